@@ -258,8 +258,8 @@ class Fit:
 
     # --- limits
 
-    def _ends(self, *, goes_on: bool = True) -> bool:
-        """Is it over? Asked between steps; `goes_on` where, if not, the next step follows at once."""
+    def _ends(self, *, in_epoch: bool = False) -> bool:
+        """Is it over? Asked between steps, those of one epoch or of two."""
         learner, limits = self.learner, self.limits
         if self.joint is None and self.interrupts.came is not None:
             learner.stop("interrupted")
@@ -268,7 +268,7 @@ class Fit:
         elif limits.steps is not None and learner.step >= self.first_step + limits.steps:
             learner.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
         elif self.joint is not None:
-            return self.joint.ends(goes_on=goes_on)
+            return self.joint.ends(goes_on=not in_epoch or self._has_more())
         elif limits.seconds is not None and self.seconds >= limits.seconds:
             learner.stop(f"{limits.seconds:g} seconds are over")
         return learner.stopped is not None
@@ -304,7 +304,7 @@ class Fit:
                 self.tell("on_step_end")  # where the state may be saved, with what is still to be done
                 self._validate_if_due()
                 self._since = perf_counter()
-                if self._ends(goes_on=self._has_more()):
+                if self._ends(in_epoch=True):
                     # Another process may have found out that the data have come to their end.
                     ended = self.joint is not None and self.data.batches is None and next(groups, None) is None
                     break
@@ -318,6 +318,7 @@ class Fit:
         self._end_epoch(complete=ended)
 
     def _has_more(self) -> bool:
+        """Has the epoch another batch, as far as is known?"""
         return self.data.batches is None or self.learner._batch_number < self.data.batches
 
     def _end_epoch(self, *, complete: bool) -> None:

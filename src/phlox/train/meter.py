@@ -243,10 +243,6 @@ class Meter:
             "rows": KeptRows(self),
         }
 
-    def kept_rows(self, rows: dict[str, State]) -> KeptRows:
-        """As that part of `parts`, of other rows."""
-        return KeptRows(self, rows)
-
     def restore(self, means: Mapping[str, Any]) -> None:
         """Go on from the means of such parts, the others being restored by themselves."""
         self.pending.clear()
@@ -254,7 +250,7 @@ class Meter:
 
 
 class KeptRows:
-    """The rows that a meter's metrics keep, as a part of a record."""
+    """The rows that a meter's metrics keep, as a part of a record; or the rows given in their place."""
 
     def __init__(self, meter: Meter, rows: dict[str, State] | None = None) -> None:
         self._meter = meter

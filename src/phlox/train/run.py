@@ -71,8 +71,6 @@ def _open(
 
 def _place(fit: Fit, folder: Path | None, resume: Any) -> str | None:
     """The path of the checkpoint to go on from."""
-    if not resume:
-        return None
     path = _folder(fit, folder, resume)
     return None if path is None else str(Checkpoints.latest_in(path))
 

@@ -254,7 +254,7 @@ class State:
     def _carry_record(self) -> Record:
         carried: Carried | None = self._aids.get("carry")
         # One that was restored is made when its first batch comes, which says on what device and in what form.
-        if carried is not None and self._team is not None and not self._team.is_alone:
+        if carried is not None and self._team is not None and self._team.in_shards:
             return self._team.carry_record([param.val() for param in carried.parts])
         kept = self._carry_saved or [] if carried is None else [param.val().numpy() for param in carried.parts]
         return Record({f"part{number:04}": array for number, array in enumerate(kept)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend.tracing.checks import checks_are_on
-from phlox.train.parallel.agreement import Agreement
+from phlox.train.parallel.consensus import Consensus
 
 if TYPE_CHECKING:
     from phlox.train.loop import Fit
@@ -26,7 +26,7 @@ class Joint:
 
     def __init__(self, fit: Fit, team: Team) -> None:
         self._fit, self._team = fit, team
-        self._agreement: Agreement | None = None
+        self._consensus: Consensus | None = None
         self.signal: int | None = None
         self.has_agreed = False
         self.is_main = team.is_main
@@ -34,28 +34,29 @@ class Joint:
     def begin(self) -> None:
         """Check that all begin alike; `RunError` or `DistributedError` where they do not."""
         fit, limits, learner = self._fit, self._fit.limits, self._fit.learner
-        same = self._team.check_same
-        same("fit: the limits (epochs, steps, seconds)", [limits.epochs, limits.steps, limits.seconds])
-        same("fit: the training begins at step, epoch and batch", [learner.step, learner.epoch, learner._batch_number])
-        same("data: the number of batches in an epoch", fit.data.batches)
-        same("validation: is there any", fit.validation is not None)
+        self._team.check_same({
+            "fit: the limits (epochs, steps, seconds)": [limits.epochs, limits.steps, limits.seconds],
+            "fit: the training begins at step, epoch and batch": [learner.step, learner.epoch, learner._batch_number],
+            "data: the number of batches in an epoch": fit.data.batches,
+            "validation: is there any": fit.validation is not None,
+        })  # fmt: skip
         if not self._team.partitions:
             self._check(model=dict(learner._models))
-        self._agreement = Agreement(learner.step)
+        self._consensus = Consensus(learner.step)
 
     def ends(self, *, goes_on: bool) -> bool:
-        """Do all end after this step? See `Agreement.at`."""
-        fit, learner, agreement = self._fit, self._fit.learner, self._agreement
-        assert agreement is not None
+        """Do all end after this step? See `Consensus.at`."""
+        fit, learner, consensus = self._fit, self._fit.learner, self._consensus
+        assert consensus is not None
         seconds = fit.limits.seconds
         while True:
             if fit.interrupts.came is not None:
-                agreement.ask(stop="interrupted", signal=int(fit.interrupts.came))
+                consensus.ask(stop="interrupted", signal=int(fit.interrupts.came))
             elif learner.stopped is not None:
-                agreement.ask(stop=learner.stopped)
+                consensus.ask(stop=learner.stopped)
             elif seconds is not None and fit.seconds >= seconds:
-                agreement.ask(stop=f"{seconds:g} seconds are over")
-            decision = agreement.at(learner.step, goes_on=goes_on)
+                consensus.ask(stop=f"{seconds:g} seconds are over")
+            decision = consensus.at(learner.step, goes_on=goes_on)
             if decision is None:
                 return False
             if decision.saves:
@@ -67,13 +68,13 @@ class Joint:
 
     def ask_to_save(self) -> None:
         """Let all processes save, after a step that they agree about."""
-        if self._agreement is not None:
-            self._agreement.ask(saves=True)
+        if self._consensus is not None:
+            self._consensus.ask(saves=True)
 
     def end(self) -> None:
         """All have come to the end: of what one of them was sent, all know."""
-        assert self._agreement is not None
-        decision = self._agreement.end()
+        assert self._consensus is not None
+        decision = self._consensus.end()
         self.has_agreed = True
         if decision is not None and decision.signal is not None:
             self.signal = decision.signal
@@ -81,23 +82,26 @@ class Joint:
     def fail(self, error: BaseException) -> None:
         """Tell the others that this process has come to an end of its own."""
         self._team.note_rank(error)
-        if self._agreement is not None and not self.has_agreed:
-            self._agreement.end(error)
+        if self._consensus is not None and not self.has_agreed:
+            self._consensus.end(error)
 
     def check(self) -> None:
         """While checks are on, raise `DistributedError` where the processes differ in what must be the same."""
-        learner = self._fit.learner
         if not checks_are_on():
             return
-        counters = {"step": learner.step, "epoch": learner.epoch, "updates": learner.updates, "rows": learner.rows}
+        learner = self._fit.learner
+        counters: dict[str, Any] = {
+            "step": learner.step, "epoch": learner.epoch, "updates": learner.updates, "rows": learner.rows,
+            "lr": learner.lr, "lr_scale": learner.lr_scale, "stream": learner.stream.state(),
+        }  # fmt: skip
         scaler: Any = learner._aids.get("scaler")
-        scale = {} if scaler is None else {"loss_scale": scaler.into_record().tensors and {
-            path: entry.tensor.read() for path, entry in scaler.into_record().tensors.items()
-        }}  # fmt: skip
-        models = {} if self._team.partitions else {"model": dict(learner._models)}
-        learner._align()
-        self._check(**counters, lr=learner.lr, lr_scale=learner.lr_scale, **scale,
-                    stream=learner.stream.state(), **models)  # fmt: skip
+        if scaler is not None:
+            entries = scaler.into_record().tensors.items()
+            counters["loss_scale"] = {path: entry.tensor.read() for path, entry in entries}
+        if not self._team.partitions:
+            learner._align()
+            counters["model"] = dict(learner._models)
+        self._check(**counters)
 
     def _check(self, **values: Any) -> None:
         from phlox.distributed import check_agreement

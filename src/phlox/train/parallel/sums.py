@@ -17,7 +17,7 @@ from phlox.module import Param
 from phlox.module.param import set_together
 from phlox.record import Record
 from phlox.tensor import tensor
-from phlox.train.meter import Mean, Meter, Totals
+from phlox.train.meter import KeptRows, Mean, Meter, Totals
 
 if TYPE_CHECKING:
     from phlox.train.parallel.team import Team
@@ -34,6 +34,8 @@ class Together(NamedTuple):
     means: dict[str, Mean]
     sums: dict[str, MetricState]
     rows: dict[str, MetricState]
+    counts: list[list[int]]
+    """How many rows each process has of each part of these states."""
 
 
 def together(team: Team, meter: Meter, *, means: bool) -> Together:
@@ -53,8 +55,7 @@ def together(team: Team, meter: Meter, *, means: bool) -> Together:
     for (name, part), array in zip(shapes, own, strict=True):
         sums.setdefault(name, {})[part] = _pair(totals[start : start + array.size].reshape(array.shape), meter.device)
         start += array.size
-    rows, _ = _rows_together(team, meter)
-    return Together(_means_together(meter) if means else dict(meter.means), sums, rows)
+    return Together(_means_together(meter) if means else dict(meter.means), sums, *_rows_together(team, meter))
 
 
 def _pair(total: HostArray, device: Device) -> Sum:
@@ -109,19 +110,18 @@ def saved(team: Team, meter: Meter) -> dict[str, Any]:
     Of the sums all processes save the total, as one process does, so that any number of processes goes on from them;
     and their shares, so that the same number goes on bit for bit.
     """
-    all_of_them = together(team, meter, means=False)
-    rows, counts = _rows_together(team, meter)
+    measured = together(team, meter, means=False)
     params = [param for params in meter.totals.sums.values() for param in params]
     shares: dict[str, Any] = {
         f"sum{number:04}": team.gathered(param.val().numpy()) for number, param in enumerate(params)
     }
-    if counts:
-        shares[_ROWS] = np.asarray(counts, np.int64)
+    if measured.counts:
+        shares[_ROWS] = np.asarray(measured.counts, np.int64)
     totals = Totals(
         {name: [Param(x, trained=False, full_precision=True) for pair in state.values() for x in pair]
-         for name, state in all_of_them.sums.items()}
+         for name, state in measured.sums.items()}
     )  # fmt: skip
-    parts = {**meter.parts(), "totals": totals, "rows": meter.kept_rows(rows)}
+    parts = {**meter.parts(), "totals": totals, "rows": KeptRows(meter, measured.rows)}
     return {**parts, SHARES: Record(shares)} if shares else parts
 
 

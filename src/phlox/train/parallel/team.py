@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from phlox import errors
-from phlox.backend import Backend, Device
+from phlox.backend import Backend, Device, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.parallel import RowGroup, row_group, rows_of
@@ -110,7 +110,7 @@ class Team:
         if not self.adds_up:
             return
         params = [param for one in modules for param in one.params() if not param.trainable and param.is_initialized]
-        params = [param for param in params if np.dtype(param.val().numpy().dtype).kind == "f"]
+        params = [param for param in params if param.val().kind is Float]
         if not params:
             return
         hosts: list[HostArray] = [param.val().numpy() for param in params]
@@ -232,11 +232,6 @@ class Team:
         if self.adds_up:
             sums.take_share(self, meter, record)
 
-    @property
-    def is_alone(self) -> bool:
-        """Is there no other process, and no other device?"""
-        return not self.in_shards
-
     def carry_record(self, parts: Sequence[Tensor[Any, Any, Any]]) -> Record:
         """What goes on from batch to batch: global arrays as they are, else those of all processes, stacked."""
         arrays = [one.numpy() for one in self.everywhere(tuple(parts))] if self.partitions else [
@@ -280,16 +275,17 @@ class Team:
             raise kind(f"process 0: {told['error']}")
         return told["value"]
 
-    def check_same(self, what: str, value: Any) -> None:
-        """Raise `RunError` where a plain value is not the same in all processes."""
+    def check_same(self, values: Mapping[str, Any]) -> None:
+        """Raise `RunError` where one of these plain values, by what it is, is not the same in all processes."""
         if self.size == 1:
             return
         from phlox.distributed import gather_objects
 
-        every: list[Any] = gather_objects(value)
-        if any(one != every[0] for one in every):
-            rank = next(rank for rank, one in enumerate(every) if one != every[0])
-            raise RunError(f"{what}: {every[0]!r} in process 0, and {every[rank]!r} in process {rank}")
+        every: list[dict[str, Any]] = gather_objects(dict(values))
+        for rank, each in enumerate(every):
+            for what, one in every[0].items():
+                if each[what] != one:
+                    raise RunError(f"{what}: {one!r} in process 0, and {each[what]!r} in process {rank}")
 
     def gathered(self, array: HostArray) -> HostArray:
         """The arrays of all processes, [processes, ...]; they have one shape."""

@@ -13,8 +13,8 @@ import pytest
 from phlox.backend.processes import Processes
 from phlox.backend.store import Store
 from phlox.errors import DistributedError
-from phlox.train.parallel import agreement as module
-from phlox.train.parallel.agreement import Agreement, Decision
+from phlox.train.parallel import consensus as module
+from phlox.train.parallel.consensus import Consensus, Decision
 
 SIZE = 3
 
@@ -61,12 +61,12 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Generator[Board]:
         found.changed.notify_all()
 
 
-def members(board: Board, monkeypatch: pytest.MonkeyPatch) -> list[Agreement]:
-    made: list[Agreement] = []
+def members(board: Board, monkeypatch: pytest.MonkeyPatch) -> list[Consensus]:
+    made: list[Consensus] = []
     for rank in range(SIZE):
         monkeypatch.setattr(module, "processes", lambda rank=rank: Processes(rank, SIZE, timeout=10.0))
         monkeypatch.setattr(module, "_count", iter([0]))
-        made.append(Agreement(0))
+        made.append(Consensus(0))
     return made
 
 
@@ -100,23 +100,23 @@ class Steps:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_all_stop_after_the_same_step(seed: int, board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    agreements, steps, moments = members(board, monkeypatch), Steps(), random.Random(seed)
+    members_of, steps, moments = members(board, monkeypatch), Steps(), random.Random(seed)
     who, when = moments.randrange(SIZE), moments.randrange(1, 6)
     pauses = [[moments.random() * 0.004 for _ in range(40)] for _ in range(SIZE)]
 
     def train(rank: int) -> tuple[int, Decision | None, Decision | None]:
-        agreement, step = agreements[rank], 0
-        assert agreement.at(0) is None
+        consensus, step = members_of[rank], 0
+        assert consensus.at(0) is None
         while step < 30:
             steps.take()
             step += 1
             time.sleep(pauses[rank][step])
             if rank == who and step >= when:
-                agreement.ask(stop="enough", signal=15)
-            decision = agreement.at(step)
+                consensus.ask(stop="enough", signal=15)
+            decision = consensus.at(step)
             if decision is not None:
-                return step, decision, agreement.end()
-        return step, None, agreement.end()
+                return step, decision, consensus.end()
+        return step, None, consensus.end()
 
     results = together(train)
     assert len({repr(one) for one in results}) == 1, results
@@ -127,23 +127,23 @@ def test_all_stop_after_the_same_step(seed: int, board: Board, monkeypatch: pyte
 
 @pytest.mark.parametrize("seed", range(4))
 def test_saves_on_the_way_and_an_end_by_a_limit(seed: int, board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    agreements, steps, moments = members(board, monkeypatch), Steps(), random.Random(seed)
+    members_of, steps, moments = members(board, monkeypatch), Steps(), random.Random(seed)
     wanted = {moments.randrange(1, 11) for _ in range(3)}
     last_words = moments.randrange(SIZE)
 
     def train(rank: int) -> tuple[list[int], int | None]:
-        agreement, saved = agreements[rank], list[int]()
-        assert agreement.at(0) is None
+        consensus, saved = members_of[rank], list[int]()
+        assert consensus.at(0) is None
         for step in range(1, 13):
             steps.take()
             if rank == 0 and step in wanted:
-                agreement.ask(saves=True)
+                consensus.ask(saves=True)
             if rank == last_words and step == 12:
-                agreement.ask(stop="interrupted", signal=2)
-            while step < 12 and (decision := agreement.at(step)) is not None:
+                consensus.ask(stop="interrupted", signal=2)
+            while step < 12 and (decision := consensus.at(step)) is not None:
                 assert decision.saves and decision.stop is None
                 saved.append(step)
-        decision = agreement.end()
+        decision = consensus.end()
         return saved, None if decision is None else decision.signal
 
     results = together(train)
@@ -154,14 +154,14 @@ def test_saves_on_the_way_and_an_end_by_a_limit(seed: int, board: Board, monkeyp
 
 
 def test_an_error_in_one_is_told_to_the_others(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    agreements = members(board, monkeypatch)
+    members_of = members(board, monkeypatch)
 
     def train(rank: int) -> None:
         if rank == 1:
-            agreements[rank].end(ValueError("no such row"))
+            members_of[rank].end(ValueError("no such row"))
             return
         for step in range(1, 10_000):
-            agreements[rank].at(step)
+            members_of[rank].at(step)
             time.sleep(0.001)
 
     first, second, third = together(train)
@@ -172,11 +172,11 @@ def test_an_error_in_one_is_told_to_the_others(board: Board, monkeypatch: pytest
 
 
 def test_a_process_that_is_gone(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    agreement = members(board, monkeypatch)[0]
-    assert agreement.at(1) is None
+    consensus = members(board, monkeypatch)[0]
+    assert consensus.at(1) is None
     board.gone = True
     with board.changed:
         board.changed.notify_all()
-    agreement._thread.join(10.0)
+    consensus._thread.join(10.0)
     with pytest.raises(DistributedError, match="process 1 is gone"):
-        agreement.at(2)
+        consensus.at(2)

@@ -1,10 +1,9 @@
-"""`Agreement`: processes end, or save, after the same step, without a collective in each step.
+"""`Consensus`: processes stop, or save, after the same step, without a collective in each step.
 
-Any process may ask for something: it was sent a signal, its time is over, a callback called `stop`. The request is a
-key of the store, on which a thread of each process waits. That thread tells the others up to which step its process
-will go whatever happens, which is the one that it has begun, and keeps it from beginning another one until all have
-told. The greatest of these steps is the one after which all do what was asked for. As a thread tells, and not the
-training, no process is waited for that waits itself, in a collective, for one that has stopped already.
+Any process may request something: it was sent a signal, its time is over, a callback called `stop`. The request is a
+key of the store, on which a thread of each process waits. That thread publishes the last step that its process has
+begun, which it will complete, and blocks the next step until all have published. All act after the greatest of these
+steps. As a thread publishes, and not the training, no process waits for one that is itself waiting in a collective.
 
 Alone, or between two requests, it costs a lock and a few comparisons each step.
 """
@@ -25,7 +24,7 @@ from phlox.errors import DistributedError
 _LONG = 3600.0
 """The seconds for which a thread waits at a time."""
 _count = itertools.count()
-"""Numbers the agreements: all processes begin the same ones in the same order."""
+"""Numbers the trainings: all processes begin the same ones in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Decision:
     """Has one of them come to the end of its training?"""
 
 
-class Agreement:
-    """What the processes of one training agree about.
+class Consensus:
+    """The step after which all processes of one training do what one of them has requested.
 
     Args:
         step: the last step that was taken.
@@ -53,7 +52,7 @@ class Agreement:
     def __init__(self, step: int) -> None:
         known = processes()
         self._rank, self._size, self._timeout = known.rank, known.size, known.timeout
-        self._name, self._round = f"train/agree/{next(_count)}", 0
+        self._name, self._round = f"train/consensus/{next(_count)}", 0
         self._changed = threading.Condition()
         self._begun = step
         self._asked: dict[str, Any] = {}
@@ -61,7 +60,7 @@ class Agreement:
         """May no further step be begun until there is a decision? Is there no further round?"""
         self._decision: Decision | None = None
         self._error: DistributedError | None = None
-        self._thread = threading.Thread(target=self._listen, name="phlox-agreement", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="phlox-consensus", daemon=True)
         self._thread.start()
 
     # --- what the training calls
@@ -126,11 +125,11 @@ class Agreement:
                 return
             self._is_over, self._asked = True, {"failed": text}
             self._changed.notify_all()
-        told = json.dumps({"step": self._begun, "failed": text}).encode()
+        failure = json.dumps({"step": self._begun, "failed": text}).encode()
         with contextlib.suppress(DistributedError):  # they are gone, too
-            # What was told of this round may have been read already.
+            # The others may have read what this process has published in the current round.
             for number in (self._round, self._round + 1):
-                store().set(f"{self._name}/{number}/{self._rank}", told)
+                store().set(f"{self._name}/{number}/{self._rank}", failure)
                 store().set(f"{self._name}/{number}/asked", b"")
 
     def _wait(self) -> None:
@@ -154,7 +153,7 @@ class Agreement:
     def _listen(self) -> None:
         try:
             while self._is_asked():
-                self._tell()
+                self._publish()
                 decision = self._decided()
                 with self._changed:
                     self._decision = decision
@@ -183,14 +182,14 @@ class Agreement:
                     raise
         return False
 
-    def _tell(self) -> None:
-        """Begin no further step, and tell the others which was the last."""
+    def _publish(self) -> None:
+        """Begin no further step, and publish which was the last."""
         with self._changed:
             self._is_held = True
-            told = {"step": self._begun, **self._asked}
+            state = {"step": self._begun, **self._asked}
             if self._is_over:
                 return
-        store().set(f"{self._key()}/{self._rank}", json.dumps(told).encode())
+        store().set(f"{self._key()}/{self._rank}", json.dumps(state).encode())
 
     def _decided(self) -> Decision:
         every: list[dict[str, Any]] = [
