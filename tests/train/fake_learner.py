@@ -31,6 +31,7 @@ class FakeLearner:
         self.seconds = 0.0
         self.is_resumed = False
         self.validation_data: Any = "some"
+        self._team = None
         self.scores: dict[int, float] = {}
         self.events: list[tuple[int, str]] = []
         self.announced: list[Path] = []

@@ -253,7 +253,7 @@ def test_parts_must_make_up_each_tensor_once(tmp_path: Path, cuts: Any, message:
         groups(2), lambda group: save(Record({"w": sharded(array, group.rank, cuts, "w")}), tmp_path, group=group)
     )
     for error in errors:
-        with pytest.raises(DistributedError, match=message):
+        with pytest.raises(committing.RecordMismatchError, match=message):
             raise error  # pyright: ignore[reportGeneralTypeIssues]
     with pytest.raises(RecordError, match="no complete checkpoint"):
         load(tmp_path)
@@ -262,7 +262,7 @@ def test_parts_must_make_up_each_tensor_once(tmp_path: Path, cuts: Any, message:
 def test_processes_must_save_the_same_record(tmp_path: Path) -> None:
     errors = together(groups(3), lambda group: save(Record({f"w{group.rank // 2}": np.ones(3)}), tmp_path, group=group))
     for error in errors:
-        assert isinstance(error, DistributedError)
+        assert isinstance(error, committing.RecordMismatchError)
         assert "process 2 saves other paths, dtypes or shapes than process 0" in str(error)
 
 

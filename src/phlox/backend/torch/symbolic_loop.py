@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.fx.node import map_aggregate
+from torch.overrides import TorchFunctionMode
 
 from phlox.backend.torch import compat
 

@@ -34,6 +34,10 @@ APPEARS = 20.0
 _SHOWN = 8
 
 
+class RecordMismatchError(DistributedError):
+    """The processes do not save one record: a fault of the program, which the next save would repeat."""
+
+
 class Job(NamedTuple):
     """What to save, and where."""
 
@@ -90,7 +94,8 @@ def _lead(job: Job, group: Group, key: str) -> str:
         group.tell(f"{key}/outcome", {})
     except BaseException as error:
         with contextlib.suppress(Exception):
-            group.tell(f"{key}/{stage}", {"error": _reason(error, 0)})
+            is_mismatch = isinstance(error, RecordMismatchError)
+            group.tell(f"{key}/{stage}", {"error": _reason(error, 0), "is_mismatch": is_mismatch})
         if name is not None:
             _remove_own(job, name, 0)
         raise
@@ -119,7 +124,7 @@ def _follow(job: Job, group: Group, key: str) -> str:
     told = group.ask(f"{key}/outcome", 0)
     if "error" in told:
         _remove_own(job, name, group.rank)
-        raise DistributedError(told["error"])
+        raise (RecordMismatchError if told["is_mismatch"] else DistributedError)(told["error"])
     return job.storage.place(job.target)
 
 
@@ -226,7 +231,8 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
                 problems.append(f"{path}: {wrong}; processes that wrote parts of it: {ranks}")
     if problems:
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise DistributedError("the processes do not save one record:\n  " + "\n  ".join([*problems[:_SHOWN], *more]))
+        lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *more])
+        raise RecordMismatchError(lines)
     header = Header.of(job.record, "parts", job.precision)
     job.storage.commit(working, job.target, encoded(job.record, header, parts, files, BLOCK, job.step))
     # From here on it is a checkpoint: what cannot be removed is left to the next save.

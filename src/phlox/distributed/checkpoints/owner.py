@@ -13,9 +13,8 @@ from typing import Any, cast
 
 from phlox.distributed.checkpoints.storage import Storage
 from phlox.errors import DistributedError
+from phlox.record.formats.parts import OWNER
 
-OWNER = ".phlox-owner.json"
-"""The file that says who is writing; it is there while a save is under way."""
 BEAT = 4.0
 """Seconds after which a living owner changes the file."""
 PATIENCE = 3.5

@@ -271,6 +271,10 @@ def find_index(folder: Path) -> Path | None:
     return None
 
 
+OWNER = ".phlox-owner.json"
+"""The file that says who is writing to a folder; it is there while a save is under way."""
+
+
 def is_unfinished(name: str) -> bool:
     """Is that the name of a folder in which a save is under way, or was when it was killed?"""
     return name.startswith(".phlox-") and name.endswith(".unfinished")

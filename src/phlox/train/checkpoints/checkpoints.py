@@ -35,7 +35,7 @@ from phlox.train.checkpoints.files import (
     save,
     whole,
 )
-from phlox.train.checkpoints.in_shards import ShardWriter
+from phlox.train.checkpoints.in_shards import ShardWriter, is_mismatch
 from phlox.train.folder.lock import FolderLock
 from phlox.train.folder.run_folder import claim
 from phlox.train.history import plain
@@ -188,7 +188,7 @@ class Checkpoints(Callback):
                 f"Checkpoints: best={self.best!r} is a value of the validation, and there are no validation data; give "
                 'fit(..., validation=...), or best="train/..."'
             )
-        team = getattr(learner, "_team", None)
+        team = learner._team  # pyright: ignore[reportPrivateUsage]
         self._team: Team | None = team if team is not None and team.in_shards else None
         self._catalog: Catalog | None = None
         if self._team is None:
@@ -431,7 +431,7 @@ class Checkpoints(Callback):
             line = self._best_saved if self._team is not None or self._catalog is None else self._catalog.best
             self._best = None if line is None else {name: line[name] for name in ("name", "value", "step")}
         cause = error.__cause__ if isinstance(error, RecordError) else error
-        if not isinstance(cause, (OSError, MemoryError, DistributedError)) or "do not save one record" in str(error):
+        if not isinstance(cause, (OSError, MemoryError, DistributedError)) or is_mismatch(error):
             raise error
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
         learner.warn(

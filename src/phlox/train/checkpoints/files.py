@@ -28,7 +28,7 @@ FOLDER, LIST = "checkpoints", "checkpoints.json"
 FORMAT = 1
 """The version of the list, and of what a file says of itself."""
 
-MARK = "checkpoint"
+_MARK = "checkpoint"
 """The name of what a file says of itself, in the metadata of its record."""
 _NAME = re.compile(r"step-(\d{8,})(\.safetensors)?")
 _BLOCK = 1 << 20
@@ -91,22 +91,25 @@ def best_of(folder: Path) -> Path:
 # --- writing
 
 
+def marked(record: Record, mark: Mapping[str, Any]) -> Record:
+    """The record, which says of itself what `mark` says."""
+    return Record(
+        {name: record[name] for name in record},
+        {**record.metadata, _MARK: json.dumps(to_json({"format": FORMAT, **mark}))},
+        aliases=record.aliases,
+        positional=record.positional,
+        header=record.header,
+        unreadable=record.unreadable,
+    )
+
+
 def save(record: Record, path: Path, mark: Mapping[str, Any], precision: Precision) -> tuple[dict[str, Any], str]:
     """Write a record that says of itself what `mark` says, durably: there is the whole file, or what was there before.
 
     Returns its line in the list, and what was lost to a narrow precision ("" if nothing).
     """
-    text = json.dumps(to_json({"format": FORMAT, **mark}))
     lost: Underflow = []
-    marked = Record(
-        {name: record[name] for name in record},
-        {**record.metadata, MARK: text},
-        aliases=record.aliases,
-        positional=record.positional,
-        header=record.header,
-        unreadable=record.unreadable,
-    ).with_precision(precision, lost)
-    SafetensorsRecorder(PrecisionSettings()).save(marked, path)
+    SafetensorsRecorder(PrecisionSettings()).save(marked(record, mark).with_precision(precision, lost), path)
     dtypes = " and ".join(dict.fromkeys(str(dtype) for _, dtype, _ in lost))
     message = underflow_message(f"{sum(count for *_, count in lost)} values", dtypes) if lost else ""
     return line_of(path, mark), message
@@ -237,7 +240,7 @@ def _check_format(held: Mapping[str, Any], path: Path) -> None:
 def mark_of(record: Record, path: Path) -> dict[str, Any]:
     """What a file says of itself; empty for one that is no checkpoint. RunError for one of a newer Phlox."""
     try:
-        mark = from_json(json.loads(record.metadata[MARK]))
+        mark = from_json(json.loads(record.metadata[_MARK]))
     except (KeyError, ValueError, RecursionError):
         return {}
     if not isinstance(mark, dict):

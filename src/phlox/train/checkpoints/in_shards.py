@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phlox.record import Record
 from phlox.record.precision import Precision
-from phlox.record.values import to_json
-from phlox.train.checkpoints.files import FORMAT, MARK, BestName, Job, step_of
+from phlox.train.checkpoints.files import BestName, Job, marked, step_of
 
 
 @dataclass(slots=True)
@@ -53,11 +50,9 @@ class ShardWriter:
         self.wait()
         step = step_of(job.name)
         place = self._folder / BestName.FOLDER if step is None else self._folder
-        record = _marked(job.record, job.mark)
+        record = marked(job.record, job.mark)
         try:
-            handle = save(
-                record, place, step=step, precision=self._precision, asynchronous=self._background
-            )  # fmt: skip
+            handle = save(record, place, step=step, precision=self._precision, asynchronous=self._background)
         except Exception as error:
             self._done(job, error)
             return
@@ -82,14 +77,8 @@ class ShardWriter:
         self._done(last.job, error)
 
 
-def _marked(record: Record, mark: Any) -> Record:
-    """The record, which says of itself what `mark` says."""
-    text = json.dumps(to_json({"format": FORMAT, **mark}))
-    return Record(
-        {name: record[name] for name in record},
-        {**record.metadata, MARK: text},
-        aliases=record.aliases,
-        positional=record.positional,
-        header=record.header,
-        unreadable=record.unreadable,
-    )
+def is_mismatch(error: Exception) -> bool:
+    """Do the processes save different records? The next save would fail, too."""
+    from phlox.distributed.checkpoints.committing import RecordMismatchError
+
+    return isinstance(error, RecordMismatchError)

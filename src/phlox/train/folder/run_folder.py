@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 from phlox.backend import Device
 from phlox.config import BaseConfig
 from phlox.errors import RunError, RunWarning
-from phlox.record.formats.parts import INDEX, is_own_file, is_unfinished
+from phlox.record.formats.parts import INDEX, OWNER, is_own_file, is_unfinished
 from phlox.record.io.files import atomic_write, remove_leftovers
 from phlox.record.names import nearest
 from phlox.train.folder.environment import command_line, environment
@@ -34,8 +34,6 @@ FORMAT = 1
 
 Status: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
 
-OWNER = ".phlox-owner.json"
-"""The file by which `px.distributed.save` claims a folder while it writes."""
 _TEMPORARY = re.compile(r"\.phlox-[0-9a-f-]+\.tmp")  # temporary files that a killed `atomic_write` leaves
 _OPEN: weakref.WeakValueDictionary[str, RunFolder] = weakref.WeakValueDictionary()
 
