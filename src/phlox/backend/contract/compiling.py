@@ -10,6 +10,7 @@ from phlox.backend.analysis import Analysis
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
+from phlox.backend.settings import Settings
 from phlox.errors import UnsupportedError
 
 
@@ -21,6 +22,12 @@ class CompilingOps:
 
     prefers_compiled: bool = False
     """Do single operations cost so much more than what they compute that a training is compiled unless told not to?"""
+
+    tunings: tuple[Settings, ...] = ()
+    """Settings of this engine alone that `phlox tune` tries. None changes results, except for rounding."""
+
+    takes_xla_flags: bool = False
+    """Does the engine compile with XLA, which reads its flags from the environment?"""
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         """Compile a function of two lists of arrays, (donated, kept); it is traced at the first call.

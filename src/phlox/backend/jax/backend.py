@@ -48,6 +48,7 @@ from phlox.backend.jax.sorting import Sorting
 from phlox.backend.jax.tracer import Traces
 from phlox.backend.kind import Int
 from phlox.backend.parallel import RowGroup, part_of
+from phlox.backend.settings import Settings
 from phlox.backend.tracing import checks
 from phlox.errors import RangeError
 from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
@@ -75,6 +76,14 @@ class Jax(
     """
 
     name = "jax"
+    takes_xla_flags = True
+    tunings = (
+        # Both help on some CPUs and hurt on others, where XLA may even assume instructions that the CPU lacks.
+        Settings(xla_flags="--xla_cpu_use_onednn=true"),
+        Settings(xla_flags="--xla_cpu_use_onednn=true --xla_cpu_experimental_onednn_fusion_type=dot,eltwise,reduce"),
+        Settings(xla_flags="--xla_cpu_prefer_vector_width=512"),
+        Settings(xla_flags="--xla_cpu_enable_concurrency_optimized_scheduler=true"),
+    )
 
     def setup(self) -> None:
         self.jax_float = ELEMENTS[self.float_element]

@@ -21,6 +21,7 @@ from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, w
 from phlox.backend.device import Device
 from phlox.backend.kind import Int
 from phlox.backend.parallel import RowGroup, part_of
+from phlox.backend.settings import Settings
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
 from phlox.backend.torch.collectives import Collectives
 from phlox.backend.torch.cpu.gemm import matmul
@@ -193,6 +194,7 @@ class Torch(
     """
 
     name = "torch"
+    tunings = (Settings(torch_codegen="none"),)
 
     def setup(self) -> None:
         self.torch_float = ELEMENTS[self.float_element]

@@ -5,22 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from phlox.backend.registry import load_backend
 from phlox.backend.settings import Settings
+from phlox.errors import DeviceError, EngineNotInstalledError
 from phlox.host import allocator
-
-_OWN: dict[str, list[Settings]] = {
-    "jax": [
-        # Both help on some CPUs and hurt on others, where XLA may even assume instructions that the CPU lacks.
-        Settings(xla_flags="--xla_cpu_use_onednn=true"),
-        Settings(
-            xla_flags="--xla_cpu_use_onednn=true --xla_cpu_experimental_onednn_fusion_type=dot,eltwise,reduce",
-        ),
-        Settings(xla_flags="--xla_cpu_prefer_vector_width=512"),
-        Settings(xla_flags="--xla_cpu_enable_concurrency_optimized_scheduler=true"),
-    ],
-    "torch": [Settings(torch_codegen="none")],
-}
-"""By engine, the settings that only it has. None of them changes results, except for rounding."""
 
 
 def cores() -> int:
@@ -32,7 +20,7 @@ def cores() -> int:
 def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
     """Single settings to try on an engine, by its name. The first ones apply to all engines.
 
-    `flags`: further XLA flags for the engine that has them; each string holds one or several.
+    `flags`: further XLA flags, for an engine that takes them; each string holds one or several.
 
     >>> list(candidates("numpy")[0].given())
     ['allocator']
@@ -42,5 +30,8 @@ def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
     while number < cores():
         found.append(Settings(threads=number))
         number *= 2
-    found += _OWN.get(engine, [])
-    return found + [Settings(xla_flags=text) for text in flags if engine == "jax"]
+    try:
+        backend = load_backend(engine)
+    except (DeviceError, EngineNotInstalledError):
+        return found
+    return [*found, *backend.tunings, *[Settings(xla_flags=text) for text in flags if backend.takes_xla_flags]]
