@@ -94,8 +94,8 @@ def run() -> list[Ratio]:
     for steps in contestants.values():  # compile
         seconds_of_a_token(steps)
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(2 if quick() else ROUNDS):
-        for name in contestants if turn % 2 == 0 else reversed(contestants):
+    for number in range(2 if quick() else ROUNDS):
+        for name in contestants if number % 2 == 0 else reversed(contestants):
             times[name].append(seconds_of_a_token(contestants[name]))
     workload = f"a token of {'a small GPT' if quick() else 'GPT-2 small'}, prompt {PROMPT}, batch 1"
     return [compare(workload, times, name, peer, target=1.0) for name in contestants if name != peer]

@@ -140,6 +140,7 @@ def placed(batch: Any, device: Device) -> Any:
 
 
 def stages_of(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[Transform, bool], ...]:
+    """The transforms in a row, and of each whether it takes draws; `DataError` for what is no function."""
     transforms = (
         [] if transform is None else [transform] if callable(transform) else list(cast("Sequence[Any]", transform))
     )

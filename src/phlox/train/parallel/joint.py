@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Joint:
-    """One of the trainings that are one, each in a process of its own.
+    """A training by several processes, as one of them takes part in it.
 
     Attributes:
         signal: the number of the signal because of which all of them end.

@@ -150,7 +150,7 @@ class SharedFeed(Feed):
             return Portion(batch, rows)  # each is measured by itself, and the sums are added up
         counts = (rows,) * team.parts
         if rows != self._size:
-            counts, self._size = self._told(rows, epoch, number), rows
+            counts, self._size = self._exchanged(rows, epoch, number), rows
         where = f"{self.name}: batch {number} of epoch {epoch + 1}"
         if len(set(counts)) == 1:
             if team.partitions and rows % (team.cuts // team.parts):
@@ -169,19 +169,19 @@ class SharedFeed(Feed):
             raise self._uneven(f"batch {number}, of {', '.join(map(str, counts))} rows,")
         return Portion(batch, sum(counts), counts=counts)
 
-    def _told(self, rows: int, epoch: int, number: int) -> tuple[int, ...]:
+    def _exchanged(self, rows: int, epoch: int, number: int) -> tuple[int, ...]:
         """How many rows each part has of a batch that is not as large as the one before."""
         known, key = processes(), f"train/rows/{self._number}/{epoch}/{number}"
         store().set(f"{key}/{known.rank}", json.dumps([self._team.part, rows]).encode(), known.size)
         found: dict[int, int] = {}
         for rank in range(known.size):
             try:
-                part, told = json.loads(store().get(f"{key}/{rank}", min(_WAIT, known.timeout), rank=rank))
+                part, rows_there = json.loads(store().get(f"{key}/{rank}", min(_WAIT, known.timeout), rank=rank))
             except DistributedError as error:
                 raise DataError(
                     f"{self.name}: batch {number} of epoch {epoch + 1} has {rows} rows in process {known.rank}, and "
                     f"process {rank} has none of another size than before; all processes need equally many rows in "
                     f"each batch: leave a smaller last batch out (drop_last=True), or give a Loader ({error})"
                 ) from error
-            found[part] = told
+            found[part] = rows_there
         return tuple([found[part] for part in range(self._team.parts)])
