@@ -33,7 +33,6 @@ from phlox.transform.tree import map_leaves
 if TYPE_CHECKING:
     from phlox.train.loop import Fit
     from phlox.train.parallel.portions import Portion
-    from phlox.train.parallel.team import Team
 
 FORMAT = 1
 """Of the record; one of a later format cannot be read."""
@@ -69,7 +68,7 @@ class State:
     batch: Any
     device: Device
     """Of the first model, to which batches go, on a backend with a tape."""
-    _team: Team | None
+    _team: Any
     """The `Team` of processes that train together; None without a mesh."""
     _single: bool
     _is_lbfgs: bool
