@@ -36,6 +36,8 @@ rows = mesh.batch(np.full((4, 3), RANK, np.float32))
 assert mean(rows) is rows and total(rows) is rows and broadcast(rows) is rows
 whole: Any = gather({"rows": rows})["rows"]
 np.testing.assert_array_equal(whole.numpy(), np.repeat([0.0, 1.0], 4)[:, None] * np.ones(3))
+alone = whole.to_device("jax")  # what is replicated is all here
+assert alone.device.sharding is None and alone.shape == (8, 3) and alone.sum().item() == 12.0
 loss = px.compile(lambda x: x.mean())(rows)
 assert mean(loss).item() == gather(loss).item() == 0.5
 same, everywhere = px.compile(lambda x: (mean(x.mean()), gather(x)))(rows)  # on a mesh an array is one in programs too

@@ -74,7 +74,7 @@ class Arrays(EngineBackend):
         # Of an array in shards, the first that is here stands for all.
         known = x.sharding
         first = min(known.addressable_devices or devices, key=_number_of)
-        return Device(self, device_name(first), sharding.of_phlox(known))
+        return Device(self, device_name(first), sharding.from_jax(known))
 
     def other_device_names(self, device: Device) -> str:
         assert device.sharding is not None
@@ -94,6 +94,7 @@ class Arrays(EngineBackend):
         if device.sharding is None:
             if not isinstance(x, Tracer):
                 sharding.check_gathered(x, device)
+                x = x if x.is_fully_addressable else x.addressable_data(0)
             return jax.device_put(x, self.native_device(device))
         return sharding.shard(x, device.sharding)
 

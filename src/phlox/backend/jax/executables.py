@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from phlox.backend.analysis import Analysis
 from phlox.backend.jax.hlo import Program
+from phlox.backend.jax.sharding import axes_of, device_name
 
 
 def analysis_of(compiled: Any) -> Analysis:
@@ -55,14 +56,10 @@ def layout_of(x: Any) -> tuple[Hashable, str]:
     if isinstance(sharding, NamedSharding):
         mesh = sharding.mesh
         named = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
-        axes = [tuple(axis) if isinstance(axis, (tuple, list)) else axis for axis in sharding.spec]
-        axes = [axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis or None for axis in axes]
-        while axes and axes[-1] is None:
-            axes.pop()
-        axes = [*axes, *[None] * (x.ndim - len(axes))]
-        whole = not any(axes)
-        return (mesh, () if whole else tuple(axes)), f"{'whole' if whole else f'cut {tuple(axes)}'} on {named}"
+        axes = axes_of(sharding.spec)
+        cut = f"cut {(*axes, *[None] * (x.ndim - len(axes)))}" if axes else "whole"
+        return (mesh, axes), f"{cut} on {named}"
     devices = sorted(sharding.device_set, key=lambda device: device.id)
     if len(devices) == 1:
-        return devices[0], f"whole on {devices[0].platform}:{devices[0].id} alone"
+        return devices[0], f"whole on {device_name(devices[0])} alone"
     return sharding, f"cut {sharding} on {len(devices)} devices"

@@ -47,13 +47,14 @@ class Meshes(EngineBackend):
 
     def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
         along = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
+        mine = jax.process_index()
         here = [
-            place for place, devices in enumerate(along) if any(one in mesh.local_devices for one in np.ravel(devices))
+            place for place, devices in enumerate(along) if any(one.process_index == mine for one in np.ravel(devices))
         ]
         first, size = here[0], len(along)
         if here != list(range(first, first + len(here))) or size % len(here) or first % len(here):
             raise ShardingError(
-                f"process {jax.process_index()} has the places {here} of {size} along the axis {axis!r}, which are no "
+                f"process {mine} has the places {here} of {size} along the axis {axis!r}, which are no "
                 "block; give the axis that the batch is cut over first, as in Mesh(data=-1, model=2)"
             )
         return first // len(here), size // len(here)
@@ -67,7 +68,7 @@ class Meshes(EngineBackend):
     def mesh_of(self, x: Array) -> Any:
         if isinstance(x, Tracer):
             return sharding.program_mesh()
-        return None if len(x.devices()) == 1 else sharding.of_phlox(x.sharding).mesh
+        return None if len(x.devices()) == 1 else sharding.from_jax(x.sharding).mesh
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
         return sharding.kept(x, like)

@@ -25,7 +25,7 @@ from phlox.backend.sharding import AxisNames, Index, Sharding
 from phlox.errors import DistributedError, ShardingWarning
 
 _WORTH_TELLING = 1 << 20
-"""Bytes of an array in shards from which it is told that it is gathered."""
+"""Bytes from which gathering an array in shards on one device gives a warning."""
 
 
 # --- devices
@@ -54,17 +54,20 @@ def first_device(mesh: Any) -> str:
 # --- shardings
 
 
-def of_phlox(known: Any) -> Sharding:
-    """A sharding of JAX as Phlox has it; of one that names no axes, the devices in a row, on which it is replicated."""
+def from_jax(known: Any) -> Sharding:
+    """Phlox's sharding for one of JAX. One that names no axes becomes replicated, on a mesh of its devices in a row."""
     if isinstance(known, NamedSharding):
-        return Sharding(known.mesh, _axes_of(known.spec))
+        return Sharding(known.mesh, axes_of(known.spec))
     return Sharding(jax.sharding.Mesh(sorted(known.device_set, key=lambda one: one.id), ("devices",)))
 
 
-def _axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
-    """A spec of JAX without what it says of whole axes at the end."""
-    axes = [tuple(axis) if isinstance(axis, (tuple, list)) else cast("AxisNames", axis) for axis in spec]
-    while axes and not axes[-1]:
+def axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
+    """A spec of JAX in its shortest form: one name instead of a tuple of one, and no whole axes at the end."""
+    axes: list[AxisNames] = []
+    for axis in spec:
+        names = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+        axes.append(cast("AxisNames", names if len(names) > 1 else names[0] if names else None))
+    while axes and axes[-1] is None:
         axes.pop()
     return tuple(axes)
 
@@ -97,7 +100,7 @@ def shard(x: Array, sharding: Sharding) -> Array:
 
 
 def put(x: Array, target: NamedSharding) -> Array:
-    """The array with this sharding. Processes are not compared: each gives its devices their parts of what it has."""
+    """The array with this sharding. A local array is taken to be the same in all processes, without a comparison."""
     if target.is_fully_addressable and x.is_fully_addressable:
         return jax.device_put(x, target)
     if x.is_fully_addressable:  # of this process alone, and the same in all
@@ -147,7 +150,7 @@ def local_value(x: Array) -> np.ndarray[Any, Any]:
 
 
 def check_gathered(x: Array, device: Device) -> None:
-    """Tell that an array in shards is to be gathered on one device; an error where it is not all here."""
+    """Warn that a large array in shards is gathered on one device; raise where this process has only a part of it."""
     if not isinstance(x, jax.Array) or len(x.devices()) == 1:
         return
     if not x.is_fully_addressable and not x.is_fully_replicated:
@@ -172,38 +175,34 @@ _known: ContextVar[dict[int, tuple[Any, NamedSharding]]] = ContextVar("phlox_jax
 
 
 def knows_arguments(fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A compiled function of two structures in which, while it is traced, `argument_spec` answers."""
+    """Compile a function so that `argument_sharding` and `program_mesh` know its arguments while it is traced."""
 
     def traced(donated: Any, kept: Any) -> Any:
         given = _arguments.get()
         if given is None:
             return fn(donated, kept)
-        with _noting(jax.tree.leaves((donated, kept)), jax.tree.leaves(given)):
+        with _known_shardings(jax.tree.leaves((donated, kept)), jax.tree.leaves(given)):
             return fn(donated, kept)
 
     run = compile(traced)
 
-    def call(donated: Any, kept: Any) -> Any:
-        token = _arguments.set((donated, kept))
-        try:
-            return run(donated, kept)
-        finally:
-            _arguments.reset(token)
+    def noting(call: Callable[[Any, Any], Any]) -> Any:
+        def noted(donated: Any, kept: Any) -> Any:
+            token = _arguments.set((donated, kept))
+            try:
+                return call(donated, kept)
+            finally:
+                _arguments.reset(token)
 
-    def lower(donated: Any, kept: Any) -> Any:
-        token = _arguments.set((donated, kept))
-        try:
-            return run.lower(donated, kept)
-        finally:
-            _arguments.reset(token)
+        return noted
 
-    made: Any = call  # with what is asked for of functions that JAX has compiled
-    made.lower, made.jitted = lower, run
+    made = noting(run)  # with what is asked for of functions that JAX has compiled
+    made.lower, made.jitted = noting(run.lower), run
     return made
 
 
 @contextmanager
-def _noting(tracers: list[Any], given: list[Any]) -> Generator[None]:
+def _known_shardings(tracers: list[Any], given: list[Any]) -> Generator[None]:
     # With the tracers, whose ids are then no others'.
     found = {
         id(tracer): (tracer, x.sharding)
@@ -231,11 +230,11 @@ def program_mesh() -> Any:
 def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
     """How the array is cut that was given for this tracer; None where it is no argument of the program."""
     known = argument_sharding(x)
-    return None if known is None else _axes_of(known.spec)
+    return None if known is None else axes_of(known.spec)
 
 
 def kept(x: Array, like: Array) -> Array:
-    """An array of a program that has to be cut as the argument `like` is, where they have one shape."""
+    """Constrain an array of a program to the sharding of its argument `like`, where their shapes agree."""
     known = argument_sharding(like)
     if known is None or not isinstance(x, Tracer) or x.shape != like.shape:
         return x
