@@ -117,8 +117,8 @@ class Jax(
     def _filled(self, shape: Shape, dtype: Any, value: Any, device: Device) -> Array:
         out = self.sharded(shape, device)
         if out is None:
-            return self.place(_full(shape, dtype, value), device)
-        return in_shards(_broadcast, (shape, dtype), out)(value)
+            return self.place(_full(value, shape, dtype), device)
+        return in_shards(_full, (shape, dtype), out)(value)
 
     # --- float
 
@@ -292,12 +292,8 @@ class Jax(
         return self.place(random.random_permutation(state, n), device)
 
 
-@ops.op(0, 1)
-def _full(shape: Shape, dtype: Any, value: Any) -> Array:
-    return lax.full(shape, value, dtype)
-
-
-def _broadcast(value: Any, shape: Shape, dtype: Any) -> Array:
+@ops.op(1, 2)
+def _full(value: Any, shape: Shape, dtype: Any) -> Array:
     return lax.full(shape, value, dtype)
 
 

@@ -18,7 +18,7 @@ COLLECTIVES = (
 _BITS = re.compile(r"\w*?(\d+)")
 _ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\]")
 _HEAD = re.compile(r"\s*(ENTRY )?(%?[\w.\-]+)(?: \(.*)? \{\s*$")
-_LINE = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = ")
+_LINE = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r" ?([\w\-]+)\(")
 _NO_TRAFFIC = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"})
 _ELEMENTWISE = re.compile(
@@ -35,6 +35,8 @@ class Instruction(NamedTuple):
     opcode: str
     operands: tuple[str, ...]
     attributes: str
+    is_root: bool
+    """Is it what the computation gives?"""
 
 
 class Cost(NamedTuple):
@@ -92,7 +94,7 @@ class Program:
         found = self._traffic[computation] = {}
         for one in self.computations.get(computation, ()):
             for kind, traffic in self._traffic_in(one).items():
-                found[kind] = found[kind] + traffic if kind in found else traffic
+                found[kind] = found.get(kind, Traffic(0, 0, 0)) + traffic
         return found
 
     def _traffic_in(self, one: Instruction) -> dict[str, Traffic]:
@@ -104,12 +106,12 @@ class Program:
             payload = bytes_of(shape)
             return {kind: Traffic(1, payload, self._sent(kind, payload, one.attributes))}
         if one.opcode == "conditional":  # of the branches, the one that sends most
-            branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in _called(one)]
+            branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in called(one)]
             return max(branches or [{}], key=lambda found: sum(one.sent for one in found.values()))
         times = (_trips(one) or 1) if one.opcode == "while" else 1
         found: dict[str, Traffic] = {}
         if not one.opcode.endswith(("-done", "-update")):
-            for name in _called(one):
+            for name in called(one):
                 for kind, traffic in self._traffic_of(name).items():
                     found[kind] = found.get(kind, Traffic(0, 0, 0)) + traffic * times
         return found
@@ -127,11 +129,11 @@ class Program:
         """What the loops in a computation cost after their first iteration."""
         flops = moved = 0
         for one in self.computations.get(computation, ()):
-            inner = [self._later(name) for name in _called(one)]
+            inner = [self._later(name) for name in called(one)]
             flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
             if one.opcode == "while":
                 more = (_trips(one) or 1) - 1
-                for name in _called(one):
+                for name in called(one):
                     once, later = self._once(name), self._later(name)
                     flops += more * (once.flops + later.flops)
                     moved += more * (once.bytes + later.bytes)
@@ -148,7 +150,7 @@ class Program:
         for one in lines:
             flops += _flops(one, shapes)
             if one.opcode not in ("reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "reduce-window"):
-                inner = [self._once(name, fused or one.opcode == "fusion") for name in _called(one)]
+                inner = [self._once(name, fused or one.opcode == "fusion") for name in called(one)]
                 flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
             if not fused and one.opcode not in _NO_TRAFFIC:
                 moved += _moved(one, shapes)
@@ -171,7 +173,7 @@ def _instruction(line: str) -> Instruction | None:
         return None
     close = _closing(rest, opcode.end() - 1)
     operands = tuple(re.findall(r"%([\w.\-]+)", rest[opcode.end() : close]))
-    return Instruction(start[1], rest[:end], opcode[1], operands, rest[close:])
+    return Instruction(start[2], rest[:end], opcode[1], operands, rest[close:], start[1] is not None)
 
 
 def _closing(text: str, start: int) -> int:
@@ -241,7 +243,7 @@ def group_size(attributes: str, devices: int) -> int:
     return devices
 
 
-def _called(one: Instruction) -> list[str]:
+def called(one: Instruction) -> list[str]:
     """The computations that an instruction calls."""
     found = re.findall(
         r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)", one.attributes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -15,12 +16,11 @@ from typing import Any, cast
 import jax
 
 from phlox.backend.contract.profiling import OperationTime, Profiled, ProfilingOps
+from phlox.backend.jax.hlo import Program, called
 
-_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$")
 _SCOPE = re.compile(r'op_name="([^"]*)"')
-_CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
-_AROUND = re.compile(r"[ )}](?:while|conditional|call)\(")
+_AROUND = ("while", "conditional", "call")
+"""Operations that run others."""
 
 
 class Profiling(ProfilingOps):
@@ -83,22 +83,15 @@ def scopes_of(text: str) -> dict[str, str]:
     A fusion has the scopes of what it gives. What runs other operations, as a loop does, is left out: those are counted
     by themselves.
     """
+    computations = Program(text).computations
+    scopes = {
+        one.name: scope[1] if (scope := _SCOPE.search(one.attributes)) else ""
+        for lines in computations.values()
+        for one in lines
+    }
+    roots = {name: scopes[one.name] for name, lines in computations.items() for one in lines if one.is_root}
     found: dict[str, str] = {}
-    fused: dict[str, str] = {}
-    roots: dict[str, str] = {}
-    inside = ""
-    for line in text.splitlines():
-        if (header := _COMPUTATION.match(line)) and " = " not in line.partition("(")[0]:
-            inside = header[1]
-            continue
-        match = _INSTRUCTION.match(line)
-        if match is None or _AROUND.search(match[3].partition("metadata=")[0]):
-            continue
-        scope = _SCOPE.search(line)
-        called = _CALLS.search(match[3])
-        found[match[2]] = scope[1] if scope else ""
-        if match[1]:
-            roots[inside] = found[match[2]]
-        if called and not scope:
-            fused[match[2]] = called[1]
-    return {**found, **{name: roots.get(called, "") for name, called in fused.items()}}
+    for one in chain.from_iterable(computations.values()):
+        if one.opcode not in _AROUND:
+            found[one.name] = scopes[one.name] or next((roots[name] for name in called(one) if name in roots), "")
+    return found
