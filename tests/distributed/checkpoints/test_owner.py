@@ -79,8 +79,18 @@ def test_the_dead_are_recognised(tmp_path: Path, fields: dict[str, Any]) -> None
 
 
 def test_an_earlier_attempt_of_the_same_launch_has_ended(tmp_path: Path) -> None:
-    claimed_by(tmp_path, machine="far away", run="a launch")
-    Claim(LocalFolder(tmp_path), "a launch").release()
+    claimed_by(tmp_path, machine="far away", run="a launch/0")
+    Claim(LocalFolder(tmp_path), "a launch/1").release()
+
+
+@pytest.mark.parametrize("theirs, mine", [("none/0", "none/0"), ("/0", "/1"), ("other/0", "a/1"), ("a/2", "a/1")])
+def test_a_launch_of_the_same_name_is_not_taken_for_an_attempt(tmp_path: Path, theirs: str, mine: str) -> None:
+    """torchrun names all launches `none` that are given no name."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        claimed_by(tmp_path, pid=other.pid, started=owner._start_of(other.pid), run=theirs)
+        with pytest.raises(DistributedError, match="another run is writing there"):
+            Claim(LocalFolder(tmp_path), mine)
+        other.communicate(b"\n", timeout=20)
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", '{"pid": '])

@@ -29,7 +29,7 @@ class Claim:
 
     Args:
         storage: the folder.
-        run: the name of the launch; an owner of the same launch is an earlier attempt, which has ended.
+        run: the name of the launch and its attempt, as `launch/1`; earlier attempts of the same launch have ended.
 
     Raises DistributedError, which names the owner, if another run is writing to the folder.
     """
@@ -82,7 +82,7 @@ def _owner_in(storage: Storage) -> dict[str, Any] | None:
 
 def _is_alive(storage: Storage, owner: dict[str, Any], run: str) -> bool:
     here = _this_process()
-    if run and owner.get("run") == run:
+    if _is_earlier(str(owner.get("run", "")), run):
         return False
     if owner.get("machine") == here["machine"] and isinstance(owner.get("pid"), int):
         # A process of the same number that was started at another time is another process. Of this one no save is
@@ -95,6 +95,12 @@ def _is_alive(storage: Storage, owner: dict[str, Any], run: str) -> bool:
         if now != owner:
             return now is not None
     return False
+
+
+def _is_earlier(run: str, than: str) -> bool:
+    """Is it an earlier attempt of one launch? Launches without a name are not known to be one."""
+    (launch, _, attempt), (name, _, mine) = run.rpartition("/"), than.rpartition("/")
+    return bool(name) and launch == name and attempt.isdecimal() and mine.isdecimal() and int(attempt) < int(mine)
 
 
 def _this_process() -> dict[str, Any]:
