@@ -10,30 +10,39 @@ from typing import Any, TypeVar
 import numpy as np
 
 from phlox.backend.sharding import Index, Shard
+from phlox.backend.store import OwnStore
 from phlox.distributed.checkpoints.savers import Group
+from phlox.errors import DistributedError
 from phlox.record import LazyTensor, Record, TensorEntry
 
 T = TypeVar("T")
 
 
-class Board:
-    """A store in memory."""
+class Board(OwnStore):
+    """A store in memory, on which threads wait for each other."""
 
     def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
+        super().__init__()
+        self._told: set[str] = set()
         self._changed = threading.Condition()
 
-    def set(self, key: str, value: bytes) -> None:
+    def set(self, key: str, value: bytes, reads: int | None = None) -> None:
         with self._changed:
-            assert key not in self._values, f"{key} is told twice"
-            self._values[key] = value
+            assert key not in self._told, f"{key} is told twice"
+            self._told.add(key)
+            super().set(key, value, reads)
             self._changed.notify_all()
 
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, timeout):
-                raise TimeoutError(key)
-            return self._values[key]
+            if not self._changed.wait_for(lambda: self.peek(key) is not None, timeout):
+                raise DistributedError(f"nothing came from process {rank} in {timeout} s")
+            return super().get(key, timeout, rank)
+
+    @property
+    def is_empty(self) -> bool:
+        """Has all been read that was told?"""
+        return not self._values
 
 
 def groups(size: int, run: str = "", timeout: float = 20.0) -> list[Group]:

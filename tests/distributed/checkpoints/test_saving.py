@@ -23,6 +23,7 @@ from phlox.record import load as load_any
 from phlox.record.formats.parts import INDEX
 from tests.distributed.saving_support import (
     ARRAYS,
+    Board,
     groups,
     in_rows,
     record_of_rank,
@@ -47,6 +48,13 @@ def test_what_several_processes_save_is_one_record(tmp_path: Path, size: int, as
         assert_same_record(record, whole_record(None if size == 1 else ""))
     names = {path.name for path in folder.iterdir()}
     assert len(names) == size + 1 and INDEX in names  # nothing else is left
+
+
+def test_the_store_forgets_what_was_told(tmp_path: Path) -> None:
+    members = groups(3)
+    together(members, lambda group: save(record_of_rank(group.rank, 3), tmp_path, group=group))
+    assert isinstance(members[0].store, Board) and members[0].store.is_empty
+    assert latest(tmp_path) is None and (tmp_path / INDEX).exists()
 
 
 def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
@@ -281,7 +289,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_never_comes(tmp_path: Path) -> None:
     members = groups(2, timeout=0.2)
-    with pytest.raises(DistributedError, match=r"rank 0: process 1 has not done its part of the save in 0.2 seconds"):
+    with pytest.raises(
+        DistributedError, match=r"process 1 has not done its part of the save: nothing came from process 1 in 0.2 s"
+    ):
         save(record_of_rank(0, 2), tmp_path, group=members[0])
     with pytest.raises(RecordError, match="no complete checkpoint"):
         load(tmp_path)

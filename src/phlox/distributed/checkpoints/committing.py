@@ -86,16 +86,16 @@ def _lead(job: Job, group: Group, key: str) -> str:
         working = job.storage.working(job.target)
         job.storage.prepare(working)
         name = os.urandom(4).hex()
-        group.tell(f"{key}/name", {"name": name})
+        group.tell(f"{key}/name", {"name": name}, group.size - 1)
         stage = "outcome"
         manifests = [_write(job, group, working, name)]
         manifests += [_manifest_of(job, group, key, working, name, rank) for rank in range(1, group.size)]
         _commit(job, group, working, name, manifests)
-        group.tell(f"{key}/outcome", {})
+        group.tell(f"{key}/outcome", {}, group.size - 1)
     except BaseException as error:
         with contextlib.suppress(Exception):
-            is_mismatch = isinstance(error, RecordMismatchError)
-            group.tell(f"{key}/{stage}", {"error": _reason(error, 0), "is_mismatch": is_mismatch})
+            told = {"error": _reason(error, 0), "is_mismatch": isinstance(error, RecordMismatchError)}
+            group.tell(f"{key}/{stage}", told, group.size - 1)
         if name is not None:
             _remove_own(job, name, 0)
         raise
@@ -115,10 +115,10 @@ def _follow(job: Job, group: Group, key: str) -> str:
         if isinstance(job.storage, LocalFolder):
             _await_folder(job.storage, working, group)
         _write(job, group, working, name)
-        group.tell(f"{key}/written/{group.rank}", {})
+        group.tell(f"{key}/written/{group.rank}", {}, 1)
     except BaseException as error:
         with contextlib.suppress(Exception):
-            group.tell(f"{key}/written/{group.rank}", {"error": _reason(error, group.rank)})
+            group.tell(f"{key}/written/{group.rank}", {"error": _reason(error, group.rank)}, 1)
         _remove_own(job, name, group.rank)
         raise
     told = group.ask(f"{key}/outcome", 0)
@@ -246,16 +246,16 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
 def _remove_old(job: Job) -> None:
     if job.keep is None or job.step is None:
         return
-    folders = _complete(job.storage)
-    for step in sorted(folders)[: -job.keep]:
+    folders = complete_steps(job.storage)
+    for step in list(folders)[: -job.keep]:
         if step != job.step:
             job.storage.remove_step(folders[step])
 
 
-def _complete(storage: Storage) -> dict[int, str]:
-    """The folders of complete steps, by step."""
+def complete_steps(storage: Storage) -> dict[int, str]:
+    """The folders of complete steps, by step, the newest last."""
     folders = {step: name for name in storage.listing("") if (step := step_of(name)) is not None}
-    return {step: name for step, name in folders.items() if INDEX in storage.listing(name)}
+    return {step: name for step, name in sorted(folders.items()) if INDEX in storage.listing(name)}
 
 
 def _remove_leftovers(job: Job) -> None:

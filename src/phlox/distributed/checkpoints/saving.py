@@ -6,11 +6,11 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from phlox.distributed.checkpoints.committing import Job, run
+from phlox.distributed.checkpoints.committing import Job, complete_steps, run
 from phlox.distributed.checkpoints.common_ids import with_common_ids
 from phlox.distributed.checkpoints.part_files import Piece, copied, pieces_of
 from phlox.distributed.checkpoints.savers import Group, own_group
@@ -18,7 +18,7 @@ from phlox.distributed.checkpoints.storage import LocalFolder, storage_of
 from phlox.errors import PhloxError, RecordError, RunWarning
 from phlox.record import LazyTensor, PrecisionSettings, Record, TensorEntry
 from phlox.record import load as load_any
-from phlox.record.formats.parts import INDEX, is_own_file, record_of, step_of
+from phlox.record.formats.parts import INDEX, is_own_file, record_of
 from phlox.record.limits import check_entries
 from phlox.record.precision import Precision, Underflow, checked_precision, precision_label, warn_of_underflow
 
@@ -72,8 +72,8 @@ class SaveHandle:
             del self._work  # and with it the copies
 
 
-_under_way: dict[int, SaveHandle] = {}
-"""The asynchronous save that was started last, by the id of its group."""
+_under_way: dict[Group, SaveHandle] = {}
+"""The asynchronous save that each group has started last."""
 
 
 @atexit.register
@@ -138,7 +138,7 @@ def save(
     _check(record, step, keep)
     storage = storage_of(folder, storage_options)
     chosen = PrecisionSettings() if precision is None else checked_precision(precision)
-    if (before := _under_way.pop(id(group), None)) is not None:  # saves of a group come one after the other
+    if (before := _under_way.pop(group, None)) is not None:  # saves of a group come one after the other
         before.wait()
     lost: Underflow = []
     record = with_common_ids(record, group.run) if group.size > 1 else record
@@ -147,7 +147,7 @@ def save(
     job = Job(storage, step, keep, _described(record) if asynchronous else record, precision_label(chosen), pieces)
     handle = SaveHandle(lambda: run(job, group), storage.place(job.target), lost, background=asynchronous)
     if asynchronous:
-        _under_way[id(group)] = handle
+        _under_way[group] = handle
     else:
         handle.wait()
     return handle
@@ -190,17 +190,17 @@ def load(
     target = "" if step is None else f"step-{step:08d}"
     if isinstance(storage, LocalFolder):
         if step is not None and INDEX not in storage.listing(target):
-            raise _no_step(storage.name, step, _steps(storage))
+            raise _no_step(storage.name, step, complete_steps(storage))
         return load_any(storage.root / target, verify=verify)
     listing = storage.listing(target)
     if INDEX not in listing:
-        steps = _steps(storage)
+        steps = complete_steps(storage)
         if step is not None:
             raise _no_step(storage.name, step, steps)
         if not steps:
             what = "only what a save has left that did not end" if any(map(is_own_file, listing)) else "none in it"
             raise RecordError(f"{storage.name}: there is no complete checkpoint, {what}")
-        target = f"step-{max(steps):08d}"
+        target = steps[max(steps)]
     where = storage.place(target)
     try:
         data = storage.read(f"{target}/{INDEX}" if target else INDEX)
@@ -220,16 +220,11 @@ def latest(folder: str | os.PathLike[str], *, storage_options: Mapping[str, Any]
     ...     before, latest(folder)
     (None, 7)
     """
-    return max(_steps(storage_of(folder, storage_options)), default=None)
+    return max(complete_steps(storage_of(folder, storage_options)), default=None)
 
 
-def _steps(storage: Any) -> list[int]:
-    found = {step: name for name in storage.listing("") if (step := step_of(name)) is not None}
-    return sorted(step for step, name in found.items() if INDEX in storage.listing(name))
-
-
-def _no_step(name: str, step: int, steps: list[int]) -> RecordError:
-    has = f"it has {', '.join(map(str, steps[-5:]))}" if steps else "it has none"
+def _no_step(name: str, step: int, steps: Iterable[int]) -> RecordError:
+    has = f"it has {', '.join(map(str, [*steps][-5:]))}" if steps else "it has none"
     return RecordError(f"{name}: there is no complete checkpoint of step {step}; {has}")
 
 
