@@ -9,7 +9,7 @@ import numpy as np
 
 import phlox as px
 from phlox.backend import backend_by_name
-from phlox.errors import DistributedError
+from phlox.errors import DistributedError, ShardingError
 
 
 def main() -> None:
@@ -92,6 +92,17 @@ def main() -> None:
                 assert "more['a'] is 0 in process 0; 1 in process 1" in str(error), error
             else:
                 raise AssertionError("other scalars")
+
+    # a model that the others do not have
+    for sizes, sentence in (((3, 2 + rank), "`weight` is 'Float of shape (3, 2)' in process 0; "), ((3, 2), "")):
+        try:
+            px.nn.Linear(*sizes, bias=bool(sentence) or rank == 0, device=engine).shard(d.Layout(), mesh)
+        except ShardingError as error:
+            assert (sentence or "`bias` is 'Float of shape (2,)' in process 0; absent in process 1") in str(error), (
+                error
+            )
+        else:
+            raise AssertionError("different models")
 
     # a second initialize
     d.initialize(device=engine, timeout=60.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.processes import processes
 from phlox.backend.sharding import AxisNames
+from phlox.distributed.processes.fingerprint import differences
 from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import ShardingError
 from phlox.module import Module, Param
@@ -188,24 +190,14 @@ def _check_models(model: Module) -> None:
     """Raise `ShardingError`, in all processes, where they have different models."""
     if processes().size == 1:
         return
-    mine = {path: (param.shape, param.kind.name, param.trained) for path, param in model.named_params()}
-    if len({*gather_objects(repr(mine))}) > 1:
-        raise ShardingError(_difference(gather_objects(mine)))
-
-
-def _difference(every: list[dict[str, Any]]) -> str:
-    """What is different in the models of the processes, by the first path."""
-    for rank, mine in enumerate(every):
-        for path in {**every[0], **mine}:
-            pair = [every[0].get(path), mine.get(path)]
-            if pair[0] != pair[1]:
-                said = [f"{one[1]} of shape {tuple(one[0])}" if one else "no parameter" for one in pair]
-                marks = "" if not all(pair) or said[0] != said[1] else ", trained in one and not in the other"
-                return (
-                    f"`{path}` is {said[0]} in process 0 and {said[1]} in process {rank}{marks}; all processes shard "
-                    "the same model, made from one config"
-                )
-    return "the processes shard models whose parameters stand in another order; make them from one config"
+    mine = {
+        f"`{path}`": f"{param.kind.__name__} of shape {param.shape}" + ("" if param.trained else ", not trained")
+        for path, param in model.named_params()
+    }
+    if len({*gather_objects(hashlib.sha256(repr(mine).encode()).hexdigest())}) > 1:
+        found = differences(gather_objects(mine))
+        what = found[0] if found else "their parameters stand in another order"
+        raise ShardingError(f"the processes shard different models; make them from one config: {what}")
 
 
 def _is_axes(axes: object) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 
 from phlox import random
 from phlox.backend.processes import processes
-from phlox.distributed.processes.fingerprint import compare
+from phlox.distributed.processes.fingerprint import differences
 from phlox.distributed.processes.objects import gather_objects
-from phlox.errors import RandomnessError
+from phlox.errors import DistributedError, RandomnessError
 from phlox.module import Module
 from phlox.tensor import Tensor
 
@@ -40,18 +40,8 @@ def check_agreement(timeout: float | None = None, /, **values: Any) -> None:
         mine["the random stream (its key and position)"] = repr(random.state())
     except RandomnessError:  # while a function is traced it has no values
         pass
-    every = gather_objects(mine, timeout=timeout)
-    first = next((name for name in _names(every) if _differs(name, every)), None)
-    if first is not None:
-        compare([{first: each[first]} if first in each else {} for each in every], "the processes do not agree")
-
-
-def _names(every: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for each in every for name in each))
-
-
-def _differs(name: str, every: Sequence[Mapping[str, Any]]) -> bool:
-    return len({repr(each.get(name)) if name in each else None for each in every}) > 1
+    if found := differences(gather_objects(mine, timeout=timeout)):
+        raise DistributedError(f"the processes do not agree: {found[0]}")
 
 
 def _described(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -41,13 +41,19 @@ def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
 
 
 def compare(values: Sequence[Mapping[str, Any]], subject: str) -> None:
-    """Raise `DistributedError` where the processes, in the order of their ranks, have not the same values.
+    """Raise `DistributedError` where the values of the processes, in the order of their ranks, differ.
 
     >>> compare([{"seed": 0}, {"seed": 1}, {"seed": 0}], "the processes do not fit together")
     Traceback (most recent call last):
     phlox.errors.DistributedError: the processes do not fit together: seed is 0 in processes 0, 2; 1 in process 1
     """
-    differences: list[str] = []
+    if found := differences(values):
+        raise DistributedError(f"{subject}: {'. '.join(found)}")
+
+
+def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each name whose value differs between processes."""
+    found: list[str] = []
     for name in dict.fromkeys(name for each in values for name in each):
         ranks: dict[str, list[int]] = {}
         for rank, each in enumerate(values):
@@ -55,9 +61,8 @@ def compare(values: Sequence[Mapping[str, Any]], subject: str) -> None:
             ranks.setdefault(text if len(text) <= 200 else text[:200] + "...", []).append(rank)
         if len({repr(each.get(name)) if name in each else None for each in values}) > 1:
             parts = [f"{text} in {ranks_text(some)}" for text, some in ranks.items()]
-            differences.append(f"{name} is {'; '.join(parts)}")
-    if differences:
-        raise DistributedError(f"{subject}: {'. '.join(differences)}")
+            found.append(f"{name} is {'; '.join(parts)}")
+    return found
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
