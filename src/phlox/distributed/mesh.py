@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Self, cast
 
 import numpy as np
@@ -21,6 +22,9 @@ from phlox.transform.tree import map_leaves
 
 BATCH_AXIS = "data"
 """The axis that rows of a batch are cut over, where the mesh has one of this name."""
+
+_open: ContextVar[tuple[AbstractContextManager[object], ...]] = ContextVar("phlox_open_meshes", default=())
+"""The scopes of the meshes that are open here: each thread and task has its own."""
 
 
 class Mesh:
@@ -59,7 +63,6 @@ class Mesh:
         self.batch_axis = BATCH_AXIS if BATCH_AXIS in self.shape else next(iter(self.shape))
         self.part: tuple[int, int] = self.backend.mesh_part(self.native, self.batch_axis)
         """Which part of the rows of each batch this process has, of how many: for `Loader(part=mesh.part)`."""
-        self._open: list[AbstractContextManager[object]] = []
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -137,11 +140,13 @@ class Mesh:
     def __enter__(self) -> Self:
         scope = self.backend.mesh_scope(self.native)
         scope.__enter__()
-        self._open.append(scope)
+        _open.set((*_open.get(), scope))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._open.pop().__exit__(*error)
+        *others, scope = _open.get()
+        _open.set(tuple(others))
+        scope.__exit__(*error)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.shape.items())

@@ -64,8 +64,9 @@ class StoreServer:
         while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError:  # closed; or too many files are open, or the caller has hung up
+                time.sleep(0.1)
+                continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._serve(self._converse, connection)
 
