@@ -1,9 +1,9 @@
-"""What a compiled program costs, as an engine's compiler tells it: operations, memory, and traffic between devices."""
+"""What an engine's compiler reports of a program: operations, memory, and traffic between devices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is known of a program, for one of its devices; None is not known."""
+    """What is known of a program, for one of its devices; None where it is unknown."""
 
     source: str
-    """Who says so: `XLA`; or `shapes`, where no compiler does."""
+    """Where the figures come from: `XLA`; or `shapes`, where no compiler reports any."""
     devices: int = 1
     flops: int | None = None
     """Floating-point operations; in a product an addition and a multiplication are two."""
@@ -43,7 +43,7 @@ class Analysis:
     """Bytes that are in use only while the program runs."""
     aliased: int | None = None
     """Bytes of results that take the memory of donated arguments."""
-    collectives: Mapping[str, Traffic] | None = field(default=None)
+    collectives: Mapping[str, Traffic] | None = None
     """By kind; empty where devices exchange nothing."""
     loops_of_unknown_length: int = 0
     """Loops whose number of iterations the compiler does not know; they are counted as one iteration."""

@@ -21,7 +21,7 @@ class CompilingOps:
     """Can this backend compile a function? Where not, `phlox.compile` calls the function itself."""
 
     prefers_compiled: bool = False
-    """Do single operations cost so much more than what they compute that a training is compiled unless told not to?"""
+    """Do single operations have so much overhead that a training is compiled by default?"""
 
     tunings: tuple[Settings, ...] = ()
     """Settings of this engine alone that `phlox tune` tries. None changes results, except for rounding."""
@@ -42,14 +42,14 @@ class CompilingOps:
         raise NotImplementedError
 
     def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
-        """What the program costs that `run`, made by `compile`, is for arguments like these; it is not run.
+        """The costs of the program that `run`, from `compile`, has for arguments like these.
 
-        It is traced and compiled if it has not been. None where the engine's compiler tells nothing.
+        It is traced and compiled if it has not been, but not run. None where the engine's compiler reports nothing.
         """
         return None
 
     def layout_of(self, x: Array) -> tuple[Hashable, str] | None:
-        """How an array lies on devices, to compare and in words; None where programs do not depend on it."""
+        """An array's layout on devices, as a key and in words; None where programs do not depend on it."""
         return None
 
     def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:

@@ -14,7 +14,6 @@ from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.sharding import Index, Shard
-from phlox.backend.store import Store
 from phlox.errors import UnsupportedError
 
 
@@ -65,9 +64,6 @@ class Decorator(Backend):
 
     def local_device_count(self) -> int:
         return self.inner.local_device_count()
-
-    def store(self) -> Store:
-        return self.inner.store()
 
     # --- values
 

@@ -41,7 +41,7 @@ class MeshOps(ArrayOps):
         return RowGroup(known.rank, known.size)
 
     def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
-        """Which part of what is cut over an axis lives in this process, and how many parts there are."""
+        """Which part of an array that is cut over an axis is in this process, and how many parts there are."""
         return mesh.rank, mesh.size
 
     def mesh_device(self, sharding: Sharding) -> Device:
@@ -53,17 +53,17 @@ class MeshOps(ArrayOps):
         return rows_of(mesh if mesh.size > 1 else None)
 
     def mesh_of(self, x: Array) -> Any:
-        """The engine's mesh that an array lies on, or that the program of a tracer runs on; None where it is none."""
+        """The engine's mesh that an array lies on, or that the program of a tracer runs on; None without one."""
         return None
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
-        """x, a result of a program that is being traced, to be cut as the array given for its argument `like` is."""
+        """Constrain x, a result of the program being traced, to the sharding of the program's argument `like`."""
         return x
 
     # --- arrays in shards
 
     def shards(self, x: Array) -> list[Shard]:
-        """The parts of an array that this process has to write; every part is one process's."""
+        """The parts of an array that this process has to write; each part belongs to exactly one process."""
         return [Shard(whole_index(self.shape(x)), partial(self.to_host, x))] if processes().rank == 0 else []
 
     def from_shards(

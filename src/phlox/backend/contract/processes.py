@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phlox.backend import processes
-from phlox.backend.store import Store
 from phlox.errors import EngineNotInstalledError, ExtraNotInstalledError
 
 GLOO = "torch"
@@ -40,7 +39,3 @@ class ProcessOps:
     def local_device_count(self) -> int:
         """The number of devices that this process computes on."""
         return 1
-
-    def store(self) -> Store:
-        """The store that all processes reach, which needs no collective: `set`, `get`, `barrier`."""
-        return processes.store()

@@ -22,7 +22,7 @@ class OperationTime(NamedTuple):
 
     name: str
     scope: str
-    """The scopes in which it was traced, see `named_scope`, in whatever the engine makes of them; empty if unknown."""
+    """The scopes in which it was traced (see `named_scope`), as the engine writes them; empty if unknown."""
     start: float
     """In seconds, since the first operation."""
     seconds: float
@@ -58,5 +58,5 @@ class ProfilingOps:
     def profile_operations(
         self, run: Callable[[Any, Any], Any], donated: Any, kept: Any, calls: int
     ) -> list[OperationTime] | None:
-        """Run what `compile` has made so often, and give the times of its operations; None where nobody tells them."""
+        """Run a function from `compile` `calls` times, and time its operations; None where the engine cannot."""
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,18 +92,18 @@ class Hosts:
 
     def failure(self, attempt: int) -> Failure | None:
         """Why an attempt has failed, the first reason that is known; None where none is."""
-        for host in range(self.size):
-            found = self._store.peek(f"failed/{attempt}/{host}")
-            if found is not None:
-                return msgspec.msgpack.decode(found, type=Failure)
-        return None
+        return next(self._failures(attempt), None)
 
     def first_failure(self, attempt: int) -> Failure | None:
         """The same on all hosts: the first failure of any, when all have ended their processes."""
         self._store.barrier(f"ended/{attempt}")
-        keys = [f"failed/{attempt}/{host}" for host in range(self.size)]
-        found = [msgspec.msgpack.decode(each, type=Failure) for key in keys if (each := self._store.peek(key))]
-        return min(found, key=lambda failure: (not failure.final, failure.when), default=None)
+        return min(self._failures(attempt), key=lambda failure: (not failure.final, failure.when), default=None)
+
+    def _failures(self, attempt: int) -> Iterator[Failure]:
+        for host in range(self.size):
+            found = self._store.peek(f"failed/{attempt}/{host}")
+            if found is not None:
+                yield msgspec.msgpack.decode(found, type=Failure)
 
     def done(self, attempt: int) -> None:
         """Tell the others that all processes here have ended well."""

@@ -131,7 +131,6 @@ class _Launcher:
         self._end = time.monotonic() + options.timeout if options.timeout is not None else float("inf")
         self._run = hosts.from_first("run", lambda: secrets.token_hex(8))
         self._seed = hosts.from_first("seed", lambda: os.environ.get(SEED) or str(secrets.randbits(63)))
-        self._watch_input = options.watch_input
 
     def run(self) -> int:
         count = self._options.processes
@@ -223,7 +222,7 @@ class _Launcher:
             if now < looked + 0.5:
                 continue
             looked = now
-            if self._hosts.size > 1 and (failure := self._theirs(attempt)) is not None:
+            if self._hosts.size > 1 and (failure := self._hosts.failure(attempt)) is not None:
                 return failure
             mtime = self._progress.stat().st_mtime
             if mtime != touched or self._hosts.are_active(max(children.heard, active)):
@@ -237,15 +236,12 @@ class _Launcher:
         """All have ended well here; elsewhere too?"""
         self._hosts.done(attempt)
         while not self._hosts.all_done(attempt):
-            if (failure := self._theirs(attempt) or self._reason_to_end()) is not None:
+            if (failure := self._hosts.failure(attempt) or self._reason_to_end()) is not None:
                 if failure.host == self._hosts.rank:
                     self._hosts.fail(attempt, failure)
                 return failure
             time.sleep(0.1)
         return None
-
-    def _theirs(self, attempt: int) -> Failure | None:
-        return self._hosts.failure(attempt)
 
     def _reason_to_end(self) -> Failure | None:
         if self._came:
@@ -254,7 +250,7 @@ class _Launcher:
             return self._failed(f"{name} came", exit_status(-number), final=True)
         if time.monotonic() > self._end:
             return self._failed(f"the {self._options.timeout:g} s are over", OVER, final=True)
-        if self._watch_input and _has_ended(sys.stdin.fileno()):
+        if self._options.watch_input and _has_ended(sys.stdin.fileno()):
             return self._failed("the connection of ssh has ended", exit_status(-signal.SIGHUP), final=True)
         return None
 

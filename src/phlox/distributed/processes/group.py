@@ -131,9 +131,10 @@ def barrier(name: str = "barrier", *, timeout: float | None = None) -> None:
         name: of the barrier, for the error.
         timeout: the seconds to wait; None is the limit given to `initialize`.
 
-    Within `px.debug.checks()` it compares the positions of the random streams too, as calls of compiled functions on a
-    mesh do, with their scalars; see `check_agreement`. Raises
-    `DistributedError`, which names the processes that did not come, or are gone.
+    Within `px.debug.checks()` it also compares the positions of the random streams, as calls of compiled functions on a
+    mesh do beside their scalars; see `check_agreement`.
+
+    Raises `DistributedError`, which names the processes that did not come, or are gone.
 
     >>> barrier("data is ready")
     """
