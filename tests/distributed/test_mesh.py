@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,12 @@ def test_a_script_runs_alone_as_it_is(backend: px.backend.Backend) -> None:
 def test_engines_that_cut_nothing_have_one_axis(backend: px.backend.Backend) -> None:
     with pytest.raises(ShardingError, match="has 2 devices, and there are 1"):
         Mesh(data=1, model=2, device=backend)
+
+
+def test_tasks_open_one_mesh_side_by_side() -> None:
+    mesh = Mesh(data=-1, device="numpy")
+    tasks = copy_context(), copy_context()
+    for task in tasks:
+        task.run(mesh.__enter__)
+    for task in tasks:
+        task.run(mesh.__exit__, None, None, None)

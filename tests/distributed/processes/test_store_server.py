@@ -5,6 +5,7 @@ Serves: phlox/backend/store.py
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -149,6 +150,24 @@ def test_noise_does_no_harm(join: Any, server: StoreServer) -> None:
     a = join(0)
     a.set("key", b"1")
     assert a.get("key") == b"1"
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_store() -> None:
+    class Flaky(socket.socket):
+        failures = 1
+
+        def accept(self) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    server = StoreServer(Flaky(fileno=socket.create_server(("127.0.0.1", 0)).detach()), "run", 1)
+    store = SharedStore("127.0.0.1", server.port, "run", 0, 1, 5.0)
+    store.set("key", b"1")
+    assert store.get("key") == b"1"
+    store.close()
+    server.close()
 
 
 def test_a_message_that_is_too_large_is_refused_before_it_is_sent(join: Any) -> None:
