@@ -9,6 +9,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import Autodiff, Jax, NumPy, Torch
+from phlox.backend.parallel import RowGroup, row_group, rows_of
 from phlox.distributed import Mesh
 from phlox.errors import ShardingError
 from tests.simulated_devices import check_on_devices
@@ -84,9 +85,14 @@ def test_engines_that_cut_nothing_have_one_axis(backend: px.backend.Backend) -> 
 
 
 def test_tasks_open_one_mesh_side_by_side() -> None:
-    mesh = Mesh(data=-1, device="numpy")
-    tasks = copy_context(), copy_context()
-    for task in tasks:
+    mesh, rows = Mesh(data=-1, device="numpy"), RowGroup(1, 2)
+    inside, outside = copy_context(), copy_context()
+    around = rows_of(rows)
+    inside.run(around.__enter__)
+    for task in (inside, outside):
         task.run(mesh.__enter__)
-    for task in tasks:
+        assert task.run(row_group) is None
+    for task, before in ((inside, rows), (outside, None)):
         task.run(mesh.__exit__, None, None, None)
+        assert task.run(row_group) == before
+    inside.run(around.__exit__, None, None, None)

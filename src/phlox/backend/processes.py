@@ -49,14 +49,14 @@ class Processes:
 
 
 @dataclass(slots=True)
-class ValueComparison:
+class Agreement:
     """How values are compared between the processes; looked at in each call of a compiled function."""
 
     compare: Callable[[Mapping[str, Any]], object] | None = None
     """Raises `DistributedError` where values, by name, differ; None where this process is alone."""
 
 
-agreement = ValueComparison()
+agreement = Agreement()
 _processes = Processes()
 _store: Store | None = None
 _progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None
