@@ -83,10 +83,10 @@ class KeyValueCache(NamedTuple):
 
 
 class OwnedKeyValueCache(KeyValueCache):
-    """A cache with a single user, who gives it up with each call: attention writes to its memory.
+    """A cache that each call donates: attention writes to its memory, and only the cache that is returned is valid.
 
     For eager loops on engines whose arrays can be written to. Attention reads only the part that is filled. The
-    user sees to it that the capacity suffices.
+    capacity is not checked.
     """
 
     __slots__ = ()
@@ -258,8 +258,8 @@ class MultiHeadAttention(Module):
         key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
         bias = None
         if mask is not None:
-            width = key.shape[2]
-            mask = mask if mask.shape[-1:] in ((), (1,), (width,)) else mask[..., :width]
+            if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
+                mask = mask[..., : key.shape[2]]  # of the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask
             else:
