@@ -1,6 +1,6 @@
 """Text generation with a causal model: `generate` returns whole texts, `stream` gives each token as it is drawn.
 
-`prompts` brings prompts of different lengths into one batch, `sampling` draws a token from logits, `decoding` is the
+`prompts` pads prompts of different lengths to one batch, `sampling` draws a token from logits, `decoding` is the
 loop over the tokens, with a cache of keys and values.
 """
 
