@@ -6,6 +6,6 @@ loop over the tokens, with a cache of keys and values.
 
 from __future__ import annotations
 
-from phlox.models.generation.decoding import generate, stream
+from phlox.models.generation.decoding import GenerationOptions, generate, stream
 
-__all__ = ["generate", "stream"]
+__all__ = ["GenerationOptions", "generate", "stream"]
