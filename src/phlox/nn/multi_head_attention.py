@@ -52,8 +52,7 @@ class KeyValueCache(NamedTuple):
                 f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
                 f"{self.capacity}; make a larger cache with init_cache, or start a new one"
             ) from None
-        columns = self._columns(n)
-        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+        return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
         """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
@@ -72,6 +71,10 @@ class KeyValueCache(NamedTuple):
 
     def _columns(self, n: int) -> Tensor[Any, Any, Int]:
         return arange(n, device=self.position.device) + self.position
+
+    def _positions(self, n: int) -> Tensor[Any, Any, Int]:
+        columns = self._columns(n)
+        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
 
     def _before(self, n: int) -> Visible:
         """What the last n tokens, which have been appended, attend to."""
@@ -92,8 +95,7 @@ class OwnedKeyValueCache(KeyValueCache):
     __slots__ = ()
 
     def positions(self, n: int) -> Tensor[Any, Any, Int]:
-        columns = self._columns(n)
-        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+        return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
         return self._appended(key, value, donated=True)

@@ -123,3 +123,11 @@ def whole(size: Any) -> Any:
     """
     rules = rules_of(size)
     return size if rules is None else rules.number(size, False)
+
+
+def by_shapes(cached: Any, *given: Any) -> Any:
+    """What a function that is cached by shapes gives; symbolic dimensions of JAX cannot be keys."""
+    try:
+        return cached(*given)
+    except TypeError:
+        return cached.__wrapped__(*given)
