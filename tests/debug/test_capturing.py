@@ -8,7 +8,6 @@ import pytest
 import phlox as px
 from phlox import nn
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.debug.capturing import _matches
 from phlox.errors import CompileError, ModuleError
 
 ENGINES = {"numpy": NumPy(), "jax": Jax(), "torch": Torch()}
@@ -106,23 +105,6 @@ def test_a_view_of_the_model_is_the_model() -> None:
     with px.debug.capture(model, "head") as seen:
         model.freeze("blocks")(px.ones((1, 4)))
     assert seen["head"].shape == (1, 2)
-
-
-@pytest.mark.parametrize(
-    "pattern, path, expected",
-    [
-        ("blocks.*.mlp", "blocks.0.mlp", True),
-        ("blocks.*.mlp", "blocks.0.mlp.layers.0", False),
-        ("blocks.*", "blocks.0.mlp", False),
-        ("**.layers.*", "blocks.0.mlp.layers.2", True),
-        ("**", "blocks.0", True),
-        ("b*k*.0", "blocks.0", True),
-        ("b*x*.0", "blocks.0", False),
-        ("ab*ba.0", "aba.0", False),
-    ],
-)
-def test_patterns_mean_layers(pattern: str, path: str, expected: bool) -> None:
-    assert _matches(pattern.split("."), path.split(".")) == expected
 
 
 def test_what_is_wrong_is_said() -> None:

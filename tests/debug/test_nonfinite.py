@@ -6,6 +6,7 @@ Serves: phlox/debug/{nonfinite,origins,operands,places,running}.py, phlox/debug/
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,14 @@ def test_gradients_within_gradients_and_by_example(engine: Backend) -> None:
         assert found is not None and (found.phase, found.operation) == ("backward", "sqrt")
     found = px.debug.find_nan(lambda x: px.hvp(lambda y: y.abs().sqrt().sum(), x, x), x * 0.0)
     assert found is not None and found.operation == "sqrt"
+
+
+def test_the_line_of_a_package_whose_name_begins_with_phlox() -> None:
+    names: dict[str, Any] = {}
+    file = f"{Path(px.__file__).parent}_extra/model.py"
+    exec(compile("def layer(x):\n    return x.log()\n", file, "exec"), names)
+    found = px.debug.find_nan(nn.Sequential([names["layer"]]), -px.ones((2,)))
+    assert found is not None and found.place is not None and (found.place.file, found.place.line) == (file, 2)
 
 
 def test_several_models_and_methods() -> None:

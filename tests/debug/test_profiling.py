@@ -72,7 +72,7 @@ def test_every_layer_has_its_time_and_the_parts_make_the_whole(engine: Backend) 
         np.testing.assert_array_equal(param.val().numpy(), value)
 
 
-def test_who_waits_is_found() -> None:
+def test_a_layer_that_waits_is_the_slowest() -> None:
     found = px.debug.profile(net(NumPy(), Slow()), X, calls=2)
     row = found.row("body.layers.1")
     assert row.forward >= 0.04 and found.row("body").forward >= row.forward > found.row("body").forward_own

@@ -249,6 +249,14 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "no tensor": (lambda: causal()([[1.0]]), KindError, "must be a (Float|Int) tensor, got list"),  # type: ignore[arg-type]
     "cache, batch": (lambda: cached(causal(), 2, (1, 1, 8)), ShapeError, r"batch size"),
+    "cache, mask": (
+        lambda: causal()(
+            px.ones((1, 2, 8), device="numpy"),
+            mask=px.ones((2, 7), device="numpy") > 0.0,
+            cache=causal().init_cache(1, 4),
+        ),
+        ShapeError, r"\(2, 4\) and \(2, 7\) do not broadcast",
+    ),
     "cache, full": (lambda: cached(causal(), 1, (1, 5, 8)), RangeError, "5 more tokens after 0 exceed .* 4"),
 }  # fmt: skip
 

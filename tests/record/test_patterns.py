@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phlox.errors import RecordError
-from phlox.record.patterns import matches, selected
+from phlox.record.patterns import matches, matches_exactly, selected
 
 PATHS = ["encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "head.weight", "step"]
 
@@ -54,3 +54,24 @@ def test_what_chooses_nothing_is_an_error(patterns: Any, said: str) -> None:
 def test_names_of_strangers_do_not_confuse_it() -> None:
     assert matches("a", "a\nb") is False and matches("*", "a\nb") and matches("x", "x.a\nb")
     assert not matches("a+", "aa") and matches("a+", "a+")
+
+
+@pytest.mark.parametrize(
+    "pattern, path, expected",
+    [
+        ("blocks.*.mlp", "blocks.0.mlp", True),
+        ("blocks.*.mlp", "blocks.0.mlp.layers.0", False),
+        ("blocks.*", "blocks.0.mlp", False),
+        ("**.layers.*", "blocks.0.mlp.layers.2", True),
+        ("**", "blocks.0", True),
+        ("b*k*.0", "blocks.0", True),
+        ("b*x*.0", "blocks.0", False),
+        ("ab*ba.0", "aba.0", False),
+        ("**", "", True),
+        ("*", "", False),
+        ("", "", True),
+        ("", "blocks", False),
+    ],
+)
+def test_a_path_itself(pattern: str, path: str, expected: bool) -> None:
+    assert matches_exactly(pattern, path) == expected

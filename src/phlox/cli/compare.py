@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.diff import tolerance
+from phlox.cli.records import plain
 from phlox.cli.text import printable
-
-if TYPE_CHECKING:
-    from phlox.debug.comparison_report import Difference
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,18 +54,11 @@ def run(options: argparse.Namespace) -> int:
     if options.html is not None:
         found.to_html(options.html)
     if options.json:
-        first = found.first_beyond()
-        rows = [_plain(row) for row in found.rows]
-        named = {"reference": found.reference, "agree": found.ok, "first_beyond": first and _plain(first), "rows": rows}
-        print(json.dumps(named, indent=2, allow_nan=False))
+        named = {"reference": found.reference, "agree": found.ok, "first_beyond": found.first_beyond()}
+        print(json.dumps(plain({**named, "rows": found.rows}), indent=2, allow_nan=False))
     else:
         print(printable(str(found), keep="\n"))
     return DONE if found.ok else DIFFERENT
-
-
-def _plain(row: Difference) -> dict[str, Any]:
-    """A row for JSON, which has no infinity."""
-    return {name: None if value in (math.inf, math.nan) else value for name, value in asdict(row).items()}
 
 
 COMMAND = Command(

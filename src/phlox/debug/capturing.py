@@ -12,7 +12,7 @@ from phlox.debug.running import checked_model
 from phlox.errors import CompileError, ModuleError
 from phlox.module import Module
 from phlox.module.calls import Call, named_modules, observed
-from phlox.record.patterns import no_match
+from phlox.record.patterns import matches_exactly, no_match, select_in_order
 from phlox.tensor import Tensor
 from phlox.transform.tree import AnyTensor, leaves_of, map_leaves
 
@@ -20,7 +20,7 @@ from phlox.transform.tree import AnyTensor, leaves_of, map_leaves
 def capture(
     model: Module, *patterns: str, inputs: bool = False, keep: Callable[[AnyTensor], Any] | None = None
 ) -> Capture:
-    """Within `with capture(model, "blocks.*.mlp") as seen:`, the outputs of the layers that are meant are kept.
+    """Within `with capture(model, "blocks.*.mlp") as seen:`, the outputs of the selected layers are kept.
 
     `seen["blocks.0.mlp"]` is what the last call of that layer has returned, `seen.outputs` is a dict of the outputs of
     all calls: path -> list, in the order of the calls. They are the model's own tensors: those on a tape may be
@@ -29,7 +29,8 @@ def capture(
     Args:
         model: as it is when the scope begins; views of its layers (by `valid`, `freeze`) are its layers too.
         patterns: paths, in which `*` matches any part of one segment and `**` any number of segments; `!` in front
-            removes. A path means that layer alone, not what is in it; without any, all layers are meant.
+            removes. A path selects that layer alone, not what is in it; without any, all layers are
+            selected.
         inputs: keep the positional arguments of the calls in place of what they return.
         keep: what is kept of each tensor, such as `lambda x: x.abs().max()`; else the tensor.
 
@@ -56,8 +57,8 @@ class Capture:
         self, model: Module, patterns: Sequence[str], *, inputs: bool, keep: Callable[[AnyTensor], Any] | None
     ) -> None:
         self.model, self.inputs, self.keep = model, inputs, keep
-        self.paths = _meant(patterns, [path for path, _ in named_modules(model)])
-        """The layers that are meant."""
+        self.paths = _selected(patterns, [path for path, _ in named_modules(model)])
+        """The layers that are selected."""
         self.outputs: dict[str, list[Any]] = {}
         """What they have given, call by call, in the order of their first calls."""
         self._called = False
@@ -113,40 +114,15 @@ class Capture:
         self.outputs.setdefault(call.path, []).append(kept)
 
 
-def _meant(patterns: Sequence[str], paths: Sequence[str]) -> frozenset[str]:
-    """The paths of layers that are meant."""
-    for one in patterns:
-        if not isinstance(one, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"capture: {one!r} is not a pattern; give paths of layers, such as 'blocks.*.mlp'")
-    chosen = set(paths) if not patterns or patterns[0].startswith("!") else set[str]()
-    for one in patterns:
-        text = one.removeprefix("!")
-        found = {path for path in paths if _matches(text.split("."), path.split("."))}
-        if not found:
-            raise ModuleError(f"capture: {no_match(text, paths[1:], 'layer')}")
-        chosen = chosen - found if one.startswith("!") else chosen | found
-    return frozenset(chosen)
+def _selected(patterns: Sequence[str], paths: Sequence[str]) -> frozenset[str]:
+    """The paths of the layers that are selected."""
 
+    def found(pattern: Any) -> set[str]:
+        if not isinstance(pattern, str):
+            raise ModuleError(f"capture: {pattern!r} is not a pattern; give paths of layers, such as 'blocks.*.mlp'")
+        result = {path for path in paths if matches_exactly(pattern, path)}
+        if not result:
+            raise ModuleError(f"capture: {no_match(pattern, paths[1:], 'layer')}")
+        return result
 
-def _matches(pattern: list[str], path: list[str]) -> bool:
-    """Does a pattern match this path, and not only one above it?"""
-    if not pattern:
-        return not path
-    if pattern[0] == "**":
-        return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path) + 1))
-    return bool(path) and _segment(pattern[0], path[0]) and _matches(pattern[1:], path[1:])
-
-
-def _segment(pattern: str, name: str) -> bool:
-    head, *rest = pattern.split("*")
-    if not rest:
-        return pattern == name
-    if not name.startswith(head):
-        return False
-    place = len(head)
-    for part in rest[:-1]:
-        found = name.find(part, place)
-        if found < 0:
-            return False
-        place = found + len(part)
-    return name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= place
+    return frozenset(select_in_order(patterns, paths, found) if patterns else paths)

@@ -37,7 +37,7 @@ class Difference:
     output: int
     """Which of several results of the call."""
     backend: str
-    """Who computed it."""
+    """The engine, module or file that is compared, by its label."""
     shape: tuple[int, ...]
     absolute: float
     """The largest difference of an element; infinite where the shapes or what is finite differ."""
@@ -68,9 +68,9 @@ class Comparison:
     """What `compare` has found: print it, look at it in a notebook, or write it with `to_html`."""
 
     reference: str
-    """Who is compared with."""
+    """The label of what the others are compared with."""
     backends: tuple[str, ...]
-    """Who is compared."""
+    """The labels of the others."""
     rows: list[Difference]
     """Values in the order in which layers return, then gradients as they come back, then those of parameters."""
     tolerance: float

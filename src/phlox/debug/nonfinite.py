@@ -31,7 +31,8 @@ def find_nan(
     It is run eagerly, on its own engine, with the random numbers that a call would draw now, and nothing changes:
     neither parameters nor optimizers nor the stream. What is not finite is followed back to the operation that made it:
     `found.path` is the layer, `found.operation` the operation, `found.place` the line, `found.inputs` the ranges of its
-    operands; `print(found)` says all. An infinity that reaches neither result nor gradient (a mask of -inf) is no find.
+    operands; `print(found)` says all. An infinity that reaches neither result nor gradient (a mask of -inf) is not
+    reported.
 
     Args:
         target: a model; or a function, compiled or not, such as a training step: the models and optimizers among its
@@ -95,8 +96,9 @@ def search(
             return found
         gradients = loss.backward()
     for name, model in models.items():
+        of_params = GradientsParams.from_grads(gradients, model)
         for path, param in model.named_params():
-            gradient = GradientsParams.from_grads(gradients, model).get(param.id)
+            gradient = of_params.get(param.id)
             found = None if gradient is None else range_of(gradient.backend, gradient.primitive)
             if gradient is not None and found is not None and not found.is_finite:
                 origin = looking.known_origin(gradient.primitive) or looking.first_backward

@@ -40,7 +40,7 @@ def recorded_in_onnx(
     theirs: Mapping[str, str] = load("phlox.interop.pytorch.layers:module_paths")(view)
     wanted = _outputs(proto, layers, names, label, theirs, cache(lambda: _counts(view, args, kwargs)))
     values = _run(onnx, proto, feeds, list(dict.fromkeys(name for _, name in wanted)), label)
-    found = Recording(label, has_gradients=False)
+    found = Recording(label)
     for path, name in wanted:
         if values[name].dtype.kind == "f" or values[name].dtype.name == "bfloat16":
             found.add(path, layer_name(layers[path]), [values[name]])

@@ -86,7 +86,7 @@ class NonFinite:
 class _Origin:
     found: NonFinite
     given: bool
-    """Has the program put it there itself: a constant of infinity, or an operand that nobody knows?"""
+    """Has the program put it there itself: a constant of infinity, or an operand of unknown origin?"""
 
 
 class Search:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _BELOW = tuple(
-    str(_PACKAGE / name) for name in ("autodiff", "backend", "batching", "debug", "module", "tensor", "transform")
+    f"{_PACKAGE}{name}{os.sep}"
+    for name in ("autodiff", "backend", "batching", "debug", "module", "tensor", "transform")
 )
-"""Where nobody looks for the line of a model."""
+"""The packages that no layer or model stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def place_of_call(within: CodeType) -> Place | None:
     own: Place | None = None
     while frame is not None and frame.f_code is not within:
         file = frame.f_code.co_filename
-        if not file.startswith(str(_PACKAGE)):
+        if not file.startswith(_PACKAGE):
             return Place(file, frame.f_lineno, frame.f_code.co_name)
         if own is None and not file.startswith(_BELOW):
             own = Place(file, frame.f_lineno, frame.f_code.co_name)

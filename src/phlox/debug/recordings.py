@@ -39,7 +39,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class Recording:
-    """One run of a model, whoever computes it."""
+    """One run of a model, by an engine of ours or by another library."""
 
     label: str
     calls: list[Recorded] = field(default_factory=list[Recorded])
@@ -48,7 +48,6 @@ class Recording:
     """The gradients of parameters, by path."""
     loss: float | None = None
     """The loss, where one was given."""
-    has_gradients: bool = True
     counts: Counter[str] = field(default_factory=Counter[str])
     _arrivals: int = 0
 
@@ -73,7 +72,7 @@ def recorded(
     """A model run, and differentiated, on a device."""
     view = with_function_layers(moved(model, device, tape=gradients))
     args, kwargs = inputs_on(view, (args, kwargs), device)
-    found = Recording(label, has_gradients=gradients)
+    found = Recording(label)
     with undisturbed():
         watch = _Watch(found) if gradients else None
 

@@ -15,7 +15,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import scope
 from phlox.module import Module
-from phlox.module.param import noting_changes
+from phlox.module.param import restoring_params
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
 from phlox.tensor import Tensor, tensor
@@ -34,13 +34,13 @@ def undisturbed() -> Generator[object]:
     """
     trace = object()
     stream = random.current()
-    with scope(tracing, trace), random.stream(stream.replay(stream.position)), noting_changes() as changes:
-        try:
-            with np.errstate(all="ignore"):
-                yield trace
-        finally:
-            for param, value in changes.items():
-                param.set(value)
+    with (
+        scope(tracing, trace),
+        random.stream(stream.replay(stream.position)),
+        restoring_params(),
+        np.errstate(all="ignore"),
+    ):
+        yield trace
 
 
 def twin_of(optimizer: Optimizer, trace: object | None) -> Optimizer:

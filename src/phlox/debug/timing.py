@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from phlox import random
 from phlox.autodiff.tape import Node, Vjp
-from phlox.backend import Backend, Device
+from phlox.backend import Backend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import resumed
 from phlox.debug.running import LossOf, float_leaves, loss_of
@@ -126,7 +126,7 @@ class EagerTimer:
             sizes.left(call)
             line.left(call)
             if inside:
-                inside[-1] += seconds + (perf_counter() - now)  # what the looking takes is nobody's
+                inside[-1] += seconds + (perf_counter() - now)  # the timer's own time belongs to no layer
 
         with observed(self.model, leave, on_enter=enter):
             outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
@@ -320,10 +320,3 @@ def _chain(path: str | None, paths: dict[str, str | None]) -> list[str | None]:
     parts = path.split(".")
     outer = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
     return [path, *(one for one in outer if one in known), *([""] if path else [])]
-
-
-def device_of(model: Module) -> Device:
-    """Where a model is."""
-    params = model.params()
-    place = params[0].device
-    return place.on(engine_of(place.backend))

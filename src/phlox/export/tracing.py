@@ -17,7 +17,7 @@ from phlox.export.lines import line_of_error
 from phlox.export.report import Difference
 from phlox.module import Module, Param
 from phlox.module.calls import observed, with_function_layers
-from phlox.module.param import noting_changes
+from phlox.module.param import restoring_params
 from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
@@ -74,14 +74,10 @@ class Traced:
         model = with_function_layers(self.model if parameters is None else self._with(parameters))
         self.paths.clear()
         with (
-            default_device(self.device), random.stream(Stream((0, 0))), noting_changes() as changes,
+            default_device(self.device), random.stream(Stream((0, 0))), restoring_params(),
             observed(model, lambda call: self.paths.pop(), on_enter=lambda call: self.paths.append(call.path)),
         ):  # fmt: skip
-            try:
-                found = cast("Callable[..., Any]", model)(*args, **kwargs)
-            finally:
-                for param, value in changes.items():
-                    param.set(value)
+            found = cast("Callable[..., Any]", model)(*args, **kwargs)
         tensors = list(leaves_of(found, Tensor))
         if not tensors:
             raise ExportError(f"{type(self.model).__name__} returned no tensor, but {type(found).__name__}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 from warnings import warn
+
+from typing_extensions import Unpack
 
 from phlox.backend import Int
 from phlox.backend.tracing.symbolic import less
 from phlox.config import Config
 from phlox.errors import ShapeError
-from phlox.models.generation import generate, stream
+from phlox.models.generation import GenerationOptions, generate, stream
 from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
@@ -162,82 +164,40 @@ class CausalModel(Module, Generic[C, B]):
         )
 
     @overload
-    def generate(
-        self, prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
-        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
-    ) -> Tokens: ...  # fmt: skip
+    def generate(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Tokens: ...
     @overload
-    def generate(
-        self, prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
-        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
-    ) -> list[Tokens]: ...  # fmt: skip
+    def generate(self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> list[Tokens]: ...
     def generate(
         self,
         prompt: Tokens | Prompts,
         max_new_tokens: int | None = None,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: int | Sequence[int] | None = None,
-        compile: bool = True,
         length: int | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Any:
         """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
-        See `phlox.models.generation.generate`. `length` is the old name of `max_new_tokens`.
+        See `phlox.models.generation.generate`, with its options. `length` is the old name of `max_new_tokens`.
         """
         if max_new_tokens is None:
             if length is None:
                 raise TypeError(f"{type(self).__name__}.generate: give max_new_tokens, how many tokens to add")
             warn("generate(length=...) is called max_new_tokens now", DeprecationWarning, stacklevel=2)
             max_new_tokens = length
-        return generate(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            stop=stop,
-            compile=compile,
-        )
+        return generate(self, prompt, max_new_tokens, **options)
 
     @overload
-    def stream(
-        self, prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
-        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
-    ) -> Iterator[int]: ...  # fmt: skip
+    def stream(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Iterator[int]: ...
     @overload
     def stream(
-        self, prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0, top_k: int | None = None,
-        top_p: float | None = None, stop: int | Sequence[int] | None = None, compile: bool = True,
-    ) -> Iterator[list[int | None]]: ...  # fmt: skip
-    def stream(
-        self,
-        prompt: Tokens | Prompts,
-        max_new_tokens: int,
-        *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: int | Sequence[int] | None = None,
-        compile: bool = True,
-    ) -> Any:
+        self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
+    ) -> Iterator[list[int | None]]: ...
+    def stream(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Any:
         """The tokens that `generate` would add, each as soon as it is drawn.
 
         See `phlox.models.generation.stream`.
         """
-        return stream(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            stop=stop,
-            compile=compile,
-        )
+        return stream(self, prompt, max_new_tokens, **options)
 
     def _check(self, tokens: Tokens) -> None:
         name, limit = type(self).__name__, self.config.context

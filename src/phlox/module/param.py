@@ -53,6 +53,17 @@ def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
 
 
 @contextmanager
+def restoring_params() -> Generator[None]:
+    """Within this scope parameters may be `set`; afterwards they hold what they held before."""
+    with noting_changes() as changes:
+        try:
+            yield
+        finally:
+            for param, value in changes.items():
+                param.set(value)
+
+
+@contextmanager
 def with_old_values(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
     """Within this scope parameters hold again what they held before they were set, and afterwards what they do now."""
     now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]

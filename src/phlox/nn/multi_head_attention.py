@@ -52,8 +52,7 @@ class KeyValueCache(NamedTuple):
                 f"KeyValueCache: {n} more tokens after {int(self.position.item())} exceed the capacity of "
                 f"{self.capacity}; make a larger cache with init_cache, or start a new one"
             ) from None
-        columns = self._columns(n)
-        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+        return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
         """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
@@ -73,6 +72,10 @@ class KeyValueCache(NamedTuple):
     def _columns(self, n: int) -> Tensor[Any, Any, Int]:
         return arange(n, device=self.position.device) + self.position
 
+    def _positions(self, n: int) -> Tensor[Any, Any, Int]:
+        columns = self._columns(n)
+        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+
     def _before(self, n: int) -> Visible:
         """What the last n tokens, which have been appended, attend to."""
         columns = arange(self.capacity, device=self.position.device)
@@ -83,17 +86,16 @@ class KeyValueCache(NamedTuple):
 
 
 class OwnedKeyValueCache(KeyValueCache):
-    """A cache with a single user, who gives it up with each call: attention writes to its memory.
+    """A cache that each call donates: attention writes to its memory, and only the cache that is returned is valid.
 
     For eager loops on engines whose arrays can be written to. Attention reads only the part that is filled. The
-    user sees to it that the capacity suffices.
+    capacity is not checked.
     """
 
     __slots__ = ()
 
     def positions(self, n: int) -> Tensor[Any, Any, Int]:
-        columns = self._columns(n)
-        return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
+        return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
         return self._appended(key, value, donated=True)
@@ -258,8 +260,8 @@ class MultiHeadAttention(Module):
         key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
         bias = None
         if mask is not None:
-            width = key.shape[2]
-            mask = mask if mask.shape[-1:] in ((), (1,), (width,)) else mask[..., :width]
+            if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
+                mask = mask[..., : key.shape[2]]  # of the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask
             else:

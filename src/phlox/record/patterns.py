@@ -28,6 +28,15 @@ def matches(pattern: str, path: str) -> bool:
     return _expression(pattern).fullmatch(f"{path}.") is not None
 
 
+def matches_exactly(pattern: str, path: str) -> bool:
+    """Does this pattern (without a `!`) match `path` itself? The empty path, of a root, has no segments.
+
+    >>> matches_exactly("blocks.*", "blocks.0"), matches_exactly("blocks.*", "blocks.0.mlp"), matches_exactly("**", "")
+    (True, False, True)
+    """
+    return pattern == path or _expression(pattern, below=False).fullmatch(path and f"{path}.") is not None
+
+
 def select_in_order(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
     """The selection of several patterns, applied in order; `found` returns the matches of one, without its `!`."""
     chosen: set[str] = set()
@@ -71,12 +80,12 @@ def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _expression(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a pattern and everything below it, for paths with a trailing dot."""
+def _expression(pattern: str, *, below: bool = True) -> re.Pattern[str]:
+    """The regular expression of a pattern, and of everything below it, for paths with a trailing dot."""
     text = ""
     for segment in pattern.split("."):
         text += r"(?:[^.]+\.)*" if segment == "**" else "[^.]*".join(map(re.escape, segment.split("*"))) + r"\."
-    return re.compile(f"{text}.*", re.DOTALL)
+    return re.compile(f"{text}.*" if below else text, re.DOTALL)
 
 
 def _suggestions(pattern: str, paths: Sequence[str]) -> Iterator[str]:

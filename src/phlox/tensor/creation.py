@@ -12,7 +12,7 @@ from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.tracing.dimension import as_size
 from phlox.backend.tracing.scalar import TracedScalar
-from phlox.backend.tracing.symbolic import any_less, is_symbolic
+from phlox.backend.tracing.symbolic import all_ints, any_less, is_symbolic
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.interop import copy_array, copy_if_aliased
@@ -90,12 +90,11 @@ def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kin
 
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     """A given shape (one size, or a sequence of sizes) as a tuple of non-negative integers."""
+    if shape.__class__ is tuple and all_ints(map(type, shape)) and min(shape, default=0) >= 0:
+        return shape  # almost always
     try:
-        sizes = (
-            (as_size(shape),)
-            if hasattr(shape, "__index__") or is_symbolic(shape)
-            else tuple([one if one.__class__ is int else as_size(one) for one in shape])
-        )
+        is_one = hasattr(shape, "__index__") or is_symbolic(shape)
+        sizes = (as_size(shape),) if is_one else tuple(map(as_size, shape))
     except TypeError:
         raise ShapeError(f"{name}: a shape must be an integer or a sequence of integers, got {shape!r}") from None
     if any_less(sizes, 0):

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 from phlox.backend import Bool
+from phlox.backend.tracing.symbolic import by_shapes
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.explain import failure
 from phlox.tensor.products import promote_to_ops
@@ -49,11 +50,7 @@ def einsum(subscripts: str, *operands: T) -> T:
     ops, values = promote_to_ops("einsum", *operands)
     if ops.kind is Bool:
         raise KindError("einsum takes Float or Int tensors, got Bool; convert with .int() first")
-    shapes = tuple(x.shape for x in operands)
-    try:
-        steps = _plan(subscripts, shapes)
-    except TypeError:  # symbolic dimensions cannot be keys
-        steps = _plan.__wrapped__(subscripts, shapes)
+    steps = by_shapes(_plan, subscripts, tuple(x.shape for x in operands))
     try:
         for name, sources, arguments in steps:
             values.append(ops[name](*[values[at] for at in sources], *arguments))

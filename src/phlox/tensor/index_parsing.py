@@ -327,11 +327,15 @@ def flatnonzero(name: str, mask: TensorBase, remedy: str) -> Any:
     return mask._apply("reshape", (mask.size,))._apply_to(Int, "flatnonzero")
 
 
+_PLAIN = frozenset({int, type(None)}).issuperset
+
+
 def _forward(entry: slice, size: int) -> tuple[slice, bool]:
     """The slice with explicit bounds and a positive step, and whether its elements must then be reversed."""
     if entry.step == 0:
         raise IndexRangeError("index: the step of a slice cannot be zero")
-    if is_open(size) or is_open(entry.start) or is_open(entry.stop):
+    bounds = size, entry.start, entry.stop
+    if not _PLAIN(map(type, bounds)) and any(map(is_open, bounds)):
         return open_slice(entry, size)
     try:
         steps = range(*entry.indices(size))

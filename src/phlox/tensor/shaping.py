@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend import Bool, Int
 from phlox.backend.tracing.dimension import as_size, pads
-from phlox.backend.tracing.symbolic import any_less, differ
+from phlox.backend.tracing.symbolic import all_ints, any_less, differ
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -19,9 +19,6 @@ Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replic
 """NumPy's names, and two of PyTorch's: `replicate` is `edge`, `circular` is `wrap`."""
 
 _SAME = {"replicate": "edge", "circular": "wrap"}
-
-
-_PLAIN = frozenset({int}).issuperset
 
 
 def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
@@ -71,8 +68,7 @@ class Shaping(TensorBase):
         if sizes == old:
             return self
         try:
-            # Almost always plain ints, which one call in C tells.
-            resolved: list[Any] = [*sizes] if _PLAIN(map(type, sizes)) else [*map(as_size, cast("Any", sizes))]
+            resolved: list[Any] = [*sizes] if all_ints(map(type, sizes)) else [*map(as_size, cast("Any", sizes))]
         except TypeError:
             raise ShapeError(f"reshape: a shape must consist of integers, got {sizes!r}") from None
         count = math.prod(old)
@@ -249,7 +245,7 @@ class Shaping(TensorBase):
             raise ShapeError(
                 f"pad: needs a pair of non-negative widths for each axis of shape {self.shape}, got {widths}"
             )
-        pairs = tuple((as_size(a), as_size(b)) for a, b in widths)
+        pairs = tuple([(as_size(a), as_size(b)) for a, b in widths])
         if mode == "constant":
             filling = False if value == 0 and self.kind is Bool else 0 if value == 0 else self._operand("pad", value)
             return self._apply("pad", pairs, filling)

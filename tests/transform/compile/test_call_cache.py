@@ -14,7 +14,9 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, Torch
+from phlox.backend.parallel import RowGroup, rows_of
 from phlox.errors import CompileError, DonatedError
+from phlox.transform.compile.call_cache import CallCache
 
 BACKENDS = (Jax(), Torch(), Jax(float="f64"))
 
@@ -280,3 +282,23 @@ def test_threads_that_predict_at_once() -> None:
 
     with ThreadPoolExecutor(5) as pool:
         assert all(pool.map(predicted, wanted))
+
+
+def test_calls_on_the_rows_of_a_group_repeat_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated: list[object] = []
+    call = CallCache.__call__
+
+    def counted(self: CallCache, values: tuple[Any, ...]) -> Any:
+        repeated.append(values)
+        return call(self, values)
+
+    monkeypatch.setattr(CallCache, "__call__", counted)
+    model, x = nn.Linear(2, 3).init(0, "torch"), px.ones((4, 2), device="torch")
+    fn = px.compile(lambda model, x: model(x))
+    for _ in range(3):
+        with rows_of(RowGroup(0, 2, (4, 3))):  # made anew for each batch
+            fn(model, x)
+    for _ in range(3):
+        with rows_of(RowGroup(0, 2)), px.random.stream(1):  # whose draws are the same in all processes
+            fn(model, x)
+    assert len(repeated) == 4 and fn.traces == 2

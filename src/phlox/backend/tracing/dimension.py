@@ -198,12 +198,14 @@ def terms_of(size: int) -> Terms:
 
 def as_size(value: SupportsIndex) -> int:
     """`operator.index` that keeps a dimension, and a symbolic one of an engine, as it is."""
+    if type(value) is int:  # almost always
+        return value
     return cast(int, value) if isinstance(value, Dimension) or type(value) in RULES else operator.index(value)
 
 
 def is_open(size: Any) -> bool:
     """Does a size, or a real number made of sizes, depend on an open axis?"""
-    return isinstance(size, (Dimension, DimensionReal)) or type(size) in RULES
+    return type(size) is not int and (isinstance(size, (Dimension, DimensionReal)) or type(size) in RULES)
 
 
 def same_size(one: int, other: int) -> bool:

@@ -7,7 +7,7 @@ no; so a check of shapes refuses what is certainly wrong, and leaves the rest to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -78,7 +78,8 @@ def _surely_less(rules: SizeRules, one: Any, other: Any) -> bool:
     return known is True
 
 
-_PLAIN = frozenset({int}).issuperset
+all_ints: Callable[[Iterable[type]], bool] = frozenset({int}).issuperset
+"""Are these the types of plain ints alone? One call in C, for hot paths: `all_ints(map(type, sizes))`."""
 
 
 def any_less(sizes: Sequence[Any], least: int) -> bool:
@@ -87,7 +88,7 @@ def any_less(sizes: Sequence[Any], least: int) -> bool:
     >>> any_less((2, 0), 1), any_less((), 1)
     (True, False)
     """
-    if _PLAIN(map(type, sizes)):
+    if all_ints(map(type, sizes)):
         return min(sizes, default=least) < least
     return any(less(size, least) for size in sizes)
 
@@ -122,3 +123,11 @@ def whole(size: Any) -> Any:
     """
     rules = rules_of(size)
     return size if rules is None else rules.number(size, False)
+
+
+def by_shapes(cached: Any, *given: Any) -> Any:
+    """What a function that is cached by shapes gives; symbolic dimensions of JAX cannot be keys."""
+    try:
+        return cached(*given)
+    except TypeError:
+        return cached.__wrapped__(*given)

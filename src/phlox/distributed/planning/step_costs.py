@@ -29,11 +29,6 @@ class PaperMesh(NamedTuple):
         """The axis that rows of a batch are cut over."""
         return "data" if "data" in self.shape else self.axes[0]
 
-    @property
-    def size(self) -> int:
-        """The number of devices."""
-        return math.prod(self.shape.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -192,7 +187,7 @@ class StepCosts:
     # --- exchanges
 
     def exchanges(self) -> Iterator[Exchange]:
-        """All collectives of a step; those of a few numbers are left out."""
+        """All collectives of a step; those of a few scalars are left out."""
         yield from self._of_parameters()
         if self.parts > 1:
             yield from self._of_activations()

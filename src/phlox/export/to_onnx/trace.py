@@ -20,7 +20,7 @@ from phlox.export.to_onnx.graph import Graph, Interface, writing
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed, with_function_layers
-from phlox.module.param import noting_changes
+from phlox.module.param import restoring_params
 from phlox.optim.optimizer import tracing
 from phlox.random import Stream
 from phlox.tensor import Tensor
@@ -133,13 +133,9 @@ def _undisturbed(place: Device) -> Generator[None]:
         scope(tracing, object()),
         random.stream(Stream((0, 0))),
         default_device(place.on(engine)),
-        noting_changes() as changes,
+        restoring_params(),
     ):
-        try:
-            yield
-        finally:
-            for param, value in changes.items():
-                param.set(value)
+        yield
 
 
 def difference(one: Graph, other: Graph) -> str | None:

@@ -22,7 +22,7 @@ from phlox.module import Module
 from phlox.module.calls import with_function_layers
 from phlox.record import TensorEntry
 from phlox.record.names import nearest
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, tensor
 from phlox.transform.tree import AnyTensor, map_leaves, map_parts
 
 _LABEL = "PyTorch module"
@@ -46,14 +46,13 @@ def recorded_in_torch(
     twin = copy.deepcopy(module).train(is_in_training(model))
     if copied:
         _load(twin, model, names)
-    found = Recording(_LABEL, has_gradients=gradients)
+    found = Recording(_LABEL)
     like = next(iter(twin.parameters()), None)
     backend: Any = load_backend("torch")()
     args, kwargs = map_leaves(lambda x: _native(torch, x, like), (args, kwargs), (Tensor, np.ndarray))
     handles = [
-        part.register_forward_hook(_hook(found, ours, gradients))
+        twin.get_submodule(theirs).register_forward_hook(_hook(found, ours, gradients))
         for ours, theirs in paths.items()
-        if (part := _part(twin, theirs)) is not None
     ]
     try:
         with torch.set_grad_enabled(gradients):
@@ -96,10 +95,6 @@ def _renamed(ours: str, theirs: str, mine: Mapping[str, str], names: Mapping[str
         return theirs
     rest = theirs[len(mine[best]) :].lstrip(".")
     return ".".join(part for part in (names[best], rest) if part)
-
-
-def _part(module: Any, path: str) -> Any:
-    return dict(module.named_modules()).get(path)
 
 
 def _hook(found: Recording, path: str, gradients: bool) -> Any:
@@ -176,8 +171,6 @@ def _differentiate(torch: Any, backend: Any, outputs: Any, loss: LossOf | None, 
 
 
 def _tensor(x: Any, device: Any) -> AnyTensor:
-    from phlox.tensor import tensor
-
     made = tensor(_host(x), device=device.on(engine_of(device.backend)))
     return made.to_device(device) if made.kind is Float else made
 

@@ -1,11 +1,11 @@
 """Text generation with a causal model: `generate` returns whole texts, `stream` gives each token as it is drawn.
 
-`prompts` brings prompts of different lengths into one batch, `sampling` draws a token from logits, `decoding` is the
+`prompts` pads prompts of different lengths to one batch, `sampling` draws a token from logits, `decoding` is the
 loop over the tokens, with a cache of keys and values.
 """
 
 from __future__ import annotations
 
-from phlox.models.generation.decoding import generate, stream
+from phlox.models.generation.decoding import GenerationOptions, generate, stream
 
-__all__ = ["generate", "stream"]
+__all__ = ["GenerationOptions", "generate", "stream"]

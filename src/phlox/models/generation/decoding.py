@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
+from typing_extensions import Unpack
 
 from phlox.errors import ShapeError
 from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, count_of, stop_tokens
@@ -21,18 +22,24 @@ BLOCK = 64
 """The least capacity of a cache, and the least number of tokens that a compiled program processes at once."""
 
 
+class GenerationOptions(TypedDict, total=False):
+    """The options of `generate` and `stream`, see there."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop: int | Sequence[int] | None
+    compile: bool
+
+
 @overload
 def generate(
-    model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0,
-    top_k: int | None = None, top_p: float | None = None, stop: int | Sequence[int] | None = None,
-    compile: bool = True,
-) -> Tokens: ...  # fmt: skip
+    model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]
+) -> Tokens: ...
 @overload
 def generate(
-    model: CausalModel[Any, Any], prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0,
-    top_k: int | None = None, top_p: float | None = None, stop: int | Sequence[int] | None = None,
-    compile: bool = True,
-) -> list[Tokens]: ...  # fmt: skip
+    model: CausalModel[Any, Any], prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
+) -> list[Tokens]: ...
 def generate(
     model: CausalModel[Any, Any],
     prompt: Tokens | Prompts,
@@ -104,16 +111,12 @@ def generate(
 
 @overload
 def stream(
-    model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, *, temperature: float = 1.0,
-    top_k: int | None = None, top_p: float | None = None, stop: int | Sequence[int] | None = None,
-    compile: bool = True,
-) -> Iterator[int]: ...  # fmt: skip
+    model: CausalModel[Any, Any], prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]
+) -> Iterator[int]: ...
 @overload
 def stream(
-    model: CausalModel[Any, Any], prompt: Prompts, max_new_tokens: int, *, temperature: float = 1.0,
-    top_k: int | None = None, top_p: float | None = None, stop: int | Sequence[int] | None = None,
-    compile: bool = True,
-) -> Iterator[list[int | None]]: ...  # fmt: skip
+    model: CausalModel[Any, Any], prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
+) -> Iterator[list[int | None]]: ...
 def stream(
     model: CausalModel[Any, Any],
     prompt: Tokens | Prompts,

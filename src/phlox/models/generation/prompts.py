@@ -1,4 +1,4 @@
-"""The prompts of a generation: checked, and brought into one batch, shorter ones after padding."""
+"""The prompts of a generation: checked, and padded on the left to the length of the longest."""
 
 from __future__ import annotations
 

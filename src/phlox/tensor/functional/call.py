@@ -19,14 +19,6 @@ Padding: TypeAlias = int | str | Sequence[int | Sequence[int]]
 """Padding: an integer, one per axis, or a pair (before, after) per axis; or "same" or "valid"."""
 
 
-def by_shapes(cached: Any, *given: Any) -> Any:
-    """What a function that is cached by shapes gives; symbolic dimensions cannot be keys."""
-    try:
-        return cached(*given)
-    except TypeError:
-        return cached.__wrapped__(*given)
-
-
 def hashable(option: Any) -> Any:
     """An option with lists converted to tuples, so that it can be a cache key."""
     return tuple(map(hashable, cast("Sequence[Any]", option))) if isinstance(option, (list, tuple)) else option

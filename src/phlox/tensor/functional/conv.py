@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from phlox.backend.tracing.symbolic import any_less, less
+from phlox.backend.tracing.symbolic import any_less, by_shapes, less
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Shape: TypeAlias = tuple[int, ...]

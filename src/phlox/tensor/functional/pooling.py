@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from phlox.backend.tracing.dimension import larger, smaller
-from phlox.backend.tracing.symbolic import any_less, is_symbolic, less
+from phlox.backend.tracing.symbolic import any_less, by_shapes, is_symbolic, less
 from phlox.errors import ShapeError
-from phlox.tensor.functional.call import Padding, Sizes, by_shapes, call, hashable, pad_pairs, sizes
+from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
 Counts: TypeAlias = int | Sequence[int | None]

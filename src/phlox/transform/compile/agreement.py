@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from phlox.backend.parallel import row_group
-from phlox.backend.processes import agreement
-from phlox.backend.tracing.checks import checks_are_on
 from phlox.module import Module
 from phlox.tensor import Tensor
 from phlox.transform.tree import leaves_of
 
 
-def check_scalars(arguments: Iterable[tuple[str, Any]]) -> None:
+def check_scalars(compare: Callable[[Mapping[str, Any]], object], named: Sequence[tuple[str, Any]]) -> None:
     """Raise `DistributedError` where scalars among the arguments differ between processes, or the random streams do.
 
     Only a call that all processes make is looked at: one on arrays in shards, or on the rows of a process. One of them
     would otherwise go on with another learning rate, say, and the copies of a model drift apart without an error.
     """
-    compare = agreement.compare
-    if compare is None or not checks_are_on():
-        return
-    named = list(arguments)
     if row_group() is not None or any(_is_global(value) for _, value in named):
         compare(dict(leaf for name, value in named for leaf in leaves_of(value, (int, float, str), name)))
 

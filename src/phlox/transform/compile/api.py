@@ -166,14 +166,16 @@ class Compiled(Generic[P, R]):
         # Inside another program, or a batch, it is a part of that.
         outermost = tracing.get() is None and innermost() is None
         if outermost:
-            if agreement.compare is not None:
-                check_scalars([*zip(self._called(len(values)), values, strict=True), *kwargs.items()])
+            if agreement.compare is not None and checks_are_on():
+                check_scalars(
+                    agreement.compare, [*zip(self._called(len(values)), values, strict=True), *kwargs.items()]
+                )
             repeat = self._repeat
             if (
                 repeat is not None
                 and not kwargs
                 and repeat.checked is checks_are_on()
-                and repeat.rows is program_rows()
+                and repeat.rows == program_rows()
             ):
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)

@@ -130,13 +130,14 @@ class History:
         with self._lock:
             self.traces += 1
             self._is_traced = True
-            self._count(
+            many = self._count(
                 [(*changes_between(known, facets), *changes_between(lay, layouts)) for known, lay in self._known]
                 if _explained.get() is not None
                 else []
             )
             self._known.append((facets, layouts))
-        self._warn()
+        if many:
+            self._warn()
 
     def add_layout(self, shapes: Hashable, layouts: dict[str, Facet]) -> None:
         """Note how the arrays of a call lie for which the engine has prepared a program anew.
@@ -157,27 +158,31 @@ class History:
             self._layouts.append((shapes, layouts))
             if is_traced or not changes:
                 return
-            self._count(changes)
-        self._warn()
+            many = self._count(changes)
+        if many:
+            self._warn()
 
-    def _count(self, changes: list[tuple[Change, ...]]) -> None:
-        """One more compilation, which differs from earlier ones by these changes: the fewest are the explanation."""
+    def _count(self, changes: list[tuple[Change, ...]]) -> bool:
+        """One more compilation, which differs from earlier ones by these changes: the fewest are the explanation.
+
+        Returns whether they have become so many that there is a warning.
+        """
         self.compilations += 1
         explained = _explained.get()
         if explained is not None and changes:
             recompile = Recompile(self.function, self.compilations, min(reversed(changes), key=len))
             explained.append(recompile)
             _log.warning("%s", recompile)
+        return self.compilations == _MANY
 
     def _warn(self) -> None:
-        if self.compilations == _MANY:
-            warnings.warn(
-                f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
-                "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
-                "constant, a field, a layout), and how to do without",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        warnings.warn(
+            f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
+            "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
+            "constant, a field, a layout), and how to do without",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:

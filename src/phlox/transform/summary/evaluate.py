@@ -18,7 +18,7 @@ from phlox.backend.kind import kind_of_dtype
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed
-from phlox.module.param import noting_changes
+from phlox.module.param import restoring_params
 from phlox.optim.optimizer import tracing
 from phlox.random import Stream
 from phlox.tensor import Tensor
@@ -220,10 +220,6 @@ def undisturbed() -> Generator[None]:
         scope(tracing, object()),
         random.stream(Stream((0, 0))),
         default_device(place.on(abstracted(place.backend))),
-        noting_changes() as changes,
+        restoring_params(),
     ):
-        try:
-            yield
-        finally:
-            for param, value in changes.items():
-                param.set(value)
+        yield
