@@ -77,6 +77,25 @@ def test_sizes_that_the_model_refuses_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv1d(2, 3, 3, stride=2, padding="same"),
+        nn.MaxPool1d(2, ceil_mode=True),
+        nn.AvgPool1d(3, stride=2, ceil_mode=True),
+    ],
+    ids=["Conv1d", "MaxPool1d", "AvgPool1d"],
+)
+def test_padding_that_depends_on_a_size_is_right_for_every_size(layer: Any, tmp_path: Path) -> None:
+    model = layer.init(0) if list(layer.named_params()) else layer
+    px.export.torch(model, [px.TensorSpec(("batch", 2, "time"))], tmp_path / "m.pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    for time in (6, 7, 8, 9, 11, 12):
+        x = np.random.default_rng(0).normal(size=(3, 2, time)).astype(np.float32)
+        found = program(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(found, model(px.tensor(x)).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("layer", "shape", "open_axes"),
     [
         (nn.Conv2d(3, 4, 3), (3, 8, 8), (0,)),

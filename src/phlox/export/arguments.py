@@ -90,6 +90,16 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise ExportError(f"export.onnx: {what} must be different strings that are not empty, got {list(names)}")
 
 
+def output_names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
+    """The names of what a model returns, by its paths there, where none are given."""
+    if given is None:
+        return ["output"] if len(paths) == 1 else [f"output{_plain(path)}" for path in paths]
+    if isinstance(given, str) or len(given) != len(paths):
+        raise ExportError(f"export.onnx: {len(paths)} outputs need as many output_names, got {given!r}")
+    check_names("output_names", given)
+    return list(given)
+
+
 def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each argument with the name of its parameter; `ExportError` if the model does not take them."""
     call = type(model).__call__

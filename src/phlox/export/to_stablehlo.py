@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -19,12 +18,10 @@ import numpy as np
 
 from phlox.backend.tracing.symbolic import noting_assumptions
 from phlox.errors import ExportError, ExtraNotInstalledError
-from phlox.export.arguments import Arguments, read
-from phlox.export.comparison import TOLERANCES
+from phlox.export.arguments import Arguments
 from phlox.export.report import ExportReport
-from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
+from phlox.export.tracing import Program, Traced, write
 from phlox.module import Module
-from phlox.transform.summary.evaluate import place_of
 
 _CALL = "export.stablehlo"
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -72,44 +69,32 @@ def stablehlo(
     >>> report.inputs, report.largest_difference < 1e-5
     ({'x': 'f32 [batch, 8]'}, True)
     """
-    started = time.perf_counter()
     jax = _jax()
-    target = target_of(_CALL, path)
     if isinstance(platforms, str) or not platforms or not set(platforms) <= set(_PLATFORMS):
         raise ExportError(f"{_CALL}: platforms are some of {', '.join(_PLATFORMS)}, in a list, got {platforms!r}")
-    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ExportError(f"{_CALL}: the model must be a phlox.Module, got {type(model).__name__}")
-    model = model.valid()
-    with of_call(_CALL):
-        arguments = read(model, inputs, input_names)
-        candidates = candidates_of(arguments, sizes)
-        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
-        traced = Traced(model, arguments, engine_for(model, place, "jax"), output_names)
-        engine = traced.engine
-        wide = "f64" in engine.float_element or "i64" in engine.int_element
-        with jax.enable_x64(True) if wide else nullcontext():
+
+    def make(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> Program:
+        platform = _device(jax, platforms) if check_file else ""
+        with _width(jax, traced):
             exported, constraints = _exported(jax, traced, list(platforms))
-            with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
-                made = Path(folder) / target.name
-                made.write_bytes(exported.serialize())
-                ran, reference, found = "", "", []
-                if check_file:
-                    ran = _device(jax, platforms)
-                    limit = TOLERANCES[engine.float_element] if tolerance is None else tolerance
-                    reference, found = compared(
-                        _CALL, model, traced, place, candidates, _runner(jax, made, traced, ran), limit, (ValueError,)
-                    )
-                made.replace(target)
-    return ExportReport(
-        path=target, size=target.stat().st_size,
-        inputs=inputs_of(traced),
-        outputs={
-            name: text_of(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype)))
-            for name, aval in zip(traced.outputs, _in_order(exported, traced), strict=True)
-        },
-        runtime=ran and f"jax.export on {ran}", reference=reference, differences=tuple(found),
-        seconds=time.perf_counter() - started, constraints=tuple(constraints),
+            data = bytes(exported.serialize())
+        avals = _in_order(exported, traced)
+        return Program(
+            partial(_save, data), partial(_runner, jax, traced, platform),
+            [(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype))) for aval in avals],
+            constraints, f"jax.export on {platform}", (ValueError,),
+        )  # fmt: skip
+
+    return write(
+        _CALL, "jax", make, model, inputs, path, input_names=input_names, output_names=output_names, sizes=sizes,
+        check_file=check_file, tolerance=tolerance,
     )  # fmt: skip
+
+
+def _width(jax: Any, traced: Traced) -> AbstractContextManager[Any]:
+    """Within this scope JAX has elements of 64 bits, if the model has."""
+    engine = traced.engine
+    return jax.enable_x64(True) if "f64" in engine.float_element or "i64" in engine.int_element else nullcontext()
 
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
@@ -193,16 +178,21 @@ def _device(jax: Any, platforms: Sequence[str]) -> str:
     )
 
 
-def _runner(jax: Any, file: Path, traced: Traced, platform: str) -> Any:
+def _save(data: bytes, file: Path) -> None:
+    file.write_bytes(data)
+
+
+def _runner(jax: Any, traced: Traced, platform: str, file: Path) -> Any:
     program = jax.export.deserialize(bytearray(file.read_bytes()))
     device = jax.devices("gpu" if platform in ("cuda", "rocm") else platform)[0]
 
     def run(values: Sequence[Any]) -> list[Any]:
-        arrays = [
-            jax.device_put(np.asarray(value).astype(traced.engine.element(one.spec.kind)), device)
-            for value, one in zip(values, traced.arguments.inputs, strict=True)
-        ]
-        found = program.call(*arrays)
+        with _width(jax, traced):
+            arrays = [
+                jax.device_put(np.asarray(value).astype(traced.engine.element(one.spec.kind)), device)
+                for value, one in zip(values, traced.arguments.inputs, strict=True)
+            ]
+            found = program.call(*arrays)
         outputs = [found[name] for name in traced.outputs] if isinstance(found, dict) else [found]
         return [np.asarray(one) for one in outputs]
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,10 @@ import numpy as np
 
 from phlox.backend.tracing.symbolic import noting_assumptions
 from phlox.errors import ExportError, ExtraNotInstalledError, PhloxError
-from phlox.export.arguments import read
-from phlox.export.comparison import TOLERANCES, case
+from phlox.export.comparison import case
 from phlox.export.report import ExportReport
-from phlox.export.tracing import Traced, candidates_of, compared, engine_for, inputs_of, of_call, target_of, text_of
+from phlox.export.tracing import Program, Traced, write
 from phlox.module import Module
-from phlox.transform.summary.evaluate import place_of
 
 _CALL = "export.torch"
 _ROUNDS = 4
@@ -70,40 +67,22 @@ def torch(
     >>> report.inputs, report.largest_difference < 1e-5
     ({'x': 'f32 [batch, 8]'}, True)
     """
-    started = time.perf_counter()
     pytorch = _torch()
-    target = target_of(_CALL, path)
-    if target.suffix != ".pt2":
-        raise ExportError(f"{_CALL}: PyTorch wants the suffix .pt2; got {target.name}: use {target.stem}.pt2")
-    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ExportError(f"{_CALL}: the model must be a phlox.Module, got {type(model).__name__}")
-    model = model.valid()
-    with of_call(_CALL):
-        arguments = read(model, inputs, input_names)
-        candidates = candidates_of(arguments, sizes)
-        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
-        traced = Traced(model, arguments, engine_for(model, place, "torch"), output_names)
+    file = Path(path)
+    if file.suffix != ".pt2":
+        raise ExportError(f"{_CALL}: PyTorch wants the suffix .pt2; got {file.name}: use {file.stem}.pt2")
+
+    def make(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> Program:
         program, ranges = _exported(pytorch, traced, _example(traced, candidates))
         _check_operators(program.graph_module)
-        with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
-            made = Path(folder) / target.name
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                pytorch.export.save(program, made)
-            reference, found = "", []
-            if check_file:
-                limit = TOLERANCES[traced.engine.float_element] if tolerance is None else tolerance
-                run = _runner(pytorch, made, traced)
-                reference, found = compared(
-                    _CALL, model, traced, place, candidates, run, limit, (RuntimeError, AssertionError)
-                )
-            made.replace(target)
-    return ExportReport(
-        path=target, size=target.stat().st_size,
-        inputs=inputs_of(traced),
-        outputs=_outputs(program, traced),
-        runtime="torch.export" if check_file else "", reference=reference, differences=tuple(found),
-        seconds=time.perf_counter() - started, constraints=tuple(ranges),
+        return Program(
+            partial(_save, pytorch, program), partial(_runner, pytorch, traced),
+            _outputs(program, traced), ranges, "torch.export", (RuntimeError, AssertionError),
+        )  # fmt: skip
+
+    return write(
+        _CALL, "torch", make, model, inputs, path, input_names=input_names, output_names=output_names, sizes=sizes,
+        check_file=check_file, tolerance=tolerance,
     )  # fmt: skip
 
 
@@ -136,6 +115,12 @@ def _tensors(traced: Traced, values: Sequence[Any]) -> list[Any]:
 
     elements = [traced.engine.element(one.spec.kind) for one in traced.arguments.inputs]
     return [torch.from_numpy(np.array(value)).to(element) for value, element in zip(values, elements, strict=True)]
+
+
+def _save(pytorch: Any, program: Any, file: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytorch.export.save(program, file)
 
 
 def _program(pytorch: Any, traced: Traced) -> Any:
@@ -182,6 +167,8 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
                 program = pytorch.export.export(
                     root, tuple(example[1]), dynamic_shapes=(shapes,), prefer_deferred_runtime_asserts_over_guards=True
                 )
+        except ExportError:
+            raise
         except PhloxError as error:
             raise traced.refuse(_CALL, error) from error
         except Exception as error:
@@ -229,16 +216,13 @@ _SHORT = {f"torch.{name}": short for short, name in
            ("i64", "int64"), ("bool", "bool")]}  # fmt: skip
 
 
-def _outputs(program: Any, traced: Traced) -> dict[str, str]:
+def _outputs(program: Any, traced: Traced) -> list[tuple[Sequence[Any], str]]:
     (node,) = program.graph.find_nodes(op="output")
     values = [one.meta["val"] for one in node.args[0]]
-    return {
-        name: text_of(value.shape, _SHORT[str(value.dtype)])
-        for name, value in zip(traced.outputs, values[-len(traced.outputs) :], strict=True)
-    }
+    return [(value.shape, _SHORT[str(value.dtype)]) for value in values[-len(traced.outputs) :]]
 
 
-def _runner(pytorch: Any, file: Path, traced: Traced) -> Any:
+def _runner(pytorch: Any, traced: Traced, file: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = pytorch.export.load(file).module()

@@ -1,26 +1,33 @@
-"""A model run for an engine's exporter: with other values for its parameters, and the layer that is at work known."""
+"""A model run for an engine's exporter, and what it makes written, run and compared.
+
+While the model runs it has other values for its parameters, and the layer that is at work is known.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from phlox import random
 from phlox.backend import Backend, Device, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ExportError
-from phlox.export.arguments import Arguments, check_names, sizes_to_try
-from phlox.export.comparison import case, difference, reference_model
+from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
+from phlox.export.comparison import TOLERANCES, case, difference, reference_model
 from phlox.export.lines import line_of_error
-from phlox.export.report import Difference
+from phlox.export.report import Difference, ExportReport
 from phlox.module import Module, Param
 from phlox.module.calls import observed, with_function_layers
 from phlox.module.param import restoring_params
 from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
+from phlox.transform.summary.evaluate import place_of
 from phlox.transform.tree import AnyTensor, leaves_of
 
 Values = list[Any]
@@ -43,6 +50,24 @@ def engine_for(model: Module, place: Device, name: str) -> Device:
     return type(cast(Any, backend_by_name(name)))(float=engine.float_element).device()
 
 
+@contextmanager
+def undisturbed(place: Device) -> Generator[None]:
+    """Within this scope no random stream moves, and parameters keep what they hold."""
+    with default_device(place), random.stream(Stream((0, 0))), restoring_params():
+        yield
+
+
+def with_values(model: Module, value_of: Callable[[str, Param], tuple[Any, Backend]]) -> Module:
+    """The model with other values for its parameters: an array and its engine, by path and parameter."""
+    structure = model.structure()
+    made: list[Param] = []
+    for path, param in structure.named():
+        value, engine = value_of(path, param)
+        marks = param.trained, param.trainable, param.id, param.full_precision
+        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
+    return structure.build(made)
+
+
 class Traced:
     """A model on an engine, to be called by that engine's exporter.
 
@@ -52,8 +77,8 @@ class Traced:
     """
 
     def __init__(self, model: Module, arguments: Arguments, device: Device, names: Sequence[str] | None) -> None:
-        self.model = model.to_device(device).valid()
-        self.arguments, self.device, self.given = arguments, device, names
+        self.given, self.model = model, model.to_device(device).valid()
+        self.arguments, self.device, self._names = arguments, device, names
         self.engine: Backend = engine_of(device.backend)
         self.outputs: list[str] = []
         self.paths: list[str] = []
@@ -74,23 +99,20 @@ class Traced:
         model = with_function_layers(self.model if parameters is None else self._with(parameters))
         self.paths.clear()
         with (
-            default_device(self.device), random.stream(Stream((0, 0))), restoring_params(),
+            undisturbed(self.device),
             observed(model, lambda call: self.paths.pop(), on_enter=lambda call: self.paths.append(call.path)),
-        ):  # fmt: skip
+        ):
             found = cast("Callable[..., Any]", model)(*args, **kwargs)
         tensors = list(leaves_of(found, Tensor))
         if not tensors:
-            raise ExportError(f"{type(self.model).__name__} returned no tensor, but {type(found).__name__}")
-        self.outputs = _names([path for path, _ in tensors], self.given)
+            raise ExportError(
+                f"export.onnx: {type(self.model).__name__} returned no tensor, but {type(found).__name__}"
+            )
+        self.outputs = output_names([path for path, _ in tensors], self._names)
         return [self.engine_array(one) for _, one in tensors]
 
     def _with(self, parameters: Mapping[str, Any]) -> Module:
-        structure = self.model.structure()
-        made: list[Param] = []
-        for path, param in structure.named():
-            marks = param.trained, param.trainable, param.id, param.full_precision
-            made.append(Param.revive(ops_of(engine_of(param.backend), param.kind), parameters[path], *marks))
-        return structure.build(made)
+        return with_values(self.model, lambda path, param: (parameters[path], engine_of(param.backend)))
 
     def refuse(self, call: str, error: BaseException) -> ExportError:
         """The error for what the engine does not export, with the layer and the line."""
@@ -106,32 +128,83 @@ class Traced:
         )
 
 
-def _names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
-    import re
-
-    if given is not None:
-        if isinstance(given, str) or len(given) != len(paths):
-            raise ExportError(f"{len(paths)} outputs need as many output_names, got {given!r}")
-        check_names("output_names", given)
-        return list(given)
-    if len(paths) == 1:
-        return ["output"]
-    return ["_".join(re.findall(r"\w+", f"output{path}")) for path in paths]
+Run: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+"""The outputs of a file for values of its inputs."""
 
 
-def compared(
+class Program(NamedTuple):
+    """What an engine's exporter has made of a model."""
+
+    save: Callable[[Path], object]
+    load: Callable[[Path], Run]
+    outputs: list[tuple[Sequence[Any], str]]
+    """Shape and element type of each."""
+    constraints: list[str]
+    runtime: str
+    """What runs the file."""
+    refuses: tuple[type[Exception], ...]
+    """What is raised for sizes that the file does not take."""
+
+
+def write(
     call: str,
+    engine: str,
+    make: Callable[[Traced, Sequence[Mapping[str, int]]], Program],
     model: Module,
+    inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+    sizes: Mapping[str, Sequence[int]] | None,
+    check_file: bool,
+    tolerance: float | None,
+) -> ExportReport:
+    """Trace the model on an engine, write what `make` makes of it, and run the file; `call` is its name in errors."""
+    started = time.perf_counter()
+    target = target_of(call, path)
+    model = valid(call, model)
+    with of_call(call):
+        arguments = read(model, inputs, input_names)
+        candidates = candidates_of(arguments, sizes)
+        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
+        traced = Traced(model, arguments, engine_for(model, place, engine), output_names)
+        program = make(traced, candidates)
+        with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            try:
+                program.save(made)
+            except Exception as error:
+                raise traced.refuse(call, error) from error
+            reference, found = "", []
+            if check_file:
+                limit = TOLERANCES[traced.engine.float_element] if tolerance is None else tolerance
+                reference, found = _compared(call, traced, place, candidates, program, made, limit)
+            made.replace(target)
+    return ExportReport(
+        path=target, size=target.stat().st_size,
+        inputs=_inputs_of(traced),
+        outputs={name: text_of(*one) for name, one in zip(traced.outputs, program.outputs, strict=True)},
+        runtime=program.runtime if check_file else "", reference=reference, differences=tuple(found),
+        seconds=time.perf_counter() - started, constraints=tuple(program.constraints),
+    )  # fmt: skip
+
+
+_MOST_RUNS = 3
+
+
+def _compared(
+    call: str,
     traced: Traced,
     place: Device,
     candidates: Sequence[Mapping[str, int]],
-    run: Callable[[Sequence[Any]], Sequence[Any]],
+    program: Program,
+    file: Path,
     limit: float,
-    refuses: tuple[type[Exception], ...],
-    most: int = 3,
 ) -> tuple[str, list[Difference]]:
     """What the results were compared with, and how far they are apart, at some sizes that model and file take."""
-    twin, there = reference_model(model, place)
+    twin, there = reference_model(traced.given, place)
+    run = program.load(file)
     found: list[Difference] = []
     refused: list[Exception] = []
     ran = 0
@@ -142,13 +215,16 @@ def compared(
         values, wanted = taken
         try:
             results = run(values)
-        except refuses as error:
+        except program.refuses as error:
             refused.append(error)
             continue
+        except Exception as error:
+            at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            raise ExportError(f"{call}: {program.runtime} cannot run the file{at and f' at {at}'}: {error}") from error
         for title, want, have in zip(traced.outputs, wanted, results, strict=True):
             found.append(difference(call, sizes, title, want, have, limit))
         ran += 1
-        if ran == most:
+        if ran == _MOST_RUNS:
             break
     if not found:
         raise ExportError(f"{call}: no sizes were found that model and file take; the first failed with: {refused[0]}")
@@ -162,7 +238,14 @@ def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | Non
     return [*found[:2], *single, *found[2:]]
 
 
-def target_of(call: str, path: Any) -> Path:
+def valid(call: str, model: object) -> Module:
+    """The model as it predicts; `ExportError` for what is none."""
+    if not isinstance(model, Module):
+        raise ExportError(f"{call}: the model must be a phlox.Module, got {type(model).__name__}")
+    return model.valid()
+
+
+def target_of(call: str, path: str | os.PathLike[str]) -> Path:
     """The file to write; `ExportError` for a folder, or one in no folder."""
     target = Path(path)
     if target.is_dir():
@@ -177,7 +260,7 @@ def text_of(shape: Sequence[Any], element: str) -> str:
     return f"{element} [{', '.join(map(str, shape))}]"
 
 
-def inputs_of(traced: Traced) -> dict[str, str]:
+def _inputs_of(traced: Traced) -> dict[str, str]:
     """The inputs as a report has them."""
     engine = traced.engine
     elements = {"float": engine.float_element, "int": engine.int_element, "bool": "bool"}

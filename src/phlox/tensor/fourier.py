@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import DeviceLike, Float
+from phlox.backend.tracing.dimension import is_open, larger
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.creation import tensor, zeros_like
 from phlox.tensor.functions import concat, stack, where
@@ -96,6 +97,10 @@ def _last_to(x: Tensor, place: int) -> Tensor:
 def sized(x: Tensor, n: int, axis: int) -> Tensor:
     """Crop an axis at the end, or pad it with zeros, to size n."""
     have = x.shape[axis]
+    if is_open(have) or is_open(n):  # padded or not, whatever the sizes will be
+        x = x.pad(tuple((0, larger(n - have, 0) if one == axis else 0) for one in range(x.ndim)))
+        kept = tuple(slice(0, n if one == axis else size, 1) for one, size in enumerate(x.shape))
+        return x._apply("index", kept)  # pyright: ignore[reportPrivateUsage]
     if n < have:
         return x[(*(slice(None),) * axis, slice(0, n))]
     return x if n == have else x.pad(tuple((0, n - have if one == axis else 0) for one in range(x.ndim)))

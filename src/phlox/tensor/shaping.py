@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, cast, get_args
 import numpy as np
 
 from phlox.backend import Bool, Int
-from phlox.backend.tracing.dimension import as_size, pads
+from phlox.backend.tracing.dimension import as_size, is_open, pads
 from phlox.backend.tracing.symbolic import all_ints, any_less, differ
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
@@ -195,7 +195,7 @@ class Shaping(TensorBase):
         turns = dict.fromkeys(sorted(axes), 0)
         for one, turn in zip(axes, shifts, strict=True):
             turns[one] = (turns[one] + turn) % max(self.shape[one], 1)
-        turns = {one: turn for one, turn in turns.items() if turn}
+        turns = {one: turn for one, turn in turns.items() if is_open(turn) or turn}
         return self._apply("roll", tuple(turns.values()), tuple(turns)) if turns else self
 
     def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Self:

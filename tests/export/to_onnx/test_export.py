@@ -173,6 +173,31 @@ def test_a_last_window_is_there_for_some_sizes_only(layer: Any, tmp_path: Path) 
         np.testing.assert_allclose(found, layer(px.tensor(x, device="numpy")).numpy(), atol=1e-6)
 
 
+F = px.functional
+OF_ANY_SIZE: dict[str, Callable[[px.Tensor], px.Tensor]] = {
+    "padded to a multiple": lambda x: x.pad(((0, 0), (0, (4 - x.shape[1] % 4) % 4))),
+    "one size less another, halved": lambda x: x.reshape((-1,))[: (4 * x.shape[1] - x.shape[0]) // 2],
+    "rolled": lambda x: x.roll((1, -3), (0, 1)),
+    "rolled by a size that is tried": lambda x: x.roll((7, 11), (0, 1)),
+    "cropped or padded": lambda x: px.signal.overlap_add(x[:, :4], 2, size=17),
+    "pooled to sizes that are tried": lambda x: F.adaptive_avg_pool2d(x.reshape((1, 1, *x.shape)), (7, 11)),
+    "nearest, transposed": lambda x: F.interpolate(x.reshape((1, 1, *x.shape)), (x.shape[1], x.shape[0])),
+    "nearest-exact, by a part": lambda x: F.interpolate(
+        x.reshape((1, *x.shape)), scale_factor=1.1, mode="nearest-exact"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_ANY_SIZE)
+def test_sizes_that_the_file_was_not_traced_with(name: str, tmp_path: Path) -> None:
+    fn = OF_ANY_SIZE[name]
+    px.export.onnx(FunctionLayer(fn), [Spec(("n", "m"))], tmp_path / "m.onnx", sizes={"n": (7, 12), "m": (11, 20)})
+    for n, m in ((2, 4), (3, 5), (8, 6), (9, 7), (12, 20), (14, 9), (7, 11)):
+        x = np.random.default_rng(0).normal(size=(n, m)).astype(np.float32)
+        want = fn(px.tensor(x, device="numpy")).numpy()
+        np.testing.assert_allclose(run(tmp_path / "m.onnx", args_0=x)[0], want, atol=1e-6)
+
+
 # --- precisions, engines and operator sets
 
 SOME = [case for case in ALL if case.name in ("Linear", "Conv2d", "BatchNorm", "MultiHeadAttention", "Gru", "Gpt")]

@@ -10,6 +10,7 @@ import numpy as np
 from phlox.backend.contract.arrays import ArrayOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.device import Device
+from phlox.backend.tracing.dimension import is_open
 
 Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
 """How padding continues a tensor, by NumPy's names: mirrored at the last element or behind it, with the last
@@ -46,7 +47,7 @@ class ShapingOps(ArrayOps):
         for shift, axis in zip(shifts, axes, strict=True):
             size = self.shape(x)[axis]
             count = shift % size if size else 0
-            if count:
+            if is_open(count) or count:
                 x = self.concat((part(self, x, axis, size - count, size), part(self, x, axis, 0, size - count)), axis)
         return x
 

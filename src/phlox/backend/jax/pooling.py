@@ -18,6 +18,7 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.jax.conv import channels_first, channels_last
 from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import is_symbolic
+from phlox.backend.tracing.dimension import pads
 
 
 def _tiled(x: Array, window: Shape) -> Array:
@@ -88,7 +89,7 @@ def _tiles(shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation
     """Do the windows tile the image?"""
     return (
         stride == window
-        and not any(map(any, padding))
+        and not pads(padding)
         and set(dilation) == {1}
         and not any(is_symbolic(size) or size % side for size, side in zip(shape[2:], window, strict=True))
     )

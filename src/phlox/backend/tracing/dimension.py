@@ -217,7 +217,7 @@ def same_size(one: int, other: int) -> bool:
 
 def pads(widths: Iterable[tuple[int, int]]) -> bool:
     """Is any of these widths of padding more than zero, or may be: zero in this trace, and not with other sizes?"""
-    return any(width or is_open(width) for pair in widths for width in pair)
+    return any(is_open(width) or width for pair in widths for width in pair)  # the truth of an open one would fix it
 
 
 def smaller(one: int, other: int) -> int:

@@ -117,7 +117,7 @@ def compare(
             reasons.append(f"{name} is not installed")
             continue
         except Exception as error:
-            reasons.append(f"{name}{trying}: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]}")
+            reasons.append(f"{name}{trying}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}")
             continue
         found: list[Difference] = []
         for (one, _, expected), got in zip(cases, results, strict=True):

@@ -12,6 +12,7 @@ from phlox.backend.contract.nn.activation import ActivationOps
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import KINDS
+from phlox.export.to_onnx.graph import current
 from phlox.transform.abstract.rules import RULES as SHAPES
 from phlox.transform.abstract.rules import broadcast, kind_of_result
 
@@ -135,8 +136,6 @@ def shrink(*, soft: bool) -> Callable[..., Array]:
 
 def gelu(A: OnnxEngine, x: Array, approximate: bool) -> Array:
     """Gelu, which operator sets have from 20 on."""
-    from phlox.export.to_onnx.graph import current
-
     if current().opset < 20:
         return DenseOps.gelu(A, x, approximate)
     return A.emit("Gelu", [x], A.shape(x), Float, approximate="tanh" if approximate else "none")

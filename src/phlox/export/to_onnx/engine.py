@@ -8,7 +8,7 @@ engine's, so constants are folded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from phlox.export.to_onnx.graph import current
 from phlox.host.dtypes import HALF_ELEMENTS, HOST_DTYPES
 from phlox.transform.abstract import Abstract
 from phlox.transform.abstract.decorator import Blank
+
+if TYPE_CHECKING:
+    from phlox.export.to_onnx.loops import Body
 
 TYPES = {"f32": 1, "i32": 6, "i64": 7, "bool": 9, "f16": 10, "f64": 11, "bf16": 16}
 """The number of an element type in the format (`TensorProto.DataType`)."""
@@ -176,13 +179,8 @@ class OnnxEngine(Abstract):
 
     def scan(
         self,
-        body: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]],
-        carry: Sequence[Array],
-        xs: Sequence[Array],
-        length: int,
-        *,
-        reverse: bool = False,
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, *, reverse: bool = False,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:  # fmt: skip
         from phlox.export.to_onnx.loops import scan
 
         if not any(type(x) is Value for x in (*carry, *xs)) and not is_open(length):

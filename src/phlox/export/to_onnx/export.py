@@ -12,12 +12,14 @@ from typing import Any
 
 from phlox.backend import Device, Float
 from phlox.errors import ExportError
-from phlox.export.arguments import Arguments, check_names, read, sizes_to_try
+from phlox.export.arguments import Arguments, read, sizes_to_try
+from phlox.export.arguments import output_names as names_of_outputs
 from phlox.export.to_onnx import check, model_file
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
 from phlox.export.to_onnx.report import OnnxReport
 from phlox.export.to_onnx.trace import Results, UnfitSizes, difference, host_parameters, trace
+from phlox.export.tracing import target_of, text_of, valid
 from phlox.module import Module
 from phlox.transform.summary.evaluate import place_of
 
@@ -74,11 +76,9 @@ def onnx(
     """
     started = time.perf_counter()
     package = model_file.onnx_package()
-    target = _target(path)
+    target = target_of("export.onnx", path)
     _check_opset(opset, package)
-    if not isinstance(model, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ExportError(f"export.onnx: the model must be a phlox.Module, got {type(model).__name__}")
-    model = model.valid()
+    model = valid("export.onnx", model)
     arguments = read(model, inputs, input_names)
     place = _place(model, arguments)
     graph, results, tried = _traced(model, arguments, sizes, place, opset)
@@ -104,17 +104,6 @@ def onnx(
         inputs=_texts(graph.inputs), outputs=_texts(graph.outputs), operators=_operators(graph), runtime=ran,
         reference=reference, differences=tuple(found), seconds=time.perf_counter() - started,
     )  # fmt: skip
-
-
-def _target(path: str | os.PathLike[str]) -> Path:
-    target = Path(path)
-    if target.is_dir():
-        raise ExportError(
-            f"export.onnx: {target} is a folder; give the path of a file, such as {target / 'model.onnx'}"
-        )
-    if not target.absolute().parent.is_dir():
-        raise ExportError(f"export.onnx: there is no folder {target.absolute().parent}; make it first")
-    return target
 
 
 def _place(model: Module, arguments: Arguments) -> Device:
@@ -178,28 +167,12 @@ def _traced(
 
 
 def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]) -> list[str]:
-    count = len(results.tensors)
-    if given is not None:
-        if isinstance(given, str) or len(given) != count:
-            raise ExportError(f"export.onnx: {count} outputs need as many output_names, got {given!r}")
-        check_names("output_names", given)
-        if taken & set(given):
-            raise ExportError(f"export.onnx: output_names {sorted(taken & set(given))} are names of inputs too")
-        return list(given)
-    if count == 1:
-        names = ["output"]
-    else:
-        names = [f"output{path}" for path, _ in results.tensors]
-        names = ["_".join(part for part in _words(name)) for name in names]
+    names = names_of_outputs([path for path, _ in results.tensors], given)
+    if given is not None and taken & set(names):
+        raise ExportError(f"export.onnx: output_names {sorted(taken & set(names))} are names of inputs too")
     while taken & set(names):
         names = [f"new_{name}" if name in taken else name for name in names]
     return names
-
-
-def _words(path: str) -> list[str]:
-    import re
-
-    return re.findall(r"\w+", path)
 
 
 def _rename_outputs(graph: Graph, names: Sequence[str]) -> None:
@@ -223,7 +196,7 @@ def _put(made: Sequence[Path], target: Path) -> tuple[Path, ...]:
 
 
 def _texts(those: Sequence[Interface]) -> dict[str, str]:
-    return {one.name: f"{one.element} [{', '.join(map(str, one.shape))}]" for one in those}
+    return {one.name: text_of(one.shape, one.element) for one in those}
 
 
 def _operators(graph: Graph) -> dict[str, int]:

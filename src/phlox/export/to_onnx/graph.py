@@ -191,7 +191,10 @@ class Graph:
             return self.add("Shape", [name], start=axis, end=axis + 1)[0]
         operation, left, right = atom
         op = {"floordiv": "Div", "min": "Min", "max": "Max"}[operation]
-        return self.add(op, [self._terms(left), self._terms(right)])[0]
+        one, other = self._terms(left), self._terms(right)
+        if op == "Div" and _needs_remainder(left):
+            one = self.add("Sub", [one, self.add("Mod", [one, other])[0]])[0]
+        return self.add(op, [one, other])[0]
 
     def real(self, value: DimensionReal, dtype: np.dtype[Any], type_of: int) -> str:
         """A number that depends on sizes, as a scalar of this type."""
@@ -235,6 +238,14 @@ def current() -> Graph:
     if graph is None:
         raise ExportError("export.onnx: a value of a graph is used outside of the export that made it")
     return graph
+
+
+def _needs_remainder(dividend: Terms) -> bool:
+    """Must the remainder be taken off before a Div? It rounds toward zero, and open sizes may be subtracted here.
+
+    Of a constant too: it may be negative, and onnxruntime takes a * (1 / b) for a / b, of integers as well.
+    """
+    return any(monomial and count < 0 for monomial, count in dividend) or not any(monomial for monomial, _ in dividend)
 
 
 def _hashable(value: Any) -> Any:

@@ -86,7 +86,9 @@ def _changed(A: OnnxEngine, x: Array, counts: Shape) -> list[tuple[int, int]]:
     """The axes that get another size."""
     spatial = A.shape(x)[2:]
     return [
-        (2 + place, count) for place, (count, size) in enumerate(zip(counts, spatial, strict=True)) if count != size
+        (2 + place, count)
+        for place, (count, size) in enumerate(zip(counts, spatial, strict=True))
+        if not same_size(count, size)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers as operators; their weights are brought into the operators' order in the graph.
+"""Recurrent layers as operators; the graph puts their weights into the operators' order.
 
 The operators of runtimes are those of f32: at other precisions a layer is a loop of its definition.
 """

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox import random
-from phlox.backend import Device, default_device
+from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.dimension import Dimension, is_open
 from phlox.errors import ExportError, IndexRangeError, PhloxError, RangeError, ShapeError
@@ -17,14 +16,12 @@ from phlox.export.arguments import Arguments, Input
 from phlox.export.lines import line_of_error
 from phlox.export.to_onnx.engine import OnnxEngine, Value
 from phlox.export.to_onnx.graph import Graph, Interface, writing
+from phlox.export.tracing import undisturbed, with_values
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed, with_function_layers
-from phlox.module.param import restoring_params
 from phlox.optim.optimizer import tracing
-from phlox.random import Stream
 from phlox.tensor import Tensor
-from phlox.tensor.dispatch import ops_of
 from phlox.transform.tree import AnyTensor, leaves_of
 
 
@@ -113,28 +110,21 @@ def engine_of_values(tensor: AnyTensor) -> OnnxEngine:
 
 def _with_values(model: Module, graph: Graph, parameters: Mapping[str, Any]) -> Module:
     """The model with values of the graph for its parameters."""
-    structure = model.structure()
-    made: list[Param] = []
-    for path, param in structure.named():
+
+    def value_of(path: str, param: Param) -> tuple[Value, OnnxEngine]:
         engine = OnnxEngine(engine_of(param.backend))
         graph.parameters[path] = parameters[path]
         graph.fresh(path)
-        value: Value = engine.named(path, param.shape, param.kind, param.device.on(engine))
-        marks = param.trained, param.trainable, param.id, param.full_precision
-        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
-    return structure.build(made)
+        return engine.named(path, param.shape, param.kind, param.device.on(engine)), engine
+
+    return with_values(model, value_of)
 
 
 @contextmanager
 def _undisturbed(place: Device) -> Generator[None]:
-    """Within this scope no random stream moves, and parameters keep what they hold; compiled functions are called."""
+    """As `undisturbed`, on values of a graph; compiled functions are called."""
     engine = OnnxEngine(engine_of(place.backend))
-    with (
-        scope(tracing, object()),
-        random.stream(Stream((0, 0))),
-        default_device(place.on(engine)),
-        restoring_params(),
-    ):
+    with scope(tracing, object()), undisturbed(place.on(engine)):
         yield
 
 

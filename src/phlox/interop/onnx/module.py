@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.backend import Device, Float, Int, as_device
 from phlox.errors import KindError, ModuleError, ShapeError
-from phlox.interop.onnx.elements import NAMES, STRING, element_of_type, host, is_host, kind_of, moved
+from phlox.interop.onnx.elements import HOST, NAMES, STRING, element_of_type, host, is_host, kind_of, moved
 from phlox.interop.onnx.graph import Graph, Kept, Run
 from phlox.module import Module, Param
 from phlox.tensor import Tensor, tensor
@@ -215,11 +215,4 @@ def _python_type(value: Value, given: float) -> type[Any]:
 def _as_output(value: Any, device: Device) -> Any:
     if isinstance(value, list):
         return [_as_output(item, device) for item in cast("list[Any]", value)]
-    return moved(value, device) if is_host(value) and not is_host_device(device) else value
-
-
-def is_host_device(device: Device) -> bool:
-    """Is it where values of the host are already?"""
-    from phlox.interop.onnx.elements import HOST
-
-    return device.backend is HOST
+    return moved(value, device) if is_host(value) and device.backend is not HOST else value

@@ -39,15 +39,25 @@ def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
     >>> tuple(x.shape), left
     ((1, 1, 5), (1,))
     """
-    left = tuple(map(min, padding))
-    if all(before == after for before, after in padding):
+    left = shared(padding)
+    if is_even(padding):
         return x, left
     return functional.pad(x, list(chain.from_iterable(reversed(uneven(padding)))), value=value), left
 
 
+def is_even(padding: Widths) -> bool:
+    """Is the padding known, and alike on both sides? To compare open widths would fix their sizes."""
+    return all(type(before) is type(after) is int and before == after for before, after in padding)
+
+
+def shared(padding: Widths) -> Shape:
+    """The padding that both sides of an axis have; none where a width is open."""
+    return tuple([min(pair) if type(pair[0]) is type(pair[1]) is int else 0 for pair in padding])
+
+
 def uneven(padding: Widths) -> Widths:
     """What is left of a padding once the same has been taken from both sides."""
-    return tuple((before - min(before, after), after - min(before, after)) for before, after in padding)
+    return tuple((before - same, after - same) for (before, after), same in zip(padding, shared(padding), strict=True))
 
 
 def convolves_narrow(*arguments: Any) -> bool:
@@ -100,7 +110,7 @@ class Conv(Backend):
         rest = uneven(padding)
         sizes = (size + before + after for size, (before, after) in zip(shape[2:], rest, strict=True))
         like = g.new_empty(1).expand(*shape[:2], *sizes)  # Of the input only its shape matters.
-        left = tuple(map(min, padding))
+        left = shared(padding)
         dx, _, _ = _backward(g, like, weight, stride, left, dilation, groups, (True, False, False))
         return self._unpad_spatial(dx, rest)
 
@@ -122,9 +132,9 @@ class Conv(Backend):
     def col2im(
         self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Array:
-        if len(window) != 2 or not math.prod(shape) or any(before != after for before, after in padding):
+        if len(window) != 2 or not math.prod(shape) or not is_even(padding):
             return super().col2im(columns, shape, window, stride, padding, dilation)
-        return functional.fold(columns, shape[2:], window, dilation, tuple(map(min, padding)), stride)
+        return functional.fold(columns, shape[2:], window, dilation, shared(padding), stride)
 
 
 def _native(x: Shape, weight: Shape) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.torch import compat
-from phlox.backend.torch.ops.conv import even, uneven
+from phlox.backend.torch.ops.conv import even, is_even, shared, uneven
 
 
 class Pooling(Backend):
@@ -40,7 +40,7 @@ class Pooling(Backend):
             (dx,) = self.max_pool_backward(saved, g.unsqueeze(2), needed, *options)
             return (None if dx is None else dx.squeeze(2),)
         x, places = saved
-        left = tuple(map(min, padding))
+        left = shared(padding)
         dx = compat.MAX_POOL_BACKWARD[len(window)].value(g, x, window, stride, left, dilation, False, places)
         return (self._unpad_spatial(dx, uneven(padding)),)
 
@@ -49,9 +49,7 @@ class Pooling(Backend):
             return super().avg_pool(x, window, stride, padding, counted)
         if len(window) == 1:
             return self.avg_pool(x.unsqueeze(2), *_of_images(window, stride, padding, counted)).squeeze(2)
-        return compat.AVG_POOL[len(window)].value(
-            x, window, stride, tuple(map(min, padding)), False, counted == padding
-        )
+        return compat.AVG_POOL[len(window)].value(x, window, stride, shared(padding), False, counted == padding)
 
     def avg_pool_forward(
         self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths
@@ -67,7 +65,7 @@ class Pooling(Backend):
             options = _of_images(window, stride, padding, counted)
             (dx,) = self.avg_pool_backward(saved.unsqueeze(2), g.unsqueeze(2), needed, *options)
             return (None if dx is None else dx.squeeze(2),)
-        options = (window, stride, tuple(map(min, padding)), False, counted == padding, None)
+        options = (window, stride, shared(padding), False, counted == padding, None)
         return (compat.AVG_POOL_BACKWARD[len(window)].value(g, saved, *options),)
 
 
@@ -79,7 +77,7 @@ def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tupl
 
 def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
     """Does PyTorch have this pooling? Not over nothing, nor with more than half of a window in the padding."""
-    half = all(2 * min(pad) <= side for pad, side in zip(padding, window, strict=True))
+    half = all(2 * width <= side for width, side in zip(shared(padding), window, strict=True))
     axes = max(len(window), 2)
     return axes <= 3 and math.prod(shape) > 0 and half and all([kernel[axes].here for kernel in kernels])  # noqa: C419
 
@@ -90,5 +88,5 @@ def _native_max(shape: Shape, window: Shape, padding: Widths) -> bool:
 
 def _native_mean(shape: Shape, window: Shape, padding: Widths, counted: Widths) -> bool:
     """Does PyTorch have this mean? Only with as much padding on either side, all of which counts, or none."""
-    plain = counted in (padding, ((0, 0),) * len(window)) and all(before == after for before, after in padding)
+    plain = is_even(padding) and counted in (padding, ((0, 0),) * len(window))
     return plain and _native(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)
