@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ class Arguments:
 
         args = tuple([visit(part, "") for part in self.args])
         return args, {name: visit(part, "") for name, part in self.kwargs.items()}
+
+    def most_elements(self, sizes: Mapping[str, int]) -> int:
+        """The elements of the largest input at these sizes of the open axes."""
+        return max(math.prod(one.spec.with_sizes(sizes).shape) for one in self.inputs)
 
     def open_axes(self) -> list[str]:
         """The names of the open axes, in order."""
@@ -161,11 +166,16 @@ _GUESSES = ((7, 12), (37, 30), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (3
 """Sizes that are tried where none are given: what a model needs of a size (a window, a context) is not known."""
 
 
-def sizes_to_try(names: Sequence[str], given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
+_MOST_ELEMENTS = 1 << 24
+"""Of an input at guessed sizes."""
+
+
+def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
     """Sizes of the open axes with which the model is traced, and run; the axes have different ones if they can.
 
     Raises `ExportError` for names that no axis has, and for what is no size.
     """
+    names = arguments.open_axes()
     given = {} if given is None else dict(given)
     for name, sizes in given.items():
         if name not in names:
@@ -180,13 +190,15 @@ def sizes_to_try(names: Sequence[str], given: Mapping[str, Sequence[int]] | None
     count = max([len(sizes) for sizes in given.values()], default=0)
     guesses = [guess for pair in _GUESSES for guess in pair]
     rounds = max(count, 2) if len(given) == len(names) else max(count, len(guesses))
-    return [
+    found = [
         {
             name: given[name][turn % len(given[name])] if name in given else _apart(guesses[turn % len(guesses)], place)
             for place, name in enumerate(names)
         }
         for turn in range(rounds)
     ]
+    small = [sizes for sizes in found if len(given) == len(names) or arguments.most_elements(sizes) <= _MOST_ELEMENTS]
+    return small or found[:1]
 
 
 def _apart(size: int, place: int) -> int:

@@ -233,7 +233,7 @@ def _compared(
 
 def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
     """Sizes to try: two choices, then one for all axes, then what else may fit."""
-    found = sizes_to_try(arguments.open_axes(), given)
+    found = sizes_to_try(arguments, given)
     single = [dict.fromkeys(found[0], 1)] if found[0] and not given else []
     return [*found[:2], *single, *found[2:]]
 

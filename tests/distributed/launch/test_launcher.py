@@ -55,10 +55,15 @@ class Marked:
             process.kill()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def wait_for_end(self) -> None:
+    def wait_for_count(self, count: int) -> None:
+        """Wait until so many processes are there; one that is being started shows no environment for a moment."""
         end = time.monotonic() + 20
-        while self.left() and time.monotonic() < end:
+        while len(self.left()) != count and time.monotonic() < end:
             time.sleep(0.05)
+        assert len(self.left()) == count
+
+    def wait_for_end(self) -> None:
+        self.wait_for_count(0)
 
 
 @pytest.fixture
@@ -153,7 +158,7 @@ def wait_for(process: subprocess.Popen[str], line: str, times: int) -> None:
 def test_a_launcher_that_is_killed_leaves_nothing(marked: Marked) -> None:
     process = marked.start("-n", 2, PROGRAM, "none", "deaf")
     wait_for(process, "deaf", 2)
-    assert len(marked.left()) == 6  # itself, its guard, two processes, and what each of them has started
+    marked.wait_for_count(6)  # itself, its guard, two processes, and what each of them has started
     process.kill()
     process.communicate(timeout=20)
     marked.wait_for_end()

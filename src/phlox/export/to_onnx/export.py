@@ -131,7 +131,7 @@ def _traced(
     found: list[tuple[Graph, Results]] = []
     tried: list[dict[str, int]] = []
     failed: Exception | None = None
-    candidates = sizes_to_try(arguments.open_axes(), sizes)
+    candidates = sizes_to_try(arguments, sizes)
     for one in candidates:
         try:
             traced = trace(model, arguments, one, place, opset, parameters)
