@@ -6,6 +6,7 @@ Serves: phlox/data/{structure,tables}.py
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -208,3 +209,30 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(DataError, match="never loads"):
         as_source(tmp_path / "x.npy")
+
+
+# --- rows as people write them
+
+INDEXABLE: dict[str, Callable[[], Any]] = {
+    "arrays": lambda: as_source(np.arange(6) * 10),
+    "row by row": lambda: as_source([np.int64(row * 10) for row in range(6)]),
+    "subset": lambda: Subset(np.arange(9) * 10, range(6)),
+    "concat": lambda: Concat(np.arange(4) * 10, np.array([40, 50])),
+    "mapped": lambda: Mapped(np.arange(6), lambda batch: batch * 10),
+}
+
+
+@pytest.mark.parametrize("make", INDEXABLE.values(), ids=INDEXABLE)
+def test_rows_are_numbers_slices_and_lists(make: Callable[[], Any]) -> None:
+    source, whole = make(), np.arange(6) * 10
+    for rows in (0, -1, np.int64(3), slice(None, 2), slice(-2, None), slice(None, None, -1), [5, 1, 5], whole > 20):
+        np.testing.assert_array_equal(source[rows], whole[rows], strict=isinstance(rows, slice))
+    assert [int(row) for row in source] == whole.tolist()
+    for wrong, said in (
+        (6, "no row 6; it has 6 rows"),
+        ([0, -7], "no row -7"),
+        ("a", "'a' is no number of a row"),
+        (1.0, "1.0"),
+    ):
+        with pytest.raises(DataError, match=said):
+            source[wrong]

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from phlox.data.images import resized
+from phlox.data.order import Rows
+from phlox.data.sources import RowSource
 from phlox.data.structure import stack
 from phlox.errors import DataError, ExtraNotInstalledError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-class ImageFolder:
+class ImageFolder(RowSource):
     """The images of a folder, whose subfolders are the classes; without subfolders they have no labels.
 
     A row is `{"image": uint8 [channels, height, width], "label": int64}`. Pillow decodes an image when it is asked for,
@@ -60,7 +62,7 @@ class ImageFolder:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, rows: Any, /) -> dict[str, npt.NDArray[Any]]:
+    def take(self, rows: Rows, /) -> dict[str, npt.NDArray[Any]]:
         batch: dict[str, npt.NDArray[Any]] = {"image": stack([self._decoded(self.files[int(row)]) for row in rows])}
         if self.labels is not None:
             batch["label"] = self.labels[rows]

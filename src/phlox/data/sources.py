@@ -34,7 +34,49 @@ class Source(Protocol):
         ...
 
 
-class Arrays:
+class NoSuchRowError(DataError, IndexError):
+    """Also an `IndexError`, which ends a `for` loop over a source: a source itself is no iterable of batches."""
+
+
+class RowSource:
+    """A source that takes more than an array of row numbers, as people write it.
+
+    `source[3]` is one row, without the axis of the batch; `source[-2:]`, `source[[5, 1]]` and a mask are batches. A
+    class defines `take(rows)` for an array of row numbers, and `len`.
+
+    Raises:
+        DataError: there is no such row, or it is no number of a row.
+    """
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        if type(rows) is np.ndarray and rows.dtype.kind == "i" and rows.ndim == 1:  # as loaders ask
+            return self.take(rows)
+        if isinstance(rows, slice):
+            return self.take(np.arange(len(self))[rows])
+        numbers = np.asarray(rows)
+        if numbers.dtype == bool and numbers.shape == (len(self),):
+            return self.take(np.flatnonzero(numbers))
+        if numbers.size == 0 and isinstance(rows, list):
+            numbers = numbers.astype(np.int64)
+        name = type(self).__name__
+        if numbers.dtype.kind not in "iu" or numbers.ndim > 1:
+            raise DataError(f"{name}: {rows!r} is no number of a row; give a number, a slice, or a list of numbers")
+        wrong = numbers[(numbers < -len(self)) | (numbers >= len(self))]
+        if wrong.size:
+            raise NoSuchRowError(f"{name}: there is no row {wrong.flat[0]}; it has {len(self)} rows")
+        chosen = np.atleast_1d(numbers.astype(np.int64)) % len(self)
+        batch = self.take(chosen)
+        return batch if numbers.ndim else mapped(itemgetter(0), batch)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def take(self, rows: Rows, /) -> Any:
+        """The batch of these rows, numbers from 0, `int64 [n]`."""
+        raise NotImplementedError
+
+
+class Arrays(RowSource):
     """Arrays of one length, in any nesting of tuples, dicts and dataclasses. Memory maps stay on the disk.
 
     Raises:
@@ -52,7 +94,7 @@ class Arrays:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, rows: Any, /) -> Any:
+    def take(self, rows: Rows, /) -> Any:
         # Neighbours are a view, which costs nothing; otherwise `take` is several times faster than an index.
         start = _start_of_run(rows)
         if start is not None:
@@ -60,9 +102,7 @@ class Arrays:
         return mapped(methodcaller("take", rows, axis=0), self.arrays)
 
 
-def _start_of_run(rows: Any) -> int | None:
-    if isinstance(rows, slice):
-        return None
+def _start_of_run(rows: Rows) -> int | None:
     size = len(rows)
     if size and rows[-1] - rows[0] == size - 1 and (size < 3 or bool((np.diff(rows) == 1).all())):
         return int(rows[0])
@@ -87,7 +127,7 @@ def as_array(value: Any) -> Any:
     return array
 
 
-class RowByRow:
+class RowByRow(RowSource):
     """A source of single rows, `rows[17]`, as a source of batches: each row is asked for alone, and they are stacked.
 
     So are lists, PyTorch's map-style datasets, and everything that takes one number at a time.
@@ -102,7 +142,7 @@ class RowByRow:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, rows: Any, /) -> Any:
+    def take(self, rows: Rows, /) -> Any:
         return stack(self.listed(rows))
 
     def listed(self, rows: Rows) -> list[Any]:
@@ -138,7 +178,7 @@ def _plain(row: Any) -> Any:
     return row
 
 
-class Columns:
+class Columns(RowSource):
     """A source whose columns are read by row numbers together: a Hugging Face data set, or a table of Arrow's."""
 
     def __init__(self, data: Any, take: Callable[[Any, list[int]], Mapping[str, Any]]) -> None:
@@ -147,7 +187,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, rows: Any, /) -> Any:
+    def take(self, rows: Rows, /) -> Any:
         columns = self._take(self.data, [int(row) for row in rows])
         return {str(name): _column(values) for name, values in columns.items()}
 
@@ -259,7 +299,7 @@ def opened(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read as NumPy's file: {remedy}") from error
 
 
-class Subset:
+class Subset(RowSource):
     """Some rows of a source, as a source.
 
     >>> Subset(np.arange(10) * 10, [3, 5])[np.array([1, 0])].tolist()
@@ -276,11 +316,11 @@ class Subset:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, rows: Any, /) -> Any:
+    def take(self, rows: Rows, /) -> Any:
         return self.source[self.rows[rows]]
 
 
-class Concat:
+class Concat(RowSource):
     """Sources one after the other, whose rows have one structure.
 
     >>> Concat(np.arange(3), np.arange(10, 12))[np.array([4, 0])].tolist()
@@ -296,8 +336,7 @@ class Concat:
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, rows: Any, /) -> Any:
-        rows = np.asarray(rows)
+    def take(self, rows: Rows, /) -> Any:
         which = np.array([bisect_right(self._ends, row) for row in rows])
         starts = [0, *self._ends]
         found, order = list[Any](), list[npt.NDArray[Any]]()
@@ -323,7 +362,7 @@ class Concat:
         return self.sources[number], np.array([row - [0, *self._ends][number]])
 
 
-class Mapped:
+class Mapped(RowSource):
     """A source whose batches go through a function: `fn(batch)`.
 
     >>> Mapped(np.arange(4), lambda batch: batch * 2)[np.array([3])].tolist()
@@ -338,7 +377,7 @@ class Mapped:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, rows: Any, /) -> Any:
+    def take(self, rows: Rows, /) -> Any:
         return self.fn(self.source[rows])
 
 

@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.sources import as_array, opened
+from phlox.data.order import Rows
+from phlox.data.sources import RowSource, as_array, opened
 from phlox.errors import DataError
 
 
-class TokenWindows:
+class TokenWindows(RowSource):
     """Windows of a long sequence of tokens, for language models: row i has the inputs, and as targets the next tokens.
 
     Args:
@@ -63,7 +64,7 @@ class TokenWindows:
     def __len__(self) -> int:
         return (len(self.tokens) - 1 - self.length) // self.stride + 1
 
-    def __getitem__(self, rows: Any, /) -> dict[str, npt.NDArray[np.int32]]:
-        places = np.asarray(rows)[:, None] * self.stride + np.arange(self.length + 1)
+    def take(self, rows: Rows, /) -> dict[str, npt.NDArray[np.int32]]:
+        places = rows[:, None] * self.stride + np.arange(self.length + 1)
         tokens = self.tokens[places].astype(np.int32)
         return {"input": tokens[:, :-1], "target": tokens[:, 1:]}
