@@ -72,7 +72,9 @@ class Classification(Derived):
 class Averaged(Classification):
     """A quotient of counts for each class, averaged over classes.
 
-    Args (besides those of all classification metrics):
+    Besides the arguments of all classification metrics (see `Classification`):
+
+    Args:
         average: "macro", the mean over classes; "micro", the quotient of all counts together; "weighted", by how many
             rows are of a class; None, an array of one value a class. Of a binary task it is the one of the positive
             class.
@@ -111,7 +113,9 @@ class Averaged(Classification):
 class Accuracy(Classification):
     """The proportion of rows (of labels, in multilabel tasks) that are right.
 
-    Args (besides those of all classification metrics, see `Classification`):
+    Besides the arguments of all classification metrics (see `Classification`):
+
+    Args:
         average: "micro", over all rows; "macro", balanced: the mean over the classes among the targets of the
             proportion of their rows that are right (Brodersen et al. 2010), in a binary task of both classes; None,
             that of each class. For labels, over all, or by label.
@@ -323,7 +327,9 @@ class MatthewsCorrelation(Classification):
 class CohenKappa(Classification):
     """The agreement of predictions and targets above that of chance (Cohen 1960): (p_o - p_e) / (1 - p_e), at most 1.
 
-    Args (besides those of all classification metrics, see `Classification`):
+    Besides the arguments of all classification metrics (see `Classification`):
+
+    Args:
         weighting: how much a wrong class counts: None, all alike; "linear" or "quadratic" in the distance of the class
             numbers (Cohen 1968).
 
@@ -361,7 +367,9 @@ class CohenKappa(Classification):
 class ConfusionMatrix(Classification):
     """How many rows of each class are predicted to be of which: [true, predicted]; of labels [label, 2, 2].
 
-    Args (besides those of all classification metrics, see `Classification`):
+    Besides the arguments of all classification metrics (see `Classification`):
+
+    Args:
         normalize: None, counts; "true", proportions of each row; "pred", of each column; "all", of everything.
 
     Of nothing it is all zeros; normalized, what has no rows is NaN.

@@ -70,7 +70,9 @@ class LogLoss(Classification):
     Args of `update`: `(predictions, targets)`: scores, Float [..., classes] (binary [...], multilabel [..., labels],
     whose labels all count alike), and targets; see `Classification`.
 
-    Args (besides those of all classification metrics):
+    Besides the arguments of all classification metrics (see `Classification`):
+
+    Args:
         epsilon: what a probability counts as at least; logits need no such bound.
 
     `num_classes` may be left out. Of nothing it is NaN.

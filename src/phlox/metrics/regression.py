@@ -151,7 +151,7 @@ class RootMeanSquaredError(MeanSquaredError):
 class MeanAbsolutePercentageError(MeanError):
     """The mean of |prediction - target| / |target|, as a proportion: 0.1 is ten percent. See `OfNumbers`.
 
-    Args (besides):
+    Args:
         epsilon: what |target| counts as at least.
 
     >>> from phlox import metrics

@@ -58,9 +58,9 @@ def gather(parts: Mapping[str, Any] | None = None, /, **more: Any) -> Record:
     """Combine several parts in one record, each under its name; tensors are not copied.
 
     Args:
-        parts, more: by name: `Recordable` objects (modules, optimizers, schedules), `Stateful` objects (random
-        streams),
+        parts: by name: `Recordable` objects (modules, optimizers, schedules), `Stateful` objects (random streams),
             plain values, records, and nested dicts of these.
+        more: the same, by keyword.
 
     Raises RecordError, naming the part, for any other object, and for a name that is empty or has a dot.
 
