@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: compares Phlox with its peers, prints the tables, and writes them into the docs.
+"""`python -m benchmarks [NAME ...]`: compares Phlox with its peers, prints the tables, and records them for the docs.
 
 Without names, it measures all workloads, and the cost of starting, saving, loading and several devices.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import pages
 from benchmarks.harness import SIZES, Ratio
 from benchmarks.workloads import ACCELERATED, QUICK, WORKLOADS, Workload
 
@@ -57,7 +59,10 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes and few rounds, only to check that everything works"
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write benchmarks.md and benchmarks.svg there")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the figures, the page, its plots there")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing; write the pages from the figures of the recorded runs"
+    )
     parser.add_argument(
         "--check", action="store_true", help="compare the counts of the key paths with the recorded ones"
     )
@@ -75,6 +80,10 @@ def main() -> int:
         from benchmarks import guard
 
         return guard.check() if options.check else guard.record()
+    if options.render:
+        for file in pages.render():
+            print(f"written: {file.relative_to(ROOT)}")
+        return 0
     return compare(options.names, everything=options.all, quick=options.quick, out=options.out)
 
 
@@ -83,7 +92,8 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     from benchmarks.arena.entry import Result
     from benchmarks.arena.machine import better, in_a_process_of_its_own
     from benchmarks.arena.match import QUICK_PLAN, Plan, competitive, play
-    from benchmarks.arena.report import Report
+    from benchmarks.arena.report import text
+    from benchmarks.arena.run import run_of
     from benchmarks.contestants import CONTESTANTS
 
     asked = names or [*(w.name for w in (*WORKLOADS, *ACCELERATED)), *COMPARED]
@@ -108,12 +118,16 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     if machine is not None and not quick:
         _say("the machine's peaks again")
         machine = better(machine, in_a_process_of_its_own(quick=True))
-    report = Report(machine, results, rows, details, platform.python_version())
-    print("\n" + report.text())
-    folder = out or (None if names or quick else ROOT / "docs")
-    if folder is not None:
-        report.write(folder)
-        print(f"written: {folder}/benchmarks.md and benchmarks.svg", file=sys.stderr)
+    today = datetime.date.today().isoformat()
+    run = run_of(machine, results, rows, details, python=platform.python_version(), date=today)
+    print("\n" + text(run))
+    if out is not None:
+        pages.write(run, out)
+        print(f"written: {out}/benchmarks.json, benchmarks.md, benchmarks.svg", file=sys.stderr)
+    elif not (names or quick):
+        pages.record(run)
+        for file in pages.render():
+            print(f"written: {file.relative_to(ROOT)}", file=sys.stderr)
     wrong = [problem for result in results for problem in result.wrong]
     for problem in wrong:
         print(f"error: {problem}", file=sys.stderr)

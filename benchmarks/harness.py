@@ -6,7 +6,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,23 +124,32 @@ def small() -> bool:
     return os.environ.get(SIZES) in ("quick", "small")
 
 
-def table(rows: list[Ratio]) -> str:
+def table(rows: Sequence[Ratio]) -> str:
     """The rows as a Markdown table."""
     lines = [
-        "| workload | subject | peer | subject us | peer us | figure | quartiles | asked |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
+        "| workload | subject | peer | of the subject | of the peer | ratio | quartiles | target |",
+        f"|---|---|---|{'---:|' * 5}",
     ]
     for row in rows:
         digits = 0 if row.unit != "ratio" else 2
-        asked = "" if row.target is None else f"{row.target:.{digits}f} {'met' if row.met else '**missed**'}"
+        target = "" if row.target is None else f"{row.target:.{digits}f} {'met' if row.met else '**missed**'}"
         suffix = "" if row.unit == "ratio" else f" {row.unit}"
+        mine, theirs = (_amount(row, figure) for figure in (row.subject_us, row.peer_us))
         lines.append(
-            f"| {row.workload} | {row.subject} | {row.peer} "
-            f"| {_shown(row, row.subject_us)} | {_shown(row, row.peer_us)} "
-            f"| {row.ratio:.{digits}f}{suffix} | {row.low:.{digits}f} to {row.high:.{digits}f} | {asked} |"
+            f"| {row.workload} | {row.subject} | {row.peer} | {mine} | {theirs} "
+            f"| {row.ratio:.{digits}f}{suffix} | {row.low:.{digits}f} to {row.high:.{digits}f} | {target} |"
         )
     return "\n".join(lines)
 
 
-def _shown(row: Ratio, figure: float) -> str:
-    return f"{figure:.1f}" if row.measure == "seconds" else f"{figure / 1e12:.1f} MB"
+def duration(seconds: float) -> str:
+    """A time with its unit."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    if seconds < 1.0:
+        return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.2f} s"
+
+
+def _amount(row: Ratio, figure: float) -> str:
+    return duration(figure / 1e6) if row.measure == "seconds" else f"{figure / 1e12:.1f} MB"

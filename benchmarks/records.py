@@ -235,7 +235,7 @@ def time_loading(
     there, read = ({name: times[1:] for name, times in each.items()} for each in (there, read))  # the first warms up
     return [
         compare(f"{workload}, until {until}", times, subject, peer, target=None if peer in known else 1.0)
-        for until, times in (("there", there), ("every element is read", read))
+        for until, times in (("the model is there", there), ("every element is read", read))
         for subject in ours
         for peer in (*peers, *known)
     ]

@@ -1,69 +1,117 @@
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-"""The plot of the headlines: a dot for each workload, its quartiles as a bar, on a logarithmic axis."""
+"""The plot of the headlines: a bar for each of a dozen rows, as SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from textwrap import fill
-from typing import Any
+from collections.abc import Mapping
+from html import escape
 
+from benchmarks.arena.report import shown_name, where
+from benchmarks.arena.run import Run
 from benchmarks.harness import Ratio
 
-FASTER, SLOWER, ASIDE, INK, FAINT = "#0b6e99", "#c4501b", "#8a8a8a", "#222222", "#d0d0d0"
-TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+ROWS: Mapping[str, str] = {
+    "MLP 64-128-10, batch 64: training": "MLP 64-128-10, training",
+    "MLP 784-1024-1024-10, batch 256: training": "MLP 784-1024-1024-10, training",
+    "residual CNN 32x32x3, batch 64: training": "residual CNN, training",
+    "residual CNN 32x32x3, batch 64: inference": "residual CNN, inference",
+    "GPT 4x256, context 128, batch 16: training": "GPT 4x256, training",
+    "GPT 6x384, context 256, batch 8: training": "GPT 6x384, training",
+    "GPT 6x384, context 256, batch 8: inference": "GPT 6x384, inference",
+    "GPT 6x384, context 256, batch 8, dropout 0.1: training": "GPT 6x384 with dropout, training",
+    "LSTM 2x256, 64 steps, batch 32: training": "LSTM 2x256, training",
+    "time to the first prediction": "import and first prediction",
+    "save, 0.13 GB of f32, durably": "save 0.13 GB",
+    "load 0.13 GB of f32 on Torch, until every element is read": "load 0.13 GB on PyTorch, verify=False",
+}
+"""The headlines to show, with a shorter label: all trainings, and of the rest some of each kind."""
+MOST = 12
+TITLE = "Time of Phlox divided by that of the best other library"
+WIDTH, LEFT, RIGHT, TOP, STEP, BAR = 480, 12, 52, 74, 38, 12
+SCALE = 1.45
+"""How much larger it is where the page does not say how large: 700 points wide."""
+FONT = "-apple-system, 'Segoe UI', Roboto, Helvetica, Arial, 'DejaVu Sans', sans-serif"
+LIGHT = {
+    "paper": "#ffffff", "ink": "#1b1f24", "faint": "#57606a", "grid": "#d8dee4", "faster": "#0b6e99",
+    "slower": "#c4501b",
+}  # fmt: skip
+DARK = {
+    "paper": "#14181d", "ink": "#e6edf3", "faint": "#9aa5b1", "grid": "#30363d", "faster": "#2f8fbd",
+    "slower": "#d9722e",
+}  # fmt: skip
 
 
-def draw(rows: Sequence[Ratio], file: Path, beside: Sequence[Ratio] = ()) -> None:
-    """Draw the plot in the format of the file's suffix; the same rows give the same bytes.
+def plotted(run: Run) -> list[tuple[str, Ratio]]:
+    """The rows to show, with their labels; of a run with other workloads, the first dozen."""
+    found = {row.workload: row for row in run.headlines}
+    known = [(label, found[title]) for title, label in ROWS.items() if title in found]
+    return known if len(known) == len(ROWS) else [(row.workload, row) for row in run.headlines[:MOST]]
 
-    Rows of `not_counted` are grey, below those of their workload.
-    """
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+def svg(run: Run, *, dark: bool = False) -> str:
+    """The plot: dark, or light and, where the reader's system is dark, dark."""
+    rows = plotted(run)
+    bottom = TOP + STEP * len(rows)
+    height = bottom + 82
+    longest = max([1.02, *(row.high for _, row in rows)])
+    unit = 0.2 if longest <= 2.0 else 1.0 if longest <= 10.0 else 10.0
 
-    rows = [one for row in rows for one in (row, *(other for other in beside if other.workload == row.workload))]
-    style: dict[Any, Any] = {
-        "svg.hashsalt": "phlox", "font.family": "DejaVu Sans", "font.size": 10, "text.color": INK,
-        "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": FAINT,
-    }  # fmt: skip
-    with plt.rc_context(style):
-        height = 1.0 + 0.3 * len(rows)
-        figure, axes = plt.subplots(figsize=(15, height), facecolor="white")
-        figure.subplots_adjust(left=0.36, right=0.7, top=1 - 0.1 / height, bottom=0.7 / height)
-        axes.set_facecolor("white")
-        axes.set_xscale("log")
-        least, most = min([row.low for row in rows] + [0.5]) / 1.15, max([row.high for row in rows] + [1.2]) * 1.15
-        axes.set_xlim(least, most)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.axvline(1.0, color=INK, linewidth=1.2, zorder=1)
-        axes.axvline(0.8, color=INK, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-        for place, row in enumerate(rows):
-            counted = row not in beside
-            color = ASIDE if not counted else FASTER if row.ratio <= 1.0 else SLOWER
-            axes.plot([row.low, row.high], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="round")
-            axes.plot([row.ratio], [place], "o", color=color, markersize=7, zorder=3)
-            names = f"{row.subject} / {row.peer}" + ("" if counted else " (not counted)")
-            for text, at in ((row.figure, 1.01), (fill(names, 56), 1.095)):
-                axes.annotate(
-                    text, (at, place), xycoords=("axes fraction", "data"), va="center", fontsize=9, color=color,
-                    annotation_clip=False,
-                )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [fill(row.workload, 64) for row in rows])
-        for label in axes.get_yticklabels():
-            if "\n" in label.get_text():
-                label.set(fontsize=8, linespacing=1.0)  # otherwise two lines would touch the next row
-        ticks = [tick for tick in TICKS if least <= tick <= most]
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.grid(axis="x", color=FAINT, linewidth=0.6, zorder=0)
-        axes.tick_params(length=0)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.set_xlabel("time of Phlox over that of the best peer; left of 1 Phlox is faster, dotted: 0.8")
-        metadata = {"Date": None, "Creator": None} if file.suffix == ".svg" else None
-        figure.savefig(file, facecolor="white", metadata=metadata)
-        plt.close(figure)
+    def x(ratio: float) -> float:
+        return round(LEFT + ratio / longest * (WIDTH - LEFT - RIGHT), 1)
+
+    marks = [index * unit for index in range(int(longest / unit + 1e-9) + 1)]
+    on_cpu = run.machine is None or run.machine.accelerator is None
+    parts = [
+        f'<rect width="{WIDTH}" height="{height}" rx="6" class="paper"/>',
+        _text(LEFT, 26, TITLE, "ink", 16, weight=600),
+        _text(LEFT, 45, "Lower is better: left of the dashed line Phlox is faster.", "faint", 12.5),
+        *(f'<path d="M{x(mark)} {TOP - 8}V{bottom + 2}" class="grid"/>' for mark in marks),
+        f'<path d="M{x(1.0)} {TOP - 8}V{bottom + 2}" class="one"/>',
+        *(_text(x(mark), bottom + 16, f"{mark:.1f}", "faint", 12, "middle") for mark in marks),
+    ]
+    for place, (label, row) in enumerate(rows):
+        y = TOP + STEP * place
+        color = "faster" if row.ratio <= 1.0 else "slower"
+        peer = f'<tspan class="faint" font-size="12.5" dx="6">vs {escape(shown_name(row.peer))}</tspan>'
+        parts += [
+            f'<text x="{LEFT}" y="{y + 14}" font-size="13.5" class="ink label">{escape(label)}{peer}</text>',
+            f'<rect x="{LEFT}" y="{y + 20}" width="{x(row.ratio) - LEFT:.1f}" height="{BAR}" class="{color}"/>',
+            f'<path d="M{x(row.low)} {y + 26}H{x(row.high)}" class="quartiles"/>',
+            _text(WIDTH - LEFT, y + 30.5, row.figure, "ink", 13.5, "end", weight=600),
+        ]
+    parts += [
+        _text(LEFT, bottom + 36, "time of Phlox / time of the other library (a ratio, no unit)", "ink", 13),
+        _text(LEFT, bottom + 54, "Median of the rounds; the thin line is from quartile to quartile.", "faint", 12),
+        _text(LEFT, bottom + 71, f"{where(run)}{', no GPU, f32' if on_cpu else ''}, {run.date}", "faint", 12),
+    ]
+    described = "; ".join(f"{label}: {row.figure}" for label, row in rows)
+    size = f'width="{WIDTH * SCALE:.0f}" height="{height * SCALE:.0f}" viewBox="0 0 {WIDTH} {height}"'
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" role="img">',
+        f"<title>{TITLE}</title>",
+        f"<desc>{escape(described)}</desc>",
+        f"<style>{_style(dark)}</style>",
+        *parts,
+        "</svg>\n",
+    ])  # fmt: skip
+
+
+def _style(dark: bool) -> str:
+    if dark:
+        return _rules(DARK)
+    return f"{_rules(LIGHT)}\n@media (prefers-color-scheme: dark) {{{_rules(DARK)}}}"
+
+
+def _rules(colors: Mapping[str, str]) -> str:
+    fills = "".join(f".{name}{{fill:{color}}}" for name, color in colors.items() if name != "grid")
+    ink, paper, grid = colors["ink"], colors["paper"], colors["grid"]
+    return (
+        f"{fills}.grid{{stroke:{grid}}}.one{{stroke:{ink};stroke-width:1.5;stroke-dasharray:5 3}}"
+        f".quartiles{{stroke:{ink};stroke-width:2}}.label{{stroke:{paper};stroke-width:4;paint-order:stroke}}"
+    )
+
+
+def _text(
+    x: float, y: float, text: str, name: str, size: float, anchor: str = "start", *, weight: int = 400
+) -> str:  # fmt: skip
+    at = f'x="{x:g}" y="{y:g}" font-size="{size:g}" font-weight="{weight}" text-anchor="{anchor}"'
+    return f'<text {at} class="{name}">{escape(text)}</text>'

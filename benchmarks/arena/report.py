@@ -1,195 +1,257 @@
-"""The results as Markdown and as a plot."""
+"""The page of results: Markdown, made of the figures of a run."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
-from benchmarks.arena import headlines
-from benchmarks.arena.entry import Entry, Result
-from benchmarks.arena.machine import Machine
-from benchmarks.arena.plot import draw
-from benchmarks.harness import Ratio, table
+from benchmarks.arena.run import Contestant, Run, Work
+from benchmarks.harness import Ratio, duration, table
 
 LEVEL, AHEAD = 1.0, 0.8
+NAMES = {
+    "phlox": "Phlox on NumPy", "torch": "PyTorch", "jax": "JAX", "keras": "Keras", "numpy": "NumPy by hand",
+    "onnxruntime": "ONNX Runtime",
+}  # fmt: skip
+"""Names to show for those that a benchmark uses."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The report of one run."""
-
-    machine: Machine | None
-    results: Sequence[Result]
-    rows: Sequence[Ratio]
-    """The rows of benchmarks with their own comparisons that are among the headlines."""
-    details: Sequence[Ratio]
-    """The rows of the detailed benchmarks."""
-    python: str
-
-    @property
-    def headlines(self) -> list[Ratio]:
-        """One row for each workload."""
-        return [row for result in self.results for row in headlines.of_result(result)] + headlines.of_rows(self.rows)
-
-    def text(self) -> str:
-        """The whole report as Markdown."""
-        parts = [self._machine(), _summary(self.headlines, headlines.not_counted(self.rows))]
-        parts += [_workload(result, self.machine) for result in self.results]
-        if self.rows:
-            parts.append(f"## Starting, saving, loading, several devices\n\n{table(list(self.rows))}")
-        if self.details:
-            parts.append(f"## In detail\n\n{table(list(self.details))}")
-        return "\n\n".join(part for part in parts if part) + "\n"
-
-    def write(self, folder: Path) -> None:
-        """Write `benchmarks.md` and `benchmarks.svg`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        plot = "![Time of Phlox over that of the best peer, for each workload](benchmarks.svg)\n\n"
-        page = HEADER + (plot if self.headlines else "") + self.text()
-        (folder / "benchmarks.md").write_text(page, encoding="utf-8")
-        if self.headlines:
-            draw(self.headlines, folder / "benchmarks.svg", headlines.not_counted(self.rows))
-
-    def _machine(self) -> str:
-        versions: dict[str, str] = {}
-        for result in self.results:
-            versions |= result.versions
-        lines = [f"- Python {self.python}" + "".join(f", {name} {version}" for name, version in versions.items())]
-        machine = self.machine
-        if machine is not None:
-            where = f"{machine.cores} cores of {machine.processor}"
-            lines.insert(0, f"- {where}" + (f", {machine.accelerator}" if machine.accelerator else ""))
-            seen = sorted(machine.seen.items(), key=lambda pair: -pair[1])
-            lines.append(
-                f"- The peak, measured in this run: {machine.flops / 1e9:.0f} GFLOP/s, by {machine.fastest}. All "
-                f"measured rates: {', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in seen)}"
-            )
-            lines.append(
-                f"- Memory: {machine.copied / 1e9:.0f} GB/s copying, {machine.triad / 1e9:.0f} GB/s in a triad, bytes "
-                "read and written together"
-            )
-        took = sum(result.seconds for result in self.results)
-        if took:
-            lines.append(f"- The workloads below took {took:.0f} s together")
-        return "\n".join(lines)
+def page(run: Run, operations: Run | None = None, gpu: Run | None = None) -> str:
+    """`docs/benchmarks.md`; `operations` is a run of the single operations and calls, `gpu` a run on a GPU."""
+    measured_on_gpu = gpu is not None or bool(run.machine and run.machine.accelerator)
+    parts = [TOP, verdict(run) if run.headlines else "", RATIOS, "" if measured_on_gpu else NO_GPU]
+    parts += [PLOT if run.headlines else "", f"## Results\n\n{machine_table(run)}", summary(run), AFTER, beside(run)]
+    if gpu is not None:
+        parts += [f"## On a GPU\n\n{machine_table(gpu)}", verdict(gpu), summary(gpu)]
+    parts += [REPEAT, METHOD, DETAILS]
+    for one in (run, gpu):
+        parts += [_folded(work.title, _work(work, one)) for work in one.works] if one else []
+    if run.rows:
+        parts.append(_folded(OTHERS, table(run.rows)))
+    if run.machine is not None:
+        parts.append(_folded("Peak rates of this machine", _rates_of_machine(run)))
+    if operations is not None and operations.details:
+        title = SINGLE if operations is run else f"{SINGLE} (another run: {where(operations)}, {operations.date})"
+        parts.append(_folded(title, f"{OPERATIONS}\n\n{table(operations.details)}"))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-HEADER = """# Benchmarks
-
-<!-- Written by `make bench`: changes made here are lost with the next run. -->
-
-All contestants compute the same: ten losses from the same weights, and the logits of one example, are compared. All are
-timed in alternating rounds in one run. If a step takes 0.1 s or more, the last seven compared steps are the rounds. A
-ratio is the median over the rounds, with its quartiles. Below 1.0 Phlox is faster.
-
-Slow contestants are dropped early, and are not in the headline table. A contestant is dropped if it is slower than the
-fastest of its side (Phlox, or the peers): by 1.5 times in its first steps, if these are long; by 1.4 times after one
-round of training or two of inference; or by 1.2 times after two more rounds. Where only one figure is shown, there are
-no quartiles. No contestant is dropped in this way where the compared steps are the rounds, except with dropout, where
-losses differ. Contestants that took 1.4 times as long as the fastest without dropout do not take part with dropout.
-
-*Memory kept* is a setting of the C library, for Phlox by `PHLOX_ALLOCATOR=keep` and for the peers by `GLIBC_TUNABLES`:
-freed memory is kept for the next array. *rbg* is JAX's faster random generator. Such a setting is tried with
-contestants that take at most 1.2 times as long as the fastest of their side without it. They only train, and are
-compared for two steps, or for nine if these are the rounds. If steps are long, Flax NNX takes part only by its `split`:
-`nnx.jit` runs the same program, and dispatches it more slowly. [Performance](performance.md) explains how to read the
-tables, and the reason for each number.
-
-"""
+def text(run: Run) -> str:
+    """The tables alone, for the terminal."""
+    parts = [
+        machine_table(run),
+        _rates_of_machine(run),
+        verdict(run) if run.headlines else "",
+        summary(run),
+        beside(run),
+    ]
+    parts += [f"## {work.title}\n\n{_work(work, run)}" for work in run.works]
+    parts += [f"## {title}\n\n{table(rows)}" for title, rows in ((OTHERS, run.rows), (SINGLE, run.details)) if rows]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-BESIDE = (
-    "Rows marked *not counted* are shown for comparison only: their peer is faster than that of the row above them, "
-    "but does less than a framework that trains models. NumPy by hand is the lower bound in Python, a program for this "
-    "one model; onnxruntime runs a graph that another library has exported before; a dictionary of arrays is the "
-    "content of a file before it is loaded into a model. The headlines compare what a user of a framework waits for."
-)
+OTHERS, SINGLE = "Starting, saving, loading, several devices", "Single operations and calls"
+
+TOP = """# Benchmarks
+
+<!-- Written from benchmarks/recorded/ by `make bench` and by `python -m benchmarks --render`: do not edit it. -->
+
+How long does Phlox take for the same work as PyTorch, JAX, Flax NNX, Equinox, Keras and safetensors? This page compares
+training steps and predictions of several models, and starting, saving and loading."""
+
+RATIOS = """A *ratio* is the time of Phlox divided by that of the fastest peer (another library): 0.5 is half the time,
+and below 1.0 Phlox is faster. [Performance](performance.md) gives the reasons, and what you can do yourself."""
+
+NO_GPU = "There are no figures of a GPU yet: all that follows is of one machine, on its processor alone."
+
+PLOT = """![Time of Phlox divided by that of the best other library, twelve rows](benchmarks.svg)"""
+
+AFTER = """*Memory kept*: the process keeps freed memory for the next arrays ([tuning](tuning.md#the-allocator)). The
+peers get the same setting. *verify=False*: checksums are not compared. The peers compare none either; the times of
+Phlox's default, which compares them, are in the details. Rows between 0.85 and 1.15 change places from run to run."""
+
+REPEAT = """## Repeat it
+
+```sh
+make bench                              # everything (15 to 20 minutes); this page and its plot are written again
+make bench ARGS=--quick                 # small sizes, few rounds; nothing is written
+make bench ARGS="gpt-4x256 lstm"        # some workloads, at full length; nothing is written
+make bench ARGS="--out build/bench cnn" # the same, written into a folder
+make bench ARGS=--all                   # single operations and calls too
+```
+
+The figures are in `benchmarks/recorded/cpu.json` (`gpu.json` from a machine with a GPU), the models in
+`benchmarks/models`. `python -m benchmarks --render` makes the pages from the files."""
+
+METHOD = """## How it was measured
+
+- **The same work.** Each model is written once for each library, as its users would write it, and starts with the same
+  weights. Ten losses must agree to 0.1 %, and the outputs for one example to 0.01 % of the largest. With dropout, whose
+  masks differ between libraries, only the first loss is compared, to 5 %. A contestant that computes something else is
+  marked as wrong, and excluded.
+- **Alternating rounds.** Each contestant has its own process. All are timed in rounds, in reversed order in every other
+  round, so that other load on the machine affects all of them. If a step takes 0.1 s or more, the last seven compared
+  steps are the rounds.
+- **Ratios and quartiles.** A ratio compares two contestants in the same round. The tables show the median over the
+  rounds, and the quartiles. Quartiles on both sides of 1.0 mean that this run cannot say which is faster.
+- **Best against best.** A row compares the fastest configuration of Phlox with the fastest peer.
+- **Memory kept** is a setting of the C library: freed memory is kept for the next array. It is `PHLOX_ALLOCATOR=keep`
+  for Phlox, and `GLIBC_TUNABLES` for the peers. *rbg* is JAX's faster random generator. Such a setting is tried with
+  contestants that take at most 1.2 times as long as the fastest of their side without it; they only train.
+- **Slow contestants are dropped early**, and show one figure without quartiles. A contestant is dropped if it is slower
+  than the fastest of its side (Phlox, or the peers): by 1.5 times in its first steps, if these are long; by 1.4 times
+  after one round of training or two of inference; or by 1.2 times after two more rounds. Where the compared steps are
+  the rounds, none is dropped. Contestants that took 1.4 times as long as the fastest without dropout do not take part
+  with dropout.
+- **Flax NNX** takes part by its `split` where steps are long: `nnx.jit` runs the same program, with more dispatch.
+- **First step** is the time from the built model to the first loss, with nothing compiled before, in new processes.
+  *Peak memory* is that of the process after the compared steps, libraries included."""
+
+DETAILS = """## Details
+
+All contestants, workload by workload. Rows of Phlox are bold."""
+
+OPERATIONS = """*Target* is what we wanted to reach; a target that was missed is shown as missed."""
+
+BESIDE = """### Not counted
+
+In these rows the peer is faster than the one above, but does less than a framework that trains models. NumPy by hand is
+a program for this one model, ONNX Runtime runs a graph that another library has exported before, and a dictionary of
+arrays is the content of a file before it is loaded into a model."""
 
 
-def _summary(rows: Sequence[Ratio], beside: Sequence[Ratio]) -> str:
-    if not rows:
+def where(run: Run) -> str:
+    """The machine, in words."""
+    machine = run.machine
+    if machine is None:
+        return "an unknown machine"
+    return f"{machine.cores} cores of {machine.processor}" + (f", {machine.accelerator}" if machine.accelerator else "")
+
+
+def counts(run: Run) -> tuple[int, int, int]:
+    """How many headlines are at most 1.0, at most 0.8, and how many there are."""
+    rows = run.headlines
+    return sum(row.ratio <= LEVEL for row in rows), sum(row.ratio <= AHEAD for row in rows), len(rows)
+
+
+def verdict(run: Run) -> str:
+    """The sentence that counts the rows."""
+    level, ahead, of = counts(run)
+    what = "the time (or memory) of the best peer"
+    return f"**In {level} of {of} rows Phlox needs at most {what}, in {ahead} at most 0.8 of it.**"
+
+
+def versions(run: Run) -> str:
+    """Python's and the libraries'."""
+    return f"Python {run.python}" + "".join(f", {name} {version}" for name, version in run.versions.items())
+
+
+def machine_table(run: Run) -> str:
+    """The machine, the versions, the measured peaks."""
+    lines = ["| this run | |", "|---|---|", f"| date | {run.date} |"]
+    machine = run.machine
+    if machine is not None:
+        copied, triad = machine.copied / 1e9, machine.triad / 1e9
+        lines += [
+            f"| machine | {where(run)} |",
+            f"| peak, the highest rate in this run | {machine.flops / 1e9:.0f} GFLOP/s ({machine.fastest}) |",
+            f"| memory, read and written together | {copied:.0f} GB/s copying, {triad:.0f} GB/s in a triad |",
+        ]
+    lines.append(f"| versions | {versions(run)} |")
+    took = sum(work.seconds for work in run.works)
+    return "\n".join([*lines, f"| duration of the models | {took:.0f} s |"] if took else lines)
+
+
+def _rates_of_machine(run: Run) -> str:
+    if run.machine is None:
         return ""
+    seen = sorted(run.machine.seen.items(), key=lambda pair: -pair[1])
+    return "\n".join(
+        ["| operation | GFLOP/s |", "|---|---:|", *(f"| {one} | {rate / 1e9:.0f} |" for one, rate in seen)]
+    )
+
+
+def summary(run: Run) -> str:
+    """One line for each headline."""
+    return _rows(run.headlines)
+
+
+def beside(run: Run) -> str:
+    """The rows that do not count."""
+    return f"{BESIDE}\n\n{_rows(run.not_counted)}" if run.not_counted else ""
+
+
+def shown_name(name: str) -> str:
+    """The name of a contestant, as the pages show it."""
+    return NAMES.get(name, name)
+
+
+def _rows(rows: Sequence[Ratio]) -> str:
     lines = [
-        "| workload | best Phlox configuration | best peer | ratio | quartiles | at most 1.0? |",
-        "|---|---|---|---:|---:|---|",
+        "| " + " | ".join((
+            row.workload, shown_name(row.subject), shown_name(row.peer),
+            row.figure if row.ratio <= LEVEL else f"**{row.figure}**", f"{row.low:.2f} to {row.high:.2f}",
+        )) + " |"
+        for row in rows
+    ]  # fmt: skip
+    head = ["| workload | best configuration of Phlox | best peer | ratio | quartiles |", "|---|---|---|---:|---:|"]
+    return "\n".join(head + lines) if rows else ""
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
+
+
+def _work(work: Work, run: Run) -> str:
+    head = [
+        "contestant",
+        "training step",
+        "to the best peer",
+        "prediction",
+        "to the best peer",
+        "first step",
+        "peak memory",
     ]
-    for row in rows:
-        lines.append(_line(row, "yes" if row.ratio <= LEVEL else "**no**"))
-        lines += [_line(other, "*not counted*") for other in beside if other.workload == row.workload]
-    level, ahead = (sum(row.ratio <= bound for row in rows) for bound in (LEVEL, AHEAD))
-    lines += ["", f"At most {LEVEL} in {level} of {len(rows)}, at most {AHEAD} in {ahead} of {len(rows)}."]
-    return "\n".join([*lines, "", BESIDE] if beside else lines)
-
-
-def _line(row: Ratio, met: str) -> str:
-    figures = f"{row.figure} | {row.low:.2f} to {row.high:.2f} | {met}"
-    return f"| {row.workload} | {row.subject} | {row.peer} | {figures} |"
-
-
-def _workload(result: Result, machine: Machine | None) -> str:
-    lines = [
-        f"## {result.workload.title}",
-        "",
-        "| contestant | training step | to the best peer | first step | peak memory | prediction | to the best peer |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+    rows = [
+        [
+            f"**{one.name}**" if one.ours else one.name,
+            *_compared(one, "training"),
+            *_compared(one, "inference"),
+            _compared(one, "time to the first step")[0],
+            f"{one.mib:.0f} MiB" if one.mib else "",
+        ]
+        for one in work.contestants
+        if one.wrong is None and one.missing is None
     ]
-    taking_part = [entry for entry in result.entries if entry.missing is None and entry.wrong is None]
-    for entry in taking_part:
-        first = f"{statistics.median(entry.first):.2f} s" if entry.first else ""
-        memory = f"{entry.mib:.0f} MiB" if entry.mib else ""
-        cells = [
-            _name(entry), *_compared(entry, taking_part, headlines.training), first, memory,
-            *_compared(entry, taking_part, headlines.inference),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [f"| {_name(entry)} | missing | | | | | |" for entry in result.entries if entry.missing is not None]
-    notes = [f"- {entry.contestant.name} is missing: {entry.missing}" for entry in result.entries if entry.missing]
-    notes += [f"- **{entry.contestant.name} is wrong: {entry.wrong}**" for entry in result.entries if entry.wrong]
-    notes += _rates(result, machine)
-    notes += [f"- It took {result.seconds:.0f} s to measure all this"] if result.seconds else []
+    used = [place for place in range(len(head)) if not place or any(row[place] for row in rows)]
+    lines = [f"| {' | '.join(row[place] for place in used)} |" for row in (head, *rows)]
+    lines.insert(1, "|---|" + "---:|" * (len(used) - 1))
+    notes = [f"- {one.name} is missing: {one.missing}" for one in work.contestants if one.missing]
+    notes += [f"- **{one.name} is wrong: {one.wrong}**" for one in work.contestants if one.wrong]
+    notes += _rates(work, run)
+    notes += [f"- Duration: {work.seconds:.0f} s"] if work.seconds else []
     return "\n".join(lines + (["", *notes] if notes else []))
 
 
-def _name(entry: Entry) -> str:
-    return f"**{entry.contestant.name}**" if entry.contestant.ours else entry.contestant.name
-
-
-def _compared(entry: Entry, entries: Sequence[Entry], times: headlines.Times) -> tuple[str, str]:
+def _compared(one: Contestant, task: str) -> tuple[str, str]:
     """The median, and its ratio to the best peer with quartiles."""
-    found = times(entry)
-    if not found:
-        return "", ""
-    peer = headlines.best(entries, times, ours=False)
-    if peer is None:
-        return _shown(statistics.median(found)), ""
-    if peer is entry:
-        return _shown(statistics.median(found)), "1"
-    if min(len(found), len(times(peer))) < 2:
-        return _shown(statistics.median(found)), f"{found[0] / times(peer)[0]:.2f}"
-    row = headlines.between("", entry, peer, times)
-    return _shown(statistics.median(found)), f"{row.ratio:.2f} ({row.low:.2f} to {row.high:.2f})"
+    found = one.times.get(task)
+    if found is None or found.ratio is None:
+        return (duration(found.seconds) if found else ""), ""
+    if found.low is None or found.high is None:
+        return duration(found.seconds), "1" if found.ratio == 1.0 else f"{found.ratio:.2f}"
+    return duration(found.seconds), f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def _shown(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.1f} us"
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+def rates(work: Work, run: Run) -> Iterable[tuple[str, float, float]]:
+    """The best of Phlox and the best peer: name, rate of the products of a step in FLOP/s, share of the peak."""
+    if run.machine is None or not work.flops or "training" not in work.best:
+        return
+    for name in work.best["training"]:
+        rate = work.flops / work.timing("training", name).seconds
+        yield name, rate, rate / run.machine.flops
 
 
-def _rates(result: Result, machine: Machine | None) -> list[str]:
-    """The matrix products of a step as a share of the machine's peak, for long steps."""
-    if machine is None or result.workload.kind == "tiny":
-        return []
-    flops = result.workload.flops
-    shares: list[str] = []
-    for ours in (True, False):
-        entry = headlines.best(result.entries, headlines.training, ours=ours)
-        if entry is not None:
-            rate = flops / statistics.median(entry.training)
-            shares.append(f"{entry.contestant.name} {rate / 1e9:.0f} GFLOP/s, {rate / machine.flops:.0%} of the peak")
-    if not shares:
-        return []
-    name = "Model FLOP utilization" if machine.accelerator else "Products"
-    return [f"- {name}, {flops / 1e9:.2f} GFLOP per step: {'; '.join(shares)}"]
+def _rates(work: Work, run: Run) -> list[str]:
+    shares = [f"{name} {rate / 1e9:.0f} GFLOP/s, {share:.0%} of the peak" for name, rate, share in rates(work, run)]
+    name = "Model FLOP utilization" if run.machine and run.machine.accelerator else "Products"
+    return [f"- {name}, {work.flops / 1e9:.2f} GFLOP a step: {'; '.join(shares)}"] if shares else []

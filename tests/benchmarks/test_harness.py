@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.harness import Ratio, compare, measure, table
+from benchmarks.harness import Ratio, compare, duration, measure, table
 
 TIMES = {"ours": [1.0, 2.0, 3.0, 4.0, 50.0], "theirs": [2.0, 2.0, 4.0, 4.0, 5.0]}
 
@@ -45,7 +45,12 @@ def test_the_table_says_what_was_asked_and_whether_it_was_met() -> None:
     ]
     lines = table(rows).splitlines()
     assert len(lines) == 6
-    assert lines[2] == "| step | Phlox | torch | 10.0 | 20.0 | 0.50 | 0.40 to 0.60 | 0.80 met |"
+    assert lines[2] == "| step | Phlox | torch | 10.0 us | 20.0 us | 0.50 | 0.40 to 0.60 | 0.80 met |"
     assert lines[3].endswith("| 1.00 **missed** |")
     assert "| 290 ns more | 283 to 614 |  |" in lines[4]
     assert "| 53.2 MB | 246.6 MB |" in lines[5]
+
+
+def test_a_time_has_its_unit() -> None:
+    found = [duration(seconds) for seconds in (5e-6, 6.8e-3, 0.1204, 1.75)]
+    assert found == ["5.0 us", "6.80 ms", "120 ms", "1.75 s"]
