@@ -4,6 +4,7 @@
 #   make demo      train on handwritten digits with NumPy alone     ARGS="--epochs 5 --seed 1"
 #   make test      run the tests, with JAX and PyTorch              ARGS="tests/data -x"
 #   make lint      formatting, style, types, floors
+#   make docs      build the site in docs/_build/html, and test it
 #   make floors    try the lowest versions of all dependencies
 #   make versions  smoke tests, oldest and newest NumPy, JAX, torch ARGS="newest torch-newest"
 #   make bench     speed against the peers, in .venv-bench          ARGS=--quick, ARGS="gpt-4x256 cnn", ARGS=--check
@@ -16,7 +17,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint floors versions bench clean
+.PHONY: help demo test lint docs floors versions bench clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environments hold what this file puts there, not what the caller's shell adds.
@@ -41,6 +42,13 @@ lint: .venv/installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
+
+# A warning is an error. The built pages are opened in Chromium where it is installed.
+docs: .venv/installed-docs
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python -m pytest --quiet tests/site
+	@echo "phlox: open docs/_build/html/index.html"
 
 # Each set of versions has an environment of its own in .venv-versions, which the tool makes once.
 floors: .venv/made-for

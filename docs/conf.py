@@ -10,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from sphinx.util.inspect import stringify_signature  # noqa: E402
+
 from phlox.version import __version__  # noqa: E402
 from tools import reference  # noqa: E402
 
@@ -64,6 +66,7 @@ pygments_dark_style = "github-dark"
 def setup(app: Any) -> None:
     """Called by Sphinx: the pages of the reference are written before the others are read."""
     reference.write(ROOT / "docs" / "reference")
+    app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
 
@@ -80,3 +83,13 @@ def skip(app: Any, what: str, name: str, value: object, skipped: bool, options: 
     """Functions of other libraries, which classes have under a name of theirs, are left out."""
     home = getattr(value, "__module__", None)
     return True if callable(value) and isinstance(home, str) and not home.startswith("phlox") else None
+
+
+def signature(
+    app: Any, what: str, name: str, value: Any, options: object, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None] | None:
+    """Of a class what Python says: autodoc takes the `__new__` of a base, which takes anything, for the signature."""
+    if what != "class" or not (arguments or "").startswith("(*args"):
+        return None
+    found = inspect.signature(value).replace(return_annotation=inspect.Signature.empty)
+    return stringify_signature(found, unqualified_typehints=True), None

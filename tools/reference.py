@@ -110,6 +110,14 @@ def first_sentence(doc: str | None) -> str:
     return re.split(r"(?<=[.:])\s(?=[A-Z>])", text)[0].rstrip(".:")
 
 
+def short_title(sentence: str) -> str:
+    """A module's first sentence as a heading: without what follows a colon, or stands in brackets at the end."""
+    title = re.split(r"[:;]", re.sub(r"^Floor \d+: ", "", sentence))[0]
+    title = re.sub(r" \([^)]*\)$", "", title)
+    title = title.split(",")[0] if len(title) > 60 else title
+    return title[:1].upper() + title[1:]
+
+
 def parts_of(package: str) -> list[Part]:
     """The names of a package by the module that defines them."""
     found: dict[str, list[Name]] = {}
@@ -117,8 +125,8 @@ def parts_of(package: str) -> list[Part]:
         found.setdefault(home_of(name, package), []).append(name)
     parts = []
     for home, names in found.items():
-        title = first_sentence(sys.modules[home].__doc__ if home in sys.modules else None) or home
-        parts.append(Part(home.removeprefix("phlox.").replace(".", "-"), title, names))
+        said = first_sentence(sys.modules[home].__doc__ if home in sys.modules else None)
+        parts.append(Part(home.removeprefix("phlox.").replace(".", "-"), short_title(said) or home, names))
     return parts
 
 
