@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phlox.host.html import Cell, facts, header, representation, short, table
+from phlox.host.html import Cell, counted, facts, header, representation, short, table
 
 if TYPE_CHECKING:
     from phlox.distributed.layout import Layout
@@ -24,7 +24,7 @@ def html_of_layout(layout: Layout) -> str:
 def _mesh(mesh: Mesh) -> str:
     part, parts = mesh.part
     sizes = " × ".join(f"{name} {size}" for name, size in mesh.shape.items())
-    count = f"{mesh.size:,} device{'s' * (mesh.size > 1)}"
+    count = counted(mesh.size, "device")
     pairs = [
         ("axes", sizes),
         ("rows of a batch are cut over", mesh.batch_axis),
@@ -39,7 +39,7 @@ def _layout(layout: Layout) -> str:
     rest = "replicated" if layout.rest is None else f"cut over {_spec(layout.rest)} from {layout.least:,} elements on"
     rows.append([Cell("all others", kind="soft"), Cell(rest)])
     heads = ["parameters", "each axis is cut over"]
-    return f"<div>{header('Layout', f'{len(layout.patterns)} patterns')}</div>{table(heads, rows, left=2)}"
+    return f"<div>{header('Layout', counted(len(layout.patterns), 'pattern'))}</div>{table(heads, rows, left=2)}"
 
 
 def _spec(spec: object) -> str:

@@ -167,6 +167,15 @@ def fold(summary: str, body: str, *, is_open: bool = False) -> str:
     return f"<details{' open' * is_open}><summary>{summary}</summary><div>{body}</div></details>"
 
 
+def counted(number: int, what: str, several: str = "") -> str:
+    """A number of things.
+
+    >>> counted(1, "entry", "entries"), counted(1200, "state")
+    ('1 entry', '1,200 states')
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+
+
 def short(value: object, longest: int = _LONGEST) -> str:
     """The `repr` of a value in one line, cut where it is long; functions and classes by their names."""
     if callable(value) and (name := getattr(value, "__name__", None)) is not None:

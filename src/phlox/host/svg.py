@@ -54,7 +54,7 @@ def line_plot(
     across = _Scale(xs, _LEFT, width - _RIGHT, log_x)
     up = _Scale(ys, height - _BOTTOM, _TOP, log_y)
     parts: list[str] = []
-    for value in up.ticks(4):
+    for value in up.ticks(5):
         place = up(value)
         parts.append(
             f'<path d="M{_LEFT} {place:.1f}H{width - _RIGHT}" stroke="#808080" stroke-opacity=".28"/>'
@@ -62,7 +62,7 @@ def line_plot(
         )
     parts += [
         f'<text x="{across(value):.1f}" y="{height - 6}" text-anchor="middle">{_shown(value, False)}</text>'
-        for value in across.ticks(5)
+        for value in across.ticks(6)
     ]
     for number, curve in enumerate(points):
         color = f'class="c{number % 4}" stroke="{_COLORS[number % 4]}"'

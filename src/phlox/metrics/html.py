@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox.host.html import MOST_ROWS, Cell, facts, header, paragraph, representation, short, table
+from phlox.host.html import MOST_ROWS, Cell, counted, facts, header, paragraph, representation, short, table
 
 _LARGEST = 24
 """A matrix of more rows or columns is not shown as one."""
@@ -34,7 +34,7 @@ def body(results: Mapping[str, Any]) -> str:
         else:
             numbers.append((name, short(value)))
     more = paragraph(f"and {len(flat) - MOST_ROWS:,} more") if len(flat) > MOST_ROWS else ""
-    return f"<div>{header('Results', f'{len(flat)} values')}</div>{facts(numbers)}{''.join(parts)}{more}"
+    return f"<div>{header('Results', counted(len(flat), 'value'))}</div>{facts(numbers)}{''.join(parts)}{more}"
 
 
 def _flat(results: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

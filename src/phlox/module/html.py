@@ -12,7 +12,7 @@ import numpy as np
 
 from phlox.backend import Bool
 from phlox.backend.contract.backend import engine_of
-from phlox.host.html import Cell, badge, bounded, escape, fold, header, paragraph, representation, short, table
+from phlox.host.html import Cell, badge, bounded, counted, escape, fold, header, paragraph, representation, short, table
 from phlox.host.units import size as bytes_text
 from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
@@ -25,6 +25,8 @@ _MOST = 400
 """So many modules of a tree are shown."""
 _ALIKE = 4
 """Of so many equal neighbors the first is shown, and how many there are."""
+_USED_UP = "donated and used up"
+"""What a parameter says of itself."""
 _OPEN = 2
 """The tree is open to this depth."""
 
@@ -122,7 +124,8 @@ class _Walk:
             self.seen[id(param)] = path
             node.count, node.trained = node.count + count, node.trained + count * bool(param.trained)
             node.bytes += count * param.backend.host_dtype(param.kind).itemsize
-            node.devices[str(param.device)] = None
+            # An engine does not know where an array was that it has lost.
+            node.devices[param.backend.name if _USED_UP in remarks else str(param.device)] = None
         node.params.append((name, shape_text(param.shape), _element(param), f"{count:,}", ", ".join(remarks)))
 
 
@@ -156,7 +159,7 @@ def _module(module: Fields) -> str:
     node = _Walk().node(module, "", "", None)
     fixed = node.count - node.trained
     trained = "" if not node.count else "all trained" if not fixed else f"{node.trained:,} trained"
-    said = (f"{node.count:,} parameters", trained, bytes_text(node.bytes), ", ".join(node.devices)[:60])
+    said = (counted(node.count, "parameter"), trained, bytes_text(node.bytes), ", ".join(node.devices)[:60])
     head = header(node.cls, *(said if node.count else ()), badges=[(node.mode, "")] if node.mode else [])
     return fold(f"{head} {_options(node)}", _inside(node, 1, [_MOST]), is_open=True)
 
@@ -206,7 +209,7 @@ def _param(param: Param) -> str:
     if param.trained:
         marks.insert(0, ("trained", "good"))
     known = param.is_initialized and not param.is_deferred
-    if known and "donated and used up" not in param.remarks():
+    if known and _USED_UP not in param.remarks():
         return body(param.val(), name="Param", badges=marks)
     shape = shape_text(param.shape) if param.has_shape else ""
     head = header("Param", f"{param.kind.__name__} {_element(param)}", shape, badges=marks)
@@ -235,6 +238,6 @@ def _gradients(gradients: GradientsParams) -> str:
         rows.append(row)
     size = sum(nbytes(tensor) for tensor in tensors.values())
     norm = f"norm {math.sqrt(squares):.4g}" if known and tensors else ""
-    head = header("GradientsParams", f"of {len(tensors)} parameters", bytes_text(size), norm)
+    head = header("GradientsParams", f"of {counted(len(tensors), 'parameter')}", bytes_text(size), norm)
     heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if known else [])]
     return f"<div>{head}</div>{bounded(heads, rows, left=3)}"

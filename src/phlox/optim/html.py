@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from phlox.backend import Backend
 from phlox.backend.kind import KINDS
 from phlox.config import BaseConfig
-from phlox.host.html import Cell, bounded, facts, fold, header, representation, short, table
+from phlox.host.html import Cell, bounded, counted, facts, fold, header, representation, short, table
 from phlox.host.units import size as bytes_text
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import OBJECT, flatten, paths
@@ -47,7 +47,7 @@ def _optimizer(optimizer: Optimizer) -> str:
     count = optimizer._number_of_states()
     size = sum(nbytes for *_, nbytes in entries)
     badges = [("a step was cut short", "bad")] if optimizer._torn else []
-    head = header(name_of(optimizer), f"{count:,} states", bytes_text(size) if count else "", badges=badges)
+    head = header(name_of(optimizer), counted(count, "state"), bytes_text(size) if count else "", badges=badges)
     settings = {key: value for key, value in vars(optimizer).items() if key in _SETTINGS}
     hidden = {"optimizer", "groups", "shares_counts", *_SETTINGS}
     others = {k: v for k, v in vars(optimizer).items() if not k.startswith("_") and k not in hidden}
@@ -142,7 +142,8 @@ def _states(entries: Sequence[tuple[str, str, int]]) -> str:
     """By the name of the entry: in how many states it is, and the bytes of all together."""
     found: dict[tuple[str, str], list[int]] = {}
     for name, what, nbytes in entries:
-        found.setdefault((name, what), []).append(nbytes)
+        # What is beside a copy of the weights at full precision is a part of its own.
+        found.setdefault((name.removeprefix("state."), what), []).append(nbytes)
     rows = [
         [Cell(name or "(the state)", code=True), what, f"{len(sizes):,}", bytes_text(sum(sizes)) if sum(sizes) else ""]
         for (name, what), sizes in found.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phlox.host.html import Cell, bounded, facts, fold, header, paragraph, representation, short
+from phlox.host.html import Cell, bounded, counted, facts, fold, header, paragraph, representation, short
 from phlox.host.units import size as bytes_text
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.inspection.comparison import RecordDifference
@@ -37,7 +37,7 @@ def html_of_difference(found: RecordDifference) -> str:
 
 
 def _record(record: Record) -> str:
-    count = f"{len(record):,} {'entry' if len(record) == 1 else 'entries'}"
+    count = counted(len(record), "entry", "entries")
     badges = [(f"{len(record.unreadable):,} cannot be read", "bad")] if record.unreadable else []
     if record.positional:
         badges.append(("without names", ""))
@@ -81,7 +81,7 @@ def _entry(entry: TensorEntry | LazyTensor) -> str:
 
 def _report(report: LoadReport) -> str:
     badges = [("loaded" if report.done and report.ok else "fits", "good") if report.ok else ("does not fit", "bad")]
-    head = header("LoadReport", f"{len(report.matches):,} entries fit", badges=badges)
+    head = header("LoadReport", "entries that fit: " + f"{len(report.matches):,}", badges=badges)
     wrong = [
         ("missing from the record", [[path] for path in report.missing], [""]),
         ("in the record, but not in the module", [[path] for path in report.unexpected], [""]),

@@ -5,7 +5,6 @@ Serves: phlox/train/views/report.py, phlox/train/views/report_page.py
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -16,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from phlox import metrics, nn
-from phlox.errors import DataError, RunError
+from phlox.errors import RunError
 from phlox.train.history import Plan
 from phlox.train.views import report as report_module
 from phlox.train.views.report import Report

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from phlox.errors import RunError
-from phlox.host.html import Cell, facts, fold, header, paragraph, representation
+from phlox.host.html import Cell, counted, facts, fold, header, paragraph, representation
 from phlox.host.svg import Curve, line_plot
 from phlox.host.units import duration
 from phlox.host.units import size as bytes_text
@@ -59,8 +59,7 @@ def _history(history: Sequence[EpochReport]) -> str:
         return f"<div>{header('History', 'no epoch has ended')}</div>"
     last = history[-1]
     seconds = sum(report.seconds for report in history)
-    count = f"{len(history):,} epoch{'s' * (len(history) > 1)}"
-    head = header("History", count, f"{last.step:,} steps", duration(seconds))
+    head = header("History", counted(len(history), "epoch"), counted(last.step, "step"), duration(seconds))
     return f'<div>{head}</div><div class="row">{_plots(history)}</div>' + fold(
         "epochs, the newest first", epochs_table(history), is_open=True
     )
@@ -131,7 +130,7 @@ def _lr_curve(curve: LrCurve) -> str:
     except RunError as error:
         found, kind = str(error).removeprefix("lr_find: "), "bad"
     plot = line_plot("loss", [Curve("smoothed", curve.rates, curve.losses)], x="learning rate", log_x=True)
-    return f"<div>{header('LrCurve', f'{len(curve.rates)} steps')}</div>{paragraph(found, kind)}{plot}"
+    return f"<div>{header('LrCurve', counted(len(curve.rates), 'step'))}</div>{paragraph(found, kind)}{plot}"
 
 
 def _dry_run(found: DryRun) -> str:
