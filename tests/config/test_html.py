@@ -20,13 +20,13 @@ class WholeConfig(px.Config):
     head: HeadConfig
     heads: list[HeadConfig]
     by_name: dict[str, HeadConfig]
-    rates: list[float] = [0.1, 0.2]
+    rates: list[float]
     other: HeadConfig | None = None
 
 
 def test_a_config() -> None:
     head = HeadConfig(10)
-    found = read(WholeConfig(3, head, [head, HeadConfig(2)], {"a": HeadConfig(7)}))
+    found = read(WholeConfig(3, head, [head, HeadConfig(2)], {"a": HeadConfig(7)}, [0.1, 0.2]))
     assert found.texts[0] == "WholeConfig" and ["width", "3"] in found.rows and ["rates", "[0.1, 0.2]"] in found.rows
     assert ["classes", "10"] in found.rows and ["classes", "2"] in found.rows and ["classes", "7"] in found.rows
     assert {"head", "heads[0]", "heads[1]", "by_name['a']"} <= set(found.texts) and ["other", "None"] in found.rows

@@ -1,6 +1,6 @@
 """`compare`: engines, PyTorch modules and ONNX files beside a model.
 
-Serves: phlox/debug/{comparison,comparison_report,recordings,onnx_recording,page}.py, phlox/interop/pytorch/beside.py
+Serves: phlox/debug/{comparison,comparison_report,recordings,onnx_recording}.py, phlox/interop/pytorch/beside.py
 """
 
 from __future__ import annotations

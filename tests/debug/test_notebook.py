@@ -47,7 +47,8 @@ def test_it_fits_light_dark_and_narrow_screens(tmp_path: Path) -> None:
                 browser.open(path, dark=dark, width=width, script=True)
                 assert browser.value("document.documentElement.scrollWidth <= innerWidth")
                 ink, back = browser.value(
-                    "[getComputedStyle(document.querySelector('td')).color, getComputedStyle(document.body).backgroundColor]"
+                    "[['td', 'color'], ['body', 'backgroundColor']].map(([name, what]) => "
+                    "getComputedStyle(document.querySelector(name))[what])"
                 )
                 assert (ink, back) == (
                     ("rgb(228, 231, 235)", "rgb(18, 20, 23)") if dark else ("rgb(31, 35, 40)", "rgb(247, 247, 245)")

@@ -84,7 +84,7 @@ def test_many_different_modules_are_bounded() -> None:
 
 def test_a_module_within_itself() -> None:
     model = net()
-    model.layers[1].owner = model  # pyright: ignore[reportAttributeAccessIssue]
+    model.layers[1].owner = model
     assert "the same module as the root" in read(model).text
 
 

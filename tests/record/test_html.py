@@ -14,6 +14,7 @@ from phlox import nn
 from phlox.record import LazyTensor, Record, TensorEntry, load
 from phlox.record.inspection.comparison import difference
 from phlox.record.loading.report import LoadReport
+from phlox.record.values import Value
 from tests.markup import read
 
 HOSTILE = "<script>alert(1)</script>\u202e\x00"
@@ -25,7 +26,7 @@ def unread(shape: tuple[int, ...] = (2, 3), dtype: str = "float32") -> LazyTenso
 
 def test_a_record() -> None:
     record = Record(
-        {HOSTILE: TensorEntry(unread(), "id"), "step": 7, "text": HOSTILE, "many": [1] * 1000},
+        {HOSTILE: TensorEntry(unread(), "id"), "step": 7, "text": HOSTILE, "many": list[Value]([1] * 1000)},
         {HOSTILE: HOSTILE},
         aliases={"other": HOSTILE},
         unreadable={"odd": HOSTILE},

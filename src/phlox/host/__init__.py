@@ -1,3 +1,3 @@
-"""Floor 0: the processor and its memory, for every engine: threads, memory, memory-mapped files, casts, signals."""
+"""Floor 0: the processor and its memory, for every engine: threads, mapped files, casts, signals; HTML for notebooks."""
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ from tests.markup import read
 HOSTILE = "<script>\u202e"
 
 
-def report(epoch: int, loss: float, **more: Any) -> EpochReport:
-    values = {"train": {"loss": loss}, "validation": {"loss": loss / 2.0, "accuracy": 0.5}} | more
-    return EpochReport(epoch, 10 * epoch, 0.01, seconds=1.5, rows=100, **values)
+def report(epoch: int, loss: float) -> EpochReport:
+    return EpochReport(
+        epoch, 10 * epoch, 0.01, {"loss": loss}, {"loss": loss / 2.0, "accuracy": 0.5}, seconds=1.5, rows=100
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -86,7 +87,7 @@ def learner(**more: Any) -> Learner[Any]:
                    metrics={"accuracy": metrics.Accuracy(num_classes=2)}, **more)  # fmt: skip
 
 
-def data() -> Loader[Any]:
+def data() -> Loader:
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     return Loader((x, (x[:, 0] > 0).astype(np.int32)), batch_size=16)
 
