@@ -159,7 +159,7 @@ def _places(count: int) -> _Places:
 def _table(source: _Source) -> str:
     shape = source.shape
     if not shape:
-        return f"<code>{escape(text_of(source.read()[()]))}</code>"
+        return f"<code>{escape(_precise(source.read()[()]))}</code>"
     lead = (0,) * (len(shape) - 2)
     down, across = (_Places([slice(0, 1)], [0]) if len(shape) == 1 else _places(shape[-2])), _places(shape[-1])
     rows: list[list[Cell]] = []
@@ -185,7 +185,11 @@ def _cell(value: Any) -> Cell:
 
 
 def text_of(value: Any) -> str:
-    """An element in five digits."""
+    """An element in four digits."""
+    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _precise(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
@@ -206,8 +210,8 @@ def summary_of(found: Host) -> list[tuple[str, str]]:
     if finite.size:
         with np.errstate(over="ignore", invalid="ignore"):
             mean, spread = finite.mean(dtype=np.float64), finite.std(dtype=np.float64)
-        rows += [("min", text_of(finite.min())), ("max", text_of(finite.max()))]
-        rows += [("mean", f"{mean:.5g}"), ("std", f"{spread:.5g}")]
+        rows += [("min", _precise(finite.min())), ("max", _precise(finite.max()))]
+        rows += [("mean", _precise(mean)), ("std", _precise(spread))]
         zeros = int(finite.size - np.count_nonzero(finite))
         rows += [("zeros", f"{zeros / found.size:.1%}")] if zeros else []
     nan = int(np.count_nonzero(np.isnan(found))) if found.dtype.kind == "f" else 0
