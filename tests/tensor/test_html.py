@@ -177,3 +177,14 @@ def test_gradients_of_a_backward_pass() -> None:
     x = px.ones((2, 3), device=Autodiff(NumPy())).require_grad()
     found = read((x * x).sum().backward())
     assert "of 1 leaves" in found.text and ["(2, 3)", "24 B"] in found.rows
+
+
+def test_shards_of_several_processes_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = px.ones((30, 30), device=NumPy())
+    engine: Any = NumPy
+    monkeypatch.setattr(engine, "is_here", lambda self, array: False)
+    monkeypatch.setattr(engine, "to_host", lambda self, array: pytest.fail("it is read"))
+    found = read(x)
+    assert "in shards of several processes" in found.badges and "(30, 30)" in found.text and found.rows == []
+    grads = px.GradientsParams({"id": x})  # pyright: ignore[reportArgumentType]
+    assert "norm" not in read(grads).text
