@@ -18,8 +18,8 @@ from phlox.cli.plan import PRESETS
 from phlox.cli.text import size_text
 from phlox.distributed.planning.accelerators import ACCELERATORS
 from phlox.distributed.planning.plan import Plan, plan
+from phlox.host.units import amount
 from phlox.models import GptConfig
-from phlox.transform.summary.text import amount
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROWS = 4

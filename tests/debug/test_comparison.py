@@ -1,6 +1,6 @@
 """`compare`: engines, PyTorch modules and ONNX files beside a model.
 
-Serves: phlox/debug/{comparison,comparison_report,recordings,onnx_recording,page}.py, phlox/interop/pytorch/beside.py
+Serves: phlox/debug/{comparison,comparison_report,recordings,onnx_recording}.py, phlox/interop/pytorch/beside.py
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def test_the_page_shows_the_same_and_needs_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "compare.html"
     text = report.to_html(path)
     assert path.read_text(encoding="utf-8") == text and "http" not in text.replace("http-equiv", "")
-    assert report._repr_html_().startswith('<div class="phlox-debug">') and "<html" not in report._repr_html_()
+    assert report._repr_html_().startswith('<div class="phlox">') and "<html" not in report._repr_html_()
     if PROGRAM is None:
         pytest.skip("there is no browser")
     with Browser(tmp_path / "profile") as browser:

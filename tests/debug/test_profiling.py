@@ -16,8 +16,8 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Backend, Jax, NumPy, Torch
-from phlox.debug.profile_report import duration
 from phlox.errors import ModuleError
+from phlox.host.units import duration
 from tests.train.browser import PROGRAM, Browser
 
 ENGINES = {"numpy": NumPy(), "torch": Torch(), "jax": Jax(), "jax64": Jax(float="f64")}
@@ -144,7 +144,7 @@ def test_the_page_has_a_flame_graph_that_zooms(tmp_path: Path) -> None:
     found = px.debug.profile(net(NumPy(), Slow()), X, calls=1, optimizer=optim.SgdConfig())
     path = tmp_path / "profile.html"
     text = found.to_html(path)
-    assert path.read_text(encoding="utf-8") == text and found._repr_html_().startswith('<div class="phlox-debug">')
+    assert path.read_text(encoding="utf-8") == text and found._repr_html_().startswith('<div class="phlox">')
     if PROGRAM is None:
         pytest.skip("there is no browser")
     frames = "[...document.querySelectorAll('.flame .f.forward')]"

@@ -14,8 +14,8 @@ from phlox.cli.text import size_text, table
 from phlox.distributed.planning.accelerators import ACCELERATORS, Accelerator
 from phlox.distributed.planning.plan import LAYOUTS, Plan, plan
 from phlox.errors import ConfigError, ShardingError
+from phlox.host.units import amount
 from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
-from phlox.transform.summary.text import amount
 
 CONFIGS: dict[str, type[Any]] = {"gpt": GptConfig, "llama": LlamaConfig, "bert": BertConfig}
 SIZES = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_hidden")

@@ -149,6 +149,11 @@ class BaseConfig(Structured):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
+    def _repr_html_(self) -> str:
+        from phlox.config.html import html_of_config
+
+        return html_of_config(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), vars(self))
 

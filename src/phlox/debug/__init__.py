@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from phlox.debug.comparison_report import Comparison as Comparison
     from phlox.debug.nonfinite import find_nan as find_nan
     from phlox.debug.nonfinite import find_nonfinite as find_nonfinite
+    from phlox.debug.notebook import to_html as to_html
     from phlox.debug.origins import NonFinite as NonFinite
     from phlox.debug.profile_report import Profile as Profile
     from phlox.debug.profiling import profile as profile
@@ -33,6 +34,7 @@ __all__ = [
     "find_nan",
     "find_nonfinite",
     "profile",
+    "to_html",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazily(
         "comparison": "compare",
         "comparison_report": "Comparison",
         "nonfinite": "find_nan find_nonfinite",
+        "notebook": "to_html",
         "origins": "NonFinite",
         "profile_report": "Profile",
         "profiling": "profile",

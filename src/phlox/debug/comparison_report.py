@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from phlox.debug.page import Cell, fragment, page, table, text_table
 from phlox.debug.recordings import Host, Recorded, Recording
 from phlox.errors import ModuleError
+from phlox.host.html import Cell, escape, fragment, page, table, text_table
 
 Kind: TypeAlias = Literal["value", "gradient", "parameter"]
 Measure: TypeAlias = Literal["relative", "absolute", "cosine"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import NamedTuple
+
+from phlox.host.html import escape
 
 
 @dataclass(slots=True)

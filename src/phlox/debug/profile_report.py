@@ -6,18 +6,17 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 from phlox.debug.flame import Frame, flame
 from phlox.debug.origins import layer_name
-from phlox.debug.page import Cell, fragment, page, table, text_table
 from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
+from phlox.host.html import Cell, escape, fragment, page, table, text_table
+from phlox.host.units import duration, size
 from phlox.module import Module
 from phlox.module.calls import named_modules
-from phlox.transform.summary.text import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +194,6 @@ def _outer(path: str, known: dict[str, Frame]) -> Frame | None:
         if path in known:
             return known[path]
     return None
-
-
-def duration(seconds: float) -> str:
-    """A time in three digits: 1.23 ms."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1.0:
-            value = seconds * factor
-            return (
-                f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-            )
-    return f"{seconds * 1e6:.2f} us" if seconds else "0"
 
 
 def rows_of(model: Module, times: Times) -> list[ProfileRow]:

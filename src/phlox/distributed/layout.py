@@ -130,6 +130,11 @@ class Layout:
         given = [repr(self.patterns)] * bool(self.patterns)
         return f"Layout({', '.join([*given, *[f'rest={self.rest!r}'] * (self.rest is not None)])})"
 
+    def _repr_html_(self) -> str:
+        from phlox.distributed.html import html_of_layout
+
+        return html_of_layout(self)
+
 
 def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
     """The layout of a transformer cut over the axis `model` as Megatron does (Shoeybi et al. 2019).

@@ -152,6 +152,11 @@ class Mesh:
         sizes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
         return f"Mesh({sizes}, device={self.backend.device()!r})"
 
+    def _repr_html_(self) -> str:
+        from phlox.distributed.html import html_of_mesh
+
+        return html_of_mesh(self)
+
 
 def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:
     """The sizes of all axes, of which one may be -1."""

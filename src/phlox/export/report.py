@@ -72,3 +72,8 @@ class ExportReport:
             lines.append(f"    {one.output:{wide}}  {sizes}: {one.absolute:.2g} ({one.relative:.2g} of the largest)")
         lines.append(f"  largest difference {self.largest_difference:.3g}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from phlox.export.html import html_of_report
+
+        return html_of_report(self)

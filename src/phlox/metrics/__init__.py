@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phlox.lazy import lazily
 from phlox.metrics.aggregation import Mean, Quantile, StandardDeviation, Throughput
-from phlox.metrics.base import Collection, Metric, Rows, Shapes, State, Statistic
+from phlox.metrics.base import Collection, Metric, Results, Rows, Shapes, State, Statistic
 from phlox.metrics.classification import (
     F1,
     Accuracy,
@@ -42,7 +42,7 @@ __all__ = [
     "F1", "R2", "Accuracy", "Auroc", "AveragePrecision", "Bleu", "CalibrationError", "CharacterErrorRate", "CohenKappa",
     "Collection", "ConfusionMatrix", "CosineSimilarity", "Dice", "ExactMatch", "ExplainedVariance", "FBeta", "Hamming",
     "IoU", "LogLoss", "MatthewsCorrelation", "Mean", "MeanAbsoluteError", "MeanAbsolutePercentageError",
-    "MeanSquaredError", "Metric", "Pearson", "Perplexity", "Precision", "Psnr", "Quantile", "Recall",
+    "MeanSquaredError", "Metric", "Pearson", "Perplexity", "Precision", "Psnr", "Quantile", "Recall", "Results",
     "RootMeanSquaredError", "RougeL", "Rows", "Shapes", "Spearman", "Specificity", "Ssim", "StandardDeviation", "State",
     "Statistic", "Sum", "Throughput", "WordErrorRate", "bin_totals", "meet", "row_weights", "tokenize_13a", "total",
     "totals",

@@ -132,6 +132,15 @@ class Derived(Metric):
         return self.statistic.measure(*args, **options)
 
 
+class Results(dict[str, Any]):
+    """The values of several metrics by name: a dict; a notebook shows a table."""
+
+    def _repr_html_(self) -> str:
+        from phlox.metrics.html import html_of_results
+
+        return html_of_results(self)
+
+
 class Collection(Metric):
     """Several metrics of the same arguments as one, whose value is a dict. What they share is measured once.
 
@@ -174,11 +183,11 @@ class Collection(Metric):
         """The statistics of one batch, by the name of the first metric that needs them."""
         return {group: statistic.measure(*args, **options) for group, statistic in self._groups.items()}
 
-    def compute(self, state: State) -> dict[str, Any]:
+    def compute(self, state: State) -> Results:
         """The values of all metrics, by name."""
         if state and state.keys() != self._groups.keys():
             raise ShapeError(f"Collection: a state of {', '.join(state)} is not of these metrics: {self!r}")
-        return {name: one.compute(state.get(self.group_of[name], {})) for name, one in self.metrics.items()}
+        return Results({name: one.compute(state.get(self.group_of[name], {})) for name, one in self.metrics.items()})
 
     def result(self, *args: Any, **statistics: Any) -> Any:
         raise NotImplementedError

@@ -138,6 +138,11 @@ class GradientsParams:
     def __repr__(self) -> str:
         return f"GradientsParams(of {len(self)} parameters)"
 
+    def _repr_html_(self) -> str:
+        from phlox.module.html import html_of_gradients
+
+        return html_of_gradients(self)
+
 
 register_container(
     Container(

@@ -433,6 +433,11 @@ class Module(Summarized):
 
         return display(self)
 
+    def _repr_html_(self) -> str:
+        from phlox.module.html import html_of_module
+
+        return html_of_module(self)
+
 
 RESERVED.update(
     name

@@ -533,6 +533,11 @@ class Param(Watched):
         place = self.backend.name if self._is_donated() else self.device
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
+    def _repr_html_(self) -> str:
+        from phlox.module.html import html_of_param
+
+        return html_of_param(self)
+
     def _is_donated(self) -> bool:
         if isinstance(self._deferred, Donated):
             return True

@@ -229,6 +229,11 @@ class Optimizer(ABC):
             self.states.pop(id, None)
         return found
 
+    def _repr_html_(self) -> str:
+        from phlox.optim.html import html_of_optimizer
+
+        return html_of_optimizer(self)
+
     def _shape_misfit(self, param: Param) -> str | None:
         """Why the state of this parameter, which has one, is not of its shape; None if it is."""
         return None

@@ -185,6 +185,11 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 
+    def _repr_html_(self) -> str:
+        from phlox.record.html import html_of_entry
+
+        return html_of_entry(self)
+
     def _stored(self, index: Index | None = None) -> Array:
         """What the source gives, or of a part what `part` gives, if it is as declared."""
         if index is None:
@@ -239,3 +244,8 @@ class TensorEntry(msgspec.Struct, frozen=True, eq=False):
     id: str | None = None
     state: bool = False
     """Whether it accumulates over training steps, see `PrecisionSettings`; this is not stored in files."""
+
+    def _repr_html_(self) -> str:
+        from phlox.record.html import html_of_entry
+
+        return html_of_entry(self)

@@ -240,6 +240,11 @@ class Record:
             lines.append(f"... and {len(self.unreadable) - _SHOWN} more that cannot be read")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from phlox.record.html import html_of_record
+
+        return html_of_record(self)
+
     def _checked_unreadable(self, unreadable: Mapping[str, str]) -> dict[str, str]:
         for path, why in unreadable.items():
             checked_text(path, path)

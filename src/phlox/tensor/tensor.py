@@ -47,6 +47,11 @@ class Gradients:
     def __repr__(self) -> str:
         return f"Gradients(of {len(self)} leaves on {self.backend!r})"
 
+    def _repr_html_(self) -> str:
+        from phlox.tensor.html import html_of_gradients
+
+        return html_of_gradients(self)
+
 
 class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
     """An immutable array of any rank, of one kind (Float, Int or Bool), on one device of one backend.
@@ -288,6 +293,11 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __repr__(self) -> str:
         return _text_of(self._ops.backend, self._ops.kind, self.primitive)
 
+    def _repr_html_(self) -> str:
+        from phlox.tensor.html import html_of_tensor
+
+        return html_of_tensor(self)
+
     # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -303,19 +313,14 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
     """Kind, shape, device and abbreviated values, or the state of a tensor without values (traced, donated, ...)."""
     narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
-    name = f"{kind.__name__}[{_element(backend, kind)}]" if narrow else kind.__name__
+    name = f"{kind.__name__}[{element_of(backend, kind)}]" if narrow else kind.__name__
     try:
-        if backend.is_donated(backend.strip(primitive)):
-            return f"Tensor({name} on {backend.name}, donated)"
+        state = state_of(backend, primitive)
+        if state == DONATED:
+            return f"Tensor({name} on {backend.name}, {DONATED})"
         head = f"Tensor({name} {backend.shape(primitive)} on {backend.device_of(primitive)}"
-        batch = backend.batch_of(primitive)
-        if batch:
-            return f"{head}, one of {' x '.join(map(str, batch))} examples)"
-        if backend.is_traced(primitive):
-            ended = engine_of(backend).is_leaked(backend.strip(primitive))
-            return f"{head}, leaked from a transformation that has ended)" if ended else f"{head}, traced)"
-        if not backend.is_here(primitive):
-            return f"{head}, in shards of several processes; px.distributed.gather(...) brings it here)"
+        if state:
+            return f"{head}, {state})"
         host = backend.to_host(primitive)
     except Exception:  # an object that a PyTree function put in the array's place
         return f"Tensor({name} on {backend.name}, holding {primitive!r})"
@@ -326,7 +331,26 @@ def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
     return f"{head}:{joint}{values})"
 
 
-def _element(backend: Backend, kind: type[Kind]) -> str:
+DONATED = "donated"
+
+
+def state_of(backend: Backend, primitive: Any) -> str:
+    """Why an array has no values that could be shown: donated, traced, one of several examples; empty where it has."""
+    if backend.is_donated(backend.strip(primitive)):
+        return DONATED
+    batch = backend.batch_of(primitive)
+    if batch:
+        return f"one of {' x '.join(map(str, batch))} examples"
+    if backend.is_traced(primitive):
+        ended = engine_of(backend).is_leaked(backend.strip(primitive))
+        return "leaked from a transformation that has ended" if ended else "traced"
+    if not backend.is_here(primitive):
+        return "in shards of several processes; px.distributed.gather(...) brings it here"
+    return ""
+
+
+def element_of(backend: Backend, kind: type[Kind]) -> str:
+    """The element type of tensors of a kind that is not Bool."""
     return backend.float_element if kind.name == "float" else backend.int_element
 
 

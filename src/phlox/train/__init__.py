@@ -11,7 +11,7 @@ from phlox.train.callbacks.monitor import Monitor, Watch
 from phlox.train.callbacks.profiling import Profile, Throughput
 from phlox.train.checkpoints.checkpoints import Checkpoints
 from phlox.train.folder.run_folder import RunFolder
-from phlox.train.history import EpochReport, Plan
+from phlox.train.history import EpochReport, History, Plan
 from phlox.train.learner import Learner
 from phlox.train.loggers.files import CsvLogger, JsonlLogger, Logger
 from phlox.train.loop import Fit
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from phlox.train.views.view import NotebookProgress, PlainProgress, RichProgress, View, progress
 
 __all__ = [
-    "Callback", "Checkpoints", "CsvLogger", "DryRun", "EarlyStopping", "EpochReport", "JsonlLogger", "LambdaCallback",
-    "Learner", "Logger", "LrCurve", "MetricInputs", "MlflowLogger", "Monitor", "NanGuard", "NotebookProgress",
-    "PlainProgress", "Plan", "Print", "Profile", "ReduceOnPlateau", "Report", "RichProgress", "RunFolder", "StopAfter",
-    "TensorBoardLogger", "Throughput", "Unfreeze", "View", "WandbLogger", "Watch", "draw_curves", "draw_schedule",
-    "progress",
+    "Callback", "Checkpoints", "CsvLogger", "DryRun", "EarlyStopping", "EpochReport", "History", "JsonlLogger",
+    "LambdaCallback", "Learner", "Logger", "LrCurve", "MetricInputs", "MlflowLogger", "Monitor", "NanGuard",
+    "NotebookProgress", "PlainProgress", "Plan", "Print", "Profile", "ReduceOnPlateau", "Report", "RichProgress",
+    "RunFolder", "StopAfter", "TensorBoardLogger", "Throughput", "Unfreeze", "View", "WandbLogger", "Watch",
+    "draw_curves", "draw_schedule", "progress",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(

@@ -14,10 +14,10 @@ import numpy as np
 from phlox import random
 from phlox.data.structure import mapped
 from phlox.errors import RunError
+from phlox.metrics.base import Results
 from phlox.random.stream import Stream, key_of
 from phlox.train.arguments import without_tape
 from phlox.train.feed import Feed, count, onto
-from phlox.train.history import Values
 from phlox.train.meter import Pending
 from phlox.train.steps import ONLY, predicted, to_numpy
 from phlox.transform import compile as compiled
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from phlox.train.learner import Learner
 
 
-def evaluate(learner: Learner[Any], data: Any) -> Values:
+def evaluate(learner: Learner[Any], data: Any) -> Results:
     """See `Learner.evaluate`."""
     feed = data if isinstance(data, Feed) else learner.feed(data, "validation")
     learner._functions.check_validates()
@@ -64,7 +64,7 @@ def evaluate(learner: Learner[Any], data: Any) -> Values:
                 pass
     for _ in meter.read():
         pass
-    return meter.values() if team is None else meter.values(team.merged(meter, means=True))
+    return Results(meter.values() if team is None else meter.values(team.merged(meter, means=True)))
 
 
 def predict(learner: Learner[Any], data: Any, function: Callable[..., Any] | None = None) -> Any:

@@ -75,6 +75,20 @@ class EpochReport:
         """The report of plain values."""
         return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
+    def _repr_html_(self) -> str:
+        from phlox.train.views.html import html_of_epoch
+
+        return html_of_epoch(self)
+
+
+class History(list[EpochReport]):
+    """The epochs of a training that have ended: a list; a notebook shows curves and a table."""
+
+    def _repr_html_(self) -> str:
+        from phlox.train.views.html import html_of_history
+
+        return html_of_history(self)
+
 
 def flattened(name: str, value: Any) -> dict[str, float]:
     """A value of numbers in any nesting as `{"name/part": number}`; items of lists are counted from 0.

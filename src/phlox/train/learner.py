@@ -17,7 +17,7 @@ from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
 from phlox.distributed.mesh import Mesh
 from phlox.errors import RunError
-from phlox.metrics.base import Metric
+from phlox.metrics.base import Metric, Results
 from phlox.module import Module
 from phlox.optim import (
     Ema,
@@ -43,7 +43,7 @@ from phlox.train.arguments import (
 from phlox.train.callback import Callback
 from phlox.train.evaluation import evaluate, predict
 from phlox.train.feed import Feed
-from phlox.train.history import EpochReport, Plan, Values
+from phlox.train.history import History, Plan, Values
 from phlox.train.loop import Fit, Limits
 from phlox.train.meter import Meter, Pending
 from phlox.train.state import State
@@ -200,7 +200,7 @@ class Learner(State, Generic[M]):
         self.epoch = self.step = self.updates = self.rows = self._batch_number = 0
         self.lr: Any = 0.0
         self.lr_scale = 1.0
-        self.history: list[EpochReport] = []
+        self.history: History = History()
         self.events: list[tuple[int, str]] = []
         self.extra: dict[str, float] = {}
         self.validation: Values = {}
@@ -320,7 +320,7 @@ class Learner(State, Generic[M]):
         progress: bool = True,
         config: BaseConfig | None = None,
         dry_run: bool = False,
-    ) -> list[EpochReport]:
+    ) -> History:
         """Train until a limit is reached, and return the history.
 
         Limits count from the beginning of this fit; one that is resumed goes on to the limits from where it began.
@@ -383,7 +383,7 @@ class Learner(State, Generic[M]):
 
         return lr_find(self, data, low, high, steps)
 
-    def evaluate(self, data: Any) -> Values:
+    def evaluate(self, data: Any) -> Results:
         """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight.
 
         Of several processes (`mesh=`) all call it, and get the values of all rows.
@@ -401,6 +401,11 @@ class Learner(State, Generic[M]):
                 called with the batch or, of batches `(input, ...)`, with the input.
         """
         return predict(self, data, function)
+
+    def _repr_html_(self) -> str:
+        from phlox.train.views.html import html_of_learner
+
+        return html_of_learner(self)
 
     # --- within
 

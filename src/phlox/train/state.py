@@ -22,7 +22,7 @@ from phlox.random.stream import Stream
 from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, gather, restore
 from phlox.tensor import tensor
 from phlox.train.feed import onto
-from phlox.train.history import EpochReport, Values, flattened, plain
+from phlox.train.history import EpochReport, History, Values, flattened, plain
 from phlox.train.host_records import in_memory, in_parts, whole
 from phlox.train.meter import Meter, Output, Pending
 from phlox.train.nonfinite import take_back
@@ -51,7 +51,7 @@ class State:
     """What a learner holds from step to step, and what it does between steps."""
 
     stream: Stream
-    history: list[EpochReport]
+    history: History
     events: list[tuple[int, str]]
     validation: Values
     epoch: int

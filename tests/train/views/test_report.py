@@ -5,7 +5,6 @@ Serves: phlox/train/views/report.py, phlox/train/views/report_page.py
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -16,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from phlox import metrics, nn
-from phlox.errors import DataError, RunError
+from phlox.errors import RunError
 from phlox.train.history import Plan
 from phlox.train.views import report as report_module
 from phlox.train.views.report import Report
-from phlox.train.views.report_page import decimated, matrix, page, png
+from phlox.train.views.report_page import matrix, page
 from tests.train.browser import PROGRAM, Browser
 from tests.train.shown_learner import FakeLearner
 
@@ -186,40 +184,6 @@ def test_confusion(tmp_path: Path) -> None:
     assert Reader(matrix(large.tolist(), [])).rows[1:] == [["3", "5", "4", "30.8%"]]
     assert "Nothing is mistaken" in matrix([[1, 0], [0, 1]], [])
     assert matrix([[1, 2, 3]], []) == "" and matrix([], []) == ""
-
-
-@pytest.mark.parametrize(("image", "expected"), [
-    (np.array([[0, 128], [255, 7]], np.uint8), [[0, 128], [255, 7]]),
-    (np.array([[0.0, 0.5], [1.0, 0.1]]), [[0, 128], [255, 26]]),
-    (np.array([[-1.0, 0.0], [1.0, math.nan]]), [[0, 128], [255, 128]]),
-    (np.array([[True, False]]), [[255, 0]]),
-    (np.array([[[1], [2]]], np.uint8), [[1, 2]]),
-    (np.arange(12, dtype=np.uint8).reshape(2, 2, 3), np.arange(12).reshape(2, 2, 3).tolist()),
-    (np.arange(12, dtype=np.uint8).reshape(3, 2, 2), np.arange(12).reshape(3, 2, 2).transpose(1, 2, 0).tolist()),
-    (np.arange(16, dtype=np.int64).reshape(2, 2, 4), np.arange(16).reshape(2, 2, 4).tolist()),
-    (np.full((320, 4), 9, np.uint8), [[9, 9]] * 160),
-], ids=range(9))  # fmt: skip
-def test_images(image: Any, expected: Any) -> None:
-    with Image.open(io.BytesIO(png(image))) as read:
-        assert np.asarray(read).tolist() == expected
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 2, 2), (0, 4), (1, 2, 3, 4)])
-def test_what_is_no_image(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=re.escape(f"an image of shape {shape} cannot be shown; give [H, W]")):
-        png(np.zeros(shape))
-
-
-def test_long_curves_keep_what_stands_out() -> None:
-    y = np.random.default_rng(0).normal(size=100_000)
-    y[31_337], y[77_777], y[50_000] = 50.0, -40.0, math.nan
-    xs, ys = decimated(list(range(100_000)), y.tolist(), points=2000)
-    assert len(xs) <= 2002 and xs == sorted(xs) and xs[0] == 0 and xs[-1] == 99_999
-    assert all(y[int(a)] == b for a, b in zip(xs, ys, strict=True))
-    for low in range(0, 100_000, 100):
-        part = [b for a, b in zip(xs, ys, strict=True) if low <= a < low + 100]
-        assert min(part) == np.nanmin(y[low : low + 100]) and max(part) == np.nanmax(y[low : low + 100])
-    assert decimated([0, 1, 2, 3], [math.nan] * 4, points=2)[0] == [0, 3]
 
 
 def test_a_long_training_makes_a_small_file(tmp_path: Path) -> None:

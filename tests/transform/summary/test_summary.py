@@ -5,7 +5,6 @@ Serves: phlox/transform/summary/, phlox/module/summarized.py
 
 from __future__ import annotations
 
-import html.parser
 import typing
 from typing import Any
 
@@ -18,6 +17,7 @@ from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.errors import BackendError, CompileError, ModuleError
 from phlox.models import GptConfig
 from phlox.transform.summary import Summary
+from tests.markup import Markup
 
 BACKENDS = [NumPy(), Jax(), Torch(), Autodiff(Jax()), Torch(float="bf16")]
 
@@ -298,30 +298,6 @@ def test_depth_and_columns() -> None:
     assert lines[0].split() == ["layer", "class", "FLOPs", "output"] and lines[3].startswith("-")
 
 
-class Checker(html.parser.HTMLParser):
-    """Are all elements closed, and is nothing fetched?"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.rows = 0
-        self.words: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        assert tag in ("div", "table", "tr", "td", "th", "code", "b", "br", "span") and dict(attrs).keys() <= {
-            "style", "class",
-        }  # fmt: skip
-        self.rows += tag == "tr"
-        if tag != "br":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
 def test_html() -> None:
     def strange(x: px.Tensor) -> px.Tensor:
         return x
@@ -330,10 +306,10 @@ def test_html() -> None:
     found = nn.Sequential([nn.Linear(4, 8), strange]).summary(px.TensorSpec((1, 4)))
     text = found.to_html()
     assert text == found._repr_html_() and "<script" not in text and "url(" not in text
-    checker = Checker()
-    checker.feed(text)
-    assert not checker.open and checker.rows == 1 + len(found.shown())
-    assert {"layers.0", "Linear", "(1, 8)", "40", "<script>&", "parameters"} <= set(checker.words)
+    shown = Markup(text)
+    assert [row[0] for row in shown.rows[: 1 + len(found.shown())]] == ["layer", "(the model)", "layers.0", "layers.1"]
+    assert {"layers.0", "Linear", "(1, 8)", "40", "<script>&", "parameters"} <= set(shown.texts)
+    assert text.count('<td class="n">40</td>') == 2, "numbers are aligned to the right"
 
 
 def test_it_is_a_method_of_every_module() -> None:

@@ -45,6 +45,11 @@ class StateReport:
         ]
         return "\n  ".join([head, *filter(None, lines)])
 
+    def _repr_html_(self) -> str:
+        from phlox.optim.html import html_of_report
+
+        return html_of_report(self)
+
 
 def _line(what: str, names: Iterable[str]) -> str:
     every = list(names)

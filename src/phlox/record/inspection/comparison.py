@@ -110,6 +110,11 @@ class RecordDifference:
     def __str__(self) -> str:
         return self.summary()
 
+    def _repr_html_(self) -> str:
+        from phlox.record.html import html_of_difference
+
+        return html_of_difference(self)
+
 
 def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:
     """Compare two records; reads two tensors at a time.

@@ -129,6 +129,11 @@ class LoadReport:
             lines.append(_OTHER_STRUCTURE)
         return self._ended(head, lines)
 
+    def _repr_html_(self) -> str:
+        from phlox.record.html import html_of_report
+
+        return html_of_report(self)
+
     def _ended(self, head: str, lines: list[str]) -> str:
         if len(lines) > _MOST_LINES:
             rest = f"... and {len(lines) - _MOST_LINES} more, which the fields of load_report(...) name"

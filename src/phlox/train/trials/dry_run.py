@@ -58,6 +58,11 @@ class DryRun:
             lines.append(f"left out, since they write: {', '.join(self.left_out)}")
         return "\n".join(["dry run: all went well", *[f"  {line}" for line in lines]])
 
+    def _repr_html_(self) -> str:
+        from phlox.train.views.html import html_of_dry_run
+
+        return html_of_dry_run(self)
+
 
 def _first_of(learner: Learner[Any], data: Any, name: str = "data") -> Feed:
     """The first batches of some data, in each epoch."""

@@ -57,6 +57,11 @@ class LrCurve:
         rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
         return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
 
+    def _repr_html_(self) -> str:
+        from phlox.train.views.html import html_of_lr_curve
+
+        return html_of_lr_curve(self)
+
 
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:
     """See `Learner.lr_find`."""

@@ -9,7 +9,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -18,26 +17,24 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.errors import RunError
+from phlox.host.html import escape, table
+from phlox.host.svg import POINTS, decimated
 from phlox.record.io.files import atomic_write
 from phlox.train.callback import AnyLearner, Callback
 from phlox.train.history import EpochReport, flattened
+from phlox.train.views.epochs import CURVES, best_point, epochs_table, is_share, is_shown
 from phlox.train.views.report_page import (
-    POINTS,
-    Cell,
     Sample,
     curve,
-    decimated,
     embedded,
     matrix,
     model_table,
-    number,
     page,
     plot,
     samples,
     section,
-    table,
 )
-from phlox.train.views.text import amount, better, clock, is_better, is_complete
+from phlox.train.views.text import amount, clock, is_complete
 from phlox.version import __version__
 
 Wrong = Callable[[Any], Sequence[tuple[Any, ...]]]
@@ -45,10 +42,6 @@ Wrong = Callable[[Any], Sequence[tuple[Any, ...]]]
 
 _SHARE = 20
 """Where epochs are shorter than so many times the time of a write, not each of them is written."""
-_ROWS = 400
-"""The table of epochs has about so many rows."""
-_CURVES = 10
-"""Of a metric with values for more classes the least, the median and the greatest are drawn."""
 
 
 class Report(Callback):
@@ -139,7 +132,7 @@ class Report(Callback):
 
     def on_validation_end(self, learner: AnyLearner) -> None:
         values = {k: v for name, part in learner.validation.items() for k, v in flattened(name, part).items()}
-        self._validations.append((learner.step, {name: v for name, v in values.items() if _is_shown(name)}))
+        self._validations.append((learner.step, {name: v for name, v in values.items() if is_shown(name)}))
         if len(self._validations) > 2 * POINTS:
             self._validations = self._validations[::2]
 
@@ -205,7 +198,7 @@ class Report(Callback):
         title = learner.folder.name if learner.folder is not None else path.stem if path is not None else "training"
         confusion = [(name, matrix(values, self.classes)) for name, values in _confusions(learner).items()]
         parts = [
-            section("Epochs", _epochs(learner.history)),
+            section("Epochs", epochs_table(learner.history)),
             *(section(f"{name[:1].upper()}{name[1:]}", content) for name, content in confusion),
             section("What went wrong", samples(self._wrong, self.classes)),
             section("Events", table(["step", "event"], _events(learner.events), wrap=True)),
@@ -241,8 +234,8 @@ class Report(Callback):
                 if name.rpartition("/")[2].isdecimal():
                     continue
                 y = [values.get(name, math.nan) for _, values in self._validations]
-                series = [curve("validation", steps, y, _best(name, steps, y))]
-                plots.append(plot(f"{name} by step", "step", series, percent=_is_share(name, [y])))
+                series = [curve("validation", steps, y, best_point(name, steps, y))]
+                plots.append(plot(f"{name} by step", "step", series, percent=is_share(name, [y])))
         names = dict.fromkeys(name for report in history for name in [*report.train, *report.validation])
         for name in names:
             plots += self._plots_of(name, history)
@@ -277,9 +270,9 @@ class Report(Callback):
             series: list[dict[str, Any]] = []
             for side in sides:  # the best is marked once: of the validation, where there is one
                 y = [float(v) if isinstance(v, (int, float)) else math.nan for v in (pair[side] for pair in values)]
-                best = _best(path, epochs, y) if side == sides[-1] and len(y) > 1 else None
+                best = best_point(path, epochs, y) if side == sides[-1] and len(y) > 1 else None
                 series.append(curve(("train", "validation")[side], epochs, y, best))
-            percent = _is_share(path, values)
+            percent = is_share(path, values)
             found += [plot(path, "epoch", series, percent=percent)] if series else []
         return found
 
@@ -292,7 +285,7 @@ class Report(Callback):
         if not rows or not rows[0][1]:
             return []  # a matrix has a place of its own
         epochs, table_ = [epoch for epoch, _ in rows], np.asarray([value for _, value in rows], np.float64)
-        if table_.shape[1] > _CURVES:
+        if table_.shape[1] > CURVES:
             ordered = np.sort(table_, axis=1)  # NaN last
             known = np.maximum(np.isfinite(ordered).sum(axis=1), 1)
             places = {"least": 0 * known, "median": (known - 1) // 2, "greatest": known - 1}
@@ -322,66 +315,15 @@ def _facts(learner: AnyLearner) -> str:
     facts.insert(1, f"trained for <b>{clock(learner.seconds)}</b>")
     for name in dict.fromkeys(name for report in learner.history for name in flattened("", report.validation)):
         points = [(r.epoch, flattened("", r.validation).get(name)) for r in learner.history]
-        best = _best(name, [x for x, _ in points], [y for _, y in points])
+        best = best_point(name, [x for x, _ in points], [y for _, y in points])
         if best is not None and not name.rpartition("/")[2].isdecimal() and len(facts) < 8:
             shown = name.removeprefix("/")
             facts.insert(-1, f"best validation {escape(shown)} <b>{amount(shown, best[1])}</b> in epoch {best[0]:g}")
     return f"<p class=facts>{' · '.join(f'<span>{fact}</span>' for fact in facts)}</p>"
 
 
-def _epochs(history: Sequence[EpochReport]) -> str:
-    """The table of epochs, the newest first; of many all the best, the last and some between."""
-    if not history:
-        return ""
-    flat = {report.epoch: report.flat() for report in history}
-    found = dict.fromkeys(name for values in flat.values() for name in values if _is_shown(name))
-    names = sorted(found, key=_rank)
-    best: dict[str, int] = {}
-    for name in names:
-        if name.startswith(("train/", "validation/")):
-            point = _best(name, list(flat), [values.get(name) for values in flat.values()])
-            best |= {} if point is None else {name: int(point[0])}
-    every = -(-len(flat) // _ROWS)
-    kept = [e for i, e in enumerate(reversed(flat)) if i % every == 0 or i < 20 or e in best.values()]
-    rows = [
-        [Cell(number(flat[e][name]) if name in flat[e] else "–", "best" * (best.get(name) == e)) for name in names]
-        for e in kept
-    ]
-    note = f"<p class=soft>Every {every} epochs, the last 20, and the best ones.</p>" if every > 1 else ""
-    return note + table(list(names), rows)
-
-
-def _is_shown(name: str) -> bool:
-    """Is a value a column of the table? The entries of a matrix, and those of many classes, are not."""
-    parts = name.split("/")
-    return not (parts[-1].isdecimal() and (parts[-2:-1] == [] or parts[-2].isdecimal() or int(parts[-1]) >= _CURVES))
-
-
-def _rank(name: str) -> tuple[bool, int]:
-    """The place of a column: values of single classes are the last."""
-    order = ("epoch", "step", "validation", "train", "lr", "seconds")
-    part, _, rest = name.partition("/")
-    return rest.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
-
-
 def _events(events: Sequence[tuple[int, str]]) -> list[list[str]]:
     return [[f"{step:,}", str(text)] for step, text in reversed(events[-200:])]
-
-
-def _is_share(name: str, values: Sequence[Sequence[Any]]) -> bool:
-    """Are the values shown in percent?"""
-    some = [value for row in values for value in row if isinstance(value, (int, float))]
-    return name.endswith("accuracy") and max(some, default=0.0) <= 1.0
-
-
-def _best(name: str, x: Sequence[float], y: Sequence[float | None]) -> tuple[float, float] | None:
-    if better(name) is None:
-        return None
-    best: tuple[float, float] | None = None
-    for place, value in zip(x, y, strict=True):
-        if value is not None and math.isfinite(value) and is_better(name, value, None if best is None else best[1]):
-            best = place, value
-    return best
 
 
 def _paths(name: str, value: Any) -> list[str]:

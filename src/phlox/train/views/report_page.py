@@ -6,31 +6,19 @@ import base64
 import json
 import math
 import re
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib import resources
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from phlox.errors import DataError
+from phlox.host.html import Cell, escape, table
+from phlox.host.png import png
+from phlox.host.svg import POINTS, decimated
 from phlox.train.views.text import better
 
-POINTS = 2000
-"""About so many points of a curve are drawn."""
 _LARGEST_MATRIX = 40
 """Of more classes a list of what is mistaken for what is shown, and no matrix."""
-_LARGEST_IMAGE = 160
-"""Larger images are shown with fewer pixels."""
-
-
-class Cell(NamedTuple):
-    """A cell of a table with a class of its own."""
-
-    text: str
-    kind: str
 
 
 def page(parts: Mapping[str, str]) -> str:
@@ -53,66 +41,7 @@ def section(title: str, content: str, *, folded: bool = False) -> str:
     return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, wrap: bool = False) -> str:
-    """A table; cells that look like numbers are aligned to the right. `wrap` breaks long texts."""
-    if not rows:
-        return ""
-    numbers = {place for place in range(len(heads)) if all(_is_number(row[place]) for row in rows if place < len(row))}
-    head = "".join(f"<th{' class=n' * (i in numbers)}>{escape(name)}</th>" for i, name in enumerate(heads))
-    body: list[str] = []
-    for row in rows:
-        cells: list[str] = []
-        for place, cell in enumerate(row):
-            kinds = [*["n"] * (place in numbers), *([cell.kind] if isinstance(cell, Cell) and cell.kind else [])]
-            text = cell.text if isinstance(cell, Cell) else cell
-            attribute = ' class="' + " ".join(kinds) + '"' if kinds else ""
-            cells.append(f"<td{attribute}>{escape(text)}</td>")
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    top = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    lines = "\n".join(body)
-    return f'<div class="scroll{" wrap" * wrap}"><table>{top}<tbody>\n{lines}\n</tbody></table></div>'
-
-
-def _is_number(cell: str | Cell) -> bool:
-    text = cell.text if isinstance(cell, Cell) else cell
-    return re.fullmatch(r"[-+]?[\d,]*\.?\d*(e[-+]?\d+)?%?|nan|-?inf|–", text) is not None
-
-
-def number(value: float) -> str:
-    """A number with six digits.
-
-    >>> number(0.123456789), number(12), number(float("nan")), number(1234567)
-    ('0.123457', '12', 'nan', '1,234,567')
-    """
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-
 # --- curves
-
-
-def decimated(x: Sequence[float], y: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
-    """A curve of about so many points: of each bin along its course the least and the greatest, and both ends.
-
-    Values that are not finite are gaps; a bin of them alone keeps one.
-
-    >>> decimated([0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 1, 1, 2, -5, 1, 0], points=4)
-    ([0, 1, 4, 5, 7], [0, 9, 2, -5, 0])
-    """
-    count = len(y)
-    if count <= points:
-        return list(x), list(y)
-    values = np.asarray(y, np.float64)
-    kept = {0, count - 1}
-    edges = np.linspace(0, count, max(points // 2, 1) + 1).astype(int)
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        finite = np.flatnonzero(np.isfinite(values[low:high]))
-        if len(finite):
-            part = values[low:high][finite]
-            kept |= {low + int(finite[part.argmin()]), low + int(finite[part.argmax()])}
-        else:
-            kept.add(low)
-    places = sorted(kept)
-    return [x[i] for i in places], [y[i] for i in places]
 
 
 def curve(
@@ -204,43 +133,6 @@ def samples(some: Sequence[Sample], names: Sequence[str]) -> str:
 def _label(value: Any, names: Sequence[str]) -> str:
     number = int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else -1
     return names[number] if 0 <= number < len(names) else str(value)
-
-
-def png(image: Any) -> bytes:
-    """An image as a PNG: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels.
-
-    Integers are 0 to 255; floats 0 to 1, or, where they are outside, stretched from their least to their greatest.
-
-    Raises `DataError` for another shape.
-    """
-    pixels = np.asarray(image)
-    shape = pixels.shape
-    if pixels.ndim == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
-        pixels = np.moveaxis(pixels, 0, 2)
-    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
-        raise DataError(f"an image of shape {shape} cannot be shown; give [H, W], [H, W, C] or [C, H, W], C = 1, 3, 4")
-    stride = -(-max(pixels.shape[:2]) // _LARGEST_IMAGE)
-    pixels = pixels[::stride, ::stride]
-    if pixels.dtype == np.bool_:
-        pixels = pixels * np.uint8(255)
-    elif not np.issubdtype(pixels.dtype, np.integer):
-        values = np.nan_to_num(pixels.astype(np.float64))
-        low, high = values.min(), values.max()
-        if low < 0.0 or high > 1.0:
-            values = (values - low) / max(high - low, 1e-300)
-        pixels = np.rint(255.0 * values)
-    rows = np.clip(pixels, 0, 255).astype(np.uint8)
-    height, width, channels = rows.shape
-    lines = b"".join(b"\0" + row.tobytes() for row in rows)
-    colour = {1: 0, 3: 2, 4: 6}[channels]
-    head = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    chunks = (b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 # --- the model

@@ -104,9 +104,14 @@ class ExecutableReport:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        from phlox.transform.compile.html import html_of_report
+
+        return html_of_report(self)
+
 
 def _lines(report: ExecutableReport) -> Iterator[str]:
-    from phlox.transform.summary.text import amount, size
+    from phlox.host.units import amount, size
 
     def known(number: int | None, text: Callable[[int], str]) -> str:
         return "unknown" if number is None else text(number)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Float
+from phlox.host.units import amount, size
 from phlox.transform.eval_shape import TensorSpec
 from phlox.transform.tree import parts_of
 
@@ -20,26 +21,6 @@ TITLES = {
 }  # fmt: skip
 LEFT = frozenset({"path", "class", "output", "trained"})
 """Columns of words, which are set flush left."""
-
-
-def amount(number: int) -> str:
-    """A number of operations in at most four digits: 12.6 M."""
-    value, unit = float(number), ""
-    for bigger in ("k", "M", "G", "T", "P", "E"):
-        if value < 999.95:
-            break
-        value, unit = value / 1000.0, bigger
-    return f"{value:.1f} {unit}" if unit else str(number)
-
-
-def size(number: int) -> str:
-    """A number of bytes: 9.4 KiB."""
-    value, unit = float(number), "B"
-    for bigger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if value < 1023.95:
-            break
-        value, unit = value / 1024.0, bigger
-    return f"{value:.1f} {unit}" if unit != "B" else f"{number} B"
 
 
 def output(value: Any) -> str:

@@ -1,0 +1,61 @@
+"""`to_html`: what a notebook shows of a value, as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.host.html import MOST_ROWS, escape, fold, fragment, page, paragraph, short
+from phlox.metrics.html import body as body_of_results
+
+
+def to_html(value: Any, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> str:
+    """What a notebook shows of a value, as one HTML file for light and dark screens; returns its text.
+
+    Args:
+        value: anything that has `_repr_html_`: tensors, modules, optimizers, records, reports, histories; results of
+            metrics; other values by their `repr`. Of dicts, lists and tuples each part is shown.
+        path: the file, if there is to be one. It needs nothing else, and no network.
+        title: of the page; the class of the value unless given.
+
+    >>> import phlox as px
+    >>> text = px.debug.to_html({"weights": px.ones((2, 3)), "loss": 0.5}, title="after one epoch")
+    >>> "after one epoch" in text, "Float f32" in text
+    (True, True)
+    """
+    found = page(title or type(value).__name__, _body(value, 0))
+    if path is not None:
+        Path(path).write_text(found, encoding="utf-8")
+    return found
+
+
+def _body(value: Any, depth: int) -> str:
+    cls = cast("Any", type(value))
+    make = getattr(cls, "_repr_html_", None)
+    if make is not None:
+        return str(make(value))
+    if isinstance(value, Mapping) and value and all(map(_is_result, cast("Mapping[Any, Any]", value).values())):
+        return fragment(body_of_results({str(k): v for k, v in cast("Mapping[Any, Any]", value).items()}))
+    if isinstance(value, Mapping) and depth < 8:
+        return _parts([(str(k), v) for k, v in cast("Mapping[Any, Any]", value).items()], depth)
+    if isinstance(value, (list, tuple)) and depth < 8:
+        return _parts([(str(n), v) for n, v in enumerate(cast("list[Any]", value))], depth)
+    return f"<pre>{escape(_text(value))}</pre>"
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) or (isinstance(value, np.ndarray) and value.ndim in (1, 2))
+
+
+def _parts(parts: list[tuple[str, Any]], depth: int) -> str:
+    more = len(parts) - MOST_ROWS
+    shown = [fold(f"<b>{escape(name)}</b>", _body(value, depth + 1), is_open=True) for name, value in parts[:MOST_ROWS]]
+    return "".join(shown) + (paragraph(f"and {more:,} more") if more > 0 else "")
+
+
+def _text(value: Any) -> str:
+    return short(value, 2000) if not isinstance(value, np.ndarray) else repr(cast("Any", value))

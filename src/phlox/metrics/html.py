@@ -1,0 +1,76 @@
+"""Values of metrics in notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.host.html import MOST_ROWS, Cell, counted, facts, header, paragraph, representation, short, table
+
+_LARGEST = 24
+"""A matrix of more rows or columns is not shown as one."""
+
+
+def html_of_results(results: Mapping[str, Any]) -> str:
+    """The representation of values by name: numbers, one value for each class, matrices."""
+    return representation(results, body)
+
+
+def body(results: Mapping[str, Any]) -> str:
+    """Numbers in one table, and below it what has a value for each class."""
+    flat = list(_flat(results, ""))
+    numbers: list[tuple[str, str | Cell]] = []
+    parts: list[str] = []
+    for name, given in flat[:MOST_ROWS]:
+        value: Any = cast("Any", given).item() if isinstance(given, np.generic) else given
+        array = _as_array(value)
+        if array is not None and array.dtype.kind in "biuf" and array.ndim in (1, 2) and array.size:
+            parts.append(f"<div><div>{header(name)}</div>{_array(array)}</div>")
+        elif isinstance(value, (int, float)):
+            numbers.append((name, Cell(_number(value), kind="" if math.isfinite(value) else "bad")))
+        else:
+            numbers.append((name, short(value)))
+    more = paragraph(f"and {len(flat) - MOST_ROWS:,} more") if len(flat) > MOST_ROWS else ""
+    return f"<div>{header('Results', counted(len(flat), 'value'))}</div>{facts(numbers)}{''.join(parts)}{more}"
+
+
+def _flat(results: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in results.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            found += _flat(cast("Mapping[str, Any]", value), f"{path}/")
+        else:
+            found.append((path, value))
+    return found
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Values of classes, in a list or an array."""
+    try:
+        return np.asarray(cast("Any", value)) if isinstance(value, (list, tuple, np.ndarray)) else None
+    except ValueError:  # of rows of several lengths
+        return None
+
+
+def _array(array: np.ndarray[Any, Any]) -> str:
+    """A row of values, or a matrix whose cells are shaded by their share of their row."""
+    rows = np.atleast_2d(array)
+    if max(rows.shape) > _LARGEST:
+        return paragraph(f"shape {array.shape}, {_number(array.min())} to {_number(array.max())}")
+    sizes = np.where(np.isfinite(rows), np.abs(rows.astype(np.float64)), 0.0)
+    shares = sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1e-300) if array.ndim == 2 else np.zeros(rows.shape)
+    heads = [*[""] * (array.ndim == 2), *map(str, range(rows.shape[1]))]
+    cells: list[list[str | Cell]] = []
+    for number in range(len(rows)):
+        row: list[str | Cell] = [Cell(str(number), kind="soft")] * (array.ndim == 2)
+        places = range(rows.shape[1])
+        cells.append([*row, *(Cell(_number(rows[number, n]), shade=float(shares[number, n])) for n in places)])
+    return table(heads, cells, left=0)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, (int, np.integer)) else f"{float(value):.5g}"

@@ -1,0 +1,259 @@
+"""Tensors in notebooks: what is known of them, their values in a table cut in the middle, statistics, a picture.
+
+At most a few megabytes are read of a tensor, however large it is; nothing is read of one whose values are not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phlox.backend import Bool, Float
+from phlox.backend.contract.backend import engine_of
+from phlox.host.html import Cell, escape, facts, header, paragraph, representation, table
+from phlox.host.png import heat_map, image, png
+from phlox.host.units import size as bytes_text
+from phlox.tensor.tensor import DONATED, Gradients, Tensor, element_of, state_of
+
+READ = 1 << 22
+"""Tensors of more elements are not read whole: the table has their corners, and statistics are of a sample."""
+_SAMPLE = 1 << 16
+_WHOLE, _EDGE = 8, 4
+"""Of an axis that is longer than the first the table has so many indices at each end."""
+_PICTURE = 8
+"""A picture has at least so many rows and columns."""
+_MEASURED = 8
+"""Statistics are shown of more elements than this."""
+
+AnyTensor = Tensor[Any, Any, Any]
+Host = np.ndarray[Any, Any]
+
+
+def html_of_tensor(tensor: AnyTensor) -> str:
+    """The representation of a tensor."""
+    return representation(tensor, body)
+
+
+def html_of_gradients(gradients: Gradients) -> str:
+    """The representation of the gradients of a backward pass."""
+    return representation(gradients, _body_of_gradients)
+
+
+def _body_of_gradients(gradients: Gradients) -> str:
+    backend = gradients.backend.inner
+    rows: list[Sequence[str]] = []
+    for found in gradients.found.values():
+        tensor = Tensor.from_primitive(found, backend, Float)  # pyright: ignore[reportArgumentType]
+        rows.append([shape_text(tensor.shape), bytes_text(nbytes(tensor))])
+    head = header("Gradients", f"of {len(gradients)} leaves", repr(gradients.backend))
+    return f"<div>{head}</div>{table(['shape', 'bytes'], rows[:50])}"
+
+
+def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> str:
+    """The header of a tensor and what can be shown of its values."""
+    backend, primitive = tensor.backend, tensor.primitive
+    state = state_of(backend, primitive)
+    if state == DONATED:
+        return f"<div>{header(name, kind_text(tensor), badges=[*badges, (state, 'bad')])}</div>"
+    marks = [*badges]
+    if tensor.is_require_grad():
+        marks.append(("requires grad", ""))
+    if state:
+        marks.append((state.partition(";")[0], ""))
+    shape = shape_text(tensor.shape)
+    head = header(name, kind_text(tensor), shape, str(tensor.device), bytes_text(nbytes(tensor)), badges=marks)
+    return f"<div>{head}</div>{'' if state else values(tensor)}"
+
+
+def kind_text(tensor: AnyTensor) -> str:
+    """The kind, and the element type of what is not Bool: `Float f32`."""
+    kind = tensor.kind
+    return kind.__name__ if kind is Bool else f"{kind.__name__} {element_of(tensor.backend, kind)}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """The sizes: `(3, 4)`."""
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
+def nbytes(tensor: AnyTensor) -> int:
+    """The bytes of its elements."""
+    return math.prod(tensor.shape) * tensor.backend.host_dtype(tensor.kind).itemsize
+
+
+# --- reading
+
+
+class _Source:
+    """What is read of a tensor: all of it, once, or parts."""
+
+    def __init__(self, tensor: AnyTensor) -> None:
+        engine = engine_of(tensor.backend)
+        self.shape = tensor.shape
+        # Without tapes, so that slices are not noted on them.
+        self._plain = Tensor.from_primitive(tensor.backend.strip(tensor.primitive), engine, tensor.kind)
+        self.is_whole = math.prod(self.shape) <= READ
+        self._host = _wide(self._plain.numpy()) if self.is_whole else None
+        # A slice would be an operation of the program that is being traced.
+        self.is_readable = self.is_whole or not engine.is_tracing()
+
+    def read(self, *index: Any) -> Host:
+        """A part."""
+        if self._host is not None:
+            return self._host[index]
+        return _wide(self._plain[index].numpy())
+
+    def sample(self) -> Host:
+        """All elements or, of many, some that are evenly spread."""
+        if self._host is not None:
+            return self._host
+        strides = [1] * len(self.shape)
+        while math.prod(-(-n // s) for n, s in zip(self.shape, strides, strict=True)) > _SAMPLE:
+            longest = max(range(len(strides)), key=lambda axis: self.shape[axis] / strides[axis])
+            strides[longest] *= 2
+        return self.read(*(slice(0, n, s) for n, s in zip(self.shape, strides, strict=True)))
+
+
+def _wide(host: Host) -> Host:
+    """Half precision as f32, which NumPy computes with."""
+    return host.astype(np.float32) if host.dtype.kind not in "biu" and host.dtype.itemsize < 4 else host
+
+
+def values(tensor: AnyTensor) -> str:
+    """The table, the statistics and the picture of a tensor whose values are known."""
+    shape = tensor.shape
+    if 0 in shape:
+        return paragraph("no elements")
+    try:
+        source = _Source(tensor)
+        if not source.is_readable:
+            return paragraph("values are not read while a function is traced")
+        shown = _table(source)
+        measured = _statistics(source) if math.prod(shape) > _MEASURED else ""
+        drawn = _picture(source)
+    except Exception as error:  # of an engine in a state of its own
+        return paragraph(f"values cannot be read here: {error}")
+    return f'<div class="row"><div>{shown}</div>{measured}{drawn}</div>'
+
+
+# --- what is shown
+
+
+class _Places(NamedTuple):
+    """Which indices of an axis a table has; None is the gap in the middle."""
+
+    slices: list[slice]
+    labels: list[int | None]
+
+
+def _places(count: int) -> _Places:
+    if count <= _WHOLE:
+        return _Places([slice(0, count)], list(range(count)))
+    last = count - _EDGE
+    return _Places([slice(0, _EDGE), slice(last, count)], [*range(_EDGE), None, *range(last, count)])
+
+
+def _table(source: _Source) -> str:
+    shape = source.shape
+    if not shape:
+        return f"<code>{escape(_precise(source.read()[()]))}</code>"
+    lead = (0,) * (len(shape) - 2)
+    down, across = (_Places([slice(0, 1)], [0]) if len(shape) == 1 else _places(shape[-2])), _places(shape[-1])
+    rows: list[list[Cell]] = []
+    for part in down.slices:
+        rest = () if len(shape) == 1 else (part,)
+        blocks = [np.atleast_2d(source.read(*lead, *rest, one)) for one in across.slices]
+        for line in zip(*blocks, strict=True):
+            cells = [[_cell(value) for value in block] for block in line]
+            rows.append([*cells[0], *([Cell("…", kind="soft"), *cells[1]] if len(cells) > 1 else [])])
+    if None in down.labels:
+        rows.insert(_EDGE, [Cell("⋮", kind="soft")] * len(across.labels))
+    if len(shape) > 1:
+        names = ["⋮" if label is None else str(label) for label in down.labels]
+        rows = [[Cell(name, kind="soft"), *row] for name, row in zip(names, rows, strict=True)]
+    heads = [*[""] * (len(shape) > 1), *["…" if label is None else str(label) for label in across.labels]]
+    where = paragraph(f"[{', '.join(map(str, lead))}, :, :]") if lead else ""
+    return where + table(heads, rows, left=0)
+
+
+def _cell(value: Any) -> Cell:
+    text = text_of(value)
+    return Cell(text, kind="bad" if text in ("nan", "inf", "-inf") else "")
+
+
+def text_of(value: Any) -> str:
+    """An element in four digits."""
+    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _precise(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def _statistics(source: _Source) -> str:
+    found = source.sample()
+    total = math.prod(source.shape)
+    note = "" if source.is_whole else f"of a sample of {found.size:,} of {total:,} elements"
+    if found.dtype == np.bool_:
+        return f"<div>{facts([('true', f'{np.count_nonzero(found) / found.size:.1%}')])}{paragraph(note)}</div>"
+    pairs = [(name, Cell(text, kind="bad" if name in ("NaN", "infinite") else "")) for name, text in summary_of(found)]
+    return f"<div>{facts(pairs)}{paragraph(note)}</div>"
+
+
+def summary_of(found: Host) -> list[tuple[str, str]]:
+    """Minimum, maximum, mean and standard deviation of the finite elements; how many are zero, NaN or infinite."""
+    finite = found[np.isfinite(found)] if found.dtype.kind == "f" else found
+    rows: list[tuple[str, str]] = []
+    if finite.size:
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, spread = finite.mean(dtype=np.float64), finite.std(dtype=np.float64)
+        rows += [("min", _precise(finite.min())), ("max", _precise(finite.max()))]
+        rows += [("mean", _precise(mean)), ("std", _precise(spread))]
+        zeros = int(finite.size - np.count_nonzero(finite))
+        rows += [("zeros", f"{zeros / found.size:.1%}")] if zeros else []
+    nan = int(np.count_nonzero(np.isnan(found))) if found.dtype.kind == "f" else 0
+    infinite = found.size - finite.size - nan
+    rows += [("NaN", f"{nan:,} of {found.size:,}")] if nan else []
+    rows += [("infinite", f"{infinite:,} of {found.size:,}")] if infinite else []
+    return rows
+
+
+def _picture(source: _Source) -> str:
+    shape = source.shape
+    if len(shape) < 2 or min(shape[-2:]) < _PICTURE:
+        return _image(source)
+    lead = (0,) * (len(shape) - 2)
+    steps = [-(-size // 64) for size in shape[-2:]]
+    matrix = source.read(*lead, *(slice(0, n, s) for n, s in zip(shape[-2:], steps, strict=True)))
+    if len(shape) == 3 and (found := _image(source)):
+        return found
+    every = "" if steps == [1, 1] else f", every {steps[0]} × {steps[1]}"
+    where = f"[{', '.join(map(str, lead))}, :, :]" if lead else "values"
+    height, width = _screen(*matrix.shape)
+    shown = image(heat_map(matrix), width, height, "a heat map of the values")
+    return f"<figure>{shown}<figcaption>{where}{every}; blue above zero, orange below</figcaption></figure>"
+
+
+def _image(source: _Source) -> str:
+    """Of [H, W, C] or [C, H, W] with three or four channels, whose values are those of pixels, the image."""
+    shape = source.shape
+    if len(shape) != 3 or not source.is_whole:
+        return ""
+    sides = shape[:2] if shape[2] in (3, 4) else shape[1:] if shape[0] in (3, 4) else ()
+    if len(sides) != 2 or min(sides) < _PICTURE:
+        return ""
+    found = source.read()
+    if found.dtype == np.bool_ or not (found.min() >= 0 and found.max() <= (1.0 if found.dtype.kind == "f" else 255)):
+        return ""
+    height, width = _screen(*sides)
+    shown = image(png(found), width, height, "the tensor as an image")
+    return f"<figure>{shown}<figcaption>as an image</figcaption></figure>"
+
+
+def _screen(rows: int, columns: int) -> tuple[int, int]:
+    """The height and the width of a picture on the screen."""
+    scale = 144 / max(rows, columns)
+    return max(round(rows * scale), 12), max(round(columns * scale), 12)

@@ -1,0 +1,177 @@
+"""The pictures of the pages under docs/, made by code.
+
+    python tools/pictures.py                 writes all of docs/pictures/
+    python tools/pictures.py notebook-model  writes the pictures of these names
+    python tools/pictures.py --list          says what there is
+
+To add a picture, write a function and give it a row in `PICTURES`. It returns a `Screen`: HTML that is photographed,
+light and dark side by side, so that the picture stands on pages of both kinds; or a `Drawing`: the text of an SVG,
+which is written as it is. What it shows must be the same in every run: set the seeds.
+
+A `Screen` needs Chromium on the PATH, and Pillow. A picture takes at most 60 kB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import phlox as px
+from phlox import metrics, nn, optim
+from phlox.data import Loader, load_digits, split_rows
+from phlox.host.units import duration
+from phlox.train import Learner
+
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+LARGEST = 60_000
+"""Bytes of a picture."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_BACK = {"light": (255, 255, 255), "dark": (18, 20, 23)}
+_INK = {"light": "#1f2328", "dark": "#e4e7eb"}
+_COLORS = 64
+"""Of a picture: text and areas of one color need no more."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """HTML that is photographed in both colors; its height is that of its content."""
+
+    html: str
+    """Fragments, such as `_repr_html_` returns."""
+    width: int
+    """In pixels, of each half."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An SVG."""
+
+    svg: str
+
+
+def trained() -> Learner[Any]:
+    """A small classifier of digits after a few epochs."""
+    digits = load_digits()
+    rows = ((digits.images / 16.0).astype(np.float32).reshape(-1, 64), digits.labels)
+    train, test = split_rows(rows, 0.8, 0.2, labels=digits.labels)
+    px.random.seed(0)
+    model = nn.Sequential([nn.Linear(64, 32), nn.Gelu(), nn.Dropout(0.3), nn.Linear(32, 10)])
+    learner = Learner(
+        model, optim.AdamWConfig(), 0.003, nn.cross_entropy_loss, metrics={"accuracy": metrics.Accuracy(num_classes=10)}
+    )
+    learner.fit(
+        Loader(train, batch_size=64, shuffle=True, seed=0), epochs=15, validation=Loader(test, batch_size=256),
+        progress=False,
+    )  # fmt: skip
+    return learner
+
+
+def notebook_model() -> Screen:
+    """A module, and one of its parameters."""
+    px.random.seed(0)
+    model = nn.Sequential(body=nn.Linear(64, 16), activation=nn.Gelu(), norm=nn.BatchNorm(16), head=nn.Linear(16, 10))
+    frozen = model.init(0, "numpy").freeze("layers.body.**")
+    return Screen(f"{frozen._repr_html_()}<br>{frozen.layers['head'].weight._repr_html_()}", 560)
+
+
+def notebook_history() -> Screen:
+    """The history of a training; the times, which differ from run to run, are not in the picture."""
+    history = trained().history
+    text = history._repr_html_().replace("<details open>", "<details>")
+    seconds = duration(sum(report.seconds for report in history))
+    return Screen(text.replace(f'<span class="soft">· {seconds}</span>', ""), 700)
+
+
+PICTURES: dict[str, Callable[[], Screen | Drawing]] = {
+    "notebook-model": notebook_model,
+    "notebook-history": notebook_history,
+}
+"""By the name of the file, without its ending."""
+
+
+# --- from HTML to PNG
+
+
+def photographed(screen: Screen) -> Any:
+    """Both halves, one beside the other, cut to their content."""
+    from PIL import Image
+
+    halves = [_half(screen, theme) for theme in ("light", "dark")]
+    height = max(half.height for half in halves)
+    whole = Image.new("RGB", (2 * screen.width, height))
+    for number, (half, theme) in enumerate(zip(halves, ("light", "dark"), strict=True)):
+        whole.paste(_BACK[theme], (number * screen.width, 0, (number + 1) * screen.width, height))
+        whole.paste(half, (number * screen.width, 0))
+    return whole.quantize(_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+
+
+def _half(screen: Screen, theme: str) -> Any:
+    from PIL import Image, ImageChops
+
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        raise SystemExit(f"there is no browser on the PATH: one of {', '.join(BROWSERS)}")
+    back = _BACK[theme]
+    page = (
+        f'<!doctype html><html data-theme="{theme}"><head><meta charset="utf-8"><style>body {{ margin: 14px; '
+        f"background: rgb{back}; color: {_INK[theme]}; }}</style></head><body>{screen.html}</body></html>"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "page.html", Path(folder) / "page.png"
+        source.write_text(page, encoding="utf-8")
+        command = [
+            program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--screenshot={target}",
+            f"--window-size={screen.width},3000", f"--user-data-dir={folder}/profile", source.as_uri(),
+        ]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        with Image.open(target) as read:
+            shown = read.convert("RGB")
+    box = ImageChops.difference(shown, Image.new("RGB", shown.size, back)).getbbox()
+    return shown.crop((0, 0, screen.width, min((box[3] if box else 0) + 14, shown.height)))
+
+
+def write(name: str, folder: Path) -> Path:
+    """Make a picture, and return its path."""
+    found = PICTURES[name]()
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(found, Drawing):
+        path = folder / f"{name}.svg"
+        path.write_text(found.svg, encoding="utf-8")
+    else:
+        path = folder / f"{name}.png"
+        photographed(found).save(path, optimize=True)
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise SystemExit(f"{path} takes {size:,} bytes, more than {LARGEST:,}: show less, or make it narrower")
+    return path
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the pictures to make; all unless given")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write them")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in PICTURES]:
+        parser.error(f"there is no picture {unknown[0]!r}; there are {', '.join(PICTURES)}")
+    for name in options.names or PICTURES:
+        if options.list:
+            line = (PICTURES[name].__doc__ or "").partition("\n")[0]
+            sys.stdout.write(f"{name}: {line}\n")
+        else:
+            path = write(name, options.folder)
+            sys.stdout.write(f"wrote {path}: {path.stat().st_size:,} bytes\n")
+
+
+if __name__ == "__main__":
+    main()
