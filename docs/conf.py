@@ -54,20 +54,20 @@ html_theme = "furo"
 html_title = f"Phlox {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-pygments_style = "friendly"
-pygments_dark_style = "github-dark"
+pygments_style = "a11y-light"  # these two have a contrast of 4.5 or more everywhere
+pygments_dark_style = "github-dark-colorblind"
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx: the pages of the reference are written before the others are read."""
     reference.write(ROOT / "docs" / "reference")
     app.connect("autodoc-process-signature", signature)
-    app.connect("autodoc-skip-member", skip)
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
 
 
@@ -77,12 +77,6 @@ def escape(app: Any, what: str, name: str, value: object, options: object, lines
     if what in ("attribute", "data") and isinstance(doc, str) and lines[:1] == inspect.cleandoc(doc).splitlines()[:1]:
         lines.clear()
     lines[:] = reference.escaped(lines)
-
-
-def skip(app: Any, what: str, name: str, value: object, skipped: bool, options: object) -> bool | None:
-    """Functions of other libraries, which classes have under a name of theirs, are left out."""
-    home = getattr(value, "__module__", None)
-    return True if callable(value) and isinstance(home, str) and not home.startswith("phlox") else None
 
 
 def signature(

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from phlox.backend import Backend
+
 PACKAGES = {
     "phlox": "tensors, functions of tensors, modules and transformations",
     "phlox.nn": "layers, losses and initializers",
@@ -198,7 +200,8 @@ def described(names: list[Name], package: str) -> Iterator[str]:
             continue
         yield f".. {name.directive}:: {name.path}"
         if name.directive == "autoclass":
-            yield "   :members:"
+            # An engine's operations are those of the contract, `Backend`.
+            yield from () if Backend in name.value.__mro__[1:] else ("   :members:",)
             yield "   :show-inheritance:"
         yield ""
 
