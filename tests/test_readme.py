@@ -1,5 +1,8 @@
 """The Python of the README, and of the pages under docs/, runs as it stands there, top to bottom, in one namespace.
 
+A block whose first line is a comment with the name of a file, `# digits_model.py`, is written there too: other blocks
+of the page may import it.
+
 Serves: README.md, docs/
 """
 
@@ -14,16 +17,20 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python" in path.read_text()
+    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if "```python" in path.read_text()
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = ModuleType("page")  # classes that are defined in it look their module up by name
     monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.syspath_prepend(tmp_path)
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        if named := re.match(r"# (\w+)\.py\n", block):
+            Path(f"{named[1]}.py").write_text(block, encoding="utf-8")
+            sys.modules.pop(named[1], None)  # of another page
         exec(compile(block, str(page), "exec"), module.__dict__)
 
 

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from phlox import nn
+from phlox import nn, optim
 from phlox.cli import main
+from phlox.data import Loader
 from phlox.errors import ConfigError, DeviceError, PhloxError, RecordError, RunError
 from phlox.models import DigitsConfig, DigitsRun
 from phlox.record import SafetensorsRecorder
+from phlox.train import Learner
 from tests.cli.support import SMALL, run
 
 Spoil = Callable[[Path], object]
@@ -90,6 +92,18 @@ def test_no_run_folder(own_run: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert main(["verify", str(own_run.parent / path)]) == 2
         _, err = capsys.readouterr()
         assert err.count("\n") == 1 and part in err, err
+
+
+def test_the_run_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.zeros((4, 2), np.float32)
+    learner = Learner(nn.Linear(2, 1).init(seed=0), optim.SgdConfig(), 0.1, nn.mse_loss)
+    learner.fit(Loader((rows, rows[:, :1]), 2), epochs=1, folder=tmp_path / "run", progress=False)
+    for command in ("verify", "export"):
+        assert main([command, str(tmp_path / "run"), *(["out.onnx"] if command == "export" else [])]) == 2
+        _, err = capsys.readouterr()
+        assert err.count("\n") == 1 and "not a run of `phlox demo`" in err and "phlox export FILE.py:NAME" in err
+    assert main(["inspect", str(tmp_path / "run")]) == 2
+    assert f"its records are in {tmp_path / 'run' / 'checkpoints'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "came"), [("a.npz", "(2, 28, 28)"), ("a.csv", "784 values"), ("a.png", "28x28")])

@@ -21,6 +21,11 @@ from phlox import nn
 
 def net(): return nn.Sequential([nn.Linear(4, 3), nn.Tanh()])
 
+class NetConfig(px.Config):
+    d_hidden: int = 3
+
+    def init(self, device=None): return nn.Sequential([nn.Linear(4, self.d_hidden, device=device), nn.Tanh()])
+
 number = 3
 """
 
@@ -48,14 +53,15 @@ def test_a_run_knows_its_images(small_run: Path, tmp_path: Path, capsys: pytest.
     assert found["largest_difference"] < 1e-6 and found["files"] == [str(tmp_path / "out.onnx")]
 
 
-def test_a_model_that_a_file_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["net", "NetConfig"])
+def test_a_model_that_a_file_makes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nets.py").write_text(MODEL)
     layer: Any = px.nn.Linear(4, 3).init(seed=5)
     record = {"layers.0.weight": layer.weight.val().numpy(), "layers.0.bias": layer.bias.val().numpy()}
     np.savez(tmp_path / "weights.npz", **record)
     out = tmp_path / "out.onnx"
     given = ["--input", "x:float:n,4", "--record", str(tmp_path / "weights.npz"), "--sizes", "n=2,3"]
-    assert main(["export", f"{tmp_path / 'nets.py'}:net", str(out), *given]) == 0
+    assert main(["export", f"{tmp_path / 'nets.py'}:{name}", str(out), *given]) == 0
     assert "n=2" in capsys.readouterr().out
     x = np.ones((2, 4), np.float32)
     np.testing.assert_allclose(predictions(out, x), layer(px.tensor(x)).tanh().numpy(), rtol=1e-5)

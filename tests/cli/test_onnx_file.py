@@ -117,3 +117,9 @@ def test_inspect_of_unknown_operators(folder: Path, capsys: pytest.CaptureFixtur
     onnx.save(proto, "odd.onnx")
     out = printed(capsys, "inspect", "odd.onnx")
     assert "Odd 1 (unknown)" in out and "\x1b" not in out
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "none.onnx"
+    assert main(["predict", str(missing), str(tmp_path / "x.npz")]) == 2
+    assert capsys.readouterr().err == f"phlox: {missing}: there is no such file; check the path\n"

@@ -181,6 +181,52 @@ def test_layers_under_other_names_and_a_loss() -> None:
         px.debug.compare(small(), [X], ["numpy", Other()])
 
 
+class Output(dict[str, Any]):
+    """As the `ModelOutput` of transformers, which is a dict that cannot be updated."""
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return tuple(self.values())
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("You cannot use `update` on it.")
+
+
+def test_a_model_of_transformers_gives_its_logits() -> None:
+    class Wrapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = TheirNet()
+
+        def forward(self, x: torch.Tensor) -> Output:
+            return Output(loss=torch.zeros(()), logits=self.net(x))
+
+    theirs = Wrapped().eval()
+    model = net()
+    px.interop.pytorch.load_state_dict(model, theirs.net.state_dict())
+    report = px.debug.compare(model, [IMAGES], [NumPy(), theirs], weights="own", tolerance=1e-4)
+    assert report.ok, str(report)
+    assert {row.path for row in report.rows if row.kind == "value"} == {""}
+
+
+def test_the_gradient_of_a_linear_layer_as_gpt_2_has_it() -> None:
+    class Conv1D(torch.nn.Module):
+        def __init__(self, weight: np.ndarray, bias: np.ndarray) -> None:
+            super().__init__()
+            self.nf = weight.shape[1]
+            self.weight = torch.nn.Parameter(torch.from_numpy(weight.copy()))
+            self.bias = torch.nn.Parameter(torch.from_numpy(bias.copy()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight + self.bias
+
+    model = nn.Sequential([nn.Linear(8, 4)]).init(seed=0).valid()
+    weight, bias = (param.val().numpy() for param in model.params())
+    theirs = torch.nn.Sequential(Conv1D(weight, bias))
+    report = px.debug.compare(model, [X], [NumPy(), theirs], weights="own", tolerance=1e-5)
+    assert report.ok, str(report)
+    assert {row.path for row in report.rows if row.kind == "parameter"} == {"layers.0.weight", "layers.0.bias"}
+
+
 def onnx_file(path: Path, *, scale: float = 1.0) -> Path:
     """The small model as an ONNX file; `scale` spoils one node."""
     onnx = pytest.importorskip("onnx")

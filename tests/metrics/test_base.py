@@ -63,6 +63,12 @@ def test_merging_what_does_not_fit() -> None:
         three.merge(three.measure([0, 1], [0, 2]), metrics.Mean().measure(1.0))
 
 
+def test_a_metric_keeps_no_state() -> None:
+    metric: Any = metrics.ConfusionMatrix(num_classes=3)
+    with pytest.raises(KindError, match=r"ConfusionMatrix.update takes a state first, and got list; .*metric.init\(\)"):
+        metric.update([0, 1], [0, 2])
+
+
 def test_a_state_lives_where_the_first_batch_did() -> None:
     mean = metrics.Mean()
     device = Autodiff(Torch(float="bf16")).device()

@@ -109,14 +109,16 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _of_python(text: str, record: str | None, device: Any) -> Any:
-    """The model that a file makes: a module, or what gives one when it is called, of `device=` if it takes that."""
+    """The model that a file makes: a module, a config, or what gives one of them when it is called."""
     from phlox.backend import default_device
+    from phlox.config import Config
     from phlox.module import Module
 
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
         raise RunError(
-            f"{text}: there is no such folder; give that of a run, or FILE.py:NAME for a model that a file makes"
+            f"{text}: there is no such folder; give that of a run, or FILE.py:NAME for a model, or a config of one, "
+            "that a file makes"
         )
     if not Path(file).is_file():
         raise RunError(f"{file}: there is no such file")
@@ -125,7 +127,9 @@ def _of_python(text: str, record: str | None, device: Any) -> Any:
         if name not in there:
             raise ExportError(f"{file} defines no {name}")
         made = there[name]
-        model = made if isinstance(made, Module) else made() if callable(made) else made
+        model = made() if callable(made) and not isinstance(made, Module) else made
+        if isinstance(model, Config) and callable(init := getattr(model, "init", None)):
+            model = init()
     if not isinstance(model, Module):
         raise ExportError(f"{text} is no module, and gives none when it is called, but {type(model).__name__}")
     model = model.to_device(device)

@@ -63,9 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DIFFERENT
     except (PhloxError, OSError) as error:
-        print(f"phlox: {printable(_for_the_command_line(str(error)), keep=chr(10))}", file=sys.stderr)
+        print(f"phlox: {printable(_for_the_command_line(_sentence(error)), keep=chr(10))}", file=sys.stderr)
         return MISUSED
     return status
+
+
+def _sentence(error: PhloxError | OSError) -> str:
+    """What an error says, without the number that an `OSError` begins with."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{error.filename}: there is no such file; check the path"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _for_the_command_line(sentence: str) -> str:

@@ -86,7 +86,16 @@ class Metric(Statistic):
         return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
-        """The state after a batch more; the one that was given stays as it is."""
+        """The state after a batch more; the one that was given stays as it is.
+
+        Raises `KindError` where no state comes first.
+        """
+        if not isinstance(cast("Any", state), Mapping):
+            raise KindError(
+                f"{type(self).__name__}.update takes a state first, and got {type(state).__name__}; a metric keeps "
+                "none itself: state = metric.init(), then state = metric.update(state, ...) for each batch, and "
+                "metric.compute(state); metric(...) is the value of one batch"
+            )
         return self.merge(state, self.measure(*args, weights=weights))
 
     def merge(self, first: State, second: State) -> State:

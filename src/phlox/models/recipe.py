@@ -17,7 +17,7 @@ from phlox import random
 from phlox.backend import DeviceLike, as_device
 from phlox.config import Config
 from phlox.data import Loader, RandomAffine, load_digits, split
-from phlox.errors import DataError, RecordError, RunError
+from phlox.errors import ConfigError, DataError, RecordError, RunError
 from phlox.metrics import Accuracy, ConfusionMatrix
 from phlox.models.digits import DigitsConfig, DigitsNet
 from phlox.module import no_initializers
@@ -242,6 +242,12 @@ def _check_there(folder: Path, name: str) -> Path:
     path = folder / name
     if path.is_file():
         return path
+    if (folder / "run.json").is_file() and not (folder / RECORD).exists() and not _is_of_demo(folder):
+        raise RunError(
+            f"{folder}: not a run of `phlox demo`, and only the program that trained it can make its model; save the "
+            "weights there, and `phlox export FILE.py:NAME OUT.onnx --record WEIGHTS --input ...` gives a file that "
+            "`phlox predict` takes"
+        )
     if folder.is_dir():
         raise RunError(
             f"{path}: is missing, so {folder} is not a complete run; give a folder that `phlox demo` has written"
@@ -252,3 +258,11 @@ def _check_there(folder: Path, name: str) -> Path:
     close = get_close_matches(folder.name, siblings, 1)
     hint = f"; did you mean {folder.parent / close[0]}?" if close else "; create one with: phlox demo --out RUN_DIR"
     raise RunError(f"{folder}: there is no such folder{hint}")
+
+
+def _is_of_demo(folder: Path) -> bool:
+    try:
+        DigitsRecipe.load(folder / CONFIG)
+    except (ConfigError, OSError):
+        return False
+    return True

@@ -472,6 +472,15 @@ def test_a_bert_made_without_a_pooler(transformers: Any, tmp_path: Path) -> None
 # --- saving
 
 
+def test_a_small_vocabulary_has_no_token_of_gpt_2(transformers: Any, tmp_path: Path) -> None:
+    config = GptConfig(vocabulary=50, context=8, n_layers=1, d_model=8, n_heads=2, tied=True)
+    huggingface.save(config.init("numpy").init(seed=0), tmp_path / "new")
+    found = transformers.AutoConfig.from_pretrained(tmp_path / "new")
+    assert found.bos_token_id is None and found.eos_token_id is None
+    huggingface.save(config.init("numpy").init(seed=0), tmp_path / "other", config={"eos_token_id": 7})
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "other").eos_token_id == 7
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_saved_by_us_and_loaded_by_them(
     case: str, made: Callable[[str], Theirs], transformers: Any, tmp_path: Path

@@ -68,6 +68,25 @@ class Saves(Callback):
             raise KeyboardInterrupt
 
 
+def test_a_training_that_was_stopped_early_is_over(tmp_path: Path) -> None:
+    def fit(patience: int) -> tuple[Learner[Any], EarlyStopping]:
+        one = learner(lr=0.5)
+        stopping = EarlyStopping("validation/loss", patience=patience, restore_best=True)
+        one.fit(
+            data(), epochs=40, validation=data(), callbacks=[stopping], folder=tmp_path / "run", resume=True,
+            progress=False,
+        )  # fmt: skip
+        return one, stopping
+
+    first, stopping = fit(2)
+    assert first.step < 40 * 8 and stopping.bad == 2
+    again, _ = fit(2)
+    assert (again.step, again.stopped) == (first.step, first.stopped)
+    for (path, one), (_, other) in zip(first.model.named_params(), again.model.named_params(), strict=True):
+        np.testing.assert_array_equal(one.val().numpy(), other.val().numpy(), err_msg=path)
+    assert fit(4)[0].step > first.step
+
+
 @ENGINES
 def test_files_of_a_resumed_training_end_as_those_of_one_that_was_not(engine: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"epochs": 3, "validation": data(1), "validate_every_steps": 3, "progress": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,6 +26,15 @@ def test_the_curves_are_a_picture(epochs: int) -> None:
         assert image.width > 2 * image.height > 500
         colours = {tuple(colour) for colour in np.asarray(image.convert("RGB")).reshape(-1, 3)[::7].tolist()}
     assert len(colours) > 10
+
+
+@pytest.mark.slow
+def test_the_curves_are_vectors() -> None:
+    history = [report(epoch) for epoch in range(1, 4)]
+    drawn = draw_curves(history, title="Digits", format="svg")
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and b"<dc:date>" not in drawn
+    assert drawn == draw_curves(history, title="Digits", format="svg")
 
 
 def test_curves_need_an_epoch() -> None:

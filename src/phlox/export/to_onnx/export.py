@@ -150,7 +150,8 @@ def _traced(
         shown = " and ".join(", ".join(f"{name}={size}" for name, size in one.items()) for one in candidates[:2])
         raise ExportError(
             f"{failed} (so it is for all {len(candidates)} choices of sizes that were tried, such as {shown}; "
-            f"sizes={{'{arguments.open_axes()[0]}': (32, 64)}} gives others)"
+            f"sizes={{'{arguments.open_axes()[-1]}': (32, 64)}} gives others, and a size in place of a name closes an "
+            "axis)"
         ) from failed
     if len(found) == 2:
         fixed = difference(found[0][0], found[1][0])

@@ -59,6 +59,10 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
         raise RecordError(f"{path}: {error}") from error
 
 
+_END_OF_TEXT = 50256
+"""GPT-2's only special token, which `transformers` takes for the first and the last one unless a config says others."""
+
+
 def save(
     model: Module,
     folder: str | os.PathLike[str],
@@ -88,7 +92,7 @@ def save(
                 raise ConfigError(f"save: {key} in config does not name {len(settings[key])} classes")
             settings[key] = further[key]
     try:
-        text = format_json({**further, **settings})
+        text = format_json({**_without_defaults(family.model_type, ours), **further, **settings})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"save: config has a value that JSON cannot express: {error}") from error
     theirs = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
@@ -214,3 +218,10 @@ def _check(model: Module, adapter: Adapter, record: Record, folder: Path) -> Non
 
 def _never() -> NoReturn:
     raise AssertionError("only its shape is used")
+
+
+def _without_defaults(model_type: str, config: Any) -> dict[str, None]:
+    """The entries whose defaults in `transformers` are tokens that a smaller vocabulary has not: there are none."""
+    if model_type != "gpt2" or config.vocabulary > _END_OF_TEXT:
+        return {}
+    return {"bos_token_id": None, "eos_token_id": None}

@@ -56,7 +56,7 @@ def recorded_in_torch(
     ]
     try:
         with torch.set_grad_enabled(gradients):
-            outputs = twin(*args, **kwargs)
+            outputs = _result(twin(*args, **kwargs))
             if gradients:
                 _differentiate(torch, backend, outputs, loss, found)
     finally:
@@ -99,7 +99,7 @@ def _renamed(ours: str, theirs: str, mine: Mapping[str, str], names: Mapping[str
 
 def _hook(found: Recording, path: str, gradients: bool) -> Any:
     def hook(module: Any, inputs: Any, output: Any) -> None:
-        leaves = [x for x in _leaves(output) if x.is_floating_point()]
+        leaves = [x for x in _leaves(_result(output)) if x.is_floating_point()]
         one = found.add(path, type(module).__name__, [_host(x) for x in leaves])
         if gradients:
             for place, x in enumerate(leaves):
@@ -114,6 +114,14 @@ def _taker(found: Recording, one: Recorded, place: int) -> Any:
         found.take_gradient(one, place, _host(gradient))
 
     return take
+
+
+def _result(value: Any) -> Any:
+    """What a model of `transformers` computes, without the cache and what else its `ModelOutput` holds."""
+    fields = cast("Mapping[str, Any]", value)
+    if not isinstance(fields, Mapping) or not hasattr(fields, "to_tuple"):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return value
+    return next((fields[name] for name in ("logits", "last_hidden_state") if name in fields), fields)
 
 
 def _leaves(value: Any) -> Iterable[Any]:
@@ -240,6 +248,10 @@ def _as_ours(model: Module, state: Mapping[str, Any], names: Mapping[str, str]) 
 
 def _take_parameters(found: Recording, model: Module, twin: Any, names: Mapping[str, str]) -> None:
     state = {path: param.grad for path, param in twin.named_parameters() if param.grad is not None}
+    for path, module in twin.named_modules():
+        weight = f"{path}.weight"
+        if type(module).__name__ == "Conv1D" and hasattr(module, "nf") and weight in state:
+            state[weight] = state[weight].T  # the linear layer of GPT-2 in transformers, whose weight is [in, out]
     record = from_state_dict(_as_ours(model, state, names), model)
     for path, _ in model.named_params():
         if path in record and isinstance(entry := record[path], TensorEntry):

@@ -117,6 +117,10 @@ def find_in_folder(folder: Path) -> Path:
 
         if sentence := foreign_folder({entry.name for entry in folder.iterdir()}, str(folder)):
             raise RecordError(f"{folder}: Phlox cannot read it: {sentence}")
+        if (folder / "checkpoints" / "checkpoints.json").is_file():
+            raise RecordError(
+                f"{folder}: the folder of a run; its records are in {folder / 'checkpoints'}: give the name of one"
+            )
         raise RecordError(f"{folder}: a folder that has none of {', '.join(WHOLE)}; give the name of the file")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)

@@ -37,8 +37,9 @@ class EarlyStopping(Monitor):
         bad: how many looks in a row have found it no better.
         best_weights: with `restore_best`, the weights at the best value, as a record; None before the first.
 
-    Another `fit` of the same learner begins with full patience. Raises `RunError` as `Monitor` does, and for a patience
-    that is no whole number of at least one.
+    Another `fit` of the same learner begins with full patience. A training that it has stopped and that is resumed
+    stops at once, unless the patience is larger now. Raises `RunError` as `Monitor` does, and for a patience that is no
+    whole number of at least one.
 
     >>> EarlyStopping("validation/accuracy", patience=3, restore_best=True)
     EarlyStopping('validation/accuracy', mode='max')
@@ -72,6 +73,8 @@ class EarlyStopping(Monitor):
         self._failed = False
         if not learner.is_resumed:
             self.bad = 0
+        elif self.best is not None:
+            self._stop_if_over(learner, self.best)
 
     def observe(self, learner: AnyLearner, value: float, improved: bool) -> None:
         if improved:
@@ -80,6 +83,9 @@ class EarlyStopping(Monitor):
                 self.best_weights = learner.weights()
         else:
             self.bad += 1
+        self._stop_if_over(learner, value)
+
+    def _stop_if_over(self, learner: AnyLearner, value: float) -> None:
         if self.threshold is not None and _reaches(value, self.threshold, self.mode):
             learner.stop(f"{self.monitor} is {value:.6g}, as good as the threshold {self.threshold:.6g}")
         elif self.bad >= self.patience:

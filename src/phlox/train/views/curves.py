@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from phlox.errors import ExtraNotInstalledError, RunError
 from phlox.train.history import EpochReport
@@ -13,9 +13,10 @@ _COLOURS = {"train": "#8a94a6", "validation": "#d9480f"}
 _INK = "#2b2f36"
 
 
-def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
-    """Plot the learning curves of a training as a PNG: one panel for the loss and one for each metric
-    that is a number.
+def draw_curves(history: Sequence[EpochReport], *, title: str = "", format: Literal["png", "svg"] = "png") -> bytes:
+    """Plot the learning curves of a training: one panel for the loss and one for each metric that is a number.
+
+    Returns the bytes of a PNG or SVG file; equal histories give equal bytes.
 
     Raises:
         ExtraNotInstalledError: matplotlib is not installed.
@@ -24,6 +25,8 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
     if not history:
         raise RunError("there are no epochs to draw curves of; train for one or more")
     figure_type = require_matplotlib()
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+
     names = [name for name, value in history[0].train.items() if isinstance(value, (int, float))]
     if not names:
         raise RunError("there is nothing to draw curves of: neither the loss nor any metric is a number")
@@ -33,7 +36,8 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "") -> bytes:
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with rc_context({"svg.hashsalt": "phlox"}):  # the ids in an SVG are random without a salt
+        figure.savefig(buffer, format=format, metadata={"Software": None} if format == "png" else {"Date": None})
     return buffer.getvalue()
 
 
