@@ -58,6 +58,10 @@ class Ops(dict[str, Callable[..., Any]]):
         for full in (f"{self.kind.name}_{name}", *unnamed):
             if _provides(backend, full):
                 return getattr(backend, full)
+        from phlox.backend.contract.catalogue import OPERATIONS  # for an error alone
+
+        if (full := f"{self.kind.name}_{name}") in OPERATIONS:  # other backends have it, or this one for other kinds
+            raise BackendError(f"{backend!r} does not support `{full}`")
         others = [way for kind, way in _CONVERSIONS.items() if _provides(backend, f"{kind}_{name}")]
         if not others and _provides(backend, name):
             others = [_CONVERSIONS["float"]]

@@ -11,7 +11,7 @@ import pytest
 
 import phlox as px
 from phlox import nn, optim
-from phlox.backend import Jax
+from phlox.backend import Autodiff, Jax
 from tests.transform.steps import X, data, network, step
 
 ONE = px.ones((2,), device=Jax())
@@ -109,7 +109,23 @@ def test_sharing_of_parameters_is_a_cause() -> None:
     run(one, two)
     with px.debug.explain_recompiles() as recompiles:
         run(one, one.map(lambda path, p: p.copy()))
-    assert [change.path for change in recompiles[0].changes] == ["which parameters stand in several arguments"]
+    (change,) = recompiles[0].changes
+    assert str(change) == "which parameters stand in several arguments was none of them and is 2 of them"
+
+
+def test_a_shape_alone_is_the_cause_where_a_step_has_an_optimizer() -> None:
+    """The second trace comes from a call like the one before, which keeps of the optimizer's state only the ids."""
+
+    @px.compile
+    def train(model: nn.Linear, optimizer: optim.OptimizerAdaptor, x: px.Tensor) -> nn.Linear:
+        grads = optim.GradientsParams.from_grads(model(x).sum().backward(), model)
+        return optimizer.step(0.01, model, grads)
+
+    model, optimizer = nn.Linear(3, 2, device=Autodiff(Jax()).device()), optim.AdamWConfig().init()
+    with px.debug.explain_recompiles() as recompiles:
+        for rows in (4, 4, 5):
+            model = train(model, optimizer, px.ones((rows, 3), device=Autodiff(Jax())))
+    assert [[change.path for change in one.changes] for one in recompiles] == [["x"]]
 
 
 def test_checks_are_a_cause_and_scopes_end() -> None:

@@ -60,9 +60,12 @@ for donate in ((), ("model", "optimizer")):
         for _ in range(3):
             model, _ = run(model, optimizer, batch)
         assert run.compilations == run.traces == 1 and not found, found
+        assert all(p.leaf.sharding.spec == P(None, "model") for p in model.params())
         model = sharded(model, ())
-        run(model, optimizer, batch)
-    assert run.traces == 1 and run.compilations == 2
+        for _ in range(2):
+            model, _ = run(model, optimizer, batch)
+            assert all(p.leaf.sharding.is_fully_replicated for p in model.params()), "the layout of the first trace"
+    assert run.traces == run.compilations == 2, (run.traces, run.compilations)
     changes = [str(change).split(" (every")[0] for change in found[0].changes]
     before, after = "was cut (None, 'model') on data=2, model=4", "and is whole on data=2, model=4"
     assert changes == [f"model.layers.{n}.weight {before} {after}" for n in (0, 1)], changes

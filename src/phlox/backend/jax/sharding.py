@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
+from phlox.backend.jax import compat
 from phlox.backend.sharding import AxisNames, Index, Sharding
 from phlox.errors import DistributedError, ShardingWarning
 
@@ -171,44 +172,93 @@ def check_gathered(x: Array, device: Device) -> None:
 # --- what is known of a program's arguments while it is traced
 
 _arguments: ContextVar[tuple[Any, Any] | None] = ContextVar("phlox_jax_arguments", default=None)
-_known: ContextVar[dict[int, tuple[Any, NamedSharding]]] = ContextVar("phlox_jax_shardings")
+_known: ContextVar[dict[int, _Argument]] = ContextVar("phlox_jax_shardings")
 
 
-def knows_arguments(fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Compile a function so that `argument_sharding` and `program_mesh` know its arguments while it is traced."""
+class _Argument(NamedTuple):
+    """An argument of the program that is being traced."""
 
-    def traced(donated: Any, kept: Any) -> Any:
-        given = _arguments.get()
-        if given is None:
-            return fn(donated, kept)
-        with _known_shardings(jax.tree.leaves((donated, kept)), jax.tree.leaves(given)):
-            return fn(donated, kept)
+    tracer: Any  # so that its id is no other's
+    sharding: NamedSharding | None
+    place: int
+    """Among all arguments,"""
+    places: set[int]
+    """and those whose layouts the program has kept."""
 
-    run = compile(traced)
 
-    def noting(call: Callable[[Any, Any], Any]) -> Any:
-        def noted(donated: Any, kept: Any) -> Any:
-            token = _arguments.set((donated, kept))
-            try:
-                return call(donated, kept)
-            finally:
-                _arguments.reset(token)
+class LayoutPrograms:
+    """A compiled function, of which `argument_sharding` and `program_mesh` know the arguments while it is traced.
 
-        return noted
+    JAX traces once, however arrays lie on devices. A program that gives back what it was given, cut as it was, holds
+    that layout: so there is a trace for each layout of these arguments.
+    """
 
-    made = noting(run)  # with what is asked for of functions that JAX has compiled
-    made.lower, made.jitted = noting(run.lower), run
-    return made
+    def __init__(self, fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]) -> None:
+        self._fn, self._compile = fn, compile
+        self._places: set[int] = set()
+        self._first = self._traced()
+        self._runs: dict[Hashable, Any] = {}
+        self._last: tuple[list[Any], Any] | None = None
+
+    def __call__(self, donated: Any, kept: Any) -> Any:
+        return self._with(donated, kept, lambda run: run(donated, kept))
+
+    def lower(self, donated: Any, kept: Any) -> Any:
+        return self._with(donated, kept, lambda run: run.lower(donated, kept))
+
+    def compilations(self) -> int | None:
+        """For how many kinds of arguments JAX has prepared the function; None where that cannot be told."""
+        runs = {id(run): run for run in (self._first, *self._runs.values())}
+        found = [compat.programs_of(run) for run in runs.values()]
+        return None if None in found else sum(cast("list[int]", found))
+
+    def _with(self, donated: Any, kept: Any, use: Callable[[Any], Any]) -> Any:
+        token = _arguments.set((donated, kept))
+        try:
+            if self._places:
+                return use(self._run(self._layout(donated, kept)))
+            result = use(self._first)
+            if self._places:  # it has been traced
+                self._runs[_key(self._layout(donated, kept))] = self._first
+            return result
+        finally:
+            _arguments.reset(token)
+
+    def _layout(self, donated: Any, kept: Any) -> list[Any]:
+        leaves = jax.tree.leaves((donated, kept))
+        return [getattr(leaves[place], "sharding", None) for place in self._places if place < len(leaves)]
+
+    def _run(self, layout: list[Any]) -> Any:
+        last = self._last
+        if last is not None and last[0] == layout:  # in a loop most are the same objects
+            return last[1]
+        key = _key(layout)
+        run = self._runs.get(key) or self._runs.setdefault(key, self._traced())
+        self._last = layout, run
+        return run
+
+    def _traced(self) -> Any:
+        # A function of its own, for JAX remembers the traces of each.
+        def traced(donated: Any, kept: Any) -> Any:
+            given = _arguments.get()
+            if given is None:
+                return self._fn(donated, kept)
+            with _known_shardings(jax.tree.leaves((donated, kept)), jax.tree.leaves(given), self._places):
+                return self._fn(donated, kept)
+
+        return self._compile(traced)
+
+
+def _key(layout: list[Any]) -> Hashable:
+    return tuple([(x.mesh, axes_of(x.spec)) if isinstance(x, NamedSharding) else x for x in layout])
 
 
 @contextmanager
-def _known_shardings(tracers: list[Any], given: list[Any]) -> Generator[None]:
-    # With the tracers, whose ids are then no others'.
-    found = {
-        id(tracer): (tracer, x.sharding)
-        for tracer, x in zip(tracers, given, strict=True)
-        if isinstance(x, jax.Array) and isinstance(x.sharding, NamedSharding)
-    }
+def _known_shardings(tracers: list[Any], given: list[Any], places: set[int]) -> Generator[None]:
+    found: dict[int, _Argument] = {}
+    for place, (tracer, x) in enumerate(zip(tracers, given, strict=True)):
+        sharding = x.sharding if isinstance(x, jax.Array) else None
+        found[id(tracer)] = _Argument(tracer, sharding if isinstance(sharding, NamedSharding) else None, place, places)
     token = _known.set(found)
     try:
         yield
@@ -219,12 +269,13 @@ def _known_shardings(tracers: list[Any], given: list[Any]) -> Generator[None]:
 def argument_sharding(x: Any) -> NamedSharding | None:
     """The sharding of the array that was given for this tracer; None where it is no argument of the program."""
     known = _known.get({}).get(id(x))
-    return None if known is None else known[1]
+    return None if known is None else known.sharding
 
 
 def program_mesh() -> Any:
     """The mesh that the program under way runs on: that of its arguments. None where they are on one device."""
-    return next((known.mesh for _, known in _known.get({}).values() if known.mesh.size > 1), None)
+    shardings = (known.sharding for known in _known.get({}).values())
+    return next((known.mesh for known in shardings if known is not None and known.mesh.size > 1), None)
 
 
 def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
@@ -235,7 +286,8 @@ def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
 
 def kept(x: Array, like: Array) -> Array:
     """Constrain an array of a program to the sharding of its argument `like`, where their shapes agree."""
-    known = argument_sharding(like)
+    known = _known.get({}).get(id(like))
     if known is None or not isinstance(x, Tracer) or x.shape != like.shape:
         return x
-    return jax.lax.with_sharding_constraint(x, known)
+    known.places.add(known.place)
+    return x if known.sharding is None else jax.lax.with_sharding_constraint(x, known.sharding)

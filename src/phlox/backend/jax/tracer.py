@@ -26,7 +26,7 @@ from phlox.backend.jax import compat
 from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
 from phlox.backend.jax.executables import analysis_of, layout_of
-from phlox.backend.jax.sharding import knows_arguments
+from phlox.backend.jax.sharding import LayoutPrograms
 from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.kind import Float, Kind
 from phlox.backend.tracing import checks
@@ -178,7 +178,7 @@ class Traces(EngineBackend):
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         compile = partial(jax.jit, donate_argnums=0)
-        return compile(fn) if jax.device_count() == 1 else knows_arguments(fn, compile)
+        return compile(fn) if jax.device_count() == 1 else LayoutPrograms(fn, compile)
 
     def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
         return analysis_of(cast("Any", run).lower(donated, kept).compile())
@@ -188,7 +188,7 @@ class Traces(EngineBackend):
 
     def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
         # Asked for after each call: the shardings of its arguments are looked at only when there is one more.
-        return compat.programs_of(getattr(run, "jitted", run)) if jax.device_count() > 1 else None
+        return run.compilations() if isinstance(run, LayoutPrograms) else None
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
         # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its

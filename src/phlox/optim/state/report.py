@@ -35,7 +35,7 @@ class StateReport:
     def __str__(self) -> str:
         total = len(self.kept) + len(self.anew) + len(self.misshapen) + len(self.frozen)
         number = len(self.kept) + len(self.frozen)
-        head = f"{number} of {total} parameters have a state of use" if total else "no parameters to be stepped"
+        head = f"{number} of {total} parameters have a usable state" if total else "no parameters to be stepped"
         lines = [
             _line("kept", self.kept),
             _line("to start anew", self.anew),

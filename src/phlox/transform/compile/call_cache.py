@@ -21,7 +21,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import taker
-from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, Owned
+from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, StateIds
 from phlox.transform.compile.trace import Call
 from phlox.transform.tree import container_of
 
@@ -86,7 +86,7 @@ class CallCache:
         self._backend = call.reader.backend
         # Of optimizers' states only the ids, so that no array outlives its call.
         self._owners: list[IdSource] = [
-            Owned(owner.ids) if isinstance(owner, FlatState) else owner for owner in call.reader.owners
+            StateIds(owner.ids) if isinstance(owner, FlatState) else owner for owner in call.reader.owners
         ]
 
     @classmethod

@@ -19,7 +19,7 @@ from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.signature import CallArguments, StepScalars, first_places
+from phlox.transform.compile.signature import CallArguments, StateIds, StepScalars, first_places
 from phlox.transform.tree import leaves_of, parts_of
 
 _log = logging.getLogger("phlox.compile")
@@ -210,11 +210,13 @@ def facets_of(
         name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
         key = argument.packed.form, tuple(places[id] for id in argument.packed.ids)
         found[f"{name}, its state"] = Facet(key, f"that of {len(argument.packed.ids)} parameters")
-    owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState)]
+    owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState | StateIds)]
     places = first_places(owned)
     shared = tuple(tuple(places[id] for id in ids) for ids in owned)
-    if any(place[0] != number for number, places_of in enumerate(shared) for place in places_of):
-        found["which parameters stand in several arguments"] = Facet(shared, "something else")
+    several = sum(place[0] != number for number, places_of in enumerate(shared) for place in places_of)
+    found["which parameters stand in several arguments"] = (
+        Facet(shared, f"{several} of them") if several else Facet((), "none of them")
+    )
     if checked:
         found["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
     if rows is not None:

@@ -43,6 +43,12 @@ class Owned(NamedTuple):
     ids: Ids
 
 
+class StateIds(NamedTuple):
+    """The ids of an optimizer's state, without its arrays."""
+
+    ids: Ids
+
+
 class ModuleArg(NamedTuple):
     """A module among the arguments."""
 
@@ -84,7 +90,7 @@ class _EachStep(tuple[Any, ...]):
     __slots__ = ()
 
 
-IdSource: TypeAlias = Aux | FlatState | Owned
+IdSource: TypeAlias = Aux | FlatState | Owned | StateIds
 """What has the ids of an argument."""
 
 _INT_RANGE = range(-(2**63), 2**63)
