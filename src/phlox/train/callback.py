@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from phlox.errors import KindError, RunError
-from phlox.other_names import EVENTS as OTHER_EVENTS
 from phlox.other_names import remark
+from phlox.other_names.objects import EVENTS as OTHER_EVENTS
 
 if TYPE_CHECKING:
     from phlox.train.learner import Learner
