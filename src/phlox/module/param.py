@@ -107,7 +107,7 @@ class Param(Watched):
 
     __slots__ = ("_deferred", "_tensor", "full_precision", "id", "trainable", "trained")
 
-    holds_a_tensor: ClassVar = True
+    _phlox_holds_tensor: ClassVar = True
     """Is it no tensor itself? For errors that say how to get at the tensor."""
 
     id: ParamId

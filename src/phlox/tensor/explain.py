@@ -181,7 +181,7 @@ def type_shown(value: Any) -> str:
 
 
 def _holds_a_tensor(value: Any) -> bool:
-    return getattr(cast("type[Any]", type(value)), "holds_a_tensor", False)
+    return getattr(cast("type[Any]", type(value)), "_phlox_holds_tensor", False)
 
 
 def shown(value: Any) -> str:

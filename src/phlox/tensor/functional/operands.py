@@ -25,7 +25,7 @@ def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | 
         if x is None:
             continue
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            param = getattr(type(x), "holds_a_tensor", False)
+            param = getattr(type(x), "_phlox_holds_tensor", False)
             remedy = "give the tensor that it holds, param.val()" if param else "make one with phlox.tensor(...)"
             raise KindError(f"{name}: {what} must be a {kind.__name__} tensor, got {type(x).__name__}; {remedy}")
         if x._ops.kind is not kind:  # pyright: ignore[reportPrivateUsage]
