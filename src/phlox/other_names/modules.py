@@ -276,7 +276,7 @@ MODULES: dict[str, dict[str, str]] = {
         "accuracy": "phlox.metrics.Accuracy()", "AccuracyMetric": "phlox.metrics.Accuracy()",
         "BackupAndRestore": "fit(..., folder=..., resume=True)", "CSVLogger": "phlox.train.CsvLogger",
         "DataLoader": "phlox.data.Loader", "ExponentialMovingAverage": "Learner(..., ema=0.999)",
-        "GradientAccumulationScheduler": "Learner(..., accumulate=4)", "History": "learner.history",
+        "GradientAccumulationScheduler": "Learner(..., accumulate=4)",
         "InferenceStep": "Learner(..., step=...)", "LearnerBuilder": "phlox.train.Learner",
         "LearningParadigm": "phlox.train.Learner", "LearningRateFinder": "learner.lr_find(data)",
         "LearningRateMonitor": "nothing: loggers write the rate in each row",
