@@ -1,4 +1,7 @@
-"""Names of other libraries are answered by what Phlox calls them; everything the answers name is there."""
+"""Names of other libraries are answered by what Phlox calls them; everything the answers name is there.
+
+Serves: phlox/other_names
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,18 @@ import pytest
 
 import phlox as px
 from phlox import nn, optim
-from phlox.errors import ConfigError, DeviceError, KindError, ModuleError
-from phlox.other_names import DEVICES, EVENTS, MODULE, MODULES, OPTIMIZER, OPTIONS, TENSOR
+from phlox.errors import ConfigError, DeviceError, KindError, ModuleError, OptimizerError
+from phlox.other_names import OPTIONS
+from phlox.other_names.modules import MODULES
+from phlox.other_names.objects import DEVICES, EVENTS, LEARNER, METRIC, MODULE, OPTIMIZER, PARAM, PLACE, TENSOR
 
 X: Any = px.ones((2, 3))
+LAYER: Any = nn.Linear(3, 2)
+LEARNER_OF_LAYER: Any = px.train.Learner(LAYER, optim.AdamWConfig(), 0.1, nn.mse_loss)
+
+
+def _assign(x: Any) -> None:
+    x[0] = 1.0
 
 
 class _OnlyForward(px.Module):
@@ -25,6 +36,11 @@ class _OnlyForward(px.Module):
 
 
 OnlyForward: Any = _OnlyForward
+
+OBJECTS: dict[type[Any], dict[str, str]] = {
+    px.Tensor: TENSOR, px.Module: MODULE, px.Param: PARAM, optim.Optimizer: OPTIMIZER, px.metrics.Metric: METRIC,
+    px.train.Learner: LEARNER, type(X.at[0]): PLACE,
+}  # fmt: skip
 
 ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda px: px.cat, AttributeError, r"module 'phlox' has no attribute 'cat'; in Phlox: phlox\.concat"),
@@ -69,6 +85,59 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         r"'Linear' object has no attribute 'eval'; in Phlox: .*",
     ),
     (lambda px: px.nn.Linear(2, 3).parameters(), AttributeError, r"in Phlox: model\.params\(\) or model\.named_params"),
+    # PyTorch
+    (lambda px: X.cuda(), AttributeError, r"in Phlox: x\.to_device\('torch:gpu:0'\)"),
+    (lambda px: X.pow(2), AttributeError, r"in Phlox: x \*\* y"),
+    (lambda px: X.clamp(0), AttributeError, r"in Phlox: x\.clip\(low, high\)"),
+    (lambda px: X.sqrt_(), AttributeError, r"in Phlox: x\.sqrt\(\.\.\.\), which returns a new tensor"),
+    (lambda px: _assign(X), KindError, r"tensors never change in place; write x = x\.at\[key\]\.set\(value\)"),
+    (lambda px: X.gather(dim=1, index=X.int()), KindError, r"gather has no option 'dim'; in Phlox: axis"),
+    (lambda px: px.arange(3, dtype="f"), KindError, r"arange has no option 'dtype'; in Phlox: the backend chooses"),
+    (lambda px: LAYER.weight.data, AttributeError, r"'Param' object has no attribute 'data'; in Phlox: param\.val\(\)"),
+    (lambda px: LAYER.weight.sum(), AttributeError, r"has no attribute 'sum'; in Phlox: param\.val\(\)\.sum"),
+    (lambda px: LAYER.weight.grad, AttributeError, r"in Phlox: grads\.get\(param\.id\)"),
+    (lambda px: 2 * LAYER.weight, KindError, r"a Param is no tensor; compute with the tensor that it holds"),
+    (lambda px: X @ LAYER.weight, KindError, r"matmul: .*, got a Param, whose tensor is param\.val\(\)"),
+    (lambda px: px.concat([LAYER.bias]), KindError, r"got a Param, whose tensor is param\.val\(\)"),
+    (lambda px: px.functional.linear(X, LAYER.weight), KindError, r"weight must be .*; give the tensor that it holds"),
+    (
+        lambda px: px.data.Loader([1], 1, num_workers=2),
+        KindError,
+        r"Loader has no option 'num_workers'; in Phlox: workers",
+    ),
+    (lambda px: px.compile(LAYER, fullgraph=True), KindError, r"compile has no option 'fullgraph'; in Phlox: nothing"),
+    (lambda px: px.vmap(LAYER, in_dims=0), KindError, r"vmap has no option 'in_dims'; in Phlox: in_axes"),
+    (lambda px: px.distributed.get_rank(), AttributeError, r"in Phlox: phlox\.distributed\.rank\(\)"),
+    (
+        lambda px: px.optim.AdamW(LAYER.params()),
+        AttributeError,
+        r"in Phlox: phlox\.optim\.AdamWConfig\(\.\.\.\)\.init\(\)",
+    ),
+    (lambda px: px.optim.Adam(LAYER.params(), lr=0.1), OptimizerError, r"make an .*, phlox\.optim\.AdamConfig\("),
+    (lambda px: px.optim.Sgd(lr=0.1), OptimizerError, r"learning rate are given to each step"),
+    (lambda px: px.optim.SgdConfig(0.1), ConfigError, r"SgdConfig: give fields by name, got 0\.1; the learning rate"),
+    (lambda px: px.optim.AdamWConfig(betas=(0.9, 0.99)), ConfigError, r"betas: .*in Phlox: beta_1 and beta_2"),
+    # JAX, Flax, Equinox
+    (lambda px: px.filter_jit(LAYER), AttributeError, r"in Phlox: phlox\.compile"),
+    (lambda px: px.partition(LAYER, None), AttributeError, r"the leaves of a module are its parameters alone"),
+    (lambda px: px.value_and_grad(LAYER, has_aux=True), KindError, r"the function may return \(loss, anything\)"),
+    (lambda px: px.nn.Linear(3, 2, rngs=1), KindError, r"Linear has no option 'rngs'; in Phlox: nothing: draws"),
+    (lambda px: px.nn.split(LAYER), AttributeError, r"a module is a PyTree as it is"),
+    (lambda px: X.at[0].multiply(2.0), AttributeError, r"in Phlox: x\.at\[key\]\.mul\(v\)"),
+    (lambda px: LAYER.apply({}, X), AttributeError, r"in Phlox: model\(x\)"),
+    # Keras
+    (lambda px: px.nn.Linear(3, 2, activation="relu"), KindError, r"it is a layer of its own"),
+    (lambda px: LEARNER_OF_LAYER.compile(), AttributeError, r"in Phlox: nothing: Learner\(model, optimizer, lr"),
+    (
+        lambda px: LEARNER_OF_LAYER.fit([], epochs=1, batch_size=2),
+        KindError,
+        r"fit has no option 'batch_size'; in Phlox: nothing: phlox\.data\.Loader",
+    ),
+    (lambda px: px.metrics.Accuracy().update_state(1, 1), AttributeError, r"in Phlox: state = metric\.update"),
+    (lambda px: px.train.Checkpoints(save_best_only=True), KindError, r"in Phlox: best"),
+    # Burn
+    (lambda px: X.mean_dim(1), AttributeError, r"in Phlox: x\.mean\(axis, keepdims=True\)"),
+    (lambda px: px.record.CompactRecorder(), AttributeError, r"in Phlox: phlox\.record\.MessagePackRecorder"),
     (
         lambda px: OnlyForward()(X),
         ModuleError,
@@ -109,17 +178,19 @@ def test_what_is_named_is_there() -> None:
     """Whatever `phlox.x.y`, `x.method` or `model.method` an answer names exists, and what it answers does not."""
     linear, optimizer = nn.Linear(2, 3), optim.AdamConfig().init()
     learner = px.train.Learner(linear, optimizer, 0.1, nn.mse_loss)
+    grads = px.grad(lambda model: model(px.ones((1, 2))).sum())(linear.train())
     texts = [
-        text
-        for table in (*MODULES.values(), TENSOR, MODULE, OPTIMIZER, EVENTS, OPTIONS, DEVICES)
-        for text in table.values()
+        text for table in (*MODULES.values(), *OBJECTS.values(), EVENTS, OPTIONS, DEVICES) for text in table.values()
     ]
     for text in texts:
         for path in re.findall(r"phlox((?:\.[A-Za-z]\w*)+)", text):
             found: Any = px
             for name in path.strip(".").split("."):
                 found = getattr(found, name)
-        owners = ((X, "x"), (linear, "model"), (optimizer, "optimizer"), (learner, "learner"))
+        owners = (
+            *((X, "x"), (linear, "model"), (linear.bias, "param"), (optimizer, "optimizer"), (learner, "learner")),
+            *((grads, "grads"), (px.metrics.Accuracy(), "metric")),
+        )
         for owner, called in owners:
             for name in re.findall(rf"\b{called}\.(\w+)", text):
                 assert hasattr(owner, name), text
@@ -128,12 +199,7 @@ def test_what_is_named_is_there() -> None:
     for package, names in MODULES.items():
         home = px if package == "phlox" else getattr(px, package.removeprefix("phlox."))
         assert not [name for name in names if name in home.__all__], package
-    for cls, names in (
-        (px.Tensor, TENSOR),
-        (px.Module, MODULE),
-        (optim.Optimizer, OPTIMIZER),
-        (px.train.Callback, EVENTS),
-    ):
+    for cls, names in (*OBJECTS.items(), (px.train.Callback, EVENTS)):
         assert not [name for name in names if hasattr(cls, name)], cls
 
 

@@ -74,7 +74,8 @@ def load_backend(name: str) -> type[Backend]:
     if location is None:
         location = next((point.value for point in _installed() if point.name == name), None)
     if location is None:
-        from phlox.other_names import DEVICES, remark
+        from phlox.other_names import remark
+        from phlox.other_names.objects import DEVICES
 
         known = backend_names()
         raise DeviceError(f"unknown device {name!r}{remark(name, DEVICES, known)} (known: {', '.join(known)})")

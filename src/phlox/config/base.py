@@ -28,6 +28,8 @@ class BaseConfig(Structured):
     """
 
     __phlox_scope__: ClassVar[Scope]
+    __phlox_by_name__: ClassVar[str] = ""
+    """If fields are given by name only, what to say of one that was not; else empty."""
     _schema: ClassVar[Schema]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -56,12 +58,14 @@ class BaseConfig(Structured):
     @classmethod
     def __phlox_unknown__(cls, name: object) -> str:
         fields = cls.__phlox_schema__().fields
-        near = did_you_mean(name, fields)
-        return f"unknown key{near or option_remark(str(name), fields)}"
+        return f"unknown key{option_remark(str(name), fields) or did_you_mean(name, fields)}"
 
     if not TYPE_CHECKING:  # type checkers know better constructors, and that nothing can be set or deleted
 
         def __init__(self, *args: object, **kwargs: object) -> None:
+            if args and self.__phlox_by_name__:
+                name = type(self).__name__
+                raise ConfigError(f"{name}: give fields by name, got {args[0]!r}; {self.__phlox_by_name__}")
             schema, reading = type(self).__phlox_schema__(), Reading()
             schema.fill(self, schema.bind(args, kwargs, reading), "", reading)
             reading.raise_problems(type(self).__name__)

@@ -16,6 +16,7 @@ from phlox.data.sources import as_source
 from phlox.data.structure import stack
 from phlox.data.workers import KINDS, Workers, in_order
 from phlox.errors import DataError, DataWarning
+from phlox.other_names import answering
 
 _LAST_SEED = 2**64 - 1
 _LAST_EPOCH = 2**32 - 1
@@ -59,6 +60,7 @@ class Loader:
     True
     """
 
+    @answering
     def __init__(
         self,
         source: Any,

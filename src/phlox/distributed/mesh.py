@@ -15,6 +15,7 @@ from phlox.backend.device import backend_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.sharding import AxisNames, Index, Sharding
 from phlox.errors import ShardingError
+from phlox.other_names import answering
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import wrap
@@ -53,6 +54,7 @@ class Mesh:
     ({'data': 1}, (0, 1))
     """
 
+    @answering
     def __init__(self, device: DeviceLike | None = None, **axes: int) -> None:
         self.backend: Backend = engine_of(backend_of(device))
         self.backend.join_processes()

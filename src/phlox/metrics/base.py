@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -64,6 +64,16 @@ class Metric(Statistic):
     >>> accuracy.compute(state)
     0.75
     """
+
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            from phlox.other_names import of_object
+            from phlox.other_names.objects import METRIC
+
+            if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+                return object.__getattribute__(self, name)
+            raise AttributeError(of_object(self, name, METRIC), name=name, obj=self)
 
     @property
     def statistic(self) -> Statistic:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import register_with_imported_engines
 from phlox.errors import ModuleError
-from phlox.other_names import MODULE, OPTIONS, of_object, refuse_options
+from phlox.other_names import OPTIONS, of_object, refuse_options
 
 if TYPE_CHECKING:
     from phlox.module.structure import Structure
@@ -108,6 +108,8 @@ class Fields(_Slots):
             getter = _getter(type(self), name)
             if getter is not None:  # a property that has failed: ask it once more, for its own error was dropped
                 return getter(self, type(self))
+            from phlox.other_names.objects import MODULE
+
             raise AttributeError(of_object(self, name, MODULE, fields), name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -9,18 +9,19 @@ from contextvars import ContextVar
 from dataclasses import replace
 from operator import index
 from threading import RLock
-from typing import Any, NewType, final
+from typing import TYPE_CHECKING, Any, ClassVar, NewType, final
 
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.levels import is_followed
 from phlox.backend.out_of_memory import out_of_memory
-from phlox.errors import ModuleError
+from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import commit, scope
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
 from phlox.module.foreign_leaf import Foreign, described
+from phlox.other_names import of_object
 from phlox.random import Key, current
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -105,6 +106,9 @@ class Param(Watched):
     """
 
     __slots__ = ("_deferred", "_tensor", "full_precision", "id", "trainable", "trained")
+
+    _phlox_holds_tensor: ClassVar = True
+    """Is it no tensor itself? For errors that say how to get at the tensor."""
 
     id: ParamId
     trained: bool
@@ -216,6 +220,24 @@ class Param(Watched):
         if not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
             return value
         return value.require_grad() if self.trained else value.detach()
+
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that has failed, or a slot: ask it once more
+                return object.__getattribute__(self, name)
+            from phlox.other_names.objects import PARAM
+
+            if name not in PARAM and hasattr(Tensor, name):
+                PARAM = {name: f"param.val().{name}"}
+            raise AttributeError(of_object(self, name, PARAM), name=name, obj=self)
+
+        def _refuse_arithmetic(self, *_: Any) -> Any:
+            raise KindError("a Param is no tensor; compute with the tensor that it holds, param.val()")
+
+        __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __matmul__ = __neg__ = __getitem__ = _refuse_arithmetic
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __rmatmul__ = _refuse_arithmetic
+        __iter__ = None  # which __getitem__ would make of it otherwise
 
     # --- what is known of it
 

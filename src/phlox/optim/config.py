@@ -35,6 +35,8 @@ class SimpleConfig(Config, ABC):
     OptimizerAdaptor(Sign, 0 states)
     """
 
+    __phlox_by_name__ = "the learning rate is given to each step, optimizer.step(lr, model, grads)"
+
     def validate(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, (int, float)) or isinstance(value, bool):

@@ -23,7 +23,7 @@ from phlox.optim.state.records import ARRAY, as_tensor, from_plain, from_tensor,
 from phlox.optim.state.report import StateReport, report_of
 from phlox.optim.state.tree import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
 from phlox.optim.step.multi_tensor import Slot
-from phlox.other_names import OPTIMIZER, of_object
+from phlox.other_names import of_object
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.gather import trial_load
 
@@ -62,6 +62,8 @@ class Optimizer(ABC):
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
             return object.__getattribute__(self, name)
+        from phlox.other_names.objects import OPTIMIZER
+
         raise AttributeError(of_object(self, name, OPTIMIZER), name=name, obj=self)
 
     @abstractmethod

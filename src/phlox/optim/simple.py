@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
+from phlox.config import BaseConfig
+from phlox.errors import OptimizerError
 from phlox.optim.state.tree import State
 from phlox.tensor import Tensor
 
@@ -44,6 +46,16 @@ class SimpleOptimizer(ABC):
     is the optimizer's own, and nothing is left over from a block but its results. Numbers of the state are those that
     the first call gives; they must not depend on tensors. A class that overrides `step` says anew that it is.
     """
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Refuse what other libraries give to an optimizer of this name: parameters, rates, options."""
+        given = [*arguments, *options.values()]
+        if given and cls.__module__.startswith("phlox.") and not isinstance(given[0], BaseConfig):
+            raise OptimizerError(
+                f"{cls.__name__}: make an optimizer from its config, phlox.optim.{cls.__name__}Config(...).init(); "
+                "model, gradients and learning rate are given to each step, optimizer.step(lr, model, grads)"
+            )
+        return super().__new__(cls)
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
         """The state before the first step; None unless the optimizer needs one.

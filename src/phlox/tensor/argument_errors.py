@@ -90,7 +90,7 @@ def better_error(
     try:
         bound = inspect.signature(function).bind(*arguments, **options)
     except TypeError as wrong:  # wrong number or names of arguments: Python's own message is clear
-        text = of_call(function, arguments, wrong)
+        text = of_call(function, arguments, error if isinstance(error, TypeError) else wrong)
         return None if text is None else KindError(text)
     if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
         return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function

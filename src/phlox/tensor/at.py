@@ -41,6 +41,14 @@ class Place(Generic[X]):
     def __init__(self, x: X, key: Any) -> None:
         self._x, self._key = x, key
 
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            from phlox.other_names import of_object
+            from phlox.other_names.objects import PLACE
+
+            raise AttributeError(of_object(self, name, PLACE), name=name, obj=self)
+
     def get(self) -> X:
         """`x[key]`."""
         x, key = parse(self._x, self._key)

@@ -13,7 +13,7 @@ from phlox.backend.tracing.scalar import TracedScalar
 from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
 from phlox.host.dtypes import LARGEST
-from phlox.other_names import TENSOR, of_object
+from phlox.other_names import of_object
 from phlox.tensor.backend_promotion import is_below, joined
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.explain import failure, mixed, shown
@@ -45,7 +45,14 @@ class TensorBase:
         """
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
+        from phlox.other_names.objects import TENSOR
+
         raise AttributeError(of_object(self, name, TENSOR), name=name, obj=self)
+
+    if not TYPE_CHECKING:  # to a type checker it would mean that items can be assigned
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            raise KindError("tensors never change in place; write x = x.at[key].set(value), or .add(value)")
 
     @property
     def backend(self) -> Backend:

@@ -175,8 +175,19 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def type_shown(value: Any) -> str:
+    """The name of a value's type; of a parameter also how to get at its tensor."""
+    return "a Param, whose tensor is param.val()" if _holds_a_tensor(value) else type(value).__name__
+
+
+def _holds_a_tensor(value: Any) -> bool:
+    return getattr(cast("type[Any]", type(value)), "_phlox_holds_tensor", False)
+
+
 def shown(value: Any) -> str:
     """A short description of any value, on one line."""
+    if _holds_a_tensor(value):
+        return type_shown(value)
     if hasattr(value, "_ops"):
         try:
             return f"{value.kind.__name__} {value.shape}"

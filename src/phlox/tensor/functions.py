@@ -14,7 +14,7 @@ from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
-from phlox.tensor.explain import failure, mixed, shown
+from phlox.tensor.explain import failure, mixed, shown, type_shown
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -66,7 +66,7 @@ def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
     if not all(isinstance(x, Tensor) for x in tensors):  # pyright: ignore[reportUnnecessaryIsInstance]
-        given = ", ".join(type(x).__name__ for x in tensors)
+        given = ", ".join(type_shown(x) for x in tensors)
         raise KindError(f"{name}: takes a sequence of tensors, got {given}")
     first = tensors[0]
     for other in tensors[1:]:

@@ -11,7 +11,7 @@ from phlox.errors import KindError, ShapeError
 from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import Ops
-from phlox.tensor.explain import failure, mixed
+from phlox.tensor.explain import failure, mixed, type_shown
 
 T = TypeVar("T", bound=TensorBase)
 
@@ -23,7 +23,7 @@ def promote_to_ops(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     """Promote tensors of one kind: their common table of operations, and their arrays."""
     for x in tensors:
         if not isinstance(x, TensorBase):
-            raise KindError(f"{name}: every operand must be a tensor, got {type(x).__name__}")
+            raise KindError(f"{name}: every operand must be a tensor, got {type_shown(x)}")
     if not tensors:
         raise KindError(f"{name}: needs a tensor")
     ops: Ops = tensors[0]._ops

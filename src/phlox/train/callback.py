@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from phlox.errors import KindError, RunError
-from phlox.other_names import EVENTS as OTHER_EVENTS
 from phlox.other_names import remark
 
 if TYPE_CHECKING:
@@ -21,6 +20,12 @@ EVENTS = (
 )  # fmt: skip
 """The events of `Callback` that take nothing but the learner."""
 _ALL_EVENTS = (*EVENTS, "on_checkpoint", "on_exception")
+
+
+def _hint(name: str, known: Sequence[str] = ()) -> str:
+    from phlox.other_names.objects import EVENTS as OTHER_EVENTS
+
+    return remark(name, OTHER_EVENTS, known)
 
 
 class Callback:
@@ -55,7 +60,7 @@ class Callback:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in vars(cls):
-            if name.startswith("on_") and name not in _ALL_EVENTS and (hint := remark(name, OTHER_EVENTS, _ALL_EVENTS)):
+            if name.startswith("on_") and name not in _ALL_EVENTS and (hint := _hint(name, _ALL_EVENTS)):
                 raise KindError(f"{cls.__name__}.{name}: there is no such event, so it would never be called{hint}")
 
     @classmethod
@@ -114,7 +119,7 @@ class LambdaCallback(Callback):
     def __init__(self, **events: Callable[[AnyLearner], Any]) -> None:
         for name, function in events.items():
             if name not in EVENTS:
-                hint = remark(name, OTHER_EVENTS)
+                hint = _hint(name)
                 raise RunError(f"LambdaCallback: there is no event {name!r}{hint}; there are {', '.join(EVENTS)}")
             if not callable(function):
                 raise RunError(f"LambdaCallback: {name} is {function!r}; give a function of the learner")

@@ -27,6 +27,7 @@ from phlox.optim import (
     LossScaler,
     LrSchedule,
 )  # fmt: skip
+from phlox.other_names import answering
 from phlox.random.stream import Stream
 from phlox.train.arguments import (
     KINDS,
@@ -106,6 +107,7 @@ class Learner(State, Generic[M]):
     True
     """
 
+    @answering
     def __init__(
         self,
         model: M,
@@ -303,6 +305,17 @@ class Learner(State, Generic[M]):
 
     # --- training
 
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+
+        def __getattr__(self, name: str) -> Any:
+            from phlox.other_names import of_object
+            from phlox.other_names.objects import LEARNER
+
+            if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+                return object.__getattribute__(self, name)
+            raise AttributeError(of_object(self, name, LEARNER), name=name, obj=self)
+
+    @answering
     def fit(
         self,
         data: Any,

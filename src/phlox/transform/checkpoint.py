@@ -13,6 +13,7 @@ from phlox.backend.parallel import row_group, rows_of
 from phlox.batching import joined
 from phlox.errors import AutodiffError
 from phlox.module.param import Param, noting_changes, with_old_values
+from phlox.other_names import answering
 from phlox.tensor.backend_promotion import is_below
 from phlox.transform.tree import AnyTensor, map_tensors, tensors_of
 
@@ -20,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@answering
 def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
     """`fn` with nothing kept of it for the backward pass: `backward` calls it once more to make the values it needs.
 

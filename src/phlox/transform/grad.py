@@ -8,9 +8,11 @@ from typing import Any
 
 from phlox.backend.levels import entered
 from phlox.errors import AutodiffError
+from phlox.other_names import answering
 from phlox.transform.leaves import Leaves, chosen, loss_of
 
 
+@answering
 def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., tuple[Any, Any]]:
     """A function that returns `fn`'s value together with its gradient towards an argument, the first unless said.
 
@@ -45,6 +47,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     return _differentiated("value_and_grad", fn, argnums)
 
 
+@answering
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns the gradient of `fn` towards an argument; see `value_and_grad`.
 

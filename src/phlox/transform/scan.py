@@ -22,6 +22,7 @@ from phlox.module.structure import static_key
 from phlox.module.template import aux_of
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
+from phlox.other_names import answering
 from phlox.tensor import Tensor, stack, tensor
 from phlox.tensor.backend_promotion import is_below, on_vmap_backend
 from phlox.transform.tree import AnyTensor, parts_of, with_parts
@@ -31,6 +32,7 @@ C = TypeVar("C")
 ScanBody = Callable[[Any, Any], tuple[Any, Any]]
 
 
+@answering
 def scan(
     fn: Callable[[C, Any], tuple[C, Any]], carry: C, xs: Any = None, *, length: int | None = None, reverse: bool = False
 ) -> tuple[C, Any]:

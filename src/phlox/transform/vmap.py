@@ -13,6 +13,7 @@ from phlox.backend import Backend
 from phlox.batching import Batched, Frame, Randomness, entered, innermost, joined
 from phlox.errors import AutodiffError, BackendError, KindError, RangeError, ShapeError, UnsupportedError
 from phlox.module import Module, Param
+from phlox.other_names import answering
 from phlox.tensor import Tensor
 from phlox.transform.tree import AnyTensor, map_parts, parts_of, with_parts
 
@@ -20,6 +21,7 @@ _Axis: TypeAlias = int | None
 """None is no axis: the same for all examples."""
 
 
+@answering
 def vmap(
     fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, randomness: Randomness = "different"
 ) -> Callable[..., Any]:

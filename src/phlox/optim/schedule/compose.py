@@ -10,6 +10,7 @@ from typing import Any, cast, final
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
 from phlox.optim.schedule.shapes import ConstantLr
+from phlox.other_names import answering
 
 
 @final
@@ -27,6 +28,7 @@ class WarmUpLr(LrSchedule):
     [0.0, 0.25, 0.5, 0.75, 1.0, 0.5, 0.0, 0.0]
     """
 
+    @answering
     def __init__(self, schedule: LrSchedule, *, num_iters: int, start_lr: float = 0.0) -> None:
         self.schedule = part_of(self, "schedule", schedule)
         self.num_iters = checks.count(self, "num_iters", num_iters)
@@ -56,6 +58,7 @@ class SequenceLr(LrSchedule):
     [1.0, 1.0, 0.5, 0.25, 0.0, 0.0]
     """
 
+    @answering
     def __init__(self, schedules: Sequence[LrSchedule | float], *, milestones: Sequence[int]) -> None:
         self.schedules = tuple(part_of(self, f"schedules[{i}]", part) for i, part in enumerate(schedules))
         self.milestones = checks.milestones(self, milestones)
@@ -92,6 +95,7 @@ class ProductLr(LrSchedule):
     [1.0, 0.25, 0.0]
     """
 
+    @answering
     def __init__(self, *factors: LrSchedule | float) -> None:
         self.factors = _multi_output(self, "factors", factors)
 
@@ -112,6 +116,7 @@ class SumLr(LrSchedule):
     [1.5, 1.0, 0.5]
     """
 
+    @answering
     def __init__(self, *terms: LrSchedule | float) -> None:
         self.terms = _multi_output(self, "terms", terms)
 

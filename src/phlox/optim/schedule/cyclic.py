@@ -8,6 +8,7 @@ from typing import Literal
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
 from phlox.optim.schedule.shapes import cosine, power
+from phlox.other_names import answering
 
 
 class CosineRestartsLr(LrSchedule):
@@ -25,6 +26,7 @@ class CosineRestartsLr(LrSchedule):
     [1.0, 0.5, 1.0, 0.854, 0.5, 0.146, 1.0]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, num_iters: int, multiplier: int = 1, min_lr: float = 0.0) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.num_iters = checks.count(self, "num_iters", num_iters)
@@ -58,6 +60,7 @@ class CyclicLr(LrSchedule):
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.25, 0.5, 0.25, 0.0]
     """
 
+    @answering
     def __init__(
         self,
         base_lr: float,
@@ -106,6 +109,7 @@ class OneCycleLr(LrSchedule):
     [0.5, 0.75, 1.0, 0.667, 0.333, 0.0, 0.0]
     """
 
+    @answering
     def __init__(
         self,
         max_lr: float,

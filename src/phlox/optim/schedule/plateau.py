@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import COUNT, NUMBER, RATE, LrSchedule
+from phlox.other_names import answering
 
 
 class ReduceOnPlateauLr(LrSchedule):
@@ -41,6 +42,7 @@ class ReduceOnPlateauLr(LrSchedule):
 
     saved: ClassVar = {"lr": RATE, "best": NUMBER, "bad": COUNT, "cooling": COUNT}
 
+    @answering
     def __init__(
         self,
         initial_lr: float,

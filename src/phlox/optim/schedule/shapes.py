@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
+from phlox.other_names import answering
 
 
 class ConstantLr(LrSchedule):
@@ -18,6 +19,7 @@ class ConstantLr(LrSchedule):
     0.1
     """
 
+    @answering
     def __init__(self, lr: float) -> None:
         self.lr = checks.rate(self, "lr", lr)
 
@@ -33,6 +35,7 @@ class FunctionLr(LrSchedule):
     [0.1, 0.05]
     """
 
+    @answering
     def __init__(self, function: Callable[[int], float]) -> None:
         if not callable(cast("Any", function)):
             checks.refuse(self, f"expected a function of the step, got {function!r}; for one rate, take ConstantLr")
@@ -52,6 +55,7 @@ class LinearLr(LrSchedule):
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
 
+    @answering
     def __init__(self, initial_lr: float, final_lr: float, *, num_iters: int) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.final_lr = checks.rate(self, "final_lr", final_lr)
@@ -74,6 +78,7 @@ class CosineAnnealingLr(LrSchedule):
     [1.0, 0.5, 0.0, 0.0]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, num_iters: int, min_lr: float = 0.0) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.num_iters = checks.count(self, "num_iters", num_iters)
@@ -92,6 +97,7 @@ class ExponentialLr(LrSchedule):
     [1.0, 0.5, 0.25]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, gamma: float) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.gamma = checks.positive(self, "gamma", gamma)
@@ -108,6 +114,7 @@ class StepLr(LrSchedule):
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, step_size: int, gamma: float = 0.1) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.step_size = checks.count(self, "step_size", step_size)
@@ -125,6 +132,7 @@ class MultiStepLr(LrSchedule):
     [1.0, 0.5, 0.5, 0.25, 0.25]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, milestones: Sequence[int], gamma: float = 0.1) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.milestones = checks.milestones(self, milestones)
@@ -146,6 +154,7 @@ class PolynomialLr(LrSchedule):
     [1.0, 0.25, 0.0, 0.0]
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, num_iters: int, power: float = 1.0, final_lr: float = 0.0) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.num_iters = checks.count(self, "num_iters", num_iters)
@@ -170,6 +179,7 @@ class NoamLr(LrSchedule):
     0.000699
     """
 
+    @answering
     def __init__(self, *, model_size: int, warm_up: int, factor: float = 1.0) -> None:
         self.model_size = checks.count(self, "model_size", model_size)
         self.warm_up = checks.count(self, "warm_up", warm_up)
@@ -191,6 +201,7 @@ class InverseSqrtLr(LrSchedule):
     (1.0, 0.5)
     """
 
+    @answering
     def __init__(self, initial_lr: float, *, timescale: int) -> None:
         self.initial_lr = checks.rate(self, "initial_lr", initial_lr)
         self.timescale = checks.count(self, "timescale", timescale)

@@ -7,7 +7,7 @@ from typing import Any
 from phlox.backend import Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
-from phlox.tensor.explain import failure
+from phlox.tensor.explain import failure, type_shown
 from phlox.tensor.functional.operands import check_kind, compute, promote_operands
 from phlox.tensor.functions import at_full_precision, concat, where
 from phlox.tensor.tensor import Tensor, wrap
@@ -137,7 +137,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 def _image(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
     if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{name} takes a tensor, got {type(x).__name__}")
+        raise KindError(f"{name} takes a tensor, got {type_shown(x)}")
     if x.ndim < 3 or factor < 1:
         raise ShapeError(
             f"{name}: x must be [..., channels, height, width] and factor at least 1, got {x.shape}, {factor}"

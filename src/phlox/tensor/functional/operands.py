@@ -25,10 +25,9 @@ def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | 
         if x is None:
             continue
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(
-                f"{name}: {what} must be a {kind.__name__} tensor, got {type(x).__name__}; "
-                f"make one with phlox.tensor(...)"
-            )
+            param = getattr(type(x), "_phlox_holds_tensor", False)
+            remedy = "give the tensor that it holds, param.val()" if param else "make one with phlox.tensor(...)"
+            raise KindError(f"{name}: {what} must be a {kind.__name__} tensor, got {type(x).__name__}; {remedy}")
         if x._ops.kind is not kind:  # pyright: ignore[reportPrivateUsage]
             raise KindError(
                 f"{name}: {what} must be a {kind.__name__} tensor, got {x.kind.__name__}; "

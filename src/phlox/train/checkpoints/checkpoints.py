@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from phlox.errors import DataError, DistributedError, PhloxError, RecordError, RunError
+from phlox.other_names import answering
 from phlox.record import PrecisionSettings, Record
 from phlox.record.io.files import remove_leftovers
 from phlox.record.precision import Precision, checked_precision
@@ -80,6 +81,7 @@ class Checkpoints(Callback):
     writes: ClassVar[bool] = True
     main_only: ClassVar[bool | None] = False  # all processes save together
 
+    @answering
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,

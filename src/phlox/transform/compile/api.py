@@ -20,6 +20,7 @@ from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
 from phlox.optim.optimizer import tracing
+from phlox.other_names import answering
 from phlox.random.stream import program_rows
 from phlox.transform.compile.agreement import check_scalars
 from phlox.transform.compile.call_cache import OTHER, CallCache
@@ -47,6 +48,7 @@ def compile(
 ) -> Compiled[..., Any]: ...
 
 
+@answering
 def compile(
     fn: Callable[P, R], *, donate: Sequence[str] = (), steps: int | None = None, over: Sequence[str] = ()
 ) -> Compiled[P, R]:
