@@ -129,7 +129,7 @@ def test_an_unknown_device(
 
 @pytest.mark.parametrize(("missing", "arguments", "remedy"), [
     ("jax", ["demo", "--device", "jax"], "pip install 'phlox[jax]'"),
-    ("torch", ["demo", "--device", "torch"], "pip install torch"),
+    ("torch", ["demo", "--device", "torch"], "pip install 'phlox[torch]'"),
     ("matplotlib", ["demo"], "pip install 'phlox[train]'"),
     ("matplotlib.figure", ["demo"], "pip install 'phlox[train]'"),
 ])  # fmt: skip
