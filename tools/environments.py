@@ -188,14 +188,19 @@ def requirements(*extras: str) -> list[str]:
     >>> set(requirements("all")) >= set(requirements("jax", "torch"))
     True
     """
-    return list(dict.fromkeys([*project()["dependencies"], *(one for extra in extras for one in _of_extra(extra))]))
+    return list(dict.fromkeys([*project()["dependencies"], *(one for extra in extras for one in of_extra(extra))]))
 
 
-def _of_extra(extra: str) -> list[str]:
+def of_extra(extra: str) -> list[str]:
+    """What an extra asks for by itself.
+
+    >>> of_extra("fast")
+    ['isal>=1.7', 'numkong>=7.8']
+    """
     found: list[str] = []
     for one in project()["optional-dependencies"][extra]:
         if own := re.fullmatch(r"phlox\[(.*)\]", one):
-            found += [inner for name in own[1].split(",") for inner in _of_extra(name.strip())]
+            found += [inner for name in own[1].split(",") for inner in of_extra(name.strip())]
         else:
             found.append(one)
     return found
