@@ -66,8 +66,8 @@ def bare(folder: Path) -> None:
         for (_, one), (_, other) in zip(model.named_params(), again.named_params(), strict=True):
             assert one.val().numpy().tobytes() == other.val().numpy().tobytes(), name
     if not metadata.packages_distributions().keys() & {"jax", "torch", "onnx", "matplotlib", "pyarrow", "fsspec"}:
-        _refuses(px.backend.Jax, "phlox[jax]")
-        _refuses(px.backend.Torch, "phlox[torch]")
+        _refuses(lambda: px.backend.Jax(), "phlox[jax]")
+        _refuses(lambda: px.backend.Torch(), "phlox[torch]")
         _refuses(lambda: px.export.onnx(model, [px.TensorSpec((1, 1, 8, 8))], folder / "m.onnx"), "phlox[onnx]")
         _refuses(lambda: px.distributed.save(model.into_record(), "memory://run"), "phlox[distributed]")
         _refuses(lambda: px.train.draw_schedule(optim.CosineAnnealingLr(0.1, num_iters=10), 10), "phlox[train]")
