@@ -433,7 +433,8 @@ def installed(version: str, python: str, extra: str, fresh: bool) -> str:
         command = [str(environment.python), "-I", "release_smoke.py", extra]
         done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Wrong(f"{done.stdout}{done.stderr}")
+        lines = f"{done.stdout}{done.stderr}".strip().splitlines() or ["it ended without a word"]
+        raise Wrong("\n".join([lines[-1], *lines]))  # the error, then how it came to it
     return ", ".join(main_packages(environment))
 
 
