@@ -113,13 +113,15 @@ def check_version(version: str, changelog: str, tags: Iterable[str], tag: str | 
     return date or ""
 
 
-def compare(what: str, found: Iterable[str], expected: Iterable[str]) -> None:
-    """Raise `Wrong` unless an archive has just these files."""
+def differences(what: str, found: Iterable[str], expected: Iterable[str]) -> list[str]:
+    """What an archive lacks of these files, and what it has besides.
+
+    >>> differences("the wheel", ["a", "b"], ["b", "c"])
+    ['the wheel lacks c', 'the wheel has a, which git does not track']
+    """
     found, expected = set(found), set(expected)
     lines = [f"{what} lacks {one}" for one in sorted(expected - found)]
-    lines += [f"{what} has {one}, which git does not track" for one in sorted(found - expected)]
-    if lines:
-        raise Wrong("\n".join(lines))
+    return lines + [f"{what} has {one}, which git does not track" for one in sorted(found - expected)]
 
 
 def of_wheel(tracked: Iterable[str], dist_info: str) -> set[str]:
@@ -359,9 +361,11 @@ def contents(version: str) -> str:
     files = tracked()
     with tarfile.open(sdist) as archive:
         inside = [str(PurePosixPath(*PurePosixPath(one.name).parts[1:])) for one in archive if not one.isdir()]
-    compare("the sdist", set(inside) - GENERATED, files)
+    lines = differences("the sdist", set(inside) - GENERATED, files)
     with zipfile.ZipFile(wheel) as archive:
-        compare("the wheel", archive.namelist(), of_wheel(files, f"phlox-{version}.dist-info"))
+        lines += differences("the wheel", archive.namelist(), of_wheel(files, f"phlox-{version}.dist-info"))
+    if lines:
+        raise Wrong("\n".join(lines))
     return f"{len(files)} files"
 
 
