@@ -394,11 +394,15 @@ def own_tests(version: str, full: bool) -> str:
             raise Wrong(f"the tests of the sdist would try {found.strip()}")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--dist", "worksteal"]
         command += ["--numprocesses", "auto", *(() if full else ("--quick",))]
-        done = subprocess.run(command, cwd=there, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    lines = done.stdout.splitlines()
-    if done.returncode:
-        raise Wrong("\n".join(["the tests of the sdist failed", *lines[-60:]]))
-    return lines[-1].strip("= ")
+        lines: list[str] = []
+        with subprocess.Popen(command, cwd=there, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                lines.append(line.strip("= \n"))
+    last = lines[-1] if lines else "the tests printed nothing"
+    if process.returncode:
+        raise Wrong(last)
+    return last
 
 
 def python_for(version: str) -> str:
