@@ -7,6 +7,7 @@
 #   make docs      build the site in docs/_build/html, and test it
 #   make floors    try the lowest versions of all dependencies
 #   make versions  smoke tests, oldest and newest NumPy, JAX, torch ARGS="newest torch-newest"
+#   make release   build an sdist and a wheel, and check both      ARGS=--full, ARGS=--files
 #   make bench     speed against the peers, in .venv-bench          ARGS=--quick, ARGS="gpt-4x256 cnn", ARGS=--check
 #   make clean     remove what the above made, except runs/
 #
@@ -17,7 +18,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs floors versions bench clean
+.PHONY: help demo test lint docs floors versions release bench clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environments hold what this file puts there, not what the caller's shell adds.
@@ -56,6 +57,10 @@ floors: .venv/made-for
 
 versions: .venv/made-for
 	@$(BIN)/python -m tools.versions $(ARGS)
+
+# The sdist's own tests take the packages of .venv; the wheel is tried in environments of .venv-versions.
+release: .venv/installed-test
+	@$(BIN)/python -m tools.release $(ARGS)
 
 bench: .venv-bench/installed-bench
 	.venv-bench/bin/python -m benchmarks $(ARGS)

@@ -1,4 +1,4 @@
-"""Environments with chosen versions of the dependencies, for `make floors` and `make versions`.
+"""Environments with chosen packages, for `make floors`, `make versions` and `make release`.
 
 Each is a folder below .venv-versions and is made once: a stamp in it says what it holds. Where its packages cannot be
 had, `Skipped` says why, and that is no failure.
@@ -15,13 +15,14 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".venv-versions"
-EXTRAS = ("jax", "train", "zstd", "fast", "distributed", "onnx")
-"""The extras of pyproject.toml whose lowest versions are tried."""
+EXTRAS = ("jax", "train", "data", "zstd", "fast", "distributed", "onnx")
+"""The extras of pyproject.toml whose lowest versions are tried together; those of `torch` are tried apart."""
 
 FOR_TESTS = ("pytest", "hypothesis")
 """What the tests need of the extra `test`, at any version."""
@@ -47,6 +48,12 @@ class Environment:
     name: str
     pins: tuple[str, ...]
     """As pip takes them. A CPU build of PyTorch (`torch==2.13.0+cpu`) comes from PyTorch's own index."""
+
+    base: str = sys.executable
+    """The Python that it is made with."""
+
+    chosen: bool = True
+    """Were the versions chosen? Then a newer Python may lack wheels of them, and that is no failure."""
 
     @property
     def folder(self) -> Path:
@@ -75,7 +82,7 @@ class Environment:
             return
         print(f"{self.name}: installing {', '.join(self.pins)} (once)", flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder)], check=True)
+        subprocess.run([self.base, "-m", "venv", "--without-pip", str(self.folder)], check=True)
         torch = [pin for pin in self.pins if pin.startswith("torch==") and "+cpu" in pin]
         if torch:
             self._install(torch, "--index-url", CPU_INDEX, "--no-deps", *_GIVE_UP_SOON)
@@ -89,11 +96,16 @@ class Environment:
         return done.returncode == 0
 
     def _holds(self) -> str:
-        return json.dumps({"pins": self.pins, "python": sys.version, "folder": str(self.folder)}, indent=1)
+        return json.dumps({"pins": self.pins, "python": version_of(self.base), "folder": str(self.folder)}, indent=1)
+
+    def pip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`pip arguments` for this environment, which needs no pip of its own."""
+        return subprocess.run(
+            [*_PIP, "--python", str(self.python), *arguments], capture_output=True, text=True, check=False
+        )
 
     def _install(self, pins: Sequence[str], *options: str) -> None:
-        command = [*_PIP, "--python", str(self.python), "install", "--quiet", "--only-binary=:all:", *options, *pins]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = self.pip("install", "--quiet", "--only-binary=:all:", *options, *pins)
         if done.returncode:
             shutil.rmtree(self.folder, ignore_errors=True)
             self._fail(
@@ -107,9 +119,18 @@ class Environment:
             raise Skipped("there is no package index")
         if not any(sign in line for line in errors for sign in _WRONG):
             raise Skipped(errors[-1])  # the network or the disk
-        if sys.version_info >= (3, 13):
+        if self.chosen and sys.version_info >= (3, 13):
             raise Skipped("there are no wheels of these versions for this Python")
         raise SystemExit(f"{self.name}: these versions do not go together: {', '.join(pins)}\n" + "\n".join(errors))
+
+
+@cache
+def version_of(python: str) -> str:
+    """What an interpreter says of its version."""
+    if python == sys.executable:
+        return sys.version
+    command = [python, "-c", "import sys; print(sys.version)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def lowest(*extras: str) -> tuple[str, ...]:
@@ -118,7 +139,7 @@ def lowest(*extras: str) -> tuple[str, ...]:
     >>> [pin for pin in lowest("jax") if pin.startswith(("numpy", "jax"))]
     ['numpy==2.0', 'jax==0.10']
     """
-    wanted = _requirements(*extras)
+    wanted = requirements(*extras)
     without = [one for one in wanted if ">=" not in one]
     if without:
         raise SystemExit(f"{without[0]!r} in pyproject.toml has no lowest version; give it one with >=")
@@ -128,7 +149,7 @@ def lowest(*extras: str) -> tuple[str, ...]:
 def newest_of(*extras: str) -> tuple[str, ...] | None:
     """The newest version of each dependency that the package index has for this Python; None without an index."""
     pins: list[str] = []
-    for one in _requirements(*extras):
+    for one in requirements(*extras):
         version = newest(name_of(one))
         if version is None:
             return None
@@ -154,14 +175,36 @@ def name_of(requirement: str) -> str:
     return _NAME.split(requirement)[0]
 
 
-def _project() -> dict[str, Any]:
+def project() -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def _requirements(*extras: str) -> list[str]:
-    project = _project()
-    return [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+def requirements(*extras: str) -> list[str]:
+    """What Phlox with these extras asks for; an extra that is made of others is replaced by theirs.
+
+    >>> requirements("fast")[-2:]
+    ['isal>=1.7', 'numkong>=7.8']
+    >>> set(requirements("all")) >= set(requirements("jax", "torch"))
+    True
+    """
+    return list(dict.fromkeys([*project()["dependencies"], *(one for extra in extras for one in of_extra(extra))]))
+
+
+def of_extra(extra: str) -> list[str]:
+    """What an extra asks for by itself.
+
+    >>> of_extra("fast")
+    ['isal>=1.7', 'numkong>=7.8']
+    """
+    found: list[str] = []
+    for one in project()["optional-dependencies"][extra]:
+        if own := re.fullmatch(r"phlox\[(.*)\]", one):
+            found += [inner for name in own[1].split(",") for inner in of_extra(name.strip())]
+        else:
+            found.append(one)
+    return found
 
 
 def _for_tests() -> list[str]:
-    return [one for one in _project()["optional-dependencies"]["test"] if name_of(one) in FOR_TESTS]
+    return [one for one in project()["optional-dependencies"]["test"] if name_of(one) in FOR_TESTS]

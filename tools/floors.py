@@ -15,9 +15,10 @@ from tools.environments import EXTRAS, Environment, Skipped, lowest
 TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
-    *("--ignore=src/phlox/export/to_torch.py", "--ignore=src/phlox/export/to_stablehlo.py"),  # PyTorch, flatbuffers
+    "--ignore=src/phlox/export/to_torch.py",
     *(f"tests/record/formats/test_{name}.py" for name in ("binary", "json", "message_pack")),
     *("tests/config/test_base.py", "tests/train/views/test_view.py"),
+    *("tests/data/test_image_folder.py", "tests/data/test_sources.py"),  # Pillow, Arrow
 )
 DEMOS = (("--device", "numpy"), ("--device", "jax", "--compile"))
 

@@ -18,10 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tools.environments import CPU_INDEX, EXTRAS, FOLDER, Environment, Skipped, lowest, newest, newest_of
-
-OLDEST_TORCH = "2.11.0"
-"""The oldest PyTorch that `Torch` is tried with; pyproject.toml has no place for it, since PyTorch is no dependency."""
+from tools.environments import CPU_INDEX, EXTRAS, FOLDER, Environment, Skipped, lowest, name_of, newest, newest_of
 
 CPU = "" if sys.platform == "darwin" else "+cpu"
 """What PyTorch's CPU builds have in their version."""
@@ -38,7 +35,8 @@ def _newest(cuda: bool) -> Environment:
 
 
 def _torch_lowest(cuda: bool) -> Environment:
-    return _torch("torch-lowest", OLDEST_TORCH, lowest(), cuda)
+    [oldest] = [pin.removeprefix("torch==") for pin in lowest("torch") if name_of(pin) == "torch"]
+    return _torch("torch-lowest", oldest, lowest(), cuda)
 
 
 def _torch_newest(cuda: bool) -> Environment:

@@ -59,6 +59,17 @@ def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     assert right == int(found[2])
 
 
+@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure", "rich"])
+def test_without_the_extra_train(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    done = run(
+        "demo", "--config", "small.json", "--out", "run", before=f"sys.modules[{missing!r}] = None", cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert (tmp_path / "run" / "curves.png").exists() == (missing == "rich")
+    assert ("pip install 'phlox[train]' they are a picture too" in done.stdout) == (missing != "rich")
+
+
 def test_an_old_run_is_kept_unless_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", str(tmp_path / "small.json"), "--out", str(tmp_path / "run"), "--epochs", "1"]

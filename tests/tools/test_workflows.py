@@ -46,6 +46,18 @@ def test_every_part_of_the_check_is_run_on_github() -> None:
     assert [row["environment"] for row in jobs["versions"]["strategy"]["matrix"]["include"]] == list(ENVIRONMENTS)
 
 
+def test_a_tag_is_checked_before_it_is_published() -> None:
+    release = read(".github/workflows/release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # `on`, which is a truth value in YAML 1.1
+    build, publish = release["jobs"]["build"], release["jobs"]["publish"]
+    assert any(step.get("run", "").startswith("make release") for step in build["steps"])
+    [setup] = [step["with"] for step in build["steps"] if "setup-python" in step.get("uses", "")]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert sorted(re.findall(r"3\.\d+", setup["python-version"])) == promised
+    assert publish["needs"] == "build" and publish["permissions"] == {"id-token": "write"}
+    assert release["permissions"] == {"contents": "read"}
+
+
 def test_the_pythons_are_those_that_are_promised() -> None:
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     jobs = read(".github/workflows/check.yml")["jobs"]

@@ -13,6 +13,7 @@ __all__ = ["Autodiff", "Node", "Tracked", "backpropagate"]
 
 def __getattr__(name: str) -> Any:
     if name == "walk_back":
-        warn("`phlox.autodiff.walk_back` is called `backpropagate` now", DeprecationWarning, stacklevel=2)
+        text = "`phlox.autodiff.walk_back` is called `backpropagate` now; the old name goes with 0.3.0"
+        warn(text, DeprecationWarning, stacklevel=2)
         return backpropagate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

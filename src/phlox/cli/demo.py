@@ -37,12 +37,11 @@ def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     from phlox.backend import as_device
     from phlox.models import DigitsTraining
+    from phlox.models.recipe import CURVES
     from phlox.train import RunFolder, progress
-    from phlox.train.views.curves import require_matplotlib
 
     recipe = _recipe(options)
     device = as_device(options.device)
-    require_matplotlib()  # fail before the training, not after it
     bar = progress(unit="images")
     training = DigitsTraining(recipe, device, compile=options.compile)
     with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
@@ -58,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
     correct = round(last.validation["accuracy"] * tested)
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
     print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
+    if CURVES not in folder.files:
+        print("The curves are in report.html; with pip install 'phlox[train]' they are a picture too", flush=True)
     status = _verify_in_new_process(path)
     if status == DONE:
         print(f"Try: {_program()} predict {path} {path / 'predictions.npz'}")

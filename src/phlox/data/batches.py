@@ -67,7 +67,7 @@ class Batches:
         transform: Transform | None = None,
     ) -> None:
         warnings.warn(
-            "Batches is deprecated and will go with the next release; use Loader((x, y), batch_size), which "
+            "Batches is deprecated and goes with 0.3.0; use Loader((x, y), batch_size), which "
             "keeps a last batch of fewer rows unless drop_last=True",
             DeprecationWarning,
             stacklevel=2,

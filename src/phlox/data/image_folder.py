@@ -72,7 +72,7 @@ class ImageFolder(RowSource):
         try:
             from PIL import Image
         except ImportError as error:
-            raise ExtraNotInstalledError(f"{path}: reading images needs Pillow; pip install 'phlox[train]'") from error
+            raise ExtraNotInstalledError(f"{path}: reading images needs Pillow; pip install 'phlox[data]'") from error
         try:
             with Image.open(path) as image:
                 pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))

@@ -168,7 +168,8 @@ def _names_of(function: Callable[..., Any], count: int) -> list[str]:
 def find_nonfinite(run: Callable[[], object], **models: Module) -> str | None:
     """The old name of `find_nan`, for a function without arguments, whose models are given by name; gives words."""
     warnings.warn(
-        "find_nonfinite(run, model=model) is called find_nan(function, model, ...) now, and gives more than words",
+        "find_nonfinite(run, model=model) is called find_nan(function, model, ...) now, and gives more than words; the "
+        "old name goes with 0.3.0",
         DeprecationWarning,
         stacklevel=2,
     )

@@ -105,9 +105,9 @@ def _jax() -> Any:
         import jax
         import jax.export as _  # noqa: F401
     except ImportError:
-        raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install jax") from None
+        raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install 'phlox[jax]'") from None
     if find_spec("flatbuffers") is None:  # with which JAX writes programs, and which it does not ask for
-        raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: pip install flatbuffers")
+        raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: pip install 'phlox[jax]'")
     return jax
 
 

@@ -91,7 +91,7 @@ def _torch() -> Any:
         import torch
         import torch.export as _  # noqa: F401
     except ImportError:
-        raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install torch") from None
+        raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install 'phlox[torch]'") from None
     return torch
 
 

@@ -182,7 +182,8 @@ class CausalModel(Module, Generic[C, B]):
         if max_new_tokens is None:
             if length is None:
                 raise TypeError(f"{type(self).__name__}.generate: give max_new_tokens, how many tokens to add")
-            warn("generate(length=...) is called max_new_tokens now", DeprecationWarning, stacklevel=2)
+            text = "generate(length=...) is called max_new_tokens now; the old name goes with 0.3.0"
+            warn(text, DeprecationWarning, stacklevel=2)
             max_new_tokens = length
         return generate(self, prompt, max_new_tokens, **options)
 

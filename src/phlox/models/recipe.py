@@ -17,7 +17,7 @@ from phlox import random
 from phlox.backend import DeviceLike, as_device
 from phlox.config import Config
 from phlox.data import Loader, RandomAffine, load_digits, split
-from phlox.errors import ConfigError, DataError, RecordError, RunError
+from phlox.errors import ConfigError, DataError, ExtraNotInstalledError, RecordError, RunError
 from phlox.metrics import Accuracy, ConfusionMatrix
 from phlox.models.digits import DigitsConfig, DigitsNet
 from phlox.module import no_initializers
@@ -129,14 +129,17 @@ class DigitsTraining:
 
         Besides what every run has (`config.json`, which is the recipe, `environment.json`, `metrics.jsonl`,
         `report.html`, `checkpoints`), it then contains the record of the model at half precision
-        (`model.safetensors`), the learning curves (`curves.png`), and the test images with their labels and the
-        predictions of the trained model (`predictions.npz`).
+        (`model.safetensors`), the learning curves (`curves.png`, if matplotlib is installed), and the test images with
+        their labels and the predictions of the trained model (`predictions.npz`).
         """
         report = Report(folder.file(REPORT), wrong=self._mistakes)
         history = self.fit([report, Checkpoints(every_minutes=0.5, keep=1), *callbacks], folder=folder)
         model = self.learner.model.valid()
         SafetensorsRecorder(precision=HALF).save(model.into_record(), folder.file(RECORD))
-        folder.write(CURVES, draw_curves(history, title="Handwritten digits"))
+        try:
+            folder.write(CURVES, draw_curves(history, title="Handwritten digits"))
+        except ExtraNotInstalledError:
+            pass  # the report has the curves too
         buffer = io.BytesIO()
         images, labels = self.data.test_images, self.data.test_labels
         np.savez_compressed(buffer, images=images, labels=labels, probabilities=classify(model, scaled(images)))

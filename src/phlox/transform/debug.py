@@ -13,5 +13,6 @@ _MOVED = ("Change", "Recompile", "checks", "explain_recompiles", "find_nonfinite
 def __getattr__(name: str) -> Any:
     if name not in _MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn(f"`phlox.transform.debug.{name}` is `phlox.debug.{name}` now", DeprecationWarning, stacklevel=2)
+    text = f"`phlox.transform.debug.{name}` is `phlox.debug.{name}` now; the old name goes with 0.3.0"
+    warn(text, DeprecationWarning, stacklevel=2)
     return load(f"phlox.debug:{name}")  # by location, because it stands on a higher floor

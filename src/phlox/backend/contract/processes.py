@@ -32,7 +32,7 @@ class ProcessOps:
         except EngineNotInstalledError as error:
             raise ExtraNotInstalledError(
                 f"collectives of {self.name} go through gloo, which comes with PyTorch, and that is not installed; "
-                "install it with: pip install torch, or compute on JAX"
+                "install it with: pip install 'phlox[torch]', or compute on JAX"
             ) from error
         gloo.join_processes()
 

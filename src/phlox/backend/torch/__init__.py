@@ -8,7 +8,7 @@ try:
     import torch as _torch
 except ImportError as error:
     raise EngineNotInstalledError(
-        "the backend Torch needs PyTorch, which is not installed; install it with: pip install torch==2.13.0"
+        "the backend Torch needs PyTorch, which is not installed; install it with: pip install 'phlox[torch]'"
     ) from error
 else:
     del _torch

@@ -103,8 +103,9 @@ class RecordDifference:
         return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
 
     def told(self, first: str = "the first", second: str = "the second") -> str:
-        """The former name of `summary`; it goes with the next release."""
-        warn("`told` of a record difference is called `summary` now", DeprecationWarning, stacklevel=2)
+        """The former name of `summary`."""
+        text = "`told` of a record difference is called `summary` now; the old name goes with 0.3.0"
+        warn(text, DeprecationWarning, stacklevel=2)
         return self.summary(first, second)
 
     def __str__(self) -> str:

@@ -157,7 +157,8 @@ class Compiled(Generic[P, R]):
     @property
     def recordings(self) -> int:
         """The old name of `traces`."""
-        warn("`recordings` of a compiled function is called `traces` now", DeprecationWarning, stacklevel=2)
+        text = "`recordings` of a compiled function is called `traces` now; the old name goes with 0.3.0"
+        warn(text, DeprecationWarning, stacklevel=2)
         return self.traces
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
