@@ -235,8 +235,8 @@ def left_to_do(version: str, links: list[str], skipped: list[str]) -> str:
         before.append(f"on a machine that has what was missing here: {', '.join(skipped)}")
     if not project().get("urls"):
         before.append("once: give pyproject.toml [project.urls], and create the publisher of PyPI and its environment")
-        if links:
-            before.append(f"README.md has {len(links)} relative links, which lead nowhere on PyPI until that is done")
+    if links:
+        before.append(f"README.md has {len(links)} relative links, which lead nowhere on PyPI: make them absolute")
     return "\n".join(f"  {i}. {step}" for i, step in enumerate([*before, *steps], 1))
 
 
