@@ -14,6 +14,8 @@ A `Screen` needs Chromium on the PATH, and Pillow. A picture takes at most 60 kB
 from __future__ import annotations
 
 import argparse
+import base64
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,7 @@ import phlox as px
 from phlox import metrics, nn, optim
 from phlox.data import Loader, load_digits, split_rows
 from phlox.host.units import duration
-from phlox.train import Learner
+from phlox.train import Learner, draw_schedule
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 LARGEST = 60_000
@@ -91,9 +93,56 @@ def notebook_history() -> Screen:
     return Screen(text.replace(f'<span class="soft">· {seconds}</span>', ""), 700)
 
 
+def digits_curves() -> Drawing:
+    """Loss and accuracy of each epoch: what the tutorial on digits draws, whose blocks are run for it."""
+    page = (FOLDER.parent / "tutorials" / "digits.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+        for block in blocks:
+            if named := re.match(r"# (\w+\.py)\n", block):
+                (Path(folder) / named[1]).write_text(block, encoding="utf-8")
+        (Path(folder) / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+        subprocess.run([sys.executable, "page.py"], cwd=folder, check=True, capture_output=True, timeout=300)
+        return Drawing((Path(folder) / "curves.svg").read_text(encoding="utf-8"))
+
+
+def small_network() -> nn.Sequential:
+    """A small convolutional network for images of 8 x 8."""
+    return nn.Sequential(
+        [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm(8), nn.Relu(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)]
+    ).init(seed=0)
+
+
+def model_summary() -> Screen:
+    """The layers of a model with their shapes, parameters, FLOPs and memory."""
+    return Screen(small_network().summary(px.TensorSpec((32, 1, 8, 8)))._repr_html_(), 640)
+
+
+def engines_compared() -> Screen:
+    """A model on two engines beside NumPy in f64: how far the values of each layer are apart."""
+    x = np.random.default_rng(0).random((16, 1, 8, 8), np.float32)
+    found = px.debug.compare(small_network(), x, ["numpy:f64", "jax", "torch:bf16"], gradients=False)
+    return Screen(found._repr_html_(), 560)
+
+
+def learning_rates() -> Screen:
+    """Learning-rate schedules, as `draw_schedule` draws them."""
+    decay = optim.ExponentialLr(1.0, gamma=0.996)
+    schedules = {
+        "warm-up and cosine": optim.WarmUpLr(optim.CosineAnnealingLr(0.01, num_iters=400), num_iters=50),
+        "cycles * decay": optim.CyclicLr(0.001, 0.01, step_size_up=50) * decay,
+    }
+    drawn = base64.b64encode(draw_schedule(schedules, 450)).decode()
+    return Screen(f'<img width="532" src="data:image/png;base64,{drawn}">', 560)
+
+
 PICTURES: dict[str, Callable[[], Screen | Drawing]] = {
     "notebook-model": notebook_model,
     "notebook-history": notebook_history,
+    "digits-curves": digits_curves,
+    "model-summary": model_summary,
+    "engines-compared": engines_compared,
+    "learning-rates": learning_rates,
 }
 """By the name of the file, without its ending."""
 

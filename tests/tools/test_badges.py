@@ -1,4 +1,7 @@
-"""The badges of the README say what is so."""
+"""The badges of the README say what is so.
+
+Serves: tools/badges.py
+"""
 
 from __future__ import annotations
 
