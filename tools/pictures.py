@@ -14,7 +14,6 @@ A `Screen` needs Chromium on the PATH, and Pillow. A picture takes at most 60 kB
 from __future__ import annotations
 
 import argparse
-import base64
 import re
 import shutil
 import subprocess
@@ -125,15 +124,14 @@ def engines_compared() -> Screen:
     return Screen(found._repr_html_(), 560)
 
 
-def learning_rates() -> Screen:
+def learning_rates() -> Drawing:
     """Learning-rate schedules, as `draw_schedule` draws them."""
-    decay = optim.ExponentialLr(1.0, gamma=0.996)
+    decay = optim.ExponentialLr(1.0, gamma=0.99)
     schedules = {
-        "warm-up and cosine": optim.WarmUpLr(optim.CosineAnnealingLr(0.01, num_iters=400), num_iters=50),
-        "cycles * decay": optim.CyclicLr(0.001, 0.01, step_size_up=50) * decay,
+        "warm-up and cosine": optim.WarmUpLr(optim.CosineAnnealingLr(0.01, num_iters=130), num_iters=20),
+        "cycles * decay": optim.CyclicLr(0.001, 0.01, step_size_up=20) * decay,
     }
-    drawn = base64.b64encode(draw_schedule(schedules, 450)).decode()
-    return Screen(f'<img width="532" src="data:image/png;base64,{drawn}">', 560)
+    return Drawing(draw_schedule(schedules, 150, format="svg").decode())
 
 
 PICTURES: dict[str, Callable[[], Screen | Drawing]] = {

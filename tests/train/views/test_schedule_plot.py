@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,12 @@ def test_the_picture_is_of_the_first_steps_wherever_the_schedule_stands() -> Non
 def test_a_file_is_written(tmp_path: Path) -> None:
     picture = draw_schedule(COSINE, 100, path=tmp_path / "lr.png")
     assert (tmp_path / "lr.png").read_bytes() == picture and len(list(tmp_path.iterdir())) == 1
+    vectors = draw_schedule(COSINE, 100, path=tmp_path / "lr.svg", format="svg")
+    assert (tmp_path / "lr.svg").read_bytes() == vectors == draw_schedule(COSINE, 100, format="svg")
+    assert ElementTree.fromstring(vectors).tag.endswith("svg")
     with pytest.raises(RunError, match="missing.*cannot be written"):
         draw_schedule(COSINE, 100, path=tmp_path / "missing" / "lr.png")
-    with pytest.raises(RunError, match=r"lr\.pdf: the plot is a PNG; give its file a name that ends in \.png"):
+    with pytest.raises(RunError, match=r"lr\.pdf: the plot is a PNG or an SVG; give its file a name .* \.png or \.svg"):
         draw_schedule(COSINE, 100, path=tmp_path / "lr.pdf")
 
 

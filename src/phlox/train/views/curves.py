@@ -25,8 +25,6 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "", format: Lite
     if not history:
         raise RunError("there are no epochs to draw curves of; train for one or more")
     figure_type = require_matplotlib()
-    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
-
     names = [name for name, value in history[0].train.items() if isinstance(value, (int, float))]
     if not names:
         raise RunError("there is nothing to draw curves of: neither the loss nor any metric is a number")
@@ -35,6 +33,13 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "", format: Lite
         _panel(axes, history, name)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
+    return file_of(figure, format)
+
+
+def file_of(figure: Any, format: str) -> bytes:
+    """The bytes of a figure as a file; equal figures give equal bytes."""
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "phlox"}):  # the ids in an SVG are random without a salt
         figure.savefig(buffer, format=format, metadata={"Software": None} if format == "png" else {"Date": None})

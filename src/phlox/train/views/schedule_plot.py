@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from phlox.errors import OptimizerError, RunError
 from phlox.optim import LrSchedule
 from phlox.optim.schedule.base import curves_of
 from phlox.record.io.files import atomic_write
-from phlox.train.views.curves import require_matplotlib
+from phlox.train.views.curves import file_of, require_matplotlib
 
 _COLOURS = ["#d9480f", "#1864ab", "#2b8a3e", "#862e9c", "#e8a008", "#8a94a6"]
 _INK = "#2b2f36"
@@ -25,8 +24,9 @@ def draw_schedule(
     path: str | os.PathLike[str] | None = None,
     title: str = "",
     log: bool = False,
+    format: Literal["png", "svg"] = "png",
 ) -> bytes:
-    """Plot the learning rates of the first `steps` steps as a PNG. The schedule is not advanced.
+    """Plot the learning rates of the first `steps` steps, as a PNG or SVG. The schedule is not advanced.
 
     `LrSchedule.sketch` needs no matplotlib.
 
@@ -36,30 +36,29 @@ def draw_schedule(
         path: a file to write as well, completely or not at all.
         title: the title of the plot.
         log: whether the axis of the rates is logarithmic; rates of zero are then not drawn.
+        format: of the bytes that are returned, "png" or "svg". The name of a file says its own.
 
     Raises:
         ExtraNotInstalledError: matplotlib is not installed.
         OptimizerError: there is nothing to plot, or a rate is negative or not finite.
-        RunError: the file cannot be written, or its name does not end in ".png".
+        RunError: the file cannot be written, or its name ends in neither ".png" nor ".svg".
 
     >>> from phlox import optim
     >>> cosine = optim.CosineAnnealingLr(0.1, num_iters=100)
     >>> draw_schedule({"plain": cosine, "warmed up": optim.WarmUpLr(cosine, num_iters=20)}, 120)[1:4]
     b'PNG'
     """
-    if path is not None and Path(path).suffix.lower() != ".png":
-        raise RunError(f"{path}: the plot is a PNG; give its file a name that ends in .png")
+    if path is not None and Path(path).suffix.lower() not in (".png", ".svg"):
+        raise RunError(f"{path}: the plot is a PNG or an SVG; give its file a name that ends in .png or .svg")
     lines = _lines(schedule, steps)
     figure = require_matplotlib()(figsize=(6.4, 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
     _draw(axes, lines, log)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
     if path is not None:
-        _write(Path(path), buffer.getvalue())
-    return buffer.getvalue()
+        _write(Path(path), file_of(figure, Path(path).suffix.lower()[1:]))
+    return file_of(figure, format)
 
 
 def _write(path: Path, plot: bytes) -> None:
