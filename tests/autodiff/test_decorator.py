@@ -59,7 +59,7 @@ def test_it_nests() -> None:
 
 def test_what_it_lacks_is_named() -> None:
     x = px.tensor([1.0, 2.0], device=Forward(NumPy())).require_grad()
-    with pytest.raises(px.errors.BackendError, match=r"Forward\(NumPy\(\)\) does not support `prod`"):
+    with pytest.raises(px.errors.BackendError, match=r"Forward\(NumPy\(\)\) does not support `float_prod`"):
         x.prod()
 
     @px.custom_gradient

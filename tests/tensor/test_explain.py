@@ -328,7 +328,7 @@ def test_unknown_elements() -> None:
             make()
 
 
-@pytest.mark.parametrize("engine, name, remedy", [("jax", "Jax", "phlox[jax]"), ("torch", "Torch", "torch==")])
+@pytest.mark.parametrize("engine, name, remedy", [("jax", "Jax", "phlox[jax]"), ("torch", "Torch", "phlox[torch]")])
 def test_engines_that_are_not_installed(engine: str, name: str, remedy: str) -> None:
     program = f"""
 import sys

@@ -83,7 +83,7 @@ def test_what_a_backend_lacks_it_says_by_name() -> None:
 
     x = px.tensor([1.0], device=Poor())
     for backend, y in ((Poor(), x), (Autodiff(Poor()), px.Tensor.from_inner(x))):
-        with pytest.raises(BackendError, match=r"does not support `erf`"):
+        with pytest.raises(BackendError, match=r"does not support `float_erf`"):
             y.erf()
         with pytest.raises(BackendError, match=r"Poor\(\).*does not support `float_exp`"):
             backend.float_exp(x.primitive)
