@@ -283,17 +283,17 @@ class Module(Summarized):
         (0.0, 1.0)
         """
         if callable(tape):
-            return self._seen_from(_on_tape_of(tape), None)
-        return self._seen_from(_with_tape if tape else without_autodiff, None if tape else True)
+            return self._seen_from(_on_tape_of(tape), True)
+        return self._seen_from(_with_tape if tape else without_autodiff, True)
 
     def valid(self, *, tape: bool = False) -> Self:
-        """This module in use, on its backend without any tape: layers do what they do in inference.
+        """This module in inference, on its backend without any tape: nothing is dropped, running statistics are used.
 
-        With `tape=True` it computes so on a tape: evaluation with gradients. A view, as `train` gives.
+        With `tape=True` it is on a tape: evaluation with gradients. A view, as `train` gives.
         """
-        return self._seen_from(_with_tape if tape else without_autodiff, False if tape else None)
+        return self._seen_from(_with_tape if tape else without_autodiff, False)
 
-    def _seen_from(self, choose: Callable[[Backend], Backend], training: bool | None) -> Self:
+    def _seen_from(self, choose: Callable[[Backend], Backend], training: bool) -> Self:
         structure = self.structure()
         seen: list[Param] = []
         for param in structure.params:
