@@ -27,13 +27,13 @@ from phlox.interop.onnx.elements import known_to_numpy
 PAGE = Path(__file__).parent.parent / "docs" / "onnx-operators.md"
 BEGIN, END = "<!-- tools/onnx_operators.py: begin -->", "<!-- tools/onnx_operators.py: end -->"
 
-RANDOM = "draws from Phlox's stream, which other implementations do not: shapes and frequencies are tested instead"
-NOT_TENSORS = "of classical models: not a neural network's"
+RANDOM = "draws from Phlox's random stream, so values differ: shapes and frequencies are tested instead"
+NOT_TENSORS = "for classical models, not for neural networks"
 REASONS = {
     "Bernoulli": RANDOM,
     "Dropout": f"in training {RANDOM}",
     "ImageDecoder": "decode images before the model, as `phlox.data` does",
-    "RegexFullMatch": "a file could bring a pattern that takes forever",
+    "RegexFullMatch": "a file could contain a pattern that takes forever",
     "Adagrad": "train with `phlox.optim`",
     "Adam": "train with `phlox.optim`",
     "Momentum": "train with `phlox.optim`",
@@ -160,9 +160,9 @@ def text() -> str:
     newest = onnx.defs.onnx_opset_version()
     lines = [
         f"Node tests of onnx {onnx.__version__} (opset {newest}) on NumPy: {passed:,} of {len(found):,} pass.",
-        f"Of the {len(counts)} operators in them, {len(whole)} pass all of theirs.",
+        f"Of the {len(counts)} operators in them, {len(whole)} pass all their tests.",
         "",
-        "| operator | tests that pass | of | why not all |",
+        "| operator | tests passed | tests | reason for failures |",
         "|---|---|---|---|",
     ]
     for name, (good, total) in counts.items():

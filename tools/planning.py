@@ -42,7 +42,7 @@ def planned(size: str, mesh: dict[str, int], layout: str) -> Plan:
 def plans() -> str:
     """The table of models and meshes."""
     heads = (
-        "model", "devices", "layout", "parameters, states", "gradients", "gathered", "activations (kept)", "in all",
+        "model", "devices", "layout", "parameters, states", "gradients", "gathered", "activations (kept)", "total",
         "sent: parameters, gradients", "sent: activations", "FLOPs", "seconds: compute, send",
     )  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]

@@ -140,14 +140,14 @@ src/phlox/testing/conformance/edges*.py; a test fails when it is out of date. --
 
 # Edge cases
 
-Every backend gives these results: NumPy, JAX, PyTorch and custom backends, with a tape and without. The tests run each
-line of code on each of them, and so does `phlox.testing.check_backend`. Where results are rounded, floats are close
-rather than equal. In addition, every operation of the contract is called with empty tensors. Its result, or its error,
-is the same on every backend.
+Look up the result of an operation at zeros, infinities, NaN, ties, empty tensors and other special points. Every
+backend gives these results: NumPy, JAX, PyTorch and custom backends, with a tape and without. The tests run each line
+of code on each of them, and so does `phlox.testing.check_backend`. Floats are equal up to rounding. In addition, every
+operation of the contract is called with empty tensors. Its result, or its error, is the same on every backend.
 
-In the code, `t(values)` is `px.tensor(values, device=...)`, and `empty(*shape)` a Float tensor without elements.
-`grad(fn, values)` is the gradient of `fn(x).sum()`, and `twice(fn, values)` that of the sum of this gradient.
-`run(fn, ...)` is `px.compile(fn)(...)`, and `checked(fn, ...)` the same within `px.debug.checks()`. `f` is
+In the code, `t(values)` is `px.tensor(values, device=...)`, and `empty(*shape)` is a Float tensor without elements.
+`grad(fn, values)` is the gradient of `fn(x).sum()`, and `twice(fn, values)` is the gradient of that gradient's sum.
+`run(fn, ...)` is `px.compile(fn)(...)`, and `checked(fn, ...)` is the same within `px.debug.checks()`. `f` is
 `px.functional`. `least` and `greatest` are the bounds of the backend's integers, and `other` is a backend of another
 precision.
 """
@@ -157,10 +157,11 @@ TAIL = """\
 ## What compilers change
 
 A compiled function gives the result of the eager one, up to rounding. Sums may be computed in another order. At half
-precision, intermediate results of a fused loop stay in f32. PyTorch's compiler changes nothing else: where its own
+precision, intermediate results of a fused loop stay in f32. PyTorch's compiler changes nothing else: if its own
 formulas are less accurate than the eager kernels (`%`, `expm1`, `erf` and others), programs on a CPU use better ones.
 
-XLA, JAX's compiler, also simplifies. In eager mode each operation is a program of its own, so none of this happens:
+XLA, JAX's compiler, also simplifies formulas. In eager mode each operation is a separate program, so this never
+happens:
 
 | in a program on JAX | example | eagerly | compiled |
 |---|---|---|---|

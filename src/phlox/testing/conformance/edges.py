@@ -32,7 +32,7 @@ KINDS = _section(
      ("t([True, False]).float()", [1.0, 0.0])),
     ("Indices are Int, conditions are Bool.",
      ("t([1.0]).take(t([0.0]))", _KIND), ("px.where(t([1]), t([1.0]), 0.0)", _KIND)),
-    ("The kind of a tensor is that of its values; the dtype is that of the backend.",
+    ("The values decide the kind of a tensor; the backend decides the dtype.",
      ("t([1, 2.5])", [1.0, 2.5]), ("t([True, 2])", [1, 2]), ("t([])", []), ("t(['a'])", _KIND), ("t([1j])", _KIND), ("t([[1, 2], [3]])", _SHAPE)),
     ("Only Float tensors have gradients.", ("px.tensor([1], device=px.backend.Autodiff(backend)).require_grad()", _KIND)),
 )  # fmt: skip
