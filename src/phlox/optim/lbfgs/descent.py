@@ -1,4 +1,4 @@
-"""One call of L-BFGS: from a place to a better one."""
+"""One call of L-BFGS: the iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The loss and its gradient somewhere."""
+    """The loss and its gradient at some parameters."""
 
     values: Array
     loss: float
@@ -36,7 +36,7 @@ Evaluate: TypeAlias = "Callable[[Array, Array], Found]"
 
 
 class Descent:
-    """One call: from a place to a better one."""
+    """The iterations of one call."""
 
     def __init__(self, config: LbfgsConfig, rate: float, memory: CurvatureHistory, evaluate: Evaluate) -> None:
         self._config, self._rate, self._memory, self._compute = config, rate, memory, evaluate
@@ -45,7 +45,7 @@ class Descent:
         self.evaluations = 1
 
     def run(self, here: Found) -> tuple[Found, str]:
-        """Where it ends, and why."""
+        """Run the iterations; returns the last point and the reason why it ended."""
         c, memory = self._config, self._memory
         if not self._rate or here.greatest <= c.tolerance_grad:
             return here, "gradient" if self._rate else "change"

@@ -15,7 +15,7 @@ from phlox.tensor import Tensor, zeros_like
 class AdadeltaConfig(SimpleConfig):
     """Hyper-parameters of `Adadelta`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
 
-    The learning rate of the paper, and PyTorch's, is 1.
+    The learning rate in the paper, and PyTorch's default, is 1.
     """
 
     rho: float = 0.9

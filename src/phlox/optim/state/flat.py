@@ -92,7 +92,7 @@ def form_of(
 
 
 class FlatState(NamedTuple):
-    """All states taken apart, as a compiled function takes and returns them: unpacked when they are asked for."""
+    """All states, flattened, as a compiled function takes and returns them; unpacked when they are needed."""
 
     ids: tuple[ParamId, ...]
     form: Form
@@ -116,10 +116,10 @@ class FlatState(NamedTuple):
 
     @staticmethod
     def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> FlatState:
-        """These states taken apart, their tensors on a device; with `shared`, each number once, however many have it.
+        """Flatten these states, with tensors on a device; with `shared`, equal numbers are one leaf.
 
-        Tensors of the same engine keep their precision. Real numbers are one only where they also stand in the same
-        place of the states, for others may part in the next step.
+        Tensors of the same engine keep their precision. Real numbers are one leaf only if they are at the same place in
+        the states, because others may differ after the next step.
         """
         backend = place.backend
         flat: list[Any] = []
@@ -163,7 +163,7 @@ class FlatState(NamedTuple):
         return FlatState(tuple(states), form, tuple(leaves), place)
 
     def unpack(self) -> dict[ParamId, State]:
-        """The state of every parameter; what is one leaf is one object in all of them."""
+        """The state of every parameter; a shared leaf is the same object in all states."""
         form, counts = self.form, iter(self._counts())
         kinds = [kind for kind in form.kinds if kind not in (INTEGER, ARRAY)]
         kind_of = dict(zip(form.sources, kinds, strict=True))
@@ -212,7 +212,7 @@ def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
 
 
 def move_state(state: State, work: Tensor[Any, Any, Any]) -> State:
-    """The state where the tensor is that is stepped: it may come from a record or from another backend."""
+    """Move a state, which may come from a record or another backend, to the device of the updated tensor."""
     place = work.device
     backend, array = place.backend, work.primitive
 
