@@ -31,7 +31,7 @@ class ReduceOnPlateauLr(LrSchedule):
         lr: the current rate.
         best: the best metric; infinity before the first report.
 
-    Raises `OptimizerError` if the metric is NaN. An infinite metric never counts as an improvement.
+    Raises `OptimizerError` if the metric is NaN. An infinite metric is allowed.
 
     >>> schedule = ReduceOnPlateauLr(0.1, factor=0.5, patience=0)
     >>> for loss in (3.0, 2.0, 2.0):
