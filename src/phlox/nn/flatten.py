@@ -1,4 +1,4 @@
-"""Layers that return their input unchanged or reshaped."""
+"""Layers that return their input, unchanged or reshaped."""
 
 from __future__ import annotations
 

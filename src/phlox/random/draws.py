@@ -47,7 +47,12 @@ def uniform(
 
 
 def uniform_like(like: Tensor[Any, Any, Any], low: float = 0.0, high: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`uniform` with the shape and device of another tensor."""
+    """`uniform` with the shape and device of another tensor.
+
+    >>> import phlox as px
+    >>> px.random.uniform_like(px.zeros((2, 3))).shape
+    (2, 3)
+    """
     return uniform(like.shape, low, high, device=like.device)
 
 
@@ -65,7 +70,12 @@ def normal(
 
 
 def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`normal` with the shape and device of another tensor."""
+    """`normal` with the shape and device of another tensor.
+
+    >>> import phlox as px
+    >>> px.random.normal_like(px.zeros((2, 3))).shape
+    (2, 3)
+    """
     return normal(like.shape, mean, std, device=like.device)
 
 

@@ -1,6 +1,6 @@
-"""Tensors in notebooks: what is known of them, their values in a table cut in the middle, statistics, a picture.
+"""Tensors in notebooks: shape and kind, a shortened table of values, statistics, a plot.
 
-At most a few megabytes are read of a tensor, however large it is; nothing is read of one whose values are not known.
+At most a few megabytes of a tensor are read, however large it is; nothing is read if its values are not known.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _body_of_gradients(gradients: Gradients) -> str:
 
 
 def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> str:
-    """The header of a tensor and what can be shown of its values."""
+    """The header of a tensor, and its values if they are known."""
     backend, primitive = tensor.backend, tensor.primitive
     state = state_of(backend, primitive)
     if state == DONATED:
@@ -69,7 +69,7 @@ def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str,
 
 
 def kind_text(tensor: AnyTensor) -> str:
-    """The kind, and the element type of what is not Bool: `Float f32`."""
+    """The kind, and the element type unless Bool: `Float f32`."""
     kind = tensor.kind
     return kind.__name__ if kind is Bool else f"{kind.__name__} {element_of(tensor.backend, kind)}"
 
@@ -123,7 +123,7 @@ def _wide(host: Host) -> Host:
 
 
 def values(tensor: AnyTensor) -> str:
-    """The table, the statistics and the picture of a tensor whose values are known."""
+    """The table, the statistics and the plot of a tensor whose values are known."""
     shape = tensor.shape
     if 0 in shape:
         return paragraph("no elements")

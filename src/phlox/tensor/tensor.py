@@ -33,7 +33,13 @@ K = TypeVar("K", bound=Kind, default=Float)
 
 
 class Gradients:
-    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them."""
+    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them.
+
+    >>> import phlox as px
+    >>> x = px.tensor([3.0], device=px.autodiff.Autodiff(px.backend.NumPy())).require_grad()
+    >>> x.grad((x * x).sum().backward()).tolist()
+    [6.0]
+    """
 
     __slots__ = ("backend", "found")
 
@@ -335,7 +341,7 @@ DONATED = "donated"
 
 
 def state_of(backend: Backend, primitive: Any) -> str:
-    """Why an array has no values that could be shown: donated, traced, one of several examples; empty where it has."""
+    """Why an array has no values to show: donated, traced, one of several examples; empty if it has values."""
     if backend.is_donated(backend.strip(primitive)):
         return DONATED
     batch = backend.batch_of(primitive)

@@ -21,6 +21,9 @@ class AdafactorConfig(SimpleConfig):
         epsilon: the lower bound of the root of a second moment; None is the precision of the backend's elements.
         epsilon_scale: the lower bound of rms(x), to which the step is proportional.
         clip_threshold: the upper bound of the root mean square of a step, before it is scaled.
+
+    >>> AdafactorConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Adafactor, 0 states)
     """
 
     decay_rate: float = 0.8

@@ -13,7 +13,11 @@ from phlox.tensor import Tensor, where, zeros_like
 
 
 class LambConfig(SimpleConfig):
-    """Hyper-parameters of `Lamb`. Defaults are the paper's, except `weight_decay`, which is 0.01 there."""
+    """Hyper-parameters of `Lamb`. Defaults are the paper's, except `weight_decay`, which is 0.01 there.
+
+    >>> LambConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Lamb, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999

@@ -15,6 +15,9 @@ class LionConfig(SimpleConfig):
     """Hyper-parameters of `Lion`; weight decay is decoupled. Defaults are the authors'.
 
     The paper advises a learning rate 3 to 10 times smaller than AdamW's, and a decay larger by the same factor.
+
+    >>> LionConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Lion, 0 states)
     """
 
     beta_1: float = 0.9

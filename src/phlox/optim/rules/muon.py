@@ -29,6 +29,9 @@ class MuonConfig(SimpleConfig):
             et al. 2025: "Muon is scalable for LLM training").
         fallback: the optimizer of parameters that are not matrices: biases, norms, kernels of convolutions.
         fallback_lr: a factor of the learning rate for the fallback.
+
+    >>> MuonConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Muon, 0 states)
     """
 
     momentum: float = 0.95

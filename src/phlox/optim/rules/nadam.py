@@ -16,7 +16,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class NAdamConfig(SimpleConfig):
-    """Hyper-parameters of `NAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `NAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's.
+
+    >>> NAdamConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(NAdam, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999

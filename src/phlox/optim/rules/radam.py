@@ -15,7 +15,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class RAdamConfig(SimpleConfig):
-    """Hyper-parameters of `RAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `RAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's.
+
+    >>> RAdamConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(RAdam, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999

@@ -12,7 +12,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class RmsPropConfig(SimpleConfig):
-    """Hyper-parameters of `RmsProp`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `RmsProp`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    >>> RmsPropConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(RmsProp, 0 states)
+    """
 
     alpha: float = 0.99
     epsilon: float = 1e-8

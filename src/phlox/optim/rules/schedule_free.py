@@ -25,6 +25,9 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
         beta_1: the part of the average a in y; not zero.
         warmup_steps: the number of steps in which the learning rate grows from zero to the given one.
         weight_lr_power, weight_power: step t counts in the average with (greatest lr)^weight_lr_power t^weight_power.
+
+    >>> ScheduleFreeAdamWConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(ScheduleFreeAdamW, 0 states)
     """
 
     beta_1: float = 0.9
