@@ -1,9 +1,9 @@
 """A loop of a program, on the tape: its body is traced once, and the backward pass is a second loop.
 
-What the nodes of one step have saved becomes a result of the loop, one entry a step. The second loop runs from the last
-step to the first: it makes the nodes of each step again, with the arrays that were saved there, and backpropagates
-through them. Where a node keeps arrays in a place that cannot be reached (a function closes over them, as that of
-`checkpoint` does), the second loop runs the body again, from the carry that each step started with.
+The arrays that the nodes of one step save become results of the loop, one entry per step. The second loop runs from the
+last step to the first: it creates the nodes of each step again, with the saved arrays, and backpropagates through them.
+If the arrays of a node cannot be reached (a function closes over them, as in `checkpoint`), the second loop runs the
+body again, from the carry at the start of each step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules, parameters and gradients in notebooks: a tree that folds, and tables; nothing is created by looking."""
+"""Modules, parameters and gradients in notebooks: a tree that folds, and tables; deferred values stay deferred."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Node:
 
 
 class _Walk:
-    """Walks over the fields as they are: a module that could not be used is shown too."""
+    """Walks over the fields without checks, so that an invalid module is shown too."""
 
     def __init__(self) -> None:
         self.seen: dict[int, str] = {}

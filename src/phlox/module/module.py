@@ -53,7 +53,7 @@ def _with_tape(backend: Backend) -> Backend:
 
 
 def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
-    """The choice of a decorator instead of `Autodiff`, above all tapes that a backend has."""
+    """Choose another decorator instead of `Autodiff`, above all tapes of a backend."""
     return lambda backend: decorator(without_autodiff(backend))
 
 
@@ -70,7 +70,7 @@ def _flatten_with_keys(module: Any) -> tuple[Any, Aux]:
 
 
 def _check_history(module: Module) -> None:
-    """Refuse a module that a function around is differentiated towards: its arrays are without their history."""
+    """Refuse a module that an enclosing function is differentiated with respect to: its arrays have no history."""
     for path, param in module.named_params():
         value = param.val()
         if is_followed(value.backend, value.primitive):
@@ -78,7 +78,7 @@ def _check_history(module: Module) -> None:
 
 
 def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
-    """The call of a class that says `forward` for it, as with PyTorch."""
+    """The call of a class that defines `forward` instead, as in PyTorch."""
     raise ModuleError(
         f"{type(self).__name__}: a module is called by its __call__, and this one has only forward(); name that "
         "__call__, or call it as .forward(...)"
@@ -149,8 +149,8 @@ class Module(Summarized):
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
         """A new module of the same structure, with `mapper(path, param)` for every parameter; this one is unchanged.
 
-        On a tape, a parameter that the mapper returns unchanged is the same leaf in both modules, and has one gradient.
-        If the mapper returns all parameters unchanged, the result is a copy with leaves of its own.
+        On a tape, a parameter that the mapper returns unchanged is the same leaf in both modules, so both get a
+        gradient. If the mapper returns all parameters unchanged, the result is a copy with leaves of its own.
 
         Raises `ModuleError`, with the path, if the mapper returns anything but a `Param`.
         """
@@ -252,7 +252,10 @@ class Module(Summarized):
         return x.backend.differentiates if training is None else training
 
     def to_device(self, device: DeviceLike) -> Self:
-        """Move to another device, possibly of another backend. Ids stay, and deferred parameters stay deferred."""
+        """The same module on another device, possibly of another backend.
+
+        Parameters keep their ids, and deferred ones stay deferred.
+        """
         return self.map(lambda path, param: param.to_device(device))
 
     def shard(self, layout: ShardingLayout, mesh: Any) -> Self:

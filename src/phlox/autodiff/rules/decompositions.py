@@ -2,8 +2,8 @@
 
 The formulas are those of Murray (2016), "Differentiation of the Cholesky decomposition", Walter and Lehmann (2018) for
 QR, and Giles (2008), "Collected matrix derivative results". Derivatives of eigenvectors and singular vectors divide by
-differences of eigenvalues. Where these are no more than rounding there is no derivative, and the quotient is taken for
-zero, which is right for what does not tell such vectors apart.
+differences of eigenvalues. If a difference is only rounding, there is no derivative, and the quotient is set to zero.
+That is right for functions that do not depend on the choice of such vectors.
 """
 
 from __future__ import annotations

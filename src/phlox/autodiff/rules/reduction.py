@@ -19,7 +19,7 @@ def spread(B: Backend, g: Array, shape: Shape, axes: Axes) -> Array:
 
 
 def shared(B: Backend, x: Array, y: Array, g: Array, axes: Axes) -> Array:
-    """The gradient of one element y of each slice of x, evenly to all that equal it; that of NaN to the NaNs."""
+    """Share the gradient of y, one element of each slice of x, evenly among the elements equal to it, or NaN."""
     shape = B.shape(x)
     hit = B.bool_or(B.float_equal(x, spread(B, y, shape, axes)), B.float_isnan(x))
     share = B.bool_into_float(hit)

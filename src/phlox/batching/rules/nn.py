@@ -1,6 +1,6 @@
-"""Composites of neural networks: where the operands allow it the batch joins a first axis that is independent anyway.
+"""Composites of neural networks: if the operands allow it, the batch is folded into an independent first axis.
 
-Where they do not (weights of every example's own), the contract's definition serves.
+Otherwise (each example has its own weights) the contract's definition is used.
 """
 
 from __future__ import annotations

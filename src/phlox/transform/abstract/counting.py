@@ -1,4 +1,4 @@
-"""The floating-point operations of what runs on arrays without values."""
+"""Counting the floating-point operations of code that runs on arrays without values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _work: ContextVar[Work | None] = ContextVar("phlox_counted_work", default=None)
 
 
 def counted(work: Work | None) -> AbstractContextManager[Work | None]:
-    """Within this scope (and thread or task) what runs on `Abstract` backends is added to `work`; None: to nothing."""
+    """Within this scope (and thread or task) operations on `Abstract` backends are added to `work`, if it is given."""
     return scope(_work, work)
 
 

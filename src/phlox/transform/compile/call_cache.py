@@ -1,7 +1,7 @@
-"""Reading the arguments of a call that is like the last one, as almost every call is.
+"""Fast reading of the arguments of a call that is like the last one, as almost every call is.
 
-`CallArguments` finds out what a call consists of. Here it is only checked that nothing but arrays and numbers has
-changed since: the structures are the same objects, which the results of a call share with its arguments.
+`CallArguments` reads the whole structure of a call. Here it is only checked that nothing has changed except arrays and
+numbers: the structures are the same objects, because the results of a call share them with its arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Spread: TypeAlias = Callable[[Any, list[Any]], bool]
 
 
 class Argument(NamedTuple):
-    """An argument of the last call, or what stood in a container that was one."""
+    """An argument of the last call, or a value in a container argument."""
 
     path: str
     take: Take
@@ -52,7 +52,7 @@ class Argument(NamedTuple):
 
 
 class CallCache:
-    """What the last call was like, and the program that served it."""
+    """The form of the last call, and its program."""
 
     __slots__ = (
         "_arguments",
@@ -91,7 +91,7 @@ class CallCache:
 
     @classmethod
     def of(cls, program: Program, call: Call) -> CallCache | None:
-        """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
+        """A cache for calls like this one; None if some arguments must be read again each time."""
         reader = call.reader
         if call.keywords or call.over or program.steps is not None:
             return None

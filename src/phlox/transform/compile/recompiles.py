@@ -140,9 +140,9 @@ class History:
             self._warn()
 
     def add_layout(self, shapes: Hashable, layouts: dict[str, Facet]) -> None:
-        """Note how the arrays of a call lie for which the engine has prepared a program anew.
+        """Note the layout of the arrays of a call that the engine compiled again.
 
-        That is counted if there was no trace, and a program for the same shapes, whose arrays lay in another way.
+        It is counted if there was no trace, and if there was a program for the same shapes with another layout.
         """
         with self._lock:
             is_traced, self._is_traced = self._is_traced, False
