@@ -33,7 +33,7 @@ Forward: TypeAlias = (
     | Callable[[Backend, Any, Any, Any, Any], Result]
     | Callable[..., Result]
 )
-"""`(B, *operands, *options)`: the result, and what its derivative needs."""
+"""`(B, *operands, *options)` returns the result, and the saved values for its derivative."""
 
 Backward: TypeAlias = (
     Callable[[Backend, Any, Array, Needed], Gradients]

@@ -253,7 +253,7 @@ class Autodiff(CollectivesOnTape):
 
 
 def _depth(backend: Backend) -> int:
-    """How many tapes lie above one another."""
+    """The number of nested tapes."""
     depth = 0
     while backend.inner is not None:
         backend, depth = backend.inner, depth + 1

@@ -94,7 +94,7 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
 
 
 def _packed(saved: Any, recipes: dict[int, Recipe]) -> Any:
-    """What a derivative needs, with recipes in place of the values that have one."""
+    """The saved values, with recipes in place of the values that have one."""
     if isinstance(saved, (tuple, list)):
         return tuple(_packed(x, recipes) for x in cast("tuple[Any, ...]", saved))
     return recipes.get(id(saved), saved)

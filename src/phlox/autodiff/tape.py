@@ -18,7 +18,7 @@ Cotangents: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
 Vjp: TypeAlias = Callable[["Node", Array, Cotangents], None]
-"""`(node, gradient, cotangents)`: add to `cotangents` what the node's gradient means for its parents."""
+"""`(node, gradient, cotangents)`: add the gradients of the node's parents to `cotangents`."""
 
 next_id = count().__next__
 

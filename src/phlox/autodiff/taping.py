@@ -10,7 +10,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 Run: TypeAlias = Callable[..., tuple[Any, Any]]
-"""`(*values)`: the result (or the tuple of them), and what its derivative needs."""
+"""`(*values)` returns the result (or a tuple of results), and the saved values for its derivative."""
 
 Differentiate: TypeAlias = Callable[[Backend, Any, Any, Needed], Gradients]
 """`(backend, saved, g, needed)`: one gradient an operand; g is a tuple where the results are several."""

@@ -42,7 +42,7 @@ def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> b
 
 
 def _parts(x: Any) -> Iterable[Any] | None:
-    """What an object is made of; None for one that cannot be looked into."""
+    """The parts of an object; None if they cannot be found."""
     if isinstance(x, FunctionType):
         return [*_cells(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
     if isinstance(x, MethodType):

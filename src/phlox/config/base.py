@@ -29,7 +29,7 @@ class BaseConfig(Structured):
 
     __phlox_scope__: ClassVar[Scope]
     __phlox_by_name__: ClassVar[str] = ""
-    """If fields are given by name only, what to say of one that was not; else empty."""
+    """If fields can only be given by name, the error for a positional one; else empty."""
     _schema: ClassVar[Schema]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -36,9 +36,9 @@ class Call:
     within: Call | None
     """The call that this one is part of."""
     outputs: Any = None
-    """What it has returned; None until then."""
+    """The result; None until the call returns."""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the observer keeps from `on_enter` to `on_call`."""
+    """Data that the observer passes from `on_enter` to `on_call`."""
 
 
 class _Observation:
@@ -67,7 +67,7 @@ class _Observation:
 _observations: ContextVar[tuple[_Observation, ...]] = ContextVar("phlox_observed_calls", default=())
 _patching = RLock()
 _patched: dict[type[Any], list[Any]] = {}
-"""Classes whose `__call__` asks who is observing: how many scopes need that, and their own."""
+"""The patched classes: how many scopes need the patch, and the class's own `__call__`."""
 
 
 def named_modules(model: Module) -> Iterator[tuple[str, Module]]:

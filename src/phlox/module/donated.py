@@ -18,7 +18,7 @@ class Donated(NamedTuple):
     device: Device
     path: str
     taker: str
-    """Who took it, and when."""
+    """The function or step that it was donated to."""
     failed: bool = False
     """Has that returned nothing?"""
 

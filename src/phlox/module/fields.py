@@ -23,11 +23,11 @@ class Observer(Protocol):
     """An object that caches the structure of a module."""
 
     valid: bool
-    """Is it still made of the same parts?"""
+    """Does the module still have the same parts?"""
     ids_differ: bool
     """Is it known that no two of its parameters have one id?"""
     aux: Any
-    """What its parameters are, beside their values; None where that is to be found out anew."""
+    """The structure around the parameters' values; None if it must be found again."""
 
 
 class Watched:

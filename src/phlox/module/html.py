@@ -26,7 +26,7 @@ _MOST = 400
 _ALIKE = 4
 """Of so many equal neighbors the first is shown, and how many there are."""
 _USED_UP = "donated and used up"
-"""What a parameter says of itself."""
+"""The text for a donated parameter."""
 _OPEN = 2
 """The tree is open to this depth."""
 
@@ -51,7 +51,7 @@ def html_of_gradients(gradients: GradientsParams) -> str:
 
 @dataclass
 class _Node:
-    """What the tree shows of one module."""
+    """One module in the tree."""
 
     name: str
     """Within the module around."""
@@ -70,7 +70,7 @@ class _Node:
     devices: dict[str, None] = field(default_factory=dict[str, None])
 
     def signature(self) -> tuple[Any, ...]:
-        """Equal for modules that look alike."""
+        """A key that is equal for modules that are shown the same."""
         below = tuple((child.name, child.signature()) for child in self.children)
         return self.cls, self.mode, tuple(self.options), tuple(self.params), self.count, self.trained, below
 

@@ -33,7 +33,7 @@ class Child(NamedTuple):
     before: int
     """How many parameters of the module come before it."""
     number: int | None = None
-    """Of the container that it is; None for an object that is none."""
+    """Its number among the containers; None if it is not a container."""
     others: tuple[str, ...] = ()
     """Further paths of the same child, where nothing is saved."""
 

@@ -219,7 +219,7 @@ class Param(Watched):
         return cls._made(None, instead, id, trained, trainable, full_precision)
 
     def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The value as a new parameter holds it: inside of a differentiated function a history goes on."""
+        """The value for a new parameter; inside a differentiated function it keeps its history."""
         if is_followed(value._ops.backend, value.primitive):  # pyright: ignore[reportPrivateUsage]
             return value
         return self._leaf(value)
@@ -297,7 +297,7 @@ class Param(Watched):
 
     @property
     def mark(self) -> tuple[Ops, bool, bool, bool]:
-        """What a structure remembers of it: backend and kind, whether it is trained, trainable, at full precision."""
+        """Its properties in a structure: backend and kind, whether it is trained, trainable, at full precision."""
         deferred = self._deferred
         known = isinstance(deferred, (Foreign, Donated))
         ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
@@ -387,7 +387,7 @@ class Param(Watched):
         self._tensor, self._deferred = self._leaf(value), None
 
     def _called(self) -> str:
-        """What errors call it: by its path in the largest module that knows it."""
+        """Its name in errors: its path in the largest module that holds it."""
         walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
         name = max(paths, key=len, default="")

@@ -166,11 +166,11 @@ class _Compared(NamedTuple):
     places: list[_Place]
     report: LoadReport
     record: Record
-    """Of what is no child's, with the names that remap gives."""
+    """The entries that belong to no child, under their names after `remap`."""
     matches: dict[str, str]
     """Path of a parameter -> path in that record."""
     children: list[Prepared[object]]
-    """What loads the children that are loaded by themselves."""
+    """The functions that load the children that load themselves."""
     cause: Exception | None = None
 
 

@@ -94,7 +94,7 @@ class Structure:
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
         self._repeats = not walk.functions and not walk.has_sets
-        """Is there nothing to be looked for in a module that is built like this one?"""
+        """Can a module built from this structure reuse it without another walk?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
 

@@ -83,7 +83,7 @@ class KeyValueCache(NamedTuple):
         return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
 
     def _before(self, n: int) -> Visible:
-        """What the last n tokens, which have been appended, attend to."""
+        """The keys, values and mask for the last n tokens, which were appended already."""
         columns = arange(self.capacity, device=self.position.device)
         seen = columns <= (self._columns(n) - n).expand_dims(-1)
         if self.start is not None:

@@ -103,7 +103,7 @@ class Optimizer(ABC):
             return held
 
     def _part_names(self) -> dict[ParamId, State]:
-        """The states, for what keeps none of their tensors."""
+        """The states, for callers that keep none of their tensors."""
         self._look()
         for id, slot in self._slots.items():
             self._states[id] = slot.state()

@@ -48,7 +48,7 @@ class SimpleOptimizer(ABC):
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Refuse what other libraries give to an optimizer of this name: parameters, rates, options."""
+        """Refuse the arguments that other libraries pass to an optimizer of this name: parameters, rates, options."""
         given = [*arguments, *options.values()]
         if given and cls.__module__.startswith("phlox.") and not isinstance(given[0], BaseConfig):
             raise OptimizerError(

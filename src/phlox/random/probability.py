@@ -397,7 +397,7 @@ def _wide(x: Any, name: str, like: _Floats) -> _Floats:
 
 
 def _times(probability: _Floats, x: _Floats, y: _Floats | None = None) -> _Floats:
-    """The product with x - y; what has no probability counts nothing, though it be infinite."""
+    """The product with x - y; it is zero where the probability is zero, even if x is infinite."""
     is_possible = probability > 0.0
     x = where(is_possible, x, 0.0)
     return probability * (x if y is None else x - where(is_possible, y, 0.0))

@@ -24,7 +24,7 @@ _SAMPLE = 1 << 16
 _WHOLE, _EDGE = 8, 4
 """Of an axis that is longer than the first the table has so many indices at each end."""
 _PICTURE = 8
-"""A picture has at least so many rows and columns."""
+"""The least number of rows and columns of a plot."""
 _MEASURED = 8
 """Statistics are shown of more elements than this."""
 
@@ -88,7 +88,7 @@ def nbytes(tensor: AnyTensor) -> int:
 
 
 class _Source:
-    """What is read of a tensor: all of it, once, or parts."""
+    """Reads a tensor: all of it, once, or parts."""
 
     def __init__(self, tensor: AnyTensor) -> None:
         engine = engine_of(tensor.backend)
@@ -254,6 +254,6 @@ def _image(source: _Source) -> str:
 
 
 def _screen(rows: int, columns: int) -> tuple[int, int]:
-    """The height and the width of a picture on the screen."""
+    """The height and the width of a plot on the screen."""
     scale = 144 / max(rows, columns)
     return max(round(rows * scale), 12), max(round(columns * scale), 12)

@@ -79,7 +79,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _highest(backends: list[Backend]) -> Backend | None:
-    """Where tensors of these backends meet each other, and what is being differentiated around."""
+    """The lowest backend that holds tensors of all these backends and the enclosing differentiated functions."""
     if not backends:
         return None
     backend = backends[0]

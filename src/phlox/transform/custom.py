@@ -141,7 +141,7 @@ class _View:
     """The backend, if it is a batch above the tape."""
     frame: Frame | None
     around: tuple[Level, ...]
-    """The differentiated functions around, but for those on whose tapes this is one step."""
+    """The enclosing differentiated functions, except those whose tapes record this call as one step."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> _View:
@@ -157,7 +157,7 @@ class _View:
         return cls(tape, inside, batch, innermost(), around)
 
     def again(self) -> AbstractContextManager[object]:
-        """Within this scope the batch is there as it was: for the backward pass, which is outside."""
+        """Within this scope the batch is entered again, for the backward pass, which runs outside of it."""
         return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
 
     def shown(self, x: Any) -> Any:

@@ -211,7 +211,7 @@ def _backward(leaves: Leaves, xs: Iterable[AnyTensor], ys: Iterable[AnyTensor]) 
 
 
 def _transposed(name: str, fn: Function, inputs: Any) -> tuple[Any, Leaves, Any]:
-    """A result, leaves that stand for cotangents, and the gradients towards the inputs, which are linear in them."""
+    """A result, leaves for its cotangents, and the gradients of the inputs, which are linear in the cotangents."""
     leaves = Leaves(name, inputs, above=2)
     with entered(leaves.level):
         y = fn(leaves.structure)

@@ -186,7 +186,7 @@ def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
 def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object | None = None) -> Any:
     """A structure with `leaf(spec)` in place of each tensor.
 
-    Within the program, whose `token` is given, that is an array, and what stands in the structure a tensor around it.
+    Within a program, whose `token` is given, `leaf` returns an array, and the structure gets a tensor around it.
     """
     if isinstance(value, TensorSpec):
         found = leaf(value)

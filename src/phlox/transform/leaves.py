@@ -31,9 +31,9 @@ class _Place:
     given: AnyTensor
     leaf: AnyTensor
     least: int
-    """How many tapes its gradient has at least: those of what was given, but for one that ends with this gradient."""
+    """The least number of tapes of its gradient: those of the given tensor, except one that ends with this gradient."""
     ends: bool = False
-    """Does its own tape end with this gradient, whatever its history?"""
+    """Is the gradient always on the backend below its own tape?"""
 
 
 class Leaves:
@@ -100,7 +100,7 @@ class Leaves:
         return backend
 
     def _lifted(self, x: AnyTensor) -> AnyTensor:
-        """A tensor as a constant on this level; what tapes below know of it stays."""
+        """A tensor as a constant on this level; its history on tapes below stays."""
         base = self._base(x)
         if not depth(base):  # a tape below too, so that what is on one outside can be met
             base = _with_tape_below(base)

@@ -223,7 +223,7 @@ class _Loop:
 
 
 def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
-    """A tensor like another one around an array of a backend that may lie above its own."""
+    """A tensor like another one around an array of its backend, or of one above it."""
     while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
     if backend is not like.backend:  # a constant, beside arrays of a decorator without a tape
@@ -235,7 +235,7 @@ def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
 
 
 class _Part(NamedTuple):
-    """Something in a structure: a tensor, which is a leaf, or what must be the same each time."""
+    """A part of a structure: a tensor, which is a leaf, or a value that must not change between steps."""
 
     path: str
     leaf: Any
@@ -287,7 +287,7 @@ class _TreeLeaves:
         return moved
 
     def difference(self, other: _TreeLeaves) -> str | None:
-        """Where another structure first differs in anything but values: the path, and what stands in the two."""
+        """The first difference from another structure, except in values: the path, and the two parts; else None."""
         if self._forms() == other._forms() and self._shapes() == other._shapes():
             return None
         mine, theirs = self._described(), other._described()

@@ -72,7 +72,7 @@ def vmap(
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What to call a function and its positional arguments in messages."""
+    """The names of a function and its positional arguments in messages."""
 
     function: str
     positional: tuple[str, ...]
@@ -198,7 +198,7 @@ class _Call:
         return Tensor.from_primitive(value, backend, x.kind)
 
     def write_back(self) -> None:
-        """Give what was set into parameters of the arguments, as running statistics are, to the arguments."""
+        """Copy values that were set into parameters (running statistics) to the parameters of the arguments."""
         for param, twin, before, axis, path in self._params:
             if twin.val() is not before:
                 param.set(self.returned(twin.val(), axis, path))
@@ -214,12 +214,12 @@ class _AxisWalk:
     option: str
     """Which option of `vmap` the axes were given as."""
     visit: Callable[[AnyTensor, _Axis, str], AnyTensor]
-    """`(tensor, axis, path)`: what stands in the tensor's place."""
+    """`(tensor, axis, path)` returns the replacement of the tensor."""
     settle: Callable[[Param, Param, _Axis, str], None] | None = None
     """`(param, twin, axis, path)`: called for each parameter and the one that stands in its place."""
 
     def over(self, value: Any, axes: Any, path: str) -> Any:
-        """The same structure around what `visit` returned. Raises `ShapeError` where the axes do not fit it."""
+        """The same structure around the results of `visit`. Raises `ShapeError` if the axes do not fit it."""
         if isinstance(axes, (list, tuple, dict)):
             given, wanted = parts_of(value) or [], dict(parts_of(cast("Any", axes)) or [])
             if {label for label, _ in given} != wanted.keys() or parts_of(value) is None:

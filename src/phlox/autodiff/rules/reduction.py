@@ -188,7 +188,7 @@ def _scan(name: str, backward: Callable[[Backend, Array, Array, Array, int], Arr
 
 
 def _cumprod(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
-    """Without a division, which zeros would not survive: the product of those before times what those behind make."""
+    """Without a division, which fails at zeros: the product of the elements before, times a term of those after."""
     size = B.shape(x)[axis]
     return B.float_mul(_delayed(B, y, axis), _from_the_end(B, g, part(B, x, axis, min(1, size), size), axis))
 

@@ -74,7 +74,7 @@ def _attention(
     batch = M.shape(query)[0]
 
     def met(x: Array | None) -> Array | None:
-        """What broadcasts to the scores [batch, heads, n, m]; it need not if it is the same in all of them."""
+        """The operand, broadcast to the scores [batch, heads, n, m] unless all examples share it."""
         if x is None or (type(x) is not M.box and (len(M.shape(x)) < 4 or M.shape(x)[0] == 1)):
             return x
         sizes = M.shape(x)

@@ -125,7 +125,7 @@ def _learned(
 
 
 def _combined(B: Backend, history: Array, factors: Array, factor: float, gradient: Array) -> tuple[Array, Array]:
-    """The direction that is made of the history and the gradient, and its product with that, and greatest magnitude."""
+    """The direction from history and gradient, its product with the gradient, and its greatest magnitude."""
     product = B.float_matmul(factors, _rows_of(B, history))
     direction = B.float_add(B.reshape(product, B.shape(gradient)), B.float_mul(gradient, factor))
     return direction, B.concat((_dot(B, direction, gradient), B.float_max(B.float_abs(direction), (0,), True)), 0)

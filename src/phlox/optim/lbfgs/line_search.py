@@ -22,7 +22,7 @@ class Point(NamedTuple):
     slope: float
     """The derivative of the loss by the length."""
     at: Any
-    """Whatever the caller wants to have back."""
+    """The caller's own data."""
 
 
 def strong_wolfe(

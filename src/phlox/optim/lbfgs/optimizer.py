@@ -116,7 +116,7 @@ class Lbfgs(Optimizer):
         self.outcome: LbfgsOutcome | None = None
         """Of the last call of `minimize`."""
         self._memory: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
-        """What is remembered of these parameters: taken apart into states when those are asked for."""
+        """The history of these parameters, which is split into states when they are needed."""
 
     @property
     def states(self) -> dict[ParamId, State]:
@@ -207,7 +207,7 @@ class Lbfgs(Optimizer):
     # --- history
 
     def _remembered(self, vector: Sequence[tuple[str, Param]], layout: FlatLayout) -> tuple[CurvatureHistory, bool]:
-        """What is known from calls before, and whether it had to be forgotten."""
+        """The history from earlier calls, and whether it had to be dropped."""
         ids = [param.id for _, param in vector]
         if self._memory is not None and self._memory[0] == tuple(ids) and self._memory[1].layout == layout:
             return self._memory[1].copy(), False

@@ -149,7 +149,7 @@ class OptaxAdaptor(Optimizer):
         return result
 
     def _tree(self, stepped: Sequence[Stepped], params: Mapping[str, Any], place: Device) -> tuple[Layout, Any]:
-        """The transformation's state for these parameters: what is known of them, and the rest as it begins."""
+        """The transformation's state for these parameters: known values, and first values for the rest."""
         trees = trees_of_jax()
         shared, states = self._known()
         key = tuple([(one.param.id, one.path, one.value.shape, str(params[one.path].dtype)) for one in stepped])
@@ -196,7 +196,7 @@ class OptaxAdaptor(Optimizer):
         shared: Mapping[str, Any],
         states: Mapping[ParamId, Any],
     ) -> list[str]:
-        """What loaded states have or lack that those of the transformation do not."""
+        """The differences between loaded states and those of the transformation."""
         expected: dict[ParamId | None, set[str]] = {None: set(), **{id: set[str]() for id in paths}}
         for leaf in layout.leaves:
             expected[leaf.id].add(leaf.name)
@@ -248,7 +248,7 @@ class OptaxAdaptor(Optimizer):
     # --- states
 
     def _known(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
-        """What belongs to no parameter, and what belongs to each."""
+        """The state that belongs to no parameter, and that of each parameter."""
         shared: dict[str, Any] = {}
         states: dict[ParamId, Any] = {}
         for id, state in self.states.items():
@@ -325,7 +325,7 @@ class OptaxAdaptor(Optimizer):
 
 
 def _distinct(leaves: Sequence[Any], others: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The arrays of a state, copied where one is there twice, or is among the others.
+    """The arrays of a state; an array that occurs twice, or among the others, is copied.
 
     State and module may both be donated to a compiled function.
     """

@@ -21,7 +21,7 @@ from phlox.tensor import Tensor
 AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 SHARED = "shared"
-"""In the states, under this id: what belongs to no single parameter, such as counts of steps."""
+"""The id of the state that belongs to no single parameter, such as counts of steps."""
 
 
 class Leaf(NamedTuple):

@@ -94,7 +94,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
 def _rates(
     lr: Real, lr_max: Real, time: Any, config: ScheduleFreeAdamWConfig, backend: Backend
 ) -> tuple[Real, Real, Real]:
-    """The rate of this step, the greatest so far, and what the weights after it count in the average."""
+    """The rate of this step, the greatest rate so far, and the weight of this step in the average."""
     count = real(time, backend)
     if config.warmup_steps:
         lr = lr * least(count / config.warmup_steps, 1.0, backend)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from phlox.optim.schedule.compose import ProductLr, SumLr
 
 R = TypeVar("R", bound="float | Mapping[str, float]", default=float, covariant=True)
-"""What a schedule gives: a rate or, `GroupedLr` alone, one for each group of parameters by name."""
+"""The result of a schedule: a rate or, for `GroupedLr`, a rate for each group of parameters by name."""
 
 
 class Saved(NamedTuple):

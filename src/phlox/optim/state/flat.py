@@ -196,12 +196,12 @@ class FlatState(NamedTuple):
 
 
 def _narrow(number: Any, backend: Backend) -> Any:
-    """A number that came from an argument with the bits of those that states are made of."""
+    """A number from an argument, at the precision of the numbers in states."""
     return number.as_operand(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
 
 
 def _key(path: str, number: Any) -> tuple[str, Any]:
-    """What is equal for real numbers that are one: traced ones by identity, and 0.0 is not -0.0."""
+    """A key that is equal for equal real numbers: traced ones are compared by identity, and 0.0 differs from -0.0."""
     return path, float(number).hex() if isinstance(number, float) else id(number)
 
 

@@ -22,7 +22,7 @@ from phlox.record.dtypes import DTYPES
 
 ARRAY = "array"
 RAW_KEYS = frozenset({str, int, float, bool, type(None)})
-"""Of dicts, that are what they are in a record."""
+"""The types of dict keys that a record can hold unchanged."""
 _classes: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDictionary()
 """Classes that were saved, by name; those inside of functions are found nowhere else."""
 

@@ -27,11 +27,11 @@ from phlox.tensor import Tensor
 
 State: TypeAlias = Any
 Skeleton: TypeAlias = Hashable
-"""Nested tuples, the first entry of each saying what it stands for: ("dict", keys, parts), ("leaf", type), ..."""
+"""Nested tuples, which begin with the kind of the part: ("dict", keys, parts), ("leaf", type), ..."""
 
 INTEGER, REAL, OBJECT = "integer", "real", "object"
 _CONTAINERS = (LIST, NAMED_TUPLE, TUPLE, DEQUE, DICT)
-"""Those whose skeletons are made alike; dataclasses come after modules and what saves itself, which may be some."""
+"""Containers that are flattened in the same way; dataclasses come after modules and objects that save themselves."""
 _INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 _SMALL = range(-(2**31), 2**31)
 """Integers that a compiled function can count in; others are constants."""

@@ -281,7 +281,7 @@ class OptimizerAdaptor(Optimizer):
             raise
 
     def _taker(self) -> str:
-        """What takes the memory of parameters that are donated, for the error that says so."""
+        """The name of this step in the error for donated parameters."""
         self._donations += 1
         return f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
 
@@ -303,7 +303,7 @@ class OptimizerAdaptor(Optimizer):
     # --- many parameters at once
 
     def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, Tensor[Any, Any, Any]]) -> MultiTensorStep | None:
-        """What steps many parameters at once, where it is worth while."""
+        """The multi-tensor step, if it is worthwhile."""
         if not self._slots:
             size = 0
             for grad in grads.values():

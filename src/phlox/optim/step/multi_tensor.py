@@ -35,17 +35,17 @@ class Job(NamedTuple):
     path: str
     param: Param
     value: AnyTensor
-    """As it is without a tape,"""
+    """The value without a tape."""
     work: AnyTensor
-    """and what is stepped: it, or its master."""
+    """The tensor to update: the value, or its master."""
     grad: AnyTensor
-    """On the device of the work, as is the state."""
+    """The gradient, on the device of `work`, like the state."""
     state: State
     begins: bool
-    """Is the state the one before the first step?"""
+    """Is it the state before the first step?"""
 
 
-# --- what is kept of a parameter from step to step
+# --- the data of a parameter that is kept between steps
 
 
 class Form(NamedTuple):
@@ -174,19 +174,19 @@ class _Group(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """Where a parameter's new value goes."""
+    """The memory for a parameter's new value."""
 
     old: Any
-    """What is stepped, flat,"""
+    """The old values, flat."""
     new: Any
-    """and what it becomes, flat: the same memory, perhaps."""
+    """The new values, flat; possibly the same memory."""
     array: Any
-    """Of the new value, unless it is lent by"""
+    """The array of the new value, unless `memory` lends it."""
     memory: ReusedBuffer | None
 
 
 class _Donation(NamedTuple):
-    """A parameter whose value was donated, and what gives it back: the value, or the memory that it was lent from."""
+    """A parameter whose value was donated, and the value, or the memory that it was lent from, to restore it."""
 
     entry: Entry
     value: AnyTensor | None
@@ -330,7 +330,7 @@ class MultiTensorStep:
 def _planned(
     optimizer: SimpleOptimizer, lr: Any, form: Form, scalars: Scalars, first: Entry
 ) -> tuple[Run, Scalars] | None:
-    """What steps all of a group, and the scalars in their states afterwards; None if they must go one by one."""
+    """The function that updates a whole group, and the scalars in its states afterwards; None if there is none."""
     backend, ops = form.place.backend, first.slot.inner
     arrays = first.slot.flats[first.slot.mastered :]
 

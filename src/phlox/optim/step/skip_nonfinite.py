@@ -46,7 +46,7 @@ def _is_array(value: object) -> bool:
 
 
 def _constant(new: Any, old: Any) -> Any:
-    """What is a part of the program, and so the same after a step as before."""
+    """A constant of the program, which is the same before and after a step."""
     if new is old or (_is_array(new) and new.dtype == old.dtype and np.array_equal(new, old)):
         return new
     raise OptimizerError(

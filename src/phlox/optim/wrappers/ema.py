@@ -140,7 +140,7 @@ class Ema(Module, Generic[M]):
         return twin
 
     def _taker(self, twin: Ema[M]) -> Callable[[], None]:
-        """Takes over what a twin at full precision holds; all that can fail is done now."""
+        """A function that copies the values of a twin at full precision; everything that can fail is done now."""
         mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
         wide = dict(zip(map(id, mine), theirs, strict=True))
         values = [twin.val().to_device(param.device) for param, twin in zip(mine, theirs, strict=True)]

@@ -16,7 +16,7 @@ class Work:
     products: int = 0
     """Those of matrix products and convolutions."""
     others: int = 0
-    """Those of all other operations: one an element, of the result or of what is reduced."""
+    """The other operations: one per element of the result, or of the input of a reduction."""
 
     @property
     def total(self) -> int:

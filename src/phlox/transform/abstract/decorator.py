@@ -217,7 +217,7 @@ class Abstract(Decorator):
         return x
 
     needs_values: str = "the shape of the result of this operation depends on values"
-    """What is said of an operation that is done on the host."""
+    """The error for an operation that runs on the host."""
 
     def no_value(self, what: str) -> Exception:
         """The error if a value is needed."""

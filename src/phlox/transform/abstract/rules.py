@@ -29,7 +29,7 @@ _TRUTHS = frozenset({
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan", "isinf", "isfinite", "isclose",
     "signbit",
 })  # fmt: skip
-"""What is asked of numbers, and answered by true or false."""
+"""Operations on numbers with a Bool result."""
 
 
 def kind_of_result(name: str) -> type[Kind]:

@@ -35,7 +35,7 @@ from phlox.transform.compile.trace import Call, OtherFirstStates
 P = ParamSpec("P")
 R = TypeVar("R")
 Use: TypeAlias = Callable[[Program, Call, Callable[[], Call]], Any]
-"""What is done with the program of a call: it is called, or analyzed; the last argument reads the call again."""
+"""A use of the program of a call: calling or analysing it; the last argument reads the call again."""
 
 
 @overload
@@ -241,7 +241,7 @@ class Compiled(Generic[P, R]):
     def _with_tensors(
         self, values: tuple[Any, ...], kwargs: dict[str, Any], place: Device, make: Make
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with tensors for NumPy arrays; of what is donated, as those that can be."""
+        """The arguments with tensors in place of NumPy arrays; those of donated arguments can be donated."""
         over = self._steps.over if self._steps is not None else frozenset[str]()
 
         def converted(name: str, value: Any) -> Any:
@@ -300,7 +300,7 @@ class Compiled(Generic[P, R]):
         return run(self._fn, self._name, steps, named, len(values))
 
     def _called(self, positional: int) -> list[str]:
-        """What arguments that are given by position are called."""
+        """The names of positional arguments."""
         places = self._places
         names = [*places[:positional], *(f"argument {number}" for number in range(len(places), positional))]
         self._names[positional] = names

@@ -32,11 +32,11 @@ TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
 """As `Take`, for optimizers, which it adds to the reader."""
 
 OTHER = object()
-"""What comes back for a call that is not like the last one."""
+"""The result for a call that is not like the last one."""
 
 
 Spread: TypeAlias = Callable[[Any, list[Any]], bool]
-"""`(value, leaves)`: is the container like the last one? If so what it holds is appended to the leaves."""
+"""`(value, leaves)`: is the container like the last one? If so, its contents are appended to the leaves."""
 
 
 class Argument(NamedTuple):
@@ -154,7 +154,7 @@ class CallCache:
             return OTHER
 
     def _flat(self, values: Sequence[Any]) -> list[Any] | None:
-        """The arguments with what stands in containers in their place; None where these are not like the last ones."""
+        """The arguments with containers replaced by their contents; None if these are not like the last ones."""
         spread = self._spread
         assert spread is not None
         if len(values) != len(spread):
@@ -207,7 +207,7 @@ class CallCache:
 
 
 def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
-    """Tell the reader of an argument whose arrays stand at a place of the leaves."""
+    """Note in the reader an argument whose arrays are at this position of the leaves."""
     array = leaves[place]
     if argument.owner is not None:
         reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, place))
@@ -217,9 +217,9 @@ def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[An
 
 
 def _spread(value: Any, path: str, within: list[tuple[str, Any]]) -> Spread | None:
-    """How a container like this one is taken apart; None for what is none. What it holds is appended to `within`.
+    """How to flatten a container like this one; None if it is not one. Its contents are appended to `within`.
 
-    Raises NotImplementedError for a container that is looked at anew each time.
+    Raises `NotImplementedError` for a container that must be read again each time.
     """
     container = container_of(value)
     if container is None:

@@ -67,7 +67,7 @@ class DonationScope(SignalGuard):
         self.deliver()
 
     def _has_begun(self) -> bool:
-        """Has the engine begun to write over what is donated?"""
+        """Has the engine begun to overwrite donated memory?"""
         backend = self._reader.backend
         return self.has_released or any(
             hasattr(array, "shape") and backend.is_donated(array)
@@ -111,7 +111,7 @@ class DonationScope(SignalGuard):
         self._changes.append((lambda _: undo(), None))
 
     def _settle(self, error: BaseException | None = None) -> None:
-        """The caller does not get its result: what was given holds it, or is as it was."""
+        """After an error or interrupt: give the new values to the modules of the call, or restore the old ones."""
         changes, self._changes = self._changes, []
         done = self._load is None and self._results  # and too late to take it back
         if not done and (not self._has_begun() or isinstance(error, DonatedError)):  # by an earlier call

@@ -170,7 +170,7 @@ class Program:
             _call.reset(token)
 
     def _let_go(self) -> None:
-        """The engine is about to write over what is donated in the call that is under way."""
+        """Called when the engine is about to overwrite the donated memory of the running call."""
         donation = _call.get()().reader.donation
         assert donation is not None
         donation.release()
@@ -207,7 +207,7 @@ class Program:
             return self._results(donation, outcome, call)
 
     def _look(self, read: Callable[[], Call]) -> None:
-        """Note how the arrays of the last call lie on devices, if the engine has prepared itself for it."""
+        """Note the layout of the arrays of the last call on devices, if the engine compiled for it."""
         prepared = self.backend.compilations(self.run)
         if prepared is None or prepared == self._prepared:
             return
@@ -222,7 +222,7 @@ class Program:
         donation.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(donation, outcome, call))
 
     def _follow(self, outcome: TraceOutput, words: Any) -> int:
-        """Judge what is checked in a call; how often has it drawn?"""
+        """Evaluate the checks of a call, and return its number of draws."""
         meaning = outcome.meaning
         if meaning.checks:
             self._judge(outcome.arrays, meaning.checks)
@@ -252,7 +252,7 @@ class Program:
             donation.change(param.set, value, param.val(), undo=param.restore)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
-        """Raise what the first failed check says, unless this is itself part of a program."""
+        """Raise the error of the first failed check, unless this call is part of an outer program."""
         numbers = arrays[len(arrays) - sum(check.count for check in checks) :]
         if any(map(self.backend.is_traced, numbers)):
             return
@@ -334,7 +334,7 @@ class Program:
             )
 
     def _note_donations(self, call: Call) -> None:
-        """Remember what was donated, and to what."""
+        """Note the donated arguments, and the call that they were donated to."""
         donated = call.reader.donated
         for given in call.reader.modules:
             if given.leaves is donated:
@@ -345,7 +345,7 @@ class Program:
                 note_donation(array, _alone, self.name, name)
 
     def _body(self, donated: list[Any], kept: list[Any]) -> TraceOutput:
-        """The function on tracers: what the engine records."""
+        """The function on tracers, which the engine traces."""
         call = _call.get()()
         if self.steps is None and any(has_arrays(value) for _, value, _ in call.named):
             raise Again

@@ -47,7 +47,7 @@ def has_arrays(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, each with its label; a dataclass is one if it holds an array or a tensor."""
+    """The labelled contents of a container; a dataclass is one if it holds an array or a tensor."""
     container = container_of(value)
     if container is None:
         found = container_of_class(cast("type[Any]", type(value)))

@@ -259,7 +259,7 @@ class Loop:
         return split.together(_grouped(last, sizes), stacked, count), replace(meaning, draws=meaning.draws * count)
 
     def _check(self, split: _Split) -> None:
-        """`CompileError` if the shape of what goes on is not what it was."""
+        """Raise `CompileError` if the shape of an array for the next step has changed."""
         modules = len(self._reader.modules)
         for number, (before, after) in enumerate(zip(self._carry[1:], split.carry[1 : 1 + modules], strict=False)):
             if _shapes(self._backend, before) != _shapes(self._backend, after):
@@ -272,7 +272,7 @@ class Loop:
 
 
 class _Split:
-    """The outcome of a step: what goes on to the next one, and what is stacked."""
+    """The outcome of a step: the arrays for the next step, and those to stack."""
 
     def __init__(self, name: str, reader: CallArguments, step: StepArguments) -> None:
         self._name, self._reader, self.step = name, reader, step
@@ -283,7 +283,7 @@ class _Split:
         )
         self.carry: list[tuple[Any, ...]] = [(step.words,)]
         self._carried: dict[int, int] = {}
-        """For the places of arrays that go on, which part of the carry they are."""
+        """The part of the carry for each position of an array that goes to the next step."""
         for number, (module, owner) in enumerate(zip(step.modules, owners, strict=True)):
             found = self._pairs.get(number)
             if found is None:
@@ -300,9 +300,9 @@ class _Split:
             self._carried[place] = len(self.carry)
             self.carry.append(step.arrays[place])
         self._set: dict[int, tuple[int, int]] = {}
-        """For the places of parameters that were set in a module that goes on by itself, the same and which of it."""
+        """The same for parameters that were set in a module that is not in the result, with their number in it."""
         self._first: set[int] = set()
-        """Those set in a module that another one continues: only the first step has it."""
+        """Positions of parameters that were set in a module that a result replaces: only the first step has it."""
         for number, param, place, _ in step.meaning.changed:
             if number in self._pairs:
                 self._first.add(place)
@@ -310,7 +310,7 @@ class _Split:
                 self._set[place] = 1 + number, param
 
     def rest(self) -> list[Any]:
-        """The arrays that do not go on."""
+        """The arrays that do not go to the next step."""
         places = [
             place for place in range(len(self.step.arrays)) if place not in self._carried and place not in self._set
         ]
@@ -336,7 +336,7 @@ class _Split:
         return arrays
 
     def refuse_module(self, number: int) -> None:
-        """Raise what to say of a module that is another one after a step."""
+        """Raise the error for a module whose structure changes in a step."""
         given = self._reader.modules[number]
         after = self.step.returned[self._pairs[number]]
         facets = [dict(module_facets(module, given.path)) for module in (self.step.modules[number], after.module)]
@@ -347,7 +347,7 @@ class _Split:
         )
 
     def refuse_state(self, number: int, backend: Backend) -> None:
-        """Raise what to say of an optimizer whose state is built otherwise after a step."""
+        """Raise the error for an optimizer whose state changes its form in a step."""
         before, after = self._reader.optimizers[number].packed, self.step.states[number][1]
         names: dict[ParamId, str] = {}
         for given in self._reader.modules:
@@ -367,7 +367,7 @@ class _Split:
 
 
 def _form(packed: FlatState) -> Hashable:
-    """What must stay; a state that holds nothing, as of an optimizer that keeps none, is none."""
+    """The form of states, which must not change from step to step; empty states are left out."""
     states = zip(packed.ids, packed.form.skeletons, strict=True)
     return (
         packed.form.places,

@@ -116,11 +116,11 @@ class History:
         self.function = function
         self.traces = 0
         self.compilations = 0
-        """The traces, and what was compiled without one."""
+        """The number of traces and of compilations without a trace."""
         self._known: deque[tuple[dict[str, Facet], dict[str, Facet]]] = deque(maxlen=_KEPT)
-        """Of the traces what they depend on, and how the arrays lay on devices."""
+        """The facets of the last traces, and the layouts of their arrays on devices."""
         self._layouts: deque[tuple[Hashable, dict[str, Facet]]] = deque(maxlen=_KEPT)
-        """Of what was compiled the shapes, and how the arrays lay on devices."""
+        """The shapes of the last compilations, and the layouts of their arrays on devices."""
         self._is_traced = False
         """Has there been a trace since layouts were last noted?"""
         self._lock = threading.Lock()

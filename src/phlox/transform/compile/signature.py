@@ -91,7 +91,7 @@ class _EachStep(tuple[Any, ...]):
 
 
 IdSource: TypeAlias = Aux | FlatState | Owned | StateIds
-"""What has the ids of an argument."""
+"""The objects that hold the ids of an argument."""
 
 _INT_RANGE = range(-(2**63), 2**63)
 
@@ -335,9 +335,9 @@ class CallArguments:
         return leaf
 
     def _separate(self) -> None:
-        """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
+        """Copy donated arrays that are among the arguments a second time, because no engine accepts that.
 
-        An average of weights begins with those of the model, a student may be a copy of its teacher.
+        For example, an average of weights begins with the model's arrays, and a student can be a copy of its teacher.
         """
         seen = {id(array) for array in arrays_of(self.kept)}
 

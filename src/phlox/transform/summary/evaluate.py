@@ -34,7 +34,7 @@ class Calls:
 
     count: int = 0
     outputs: Any = None
-    """What the first call has returned, a `TensorSpec` in place of each tensor."""
+    """The result of the first call, with a `TensorSpec` in place of each tensor."""
     work: Work = field(default_factory=Work)
     activations: int = 0
     """Bytes of the results of the modules below that call no other module, or of its own if it calls none."""

@@ -9,7 +9,7 @@ from typing import Any
 from phlox.errors import ModuleError
 
 COLUMNS = ("output", "parameters", "trained", "flops", "memory")
-"""All columns beside the layer's path and class, which are always there."""
+"""All columns besides the layer's path and class, which are always shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class _Block:
     inside: list[_Block]
 
     def likeness(self) -> tuple[Any, ...]:
-        """What is equal for blocks that are shown as one."""
+        """A key that is equal for blocks that are shown as one."""
         row = self.row
         numbers = row.calls, row.parameters, row.trained, row.products, row.flops, row.activations, row.bytes
         outputs = repr(row.outputs)
