@@ -91,9 +91,9 @@ class _TracedBody:
     roots: list[int | None]
     """For each result, first the carry, the number of its node, if it has gradients to hand on."""
     unchanged: list[int]
-    """Which of the tracked carry the body returns as it got them."""
+    """The tracked parts of the carry that the body returns unchanged."""
     new_leaves: list[int]
-    """Which it returns as new leaves, as the parameters of a module are after an optimizer's step."""
+    """The parts that it returns as new leaves, such as the parameters of a module after an optimizer's step."""
     captured: list[Node]
     """The nodes outside the body whose values it has captured."""
     made: list[NodeTemplate] | None = None

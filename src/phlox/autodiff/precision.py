@@ -23,7 +23,7 @@ def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array]
 
 
 def _lacking(lhs: Array, rhs: Array) -> Array:
-    """In place of the sum for a backend that has none, which has no use for a tape."""
+    """Replaces the sum for a backend that has none and so needs no tape."""
     raise UnsupportedError("gradients cannot be added up without `float_add`")
 
 

@@ -22,7 +22,7 @@ from phlox.other_names import option_remark
 
 
 class BaseConfig(Structured):
-    """Base of all configs, with declared (`Config`) or derived (`config_of`) fields.
+    """Base class of all configs, with declared (`Config`) or derived (`config_of`) fields.
 
     Use it as the static type of "any config". To declare a config, subclass `Config`.
     """

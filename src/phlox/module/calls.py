@@ -29,7 +29,7 @@ class Call:
     """One call of a module that is observed."""
 
     path: str
-    """Where the module stands in the model: `layers.0`; the model itself is the empty string."""
+    """The path of the module in the model: `layers.0`; the model itself is the empty string."""
     module: Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -56,7 +56,7 @@ class FromJax:
 
 
 _called_as_ours: dict[type[Any], bool] = {}
-"""For classes of initializers, whether all instances are known to be called as ours; functions differ."""
+"""For classes of initializers, whether all instances have Phlox's signature; functions differ."""
 
 
 def as_initializer(given: Any) -> Initializer:
@@ -114,12 +114,12 @@ class Deferred:
     device: Device
     key: Key
     program: object = None
-    """That was being traced when the parameter was declared, if one was."""
+    """The program that was being traced when the parameter was declared, if any."""
     kind: ClassVar[type[Kind]] = Float
     """Only Float parameters are deferred."""
 
     def made(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """The value, from the parameter's own sub-stream or from another key."""
+        """Create the value, from the parameter's own sub-stream or from another key."""
         if _forbidden.get():
             raise ModuleError(
                 f"a parameter of shape {self.shape} was about to be initialised where that is forbidden; "

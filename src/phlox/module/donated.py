@@ -20,7 +20,7 @@ class Donated(NamedTuple):
     taker: str
     """The function or step that it was donated to."""
     failed: bool = False
-    """Has that returned nothing?"""
+    """Did it fail, so that there is no new value?"""
 
     @property
     def kind(self) -> type[Kind]:

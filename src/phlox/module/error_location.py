@@ -58,7 +58,7 @@ def _located_of_x(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Place:
-    """Where an error was raised, as far as is known."""
+    """The place where an error was raised, as far as it is known."""
 
     __slots__ = ("message", "module", "path")
 

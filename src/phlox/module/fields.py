@@ -68,7 +68,7 @@ own_dict: Any = _Slots.__dict__["__dict__"].__get__
 """The fields of an object as they stand, built or not."""
 
 _handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
-"""By identity the objects whose dict of fields code outside may hold, and change without a word."""
+"""By identity, the objects whose dict of fields other code may hold, and change unnoticed."""
 
 
 class Fields(_Slots):

@@ -86,7 +86,7 @@ def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class Module(Summarized):
-    """Base class of everything that has parameters. `__init__` is ordinary, and any method can be the forward pass.
+    """Base class of layers and models. `__init__` is an ordinary one, and any method can be the forward pass.
 
     A field is a child if it is a `Param`, a module, or a list, tuple or dict that holds some (other values may be mixed
     in). Every other field is static: copies keep it, but it is not saved and not transformed. A module is a PyTree. Its
@@ -149,7 +149,7 @@ class Module(Summarized):
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
         """A new module of the same structure, with `mapper(path, param)` for every parameter; this one is unchanged.
 
-        On a tape, a parameter that the mapper returns unchanged is the same leaf in both modules, so both get a
+        On a tape, a parameter that the mapper returns unchanged is the same leaf in both modules: both find its
         gradient. If the mapper returns all parameters unchanged, the result is a copy with leaves of its own.
 
         Raises `ModuleError`, with the path, if the mapper returns anything but a `Param`.

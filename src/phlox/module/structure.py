@@ -79,9 +79,9 @@ class Structure:
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
         self.children: list[Child] = walk.children
-        """Those that are saved and loaded by themselves."""
+        """The children that save and load themselves."""
         self.aliases: dict[str, str] = walk.aliases
-        """For a parameter that stands in several places: its further paths, and the first."""
+        """The further paths of parameters that are in several places, each with the first path."""
         self.were_one_leaf: list[tuple[Param, str, str]] = []
         """Parameters that were found to share a leaf of the tape with another one, and the paths of both."""
         self.owners = owners_of(walk.params, walk.paths, before, self.were_one_leaf)

@@ -14,7 +14,7 @@ from phlox.tensor import Tensor, functional
 
 
 class Activation(Module):
-    """Base of the activations without options: a module that calls one function of a tensor.
+    """Base class of activations without options: a module that calls one function of a tensor.
 
     >>> import phlox as px
     >>> class Cube(Activation):

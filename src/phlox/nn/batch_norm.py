@@ -97,7 +97,7 @@ class BatchNorm(Module):
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
     def _processes(self) -> int:
-        """Of how many processes' rows the statistics are."""
+        """The number of processes whose rows the statistics are of."""
         group = row_group() if self.synchronized else None
         return 1 if group is None else group.size
 

@@ -119,7 +119,7 @@ class Visible(NamedTuple):
     key: Tensor
     value: Tensor
     seen: Tensor[Any, Any, Bool] | None
-    """Which of these each query sees: [n, m] or [batch, 1, n, m]; None: all of them."""
+    """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
 
 
 def _written(x: Tensor, new: Tensor, place: Tensor[Any, Any, Int], donated: bool) -> Tensor:

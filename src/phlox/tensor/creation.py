@@ -198,7 +198,7 @@ def arange(
     """Values from `start` (0 if only one argument is given) up to, but not including, `stop`, spaced by `step`.
 
     Integer arguments give an Int tensor. With a float argument the result is Float: ceil((stop - start) / step) values
-    start + i * step, each rounded. Use `linspace` where the end points must be exact.
+    start + i * step, each rounded. Use `linspace` if the end points must be exact.
 
     >>> arange(4).tolist(), arange(1.0, 2.0, 0.25).tolist()
     ([0, 1, 2, 3], [1.0, 1.25, 1.5, 1.75])
@@ -285,7 +285,7 @@ def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:
-    """One-hot encoding: [...] gives [..., classes], with one at the index and zero elsewhere.
+    """Encode indices [...] as one-hot vectors [..., classes], with one at the index and zero elsewhere.
 
     Raises `IndexRangeError` unless 0 <= index < classes. During tracing such an index gives a row of zeros instead.
 

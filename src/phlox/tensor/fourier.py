@@ -15,7 +15,7 @@ from phlox.tensor.products import rounded
 from phlox.tensor.tensor import Tensor
 
 Norm: TypeAlias = Literal["backward", "ortho", "forward"]
-"""Which transform is scaled: the inverse by 1 / n ("backward"), both by 1 / sqrt(n) ("ortho"), the forward by 1 / n."""
+"""The scaling: of the inverse by 1 / n ("backward"), of both by 1 / sqrt(n) ("ortho"), of the forward by 1 / n."""
 
 
 class Complex(NamedTuple):

@@ -22,7 +22,7 @@ READ = 1 << 22
 """Tensors of more elements are not read whole: the table has their corners, and statistics are of a sample."""
 _SAMPLE = 1 << 16
 _WHOLE, _EDGE = 8, 4
-"""Of an axis that is longer than the first the table has so many indices at each end."""
+"""The longest axis that is shown whole, and the number of indices at each end of a longer one."""
 _PICTURE = 8
 """The least number of rows and columns of a plot."""
 _MEASURED = 8
@@ -143,7 +143,7 @@ def values(tensor: AnyTensor) -> str:
 
 
 class _Places(NamedTuple):
-    """Which indices of an axis a table has; None is the gap in the middle."""
+    """The indices of an axis in the table; None is the gap in the middle."""
 
     slices: list[slice]
     labels: list[int | None]

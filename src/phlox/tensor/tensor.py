@@ -231,7 +231,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return view
 
     def item(self) -> Any:
-        """The value of a tensor of one element as a Python scalar; otherwise `ShapeError`."""
+        """The value of a tensor of one element as a Python scalar; raises `ShapeError` for more elements."""
         if self.size != 1:
             raise ShapeError(f"item: a tensor of shape {self.shape} is not a single value")
         return self._host("item").item()

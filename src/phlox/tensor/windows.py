@@ -46,7 +46,7 @@ def rectangular_window(n: int, *, device: DeviceLike | None = None) -> Tensor:
 
 
 def bartlett_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """A triangle: 1 - |2 t - 1|.
+    """The Bartlett window, a triangle: 1 - |2 t - 1|; for t see `hann_window`.
 
     >>> import phlox as px
     >>> px.signal.bartlett_window(4).numpy().round(4)
@@ -56,7 +56,7 @@ def bartlett_window(n: int, *, periodic: bool = True, device: DeviceLike | None 
 
 
 def hann_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """(1 - cos(2 pi t)) / 2, for n samples of t in [0, 1), or in [0, 1] unless `periodic`.
+    """The Hann window: (1 - cos(2 pi t)) / 2, for n samples of t in [0, 1), or in [0, 1] unless `periodic`.
 
     >>> import phlox as px
     >>> px.signal.hann_window(4).numpy().round(4)
@@ -66,7 +66,7 @@ def hann_window(n: int, *, periodic: bool = True, device: DeviceLike | None = No
 
 
 def hamming_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """0.54 - 0.46 cos(2 pi t).
+    """The Hamming window: 0.54 - 0.46 cos(2 pi t); for t see `hann_window`.
 
     >>> import phlox as px
     >>> px.signal.hamming_window(4).numpy().round(4)
@@ -76,7 +76,7 @@ def hamming_window(n: int, *, periodic: bool = True, device: DeviceLike | None =
 
 
 def blackman_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t).
+    """The Blackman window: 0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t); for t see `hann_window`.
 
     >>> import phlox as px
     >>> px.signal.blackman_window(4).numpy().round(4)
@@ -86,7 +86,9 @@ def blackman_window(n: int, *, periodic: bool = True, device: DeviceLike | None 
 
 
 def kaiser_window(n: int, *, beta: float = 12.0, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), with the modified Bessel function I0 (Kaiser 1974).
+    """The Kaiser window: I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), for t as in `hann_window` (Kaiser 1974).
+
+    I0 is the modified Bessel function.
 
     >>> import phlox as px
     >>> px.signal.kaiser_window(4).numpy().round(4)
@@ -98,7 +100,7 @@ def kaiser_window(n: int, *, beta: float = 12.0, periodic: bool = True, device: 
 
 
 def gaussian_window(n: int, *, std: float, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
-    """exp(-(i - c)^2 / (2 std^2)) around the centre c; `std` is in samples.
+    """The Gaussian window: exp(-(i - c)^2 / (2 std^2)) around the centre c; `std` is in samples.
 
     >>> import phlox as px
     >>> px.signal.gaussian_window(3, std=1.0, periodic=False).numpy().round(4)

@@ -253,7 +253,7 @@ class _TreeLeaves:
         self._leaves: list[Any] = [part.leaf for part in self._parts if part.form is None]
 
     def device(self) -> Device | None:
-        """Where the first tensor is."""
+        """The device of the first tensor."""
         return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
 
     def on(self, device: Device | None) -> _TreeLeaves:

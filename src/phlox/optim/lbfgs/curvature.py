@@ -291,7 +291,7 @@ class CurvatureHistory:
         self._order, self._owned = list(range(len(order))), True
 
     def _factors(self, products: Host) -> tuple[Host, float]:
-        """Of every row, and of the gradient, in -H g: the two loops, each as a triangular system."""
+        """The factors of every row and of the gradient in -H g: the two loops, each as a triangular system."""
         order = np.array(self._order)
         by_steps, by_differences = products[0, order], products[1, order]
         triangle = np.triu(self._steps_differences[np.ix_(order, order)])

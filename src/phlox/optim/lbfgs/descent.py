@@ -20,11 +20,11 @@ class Found(NamedTuple):
     loss: float
     gradient: Array
     greatest: float
-    """The greatest magnitude of an element of the gradient,"""
+    """The greatest magnitude of an element of the gradient."""
     total: float
-    """the sum of all,"""
+    """The sum of all magnitudes."""
     slope: float
-    """and the product of the gradient with the direction that was gone, if any."""
+    """The product of the gradient with the direction of the step, if any."""
 
     @property
     def finite(self) -> bool:
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 Evaluate: TypeAlias = "Callable[[Array, Array], Found]"
-"""Of values, and a direction that the slope is along."""
+"""A function of the parameters, and of the direction for the slope."""
 
 
 class Descent:
@@ -75,7 +75,7 @@ class Descent:
                 return here, "change"
 
     def _step(self, here: Found, direction: Array, slope: float, greatest: float, last: bool) -> Found:
-        """Where a step leads; the same place, if none is to be taken."""
+        """The point after a step; the same point if no step is taken."""
         memory, c = self._memory, self._config
 
         def evaluate(length: float) -> Point:

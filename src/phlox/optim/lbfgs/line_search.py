@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ENOUGH = 1e-4
-"""Which part of the decrease that the slope at the start promises is enough: c1 of the Wolfe conditions."""
+"""The sufficient part of the decrease that the slope at the start predicts: c1 of the Wolfe conditions."""
 
 FLAT = 0.9
-"""Which part of the slope at the start may remain: c2."""
+"""The part of the slope at the start that may remain: c2."""
 
 
 class Point(NamedTuple):

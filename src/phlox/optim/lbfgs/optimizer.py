@@ -114,7 +114,7 @@ class Lbfgs(Optimizer):
         super().__init__()
         self.config = config
         self.outcome: LbfgsOutcome | None = None
-        """Of the last call of `minimize`."""
+        """The outcome of the last call of `minimize`."""
         self._memory: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
         """The history of these parameters, which is split into states when they are needed."""
 

@@ -28,7 +28,7 @@ class Leaf(NamedTuple):
     """One array of the transformation's state."""
 
     id: ParamId | None
-    """Of the parameter that it belongs to; None if to none."""
+    """The id of the parameter that it belongs to, or None."""
     name: str
     """Its path, without the parameter's."""
     shape: tuple[int, ...]

@@ -66,11 +66,11 @@ class Form:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
         self.places = places
-        """Of every integer in the array of integers."""
+        """The position of every integer in the array of integers."""
         self.backends = backends
-        """Of every tensor among the leaves, None of a number: not all states are of one precision."""
+        """The backend of every leaf, None for a number: states can differ in precision."""
         self.sources = sources
-        """Which of the leaves every tensor and every real number is."""
+        """The leaf of every tensor and of every real number."""
         self.constants = constants
         """NumPy arrays, in order."""
 

@@ -65,7 +65,7 @@ class Saved(NamedTuple):
     """The record of a module or object in a state, as loaded from a file; `init` gives the object to load it into."""
 
     name: str
-    """Of its class."""
+    """The name of its class."""
     record: Record
 
     def into_record(self) -> Record:

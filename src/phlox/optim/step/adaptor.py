@@ -43,9 +43,9 @@ class Stepped(NamedTuple):
 
     param: Param
     ops: Ops
-    """Of the parameter,"""
+    """The operations of the parameter's value."""
     array: Any
-    """and the array of its new value, on the backend without a tape."""
+    """The array of its new value, on the backend without a tape."""
     shape: tuple[int, ...]
     state: State
 

@@ -52,7 +52,7 @@ class Form(NamedTuple):
     """The key of parameters that can be updated together, without the scalars in their states."""
 
     number: int
-    """Of the optimizer among those of the adaptor."""
+    """The number of its optimizer in the adaptor."""
     place: Device
     skeleton: Skeleton
 
@@ -68,7 +68,7 @@ class Slot:
         outer, backend = job.param.backend, form.place.backend
         self.form = form
         self.group: tuple[Form, Scalars] = form, scalars
-        """Those of equal groups are stepped together."""
+        """Slots of equal groups are updated together."""
         self.outer, self.inner = ops_of(outer, Float), ops_of(backend, Float)
         self.shape = job.work.shape
         self.home = job.value.device.on(outer)
@@ -168,9 +168,9 @@ class _Group(NamedTuple):
     run: Run
     after: tuple[Form, Scalars]
     arrays: list[list[Any]]
-    """Where the state of each goes,"""
+    """The arrays for the new state of each."""
     flats: list[list[Any]]
-    """and the same in one dimension."""
+    """The same arrays, flat."""
 
 
 class _Target(NamedTuple):

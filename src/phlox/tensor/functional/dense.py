@@ -129,7 +129,9 @@ def rotary_embedding(
 
 
 def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
-    """[..., channels factor^2, height, width] to [..., channels, height factor, width factor] (Shi et al. 2016).
+    """Rearrange channels to pixels (Shi et al. 2016), to increase the resolution by a factor.
+
+    [..., channels factor^2, height, width] becomes [..., channels, height factor, width factor].
 
     >>> import phlox as px
     >>> px.functional.pixel_shuffle(px.ones((1, 8, 3, 3)), 2).shape
@@ -146,7 +148,7 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
 
 
 def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
-    """The inverse of `pixel_shuffle`: [..., channels, height, width] to [..., channels factor^2, rows, columns].
+    """The inverse of `pixel_shuffle`: [..., channels, height, width] becomes [..., channels factor^2, rows, columns].
 
     >>> import phlox as px
     >>> px.functional.pixel_unshuffle(px.ones((1, 2, 6, 6)), 2).shape

@@ -14,7 +14,7 @@ class Work:
     """Floating-point operations; in a product an addition and a multiplication are two."""
 
     products: int = 0
-    """Those of matrix products and convolutions."""
+    """The operations of matrix products and convolutions."""
     others: int = 0
     """The other operations: one per element of the result, or of the input of a reduction."""
 

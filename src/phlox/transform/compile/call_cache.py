@@ -48,7 +48,7 @@ class Argument(NamedTuple):
     is_array: bool
     """Does it add to the leaves at once?"""
     owner: int | None
-    """Of a module, the number of the owner that has its ids."""
+    """For a module, the number of the owner of its ids."""
 
 
 class CallCache:

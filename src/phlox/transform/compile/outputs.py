@@ -37,7 +37,7 @@ class Returned(NamedTuple):
     module: Module
     ids: Ids
     place: int
-    """Of the tuple of its arrays."""
+    """The position of the tuple of its arrays."""
 
 
 def no_history(name: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Ids: TypeAlias = tuple[ParamId, ...]
 Place: TypeAlias = tuple[int, int]
-"""Which of the arguments with ids, and which of its ids."""
+"""The number of an argument with ids, and the position of an id in it."""
 
 
 class Owned(NamedTuple):
@@ -57,9 +57,9 @@ class ModuleArg(NamedTuple):
     """The number of the owner that has its ids."""
     path: str
     leaves: list[Any]
-    """The list that its arrays have gone to, as one tuple,"""
+    """The list that has its arrays, as one tuple."""
     place: int
-    """and where in it."""
+    """The position of the tuple in that list."""
 
 
 class OptimizerArg(NamedTuple):
@@ -68,11 +68,11 @@ class OptimizerArg(NamedTuple):
     optimizer: Optimizer
     packed: FlatState
     leaves: list[Any]
-    """The list that its arrays have gone to, as one tuple,"""
+    """The list that has its arrays, as one tuple."""
     place: int
-    """and where in it."""
+    """The position of the tuple in that list."""
     ready: Optimizer
-    """A twin with states that its first step makes, if there are any to make; else the optimizer."""
+    """A twin with the states that its first step creates, if there are any; else the optimizer."""
 
 
 class StepScalars:
