@@ -24,7 +24,7 @@ from phlox.tensor.tensor import element_of, state_of
 _MOST = 400
 """So many modules of a tree are shown."""
 _ALIKE = 4
-"""The number of consecutive equal modules from which only the first and the count are shown."""
+"""From this number of consecutive equal modules on, only the first and the count are shown."""
 _USED_UP = "donated and used up"
 """The text for a donated parameter."""
 _OPEN = 2
