@@ -1,8 +1,8 @@
-"""From a derivative rule to an operation that puts itself on the tape.
+"""Building an operation that records itself on the tape from a derivative rule.
 
-Three shapes of rule serve everything. `Unary` and `Binary` are elementwise and small: they are what a chain of little
-operations spends its time in, so they are built as one flat function each. `General` is any operation whose first
-`operands` arguments are arrays.
+There are three forms of rules. `Unary` and `Binary` are for elementwise operations: chains of small operations spend
+their time there, so each is built as one flat function. `General` is for any operation whose first `operands` arguments
+are arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Forward: TypeAlias = (
     | Callable[[Backend, Any, Any, Any, Any], Result]
     | Callable[..., Result]
 )
-"""`(B, *operands, *options)`: the result, and what its derivative needs."""
+"""`(B, *operands, *options)` returns the result, and the saved values for its derivative."""
 
 Backward: TypeAlias = (
     Callable[[Backend, Any, Array, Needed], Gradients]
@@ -57,7 +57,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The derivative of z = f(x, y) towards one operand. `saves` names what it reads among "x", "y" and "z"."""
+    """The derivative of z = f(x, y) with respect to one operand. `saves` names what it reads of "x", "y" and "z"."""
 
     saves: str
     derivative: BinaryDerivative
@@ -73,7 +73,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class General:
-    """Any operation whose first `operands` arguments are arrays (or None), and whose others are options.
+    """Any operation whose first `operands` arguments are arrays (or None), and whose other arguments are options.
 
     See `Forward` and `Backward`.
     """
@@ -85,10 +85,10 @@ class General:
 
 @dataclass(frozen=True, slots=True)
 class MultiOutputRule:
-    """An operation with several results, all of them floats; as `General`, but for these two.
+    """An operation with several results, all of them floats; as `General`, except for two functions.
 
-    `forward` returns a tuple of results, and what the derivative needs; `backward(B, saved, gs, needed, *options)` gets
-    one gradient a result, None for a result that none has reached.
+    `forward` returns a tuple of results, and the saved values. `backward(B, saved, gs, needed, *options)` gets one
+    gradient per result, or None for a result without a gradient.
     """
 
     operands: int
@@ -100,7 +100,7 @@ Rule: TypeAlias = Unary | Binary | General | MultiOutputRule
 
 
 def build(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
-    """The operation `name` of `inner`, which goes on the tape when an operand is tracked, that is, a `box`."""
+    """The operation `name` of `inner`, recorded on the tape when an operand is tracked, that is, a `box`."""
     match rule:
         case Unary():
             return _unary(inner, box, getattr(inner, name), rule)

@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a function: its values are dropped, and computed again in the backward pass.
+"""Gradient checkpointing of a function: its values are dropped, and recomputed in the backward pass.
 
 Griewank and Walther, "Revolve", 2000; Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
 """
@@ -20,7 +20,7 @@ Again: TypeAlias = Callable[[Array | None], Sequence[Array]]
 
 
 def checkpoint(backend: Autodiff, run: Again) -> Sequence[Array]:
-    """What `run(None)` returns, its tape replaced by one node that runs the function once more."""
+    """The result of `run(None)`, with its tape replaced by one node that runs the function again."""
     start = next_id()
     results = run(None)
     # Values from outside and leaves have no history that could be dropped.

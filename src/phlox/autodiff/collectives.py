@@ -1,7 +1,7 @@
-"""Derivatives of collectives: what flows back is a collective itself, which all processes run in the same order.
+"""Derivatives of collectives: the backward pass is a collective too, which all processes run in the same order.
 
-The loss is that of all processes together. An array that a process gave to a sum has a part in the result of each, so
-its gradient is the sum of theirs; of a mean it is the mean.
+The loss is that of all processes together. An array that a process adds to a sum is part of the result on every
+process, so its gradient is the sum of all gradients; for a mean, it is their mean.
 """
 
 from __future__ import annotations

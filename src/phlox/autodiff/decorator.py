@@ -31,16 +31,16 @@ def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[...,
 
 
 class Autodiff(CollectivesOnTape):
-    """The backend `inner` with a tape: values that require gradients remember how they were made.
+    """The backend `inner` with a tape, which records the history of values that require gradients.
 
-    A float value that nothing differentiates stays the inner backend's own array, so it costs nothing. The decorator
-    composes: on `Autodiff(Autodiff(B))`, gradients can be differentiated again.
+    A float value without history stays the inner backend's own array, so it costs nothing. The decorator composes: on
+    `Autodiff(Autodiff(B))`, gradients can be differentiated again.
 
     Args:
         inner: the backend that computes.
-        recompute: keep no result of a cheap operation (elementwise, shapes) for the backward pass, but compute it again
-            when a derivative needs it: gradient checkpointing as a strategy, for memory at the price of time. Gradients
-            are the same to the last bit. For whole blocks of a network see `phlox.checkpoint`.
+        recompute: recompute the results of cheap operations (elementwise, shapes) in the backward pass, instead of
+            saving them. This gradient checkpointing needs less memory and more time; gradients are the same to the last
+            bit. For whole blocks of a network see `phlox.checkpoint`.
 
     >>> import phlox as px
     >>> from phlox.backend import Autodiff, NumPy
@@ -253,7 +253,7 @@ class Autodiff(CollectivesOnTape):
 
 
 def _depth(backend: Backend) -> int:
-    """How many tapes lie above one another."""
+    """The number of nested tapes."""
     depth = 0
     while backend.inner is not None:
         backend, depth = backend.inner, depth + 1

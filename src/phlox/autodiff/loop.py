@@ -1,9 +1,9 @@
 """A loop of a program, on the tape: its body is traced once, and the backward pass is a second loop.
 
-What the nodes of one step have saved becomes a result of the loop, one entry a step. The second loop runs from the last
-step to the first: it makes the nodes of each step again, with the arrays that were saved there, and backpropagates
-through them. Where a node keeps arrays in a place that cannot be reached (a function closes over them, as that of
-`checkpoint` does), the second loop runs the body again, from the carry that each step started with.
+The arrays that the nodes of one step save become results of the loop, one entry per step. The second loop runs from the
+last step to the first: it creates the nodes of each step again, with the saved arrays, and backpropagates through them.
+If the arrays of a node cannot be reached (a function closes over them, as in `checkpoint`), the second loop runs the
+body again, from the carry at the start of each step.
 """
 
 from __future__ import annotations
@@ -84,28 +84,28 @@ class _Retry(Exception):
 
 @dataclass(slots=True)
 class _TracedBody:
-    """What a trace of the body has shown."""
+    """The result of tracing the body."""
 
     leaves: list[int]
     """For each argument of the body, first the carry, the number of its node, a leaf; -1 if it is not tracked."""
     roots: list[int | None]
     """For each result, first the carry, the number of its node, if it has gradients to hand on."""
     unchanged: list[int]
-    """Which of the tracked carry the body returns as it got them."""
+    """The tracked parts of the carry that the body returns unchanged."""
     new_leaves: list[int]
-    """Which it returns as new leaves, as the parameters of a module are after an optimizer's step."""
+    """The parts that it returns as new leaves, such as the parameters of a module after an optimizer's step."""
     captured: list[Node]
     """The nodes outside the body whose values it has captured."""
     made: list[NodeTemplate] | None = None
     """The nodes inside; None if the backward pass must run the body again."""
     residuals: list[Array] = field(default_factory=list[Array])
-    """What is saved: arrays of every step, arrays from outside, and which of the xs."""
+    """The saved values: arrays of every step, arrays from outside, and numbers of xs."""
     outside: list[Array] = field(default_factory=list[Array])
     entries: list[int] = field(default_factory=list[int])
 
 
 class _BodyTracer:
-    """Traces the body, as `forward`; what the last trace has found is in `last`."""
+    """Traces the body, as `forward`; `last` is the result of the last trace."""
 
     last: _TracedBody
 
@@ -118,7 +118,7 @@ class _BodyTracer:
         self.start = next_id()
 
     def run(self, state: Sequence[Array], one: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """What the body was given, carry and entries, with leaves of the tape; and its results."""
+        """The arguments of the body (carry and entries) as leaves of the tape, and its results."""
         box = self.backend.box
         wanted = (*self.tracked_carry, *self.tracked_xs)
         given = [leaf(box, x) if one else x for x, one in zip((*state, *one), wanted, strict=True)]
@@ -126,7 +126,7 @@ class _BodyTracer:
         return given, [*after, *y]
 
     def forward(self, state: Arrays, one: Arrays) -> tuple[Sequence[Array], Sequence[Array]]:
-        """The body for `inner.scan`, which returns besides what the backward pass needs."""
+        """The body for `inner.scan`, which also returns the saved values for the backward pass."""
         backend, count = self.backend, len(state)
         given, results = self.run(state, one)
         nodes: list[Node | None] = [backend.node_of(x) for x in results]
@@ -202,7 +202,7 @@ class _BackwardLoop:
         self.again = None if traced.made is not None else tracer.run
 
     def vjp(self, whole: Node, shares: dict[int, Array], cotangents: Cotangents) -> None:
-        """From the gradients of the results to those of the carry, of the xs, and of what was captured."""
+        """Compute the gradients of the carry, of the xs and of captured values from those of the results."""
         inner, add, settle = self.inner, self.backend.box.add, self.backend.box.settle
         residuals, outside, entries = whole.saved
         given = {place: shares[number] for number, place in enumerate(self.tracked) if number in shares}
@@ -223,7 +223,7 @@ class _BackwardLoop:
             return g if settle is None else settle(g)
 
         def one_step(totals: Arrays, one: Arrays) -> tuple[list[Array], list[Array | None], list[Array | None]]:
-            """The gradients of the carry, of the entries, and of what was captured."""
+            """The gradients of the carry, of the entries, and of captured values."""
             saved, entry, gs = _split(one, len(residuals), len(entries))
             nodes, leaves = self._tape(saved, entry, outside)
             inside: Cotangents = {}

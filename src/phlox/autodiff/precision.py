@@ -1,4 +1,4 @@
-"""Half precision on the tape: derivatives of several steps, and sums of gradients, are f32 and rounded once."""
+"""Half precision on the tape: derivatives with several operations, and sums of gradients, are f32 and rounded once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array]
 
 
 def _lacking(lhs: Array, rhs: Array) -> Array:
-    """In place of the sum for a backend that has none, which has no use for a tape."""
+    """Replaces the sum for a backend that has none and so needs no tape."""
     raise UnsupportedError("gradients cannot be added up without `float_add`")
 
 
 def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:
-    """The rule of an operation for arrays of `backend`, carried out at full precision."""
+    """The rule of an operation for arrays of `backend`, computed at full precision."""
     wide, grow, shrink = converters(backend)
     if wide is backend:
         return rule

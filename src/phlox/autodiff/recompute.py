@@ -1,7 +1,7 @@
-"""Gradient checkpointing as a strategy: no result of a cheap operation is kept for the backward pass.
+"""Gradient checkpointing as a strategy: results of cheap operations are not saved for the backward pass.
 
-What a derivative needs is kept as it is only if it was expensive to compute; a cheap value is kept as a recipe, made of
-the cheap operations that lead to it from expensive values, and made again when it is needed. (Burn's balanced
+A value that a derivative needs is saved only if it was expensive to compute. For a cheap value a recipe is saved: the
+cheap operations that lead to it from expensive values. It is recomputed when it is needed. (Burn's balanced
 checkpointing.)
 """
 
@@ -24,7 +24,7 @@ CHEAP = frozenset({*ARITHMETIC, *SPECIAL, *SHAPE, "gelu"})
 
 
 class Recipe:
-    """How to make a value again: a function and its arguments, some of which are recipes themselves."""
+    """How to recompute a value: a function and its arguments, which may be recipes too."""
 
     __slots__ = ("arguments", "function", "value")
 
@@ -34,7 +34,7 @@ class Recipe:
         self.value: Array | None = None
 
     def make(self) -> Array:
-        """The value, made once and kept for as long as anybody has the recipe."""
+        """The value, computed once, and kept as long as the recipe exists."""
         # A stack of its own: a chain of cheap operations may be longer than Python's is deep.
         stack: list[Recipe] = [self]
         while stack:
@@ -53,7 +53,7 @@ class Recipe:
 
 
 class Recomputed(Tracked):
-    """A tracked value that was cheap, if it has a recipe."""
+    """A tracked value; if it was cheap, with its recipe."""
 
     __slots__ = ("recipe",)
 
@@ -61,7 +61,7 @@ class Recomputed(Tracked):
 
 
 def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule) -> Callable[..., Any]:
-    """As `build`, for an operation that keeps recipes of cheap values in place of the values."""
+    """As `build`, for an operation that saves recipes in place of cheap values."""
     if isinstance(rule, MultiOutputRule):
         return build(inner, box, name, rule)
     function = getattr(inner, name)
@@ -94,7 +94,7 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
 
 
 def _packed(saved: Any, recipes: dict[int, Recipe]) -> Any:
-    """What a derivative needs, with recipes in place of the values that have one."""
+    """The saved values, with recipes in place of the values that have one."""
     if isinstance(saved, (tuple, list)):
         return tuple(_packed(x, recipes) for x in cast("tuple[Any, ...]", saved))
     return recipes.get(id(saved), saved)

@@ -1,4 +1,4 @@
-"""The tape of one step of a loop as templates: its nodes without their arrays, to be filled with those of any step."""
+"""The tape of one step of a loop as templates: its nodes without arrays, to be filled with those of any step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from phlox.backend.contract.types import Array
 
 
 class UnreachableArrays(Exception):
-    """A node keeps arrays where they cannot be found, as a closure over an object of an unknown class may."""
+    """A node saves arrays that cannot be found, for example in a closure over an object of an unknown class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Stands in a template for a saved array: which list it is in, and where."""
+    """A placeholder in a template for a saved array: its list, and its position there."""
 
     group: str
     number: int
@@ -41,7 +41,7 @@ class NodeTemplate:
 
 
 def end(number: int) -> Node:
-    """Stands for a node at which the backward pass ends."""
+    """A placeholder for a node at which the backward pass ends."""
     return _new_node(number, (), None, None)
 
 
@@ -52,10 +52,10 @@ def _new_node(number: int, parents: tuple[Node | None, ...], vjp: Vjp | None, sa
 
 
 class Saver:
-    """Makes templates of nodes, and lists the arrays that are taken out of them.
+    """Makes templates of nodes, and lists the arrays in them.
 
-    `step` lists arrays that each step has of its own, `outside` those that are the same in all steps, and `entries`,
-    by number, which of the `xs` that the loop runs along.
+    `step` lists arrays that differ from step to step, `outside` those that are the same in all steps, and `entries` the
+    numbers of the `xs` that the loop runs over.
     """
 
     def __init__(self, inner: Backend, start: int) -> None:
@@ -69,18 +69,18 @@ class Saver:
         self.entries: list[int] = []
 
     def add_entry(self, x: Array, number: int) -> None:
-        """This array is the current entry of the x of this number."""
+        """Note that this array is the current entry of the x with this number."""
         self._know(x, lambda: _add_residual("entry", self.entries, number))
 
     def add_constant(self, x: Array, outside: Array) -> None:
-        """This array is the same in every step, and this is the one outside."""
+        """Note that this array is the same in every step, with the array outside the loop."""
         self._know(x, lambda: _add_residual("outside", self.outside, outside))
 
     def _know(self, x: Array, keep: Callable[[], Residual]) -> None:
         self._known[id(x)] = x, keep
 
     def template_of(self, node: Node) -> NodeTemplate:
-        """The template of a node; raises `UnreachableArrays` where there is none."""
+        """The template of a node; raises `UnreachableArrays` if there is none."""
         if not is_free(node.vjp, self._engine.is_traced, self._seen):
             raise UnreachableArrays
         numbers = tuple([None if parent is None else parent.id for parent in node.parents])

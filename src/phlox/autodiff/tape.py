@@ -1,8 +1,8 @@
 """The tape: nodes, and the backward pass over them.
 
-A tracked value is a value of the inner backend together with the node that says where it came from. Nodes hold what
-their derivative needs and nothing else, so a value that no derivative needs is freed as soon as the user drops it.
-There is no global state: a tape is what can be reached from a value.
+A tracked value is a value of the inner backend with the node that made it. Nodes hold only what their derivative needs,
+so a value that no derivative needs is freed as soon as the user drops it. There is no global state: a tape is the nodes
+that can be reached from a value.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Cotangents: TypeAlias = dict[int, Array]
 """Gradients found so far, by node."""
 
 Vjp: TypeAlias = Callable[["Node", Array, Cotangents], None]
-"""`(node, gradient, cotangents)`: add to `cotangents` what the node's gradient means for its parents."""
+"""`(node, gradient, cotangents)`: add the gradients of the node's parents to `cotangents`."""
 
 next_id = count().__next__
 
 
 class Node:
-    """One operation of the tape; `saved` is dropped once it has been used.
+    """One operation of the tape; `saved` is dropped after use.
 
     `vjp` is None for a leaf, whose `saved` is the `settle` of its box.
     """
@@ -38,10 +38,9 @@ class Node:
 
 
 class Tracked:
-    """A value of the inner backend whose history is known.
+    """A value of the inner backend with its history.
 
-    Every decorated backend has a subclass of its own, so that with tapes one above the other none takes the values of
-    another for its own.
+    Every decorated backend has its own subclass, so that nested tapes tell their values apart.
     """
 
     __slots__ = ("node", "value")
@@ -86,7 +85,7 @@ def is_poisoned(node: Node) -> bool:
 
 
 def is_spent(node: Node) -> bool:
-    """Has the backward pass freed it already?"""
+    """Has the backward pass freed this node already?"""
     return node.vjp is _spent
 
 
@@ -106,7 +105,7 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
 def backpropagate(
     roots: Sequence[Node], cotangents: Cotangents, *, retain: bool = False, until: Collection[int] = frozenset()
 ) -> Cotangents:
-    """The backward pass: add to `cotangents`, which has the gradients of `roots`, those of all leaves behind them.
+    """The backward pass: add the gradients of all leaves to `cotangents`, which holds those of `roots`.
 
     The nodes numbered in `until` count as leaves; their gradients are not settled.
     """

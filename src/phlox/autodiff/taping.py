@@ -1,4 +1,4 @@
-"""Putting operations on the tape: making nodes, and the values that carry them."""
+"""Recording operations on the tape: making nodes, and tracked values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 Run: TypeAlias = Callable[..., tuple[Any, Any]]
-"""`(*values)`: the result (or the tuple of them), and what its derivative needs."""
+"""`(*values)` returns the result (or a tuple of results), and the saved values for its derivative."""
 
 Differentiate: TypeAlias = Callable[[Backend, Any, Any, Needed], Gradients]
 """`(backend, saved, g, needed)`: one gradient an operand; g is a tuple where the results are several."""
@@ -60,7 +60,7 @@ def operation_node(
 ) -> Node:
     """The node of an operation: its parents are the operands' nodes, and `differentiate` gives their gradients.
 
-    `result` is the box of the result where that is on another backend, as its gradients then are too.
+    `result` is the box of the result if that, and so its gradients, are on another backend.
     """
     add = box.add
     needed = tuple(type(x) is box for x in operands)
@@ -84,7 +84,7 @@ def tape(
 def tape_several(
     inner: Backend, box: type[Tracked], operands: tuple[Array, ...], run: Run, differentiate: Differentiate
 ) -> tuple[Array, ...]:
-    """As `tape`, for a tuple of results; `differentiate` gets None for a result that no gradient has reached."""
+    """As `tape`, for a tuple of results; `differentiate` gets None for a result without a gradient."""
     results, saved = run(*(x.value if type(x) is box else x for x in operands))
     count = len(results)
 
@@ -95,7 +95,7 @@ def tape_several(
 
 
 def split_results(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[Array, ...]:
-    """The results of a node that has several; the gradient of that node is a dict of theirs, by place."""
+    """The results of a node with several; its gradient is a dict of their gradients, by position."""
     # Each result has a node of its own. It is made after the shared one, so the backward pass comes to it first.
     return tuple(boxed(box, value, new_node((whole,), _share, place)) for place, value in enumerate(values))
 

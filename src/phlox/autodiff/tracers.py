@@ -1,4 +1,4 @@
-"""Does an object hold a tracer of a program anywhere?"""
+"""Searching an object for tracers of a program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ATOMS = (
 
 
 def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> bool:
-    """Is there certainly no tracer in x: in its fields, its elements, or what it closes over?
+    """Is there certainly no tracer in x: in its fields, its elements, or the variables that it closes over?
 
-    `seen` is kept between calls that end with the first that is not.
+    `seen` may be kept between calls until the first False.
     """
     stack = [x]
     while stack:
@@ -42,7 +42,7 @@ def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> b
 
 
 def _parts(x: Any) -> Iterable[Any] | None:
-    """What an object is made of; None for one that cannot be looked into."""
+    """The parts of an object; None if they cannot be found."""
     if isinstance(x, FunctionType):
         return [*_cells(x), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
     if isinstance(x, MethodType):

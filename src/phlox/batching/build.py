@@ -1,8 +1,8 @@
-"""From a batching rule to an operation on mapped arrays.
+"""Building an operation on mapped arrays from a batching rule.
 
-A rule says how an operation on one example is carried out for all of them at once, with the batch as the first axis.
-Few sorts of rules serve most operations: elementwise ones, those along given axes, those on stacks of matrices, and
-those whose first axis the batch can be folded into. `GeneralRule` is any other.
+A rule says how an operation on one example runs for all examples at once, with the batch as the first axis. A few kinds
+of rules are enough for most operations: elementwise ones, those along given axes, those on stacks of matrices, and
+those whose first axis the batch can be folded into. `GeneralRule` is for any other operation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FoldedRule:
 
 @dataclass(frozen=True, slots=True)
 class GeneralRule:
-    """`(M, *arguments)`, one of the first `operands` arguments (or of those in a sequence) being mapped."""
+    """`(M, *arguments)`, called if one of the first `operands` arguments (or an item of a sequence) is mapped."""
 
     operands: int
     function: Callable[..., Any]
@@ -148,7 +148,7 @@ def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Call
 
 
 def shifted(axes: Any) -> Any:
-    """An axis, or several, of an example, as axes of the inner array."""
+    """One or several axes of an example, as axes of the inner array."""
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 

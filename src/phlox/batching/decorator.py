@@ -1,4 +1,4 @@
-"""`Batched(B)`: the backend B where an operation on one example is carried out for the whole batch at once."""
+"""`Batched(B)`: the backend B where an operation on one example runs once for the whole batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from phlox.lazy import lend
 
 
 class Mapped:
-    """An array with a hidden batch axis, the first axis of `value`: each example has its own.
+    """An array with a hidden batch axis, the first axis of `value`.
 
-    Nested batches have a subclass each, by which they tell their arrays apart.
+    Each nested batch has its own subclass, by which it knows its arrays.
     """
 
     __slots__ = ("value",)
@@ -46,13 +46,13 @@ def _box(level: int) -> type[Mapped]:
 
 
 class Batched(Decorator):
-    """The backend `inner` with a batch: an array looks like one example's, and operations apply to all examples.
+    """The backend `inner` with a batch: an array looks like that of one example, and operations apply to all examples.
 
-    `phlox.vmap` is made of this; engines need not know of it. An array that is the same for all examples stays the
-    inner backend's own, so constants cost nothing and are computed once. An operation has a rule for the whole batch,
-    or is made of operations that have one; other libraries' functions are called for one example after the other. The
+    `phlox.vmap` uses it; engines do not need to know about it. An array that all examples share stays the inner
+    backend's own, so constants cost nothing and are computed once. An operation has a rule for the whole batch, or is
+    composed of operations that have one. Functions of other libraries are called for one example after the other. The
     decorator composes with itself and with the tape: on `Batched(Autodiff(B))` the tape sees the whole batch, on
-    `Autodiff(Batched(B))` every example has a gradient of its own.
+    `Autodiff(Batched(B))` every example has its own gradient.
     """
 
     box: type[Mapped]
@@ -98,13 +98,13 @@ class Batched(Decorator):
     # --- mapped arrays, for rules
 
     def boxed(self, value: Array) -> Mapped:
-        """The array whose examples lie along the first axis of an inner one."""
+        """The mapped array of an inner array whose first axis is the batch."""
         result = object.__new__(self.box)
         result.value = value
         return result
 
     def boxed_all(self, found: Any) -> Any:
-        """`boxed` of one result or of several."""
+        """`boxed` for one result or several."""
         if isinstance(found, tuple):
             return tuple([self.boxed(one) for one in cast("tuple[Any, ...]", found)])
         return self.boxed(found)
@@ -207,7 +207,7 @@ class Batched(Decorator):
         return self._like(x, self.inner.as_numbers(self.below(x)))
 
     def is_traced(self, x: Array) -> bool:
-        """Has it no one value? A tracer has none, and a batched array has many."""
+        """Does it lack a single value? A tracer has none, and a batched array has many."""
         return type(x) is self.box or self.inner.is_traced(x)
 
     # --- devices

@@ -1,4 +1,4 @@
-"""The calls of `phlox.vmap` that the running code is inside of."""
+"""The calls of `phlox.vmap` around the running code."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def entered(frame: Frame) -> AbstractContextManager[tuple[Frame, ...]]:
 
 
 def outside() -> AbstractContextManager[tuple[Frame, ...]]:
-    """Within this scope there is no batch: what is made belongs to all examples."""
+    """Within this scope there is no batch: new values belong to all examples."""
     return scope(_frames, ())
 
 
 def innermost() -> Frame | None:
-    """The innermost batch, of which the running code sees one example."""
+    """The innermost batch; the running code sees one example of it."""
     frames = _frames.get()
     return frames[-1] if frames else None
 
 
 def frame_of(backend: Batched) -> Frame | None:
-    """The batch of a backend, whatever tapes and precision it has."""
+    """The batch of a backend, with any tapes and precision."""
     engine = type(engine_of(backend))
     for frame in reversed(_frames.get()):
         if frame.backend.batched == backend.batched and type(engine_of(frame.backend)) is engine:
@@ -57,7 +57,7 @@ def frame_of(backend: Batched) -> Frame | None:
 
 
 def seen_from_inside(place: Device) -> Device:
-    """The device on the backend of the innermost batch, so that what is drawn there is one example's."""
+    """The device on the backend of the innermost batch, so that draws there are those of one example."""
     frame = innermost()
     if frame is None:
         return place

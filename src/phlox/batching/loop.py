@@ -16,9 +16,9 @@ Body: TypeAlias = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequenc
 
 
 def each(M: Batched, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
-    """`fn` of every example's arrays of the inner backend; the results, one or several, as a batch.
+    """Call `fn` with the inner arrays of every example, and return the results, one or several, as a batch.
 
-    Without a mapped array it is called once. Raises `UnsupportedError` where the shapes of results differ.
+    Without a mapped array it is called once. Raises `UnsupportedError` if the shapes of results differ.
     """
     if not any(type(x) is M.box for x in arrays):
         return fn(*arrays)

@@ -1,8 +1,8 @@
 """Operands on different backends: the order of decorators over one engine.
 
-An array of a backend is a constant on every backend that has the same decorators and more: a tape where there was
-none, a batch that it does not depend on. No array is converted for that, so tensors from outside may be used inside
-`phlox.vmap` and inside functions that are differentiated.
+An array of a backend is a constant on every backend with the same decorators and more, for example a tape or a batch.
+No array is converted for this. So tensors from outside can be used inside `phlox.vmap` and inside differentiated
+functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_below(lower: Backend, upper: Backend) -> bool:
 
 @lru_cache(maxsize=4096)
 def joined(one: Backend, other: Backend) -> Backend | None:
-    """The smallest backend on which arrays of both can be used; None where there is none."""
+    """The smallest backend on which arrays of both can be used; None if there is none."""
     from phlox.batching.decorator import Batched
 
     if one is other or is_below(other, one):

@@ -22,14 +22,14 @@ from phlox.other_names import option_remark
 
 
 class BaseConfig(Structured):
-    """Base of all configs, with declared (`Config`) or derived (`config_of`) fields.
+    """Base class of all configs, with declared (`Config`) or derived (`config_of`) fields.
 
     Use it as the static type of "any config". To declare a config, subclass `Config`.
     """
 
     __phlox_scope__: ClassVar[Scope]
     __phlox_by_name__: ClassVar[str] = ""
-    """If fields are given by name only, what to say of one that was not; else empty."""
+    """If fields can only be given by name, the error for a positional one; else empty."""
     _schema: ClassVar[Schema]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Gradients averaged over the processes of which each has computed on its rows of a global batch."""
+"""Averaging gradients over processes that each compute on their rows of a global batch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 
 def averaged(gradients: dict[ParamId, AnyTensor], module: Module) -> dict[ParamId, AnyTensor]:
-    """The mean over all processes of the gradients of a module, the same on each of them, bit for bit.
+    """The mean over all processes of the gradients of a module, bit-identical on each of them.
 
-    For a parameter that no process has a gradient of there is none; zeros are sent for it, so that all processes send
-    the same and none waits for ever. Gradients of single examples, inside `phlox.vmap`, stay as they are. A gradient
-    that has a history keeps it.
+    If no process has a gradient of a parameter, the result has none. Zeros are sent for it, so that all processes send
+    the same arrays and none waits for ever. Gradients of single examples, inside `phlox.vmap`, are not averaged. A
+    gradient with a history keeps it.
 
-    Raises `DistributedError`, in all processes, where only some of them have a gradient of a parameter.
+    Raises `DistributedError`, in all processes, if only some of them have a gradient of a parameter.
     """
     if any(x.backend.batched for x in gradients.values()):
         return gradients

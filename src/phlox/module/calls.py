@@ -1,9 +1,8 @@
-"""Which modules of a model are called, with what, and what they return.
+"""Observing the calls of a model's modules: their arguments and results.
 
-The one way to look into a model while it runs: for summaries, layer-by-layer comparisons and exports. Inside
-`observed(model, on_call)` the classes of the model's modules have another `__call__`, which asks by a context variable
-whether its thread or task is observing; outside of every such scope they have their own, so that observing costs
-nothing where it is not done.
+Summaries, layer-by-layer comparisons and exports use it. Inside `observed(model, on_call)` the classes of the model's
+modules have another `__call__`, which asks a context variable whether its thread or task is observing. Outside they
+have their own `__call__`, so there is no cost when nothing is observed.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ class Call:
     """One call of a module that is observed."""
 
     path: str
-    """Where the module stands in the model: `layers.0`; the model itself is the empty string."""
+    """The path of the module in the model: `layers.0`; the model itself is the empty string."""
     module: Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     within: Call | None
     """The call that this one is part of."""
     outputs: Any = None
-    """What it has returned; None until then."""
+    """The result; None until the call returns."""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the observer keeps from `on_enter` to `on_call`."""
+    """Data that the observer passes from `on_enter` to `on_call`."""
 
 
 class _Observation:
@@ -68,11 +67,11 @@ class _Observation:
 _observations: ContextVar[tuple[_Observation, ...]] = ContextVar("phlox_observed_calls", default=())
 _patching = RLock()
 _patched: dict[type[Any], list[Any]] = {}
-"""Classes whose `__call__` asks who is observing: how many scopes need that, and their own."""
+"""The patched classes: how many scopes need the patch, and the class's own `__call__`."""
 
 
 def named_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """Every module in a model with its path, the model first, in the order of declaration; shared ones once.
+    """Every module in a model with its path, the model first, in the order of declaration; shared modules come once.
 
     >>> from phlox import nn
     >>> [path for path, module in named_modules(nn.Sequential([nn.Linear(2, 3), nn.Relu()]))]
@@ -108,14 +107,14 @@ def observed(
 ) -> Generator[None]:
     """Within this scope (and thread or task), call `on_call(call)` after each call of a module of `model`.
 
-    That is every call by which Python calls an object, `layer(x)`: of the model itself, of its modules in fields,
-    lists, tuples and dicts, and of views of them. Modules that are not part of the model are not observed, nor is one
-    that is called by another method. An exception in a call goes its way, and `on_call` does not hear of that call.
+    The calls are those of the form `layer(x)`: of the model itself, of its modules in fields, lists, tuples and dicts,
+    and of views of them. Calls of other methods, and of modules outside the model, are not observed. If a call raises
+    an exception, `on_call` is not called for it.
 
     Args:
-        model: as it is when the scope begins.
-        on_call: gets each call once it has returned, the innermost first.
-        on_enter: gets the same `Call` before, its `outputs` still None.
+        model: the model; modules added to it within the scope are not observed.
+        on_call: gets each call after it has returned, the innermost first.
+        on_enter: gets the same `Call` before it starts, when `outputs` is still None.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -208,7 +207,7 @@ def _observe(
 
 
 class FunctionLayer(Module):
-    """A function as a layer, so that its calls are observed as those of modules are."""
+    """A function as a layer, so that its calls are observed like those of modules."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -220,7 +219,7 @@ class FunctionLayer(Module):
 def with_function_layers(model: M) -> M:
     """The model with a `FunctionLayer` in place of each function in a list, tuple or dict (those of a `Sequential`).
 
-    Its parameters are the model's own.
+    The result shares its parameters with the model.
 
     >>> import phlox as px
     >>> from phlox import nn

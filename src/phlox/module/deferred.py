@@ -1,4 +1,4 @@
-"""Parameters that are not there yet: what they are to be made of."""
+"""Deferred parameters: what their values are created from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phlox.tensor import Tensor
 
 
 class Initializer(Protocol):
-    """Gives a parameter its first value, drawing from the ambient stream, which is the parameter's own."""
+    """A function that creates the first value of a parameter; it draws from the parameter's own stream."""
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         """A tensor of `shape` on `device`; `fans` are the connections into and out of a unit."""
@@ -31,7 +31,7 @@ class Initializer(Protocol):
 
 
 class JaxInitializer(Protocol):
-    """An initializer as JAX has them (`jax.nn.initializers`), which takes a key of JAX and gives one of its arrays."""
+    """An initializer of JAX (`jax.nn.initializers`): it takes a JAX key and returns a JAX array."""
 
     def __call__(self, key: Any, shape: Any, dtype: Any, /) -> Any:
         """An array of this shape and element type."""
@@ -39,13 +39,13 @@ class JaxInitializer(Protocol):
 
 
 def standard_normal(shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
-    """Normally distributed, of mean 0 and standard deviation 1: what a parameter begins as unless something is said."""
+    """Normally distributed values with mean 0 and standard deviation 1: the default initializer."""
     return normal(shape, device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class FromJax:
-    """An initializer of JAX as one of Phlox, on any backend where JAX is installed."""
+    """An initializer of JAX as one of Phlox: it works on every backend if JAX is installed."""
 
     function: JaxInitializer
 
@@ -56,17 +56,17 @@ class FromJax:
 
 
 _called_as_ours: dict[type[Any], bool] = {}
-"""For classes of initializers, whether all instances are known to be called as ours; functions differ."""
+"""For classes of initializers, whether all instances have Phlox's signature; functions differ."""
 
 
 def as_initializer(given: Any) -> Initializer:
-    """An initializer as Phlox calls it, `(shape, fans, device)`, of one that is called so or as JAX calls its own."""
+    """An initializer with Phlox's signature, `(shape, fans, device)`, from one with that signature or with JAX's."""
     known = _called_as_ours.get(cast("type[Any]", type(given)))
     return given if known or not is_of_jax(given) else FromJax(given)
 
 
 def is_of_jax(given: Any) -> bool:
-    """Is this an initializer as JAX has them, `(key, shape, dtype)`, by the names of what it takes?"""
+    """Do the names of the arguments, `(key, shape, dtype)`, say that this is an initializer of JAX?"""
     cls = cast("type[Any]", type(given))
     known = _called_as_ours.get(cls)
     if known:
@@ -99,14 +99,14 @@ _forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False
 
 @contextmanager
 def no_initializers() -> Generator[None]:
-    """Within this scope running an initializer is an error: proof that a model comes from its record alone."""
+    """Within this scope running an initializer is an error: a check that every value comes from a record."""
     with scope(_forbidden, True):
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a parameter knows until its value is needed."""
+    """What a deferred parameter holds in place of a value."""
 
     shape: tuple[int, ...]
     initializer: Initializer
@@ -114,12 +114,12 @@ class Deferred:
     device: Device
     key: Key
     program: object = None
-    """That was being traced when the parameter was declared, if one was."""
+    """The program that was being traced when the parameter was declared, if any."""
     kind: ClassVar[type[Kind]] = Float
     """Only Float parameters are deferred."""
 
     def made(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """The value, from the parameter's own sub-stream or from another key."""
+        """Create the value, from the parameter's own sub-stream or from another key."""
         if _forbidden.get():
             raise ModuleError(
                 f"a parameter of shape {self.shape} was about to be initialised where that is forbidden; "

@@ -12,7 +12,7 @@ _WIDTH = 60
 
 
 def display(module: Fields, within: tuple[Fields, ...] = ()) -> str:
-    """The module as a tree: shapes of parameters, static fields, children indented; its mode where it is another."""
+    """The module as a tree: shapes of parameters, static fields, indented children; its mode if it differs."""
     if any(module is outer for outer in within):
         return f"{type(module).__name__}(...)"
     around = fields_of(within[-1]).get("training") if within else None

@@ -1,4 +1,4 @@
-"""Parameters whose memory was donated: the error where they are used."""
+"""Parameters whose memory was donated: the error when they are used."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from phlox.tensor.dispatch import Ops
 
 
 class Donated(NamedTuple):
-    """In place of a value that was donated, to be written over."""
+    """A placeholder for a value that was donated."""
 
     ops: Ops
     shape: tuple[int, ...]
     device: Device
     path: str
     taker: str
-    """Who took it, and when."""
+    """The function or step that it was donated to."""
     failed: bool = False
-    """Has that returned nothing?"""
+    """Did it fail, so that there is no new value?"""
 
     @property
     def kind(self) -> type[Kind]:
-        """Of the value that was donated."""
+        """The kind of the donated value."""
         return self.ops.kind
 
     def taken(self) -> Tensor[Any, Any, Any]:
-        """There is no value: `DonatedError`."""
+        """Raise `DonatedError`, because there is no value."""
         remedy = "load a saved state of it" if self.failed else "use what that returned"
         raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; {remedy}")

@@ -1,8 +1,7 @@
-"""Errors that say in which module of a model they were raised.
+"""Errors that name the module of a model in which they were raised.
 
-The call of every class of modules is wrapped once. A call that succeeds pays a tenth of a microsecond for it, or a
-fifth where it takes more than `x`; one that fails names the module in which it did, and then, on the way up, where in
-each outer module that one stands.
+The `__call__` of every class of modules is wrapped once. A successful call costs a tenth of a microsecond more, or a
+fifth with other arguments than `x`. A failed call names the module, and then its path in each outer module.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SHOWN = 6
 
 
 def located(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A `__call__` of a class of modules whose errors say where they were raised."""
+    """Wrap the `__call__` of a class of modules so that errors name the module."""
 
     code = getattr(call, "__code__", None)
     if code is not None and _is_of_x(code) and not getattr(call, "__defaults__", None):
@@ -45,7 +44,7 @@ def _is_of_x(code: CodeType) -> bool:
 
 
 def _located_of_x(call: Callable[..., Any]) -> Callable[..., Any]:
-    """As most layers are called: to pass on arguments of any number takes longer than all else here."""
+    """As most layers are called, with only `x`: passing any number of arguments would dominate the cost."""
 
     @wraps(call)
     def __call__(self: Any, x: Any) -> Any:
@@ -59,7 +58,7 @@ def _located_of_x(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Place:
-    """Where an error was raised, as far as is known."""
+    """The place where an error was raised, as far as it is known."""
 
     __slots__ = ("message", "module", "path")
 
@@ -89,7 +88,7 @@ def _locate(module: Fields, error: PhloxError) -> None:
 
 
 def _described(module: Fields) -> str:
-    """The class, with the shapes of the weights of its own."""
+    """The class, with the shapes of its own weights."""
     own = [(name, value) for name, value in fields_of(module).items() if isinstance(value, Param)]
     shapes = [f"{name} {list(param.shape)}" for name, param in own if param.trainable and param.has_shape]
     name = type(module).__name__
@@ -98,7 +97,7 @@ def _described(module: Fields) -> str:
 
 
 def _path_to(wanted: Fields, value: Any, within: tuple[Any, ...]) -> str | None:
-    """The path from one module to another that is a part of it."""
+    """The path from a module to one of its parts."""
     for key, part in _parts(value):
         if part is wanted:
             return str(key)

@@ -20,14 +20,14 @@ _building = RLock()
 
 
 class Observer(Protocol):
-    """What remembers how a module was built."""
+    """An object that caches the structure of a module."""
 
     valid: bool
-    """Is it still made of the same parts?"""
+    """Does the module still have the same parts?"""
     ids_differ: bool
     """Is it known that no two of its parameters have one id?"""
     aux: Any
-    """What its parameters are, beside their values; None where that is to be found out anew."""
+    """The structure around the parameters' values; None if it must be found again."""
 
 
 class Watched:
@@ -38,14 +38,14 @@ class Watched:
     _phlox_watchers: tuple[weakref.ref[Observer], ...]
 
     def watch(self, observer: Observer) -> None:
-        """From now on set `observer.valid` to False at the next change; it is not kept alive."""
+        """Set `observer.valid` to False at the next change; the observer is not kept alive."""
         known = self._phlox_watchers
         if known:
             known = [ref for ref in known if (other := ref()) is not None and other.valid]
         set_slot(self, "_phlox_watchers", (*known, weakref.ref(observer)))
 
     def changed(self) -> None:
-        """Notify the observers that it has other parts now."""
+        """Notify the observers that its parts have changed."""
         observers = self._phlox_watchers
         if observers:
             set_slot(self, "_phlox_watchers", ())
@@ -56,7 +56,7 @@ class Watched:
 
 
 class _Slots(Watched):
-    """What an object has beside its fields; a class of its own, so that `Fields` can stand in front of `__dict__`."""
+    """The slots of an object besides its fields; a base class, so that `Fields` can override `__dict__`."""
 
     __slots__ = ("__dict__", "_phlox_pending", "_phlox_structure")
 
@@ -68,14 +68,14 @@ own_dict: Any = _Slots.__dict__["__dict__"].__get__
 """The fields of an object as they stand, built or not."""
 
 _handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
-"""By identity the objects whose dict of fields code outside may hold, and change without a word."""
+"""By identity, the objects whose dict of fields other code may hold, and change unnoticed."""
 
 
 class Fields(_Slots):
-    """The base of `Module`: an ordinary object or, in its stead, the arrays that its fields are to be built from.
+    """The base of `Module`: an ordinary object, or the arrays from which its fields will be built.
 
-    Most modules that come out of a compiled function go straight into the next call, so nothing is built until a field
-    is first asked for.
+    Most modules that a compiled function returns go straight into the next call, so fields are built at their first
+    use.
     """
 
     __slots__ = ()
@@ -140,7 +140,7 @@ RESERVED: set[str] = {"_phlox_pending", "_phlox_structure", "_phlox_watchers"}
 
 
 def reserved(cls: type[Any], name: str) -> ModuleError:
-    """What to say of a field with such a name."""
+    """The error for a field with a reserved name."""
     what = f"the method `{name}` of every module" if not name.startswith("_phlox") else "what modules keep there"
     return ModuleError(
         f"{cls.__name__}: a field cannot be called `{name}`, for it would hide {what}; give it another name"
@@ -148,7 +148,7 @@ def reserved(cls: type[Any], name: str) -> ModuleError:
 
 
 def _getter(cls: type[Any], name: str) -> Any:
-    """The `__get__` of a property (or the like) of a class, if that is what the name stands for."""
+    """The `__get__` of a property (or another descriptor) of a class, if the name is one."""
     for base in cls.__mro__:
         if name in vars(base):
             found = vars(base)[name]
@@ -157,21 +157,21 @@ def _getter(cls: type[Any], name: str) -> Any:
 
 
 def fields_of(module: Fields) -> dict[str, Any]:
-    """The fields of an object, by name; who changes them says `changed()`."""
+    """The fields of an object, by name; call `changed()` after changing them."""
     if module._phlox_pending is not None:  # pyright: ignore[reportPrivateUsage]
         materialize(module)
     return own_dict(module)
 
 
 def may_change_unseen(module: Fields) -> bool:
-    """Can a field change without a word: is its dict known outside, or does its class assign in its own way?"""
+    """Can a field change unnoticed, because its dict is known outside or its class has its own `__setattr__`?"""
     cls = type(module)
     own = cls.__setattr__ is not Fields.__setattr__ or cls.__delattr__ is not Fields.__delattr__
     return own or _handed_out.get(id(module)) is module
 
 
 def postpone(module: Fields, pending: tuple[Aux, Any] | None) -> None:
-    """Set up a new object: without fields or, if given a structure and arrays, with those it will have."""
+    """Set up a new object without fields, or, given a structure and arrays, with fields to be built later."""
     set_slot(module, "_phlox_pending", pending)
     set_slot(module, "_phlox_structure", None)
     set_slot(module, "_phlox_watchers", ())

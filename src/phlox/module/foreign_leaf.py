@@ -1,4 +1,4 @@
-"""What a PyTree function may put in the place of a parameter's array, and what is said when it is used."""
+"""Objects that a PyTree function puts in place of a parameter's array, and the error when they are used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _proper: dict[Ops, Looks] = {}
 
 
 def looks_of(ops: Ops) -> Looks:
-    """How the arrays look that were found proper for tensors of `ops`, so that the next such array is taken at once."""
+    """The class and dtype of arrays that were accepted for tensors of `ops`, so that later ones pass quickly."""
     return _proper.setdefault(ops, set())
 
 
@@ -51,7 +51,7 @@ _classes: dict[Backend, type[Any]] = {}
 
 
 def _class_of_arrays(engine: Backend) -> type[Any] | None:
-    """The class of the engine's arrays; None while that is not known, and a trace has tracers alone."""
+    """The class of the engine's arrays; None if that is not known yet, because a trace has only tracers."""
     if engine not in _classes:
         array = engine.from_host(np.zeros(1, engine.host_float_dtype), Float, engine.device())
         if engine.is_traced(array):
@@ -62,7 +62,7 @@ def _class_of_arrays(engine: Backend) -> type[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Something that is no array of the parameter's backend: kept for those who ask for the leaves, refused in use."""
+    """An object that is not an array of the parameter's backend: it is returned as a leaf, but refused in use."""
 
     leaf: Any
     ops: Ops
@@ -70,29 +70,29 @@ class Foreign:
 
     @property
     def kind(self) -> type[Kind]:
-        """Of the array whose place it has taken."""
+        """The kind of the array that it replaced."""
         return self.ops.kind
 
     @property
     def has_shape(self) -> bool:
-        """Is it something with a shape?"""
+        """Does it have a shape?"""
         return isinstance(getattr(self.leaf, "shape", None), tuple)
 
     @property
     def is_abstract(self) -> bool:
-        """Has it a shape and an element type, but no values?"""
+        """Does it have a shape and an element type, but no values?"""
         return self.has_shape and hasattr(self.leaf, "dtype") and not hasattr(self.leaf, "__array__")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape, where it has one; otherwise `ModuleError`."""
+        """The shape; raises `ModuleError` if it has none."""
         if not self.has_shape:
             raise self.error()
         return cast("tuple[int, ...]", self.leaf.shape)
 
     @property
     def device(self) -> Device:
-        """Where an array in its place would be."""
+        """The device that an array in its place would have."""
         return self.ops.backend.device()
 
     def seen_from(self, backend: Backend) -> Foreign:
@@ -110,7 +110,7 @@ class Foreign:
         return Tensor.from_primitive(array, self.ops.backend, self.ops.kind)
 
     def error(self) -> ModuleError:
-        """What to say where its value is asked for."""
+        """The error when its value is used."""
         backend, kind, leaf = self.ops.backend, self.ops.kind, self.leaf
         engine = engine_of(backend)
         wanted = f"`{self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"

@@ -1,4 +1,4 @@
-"""`GradientsParams`: gradients by parameter."""
+"""`GradientsParams`: the gradients of a module's parameters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LEAST_SQUARE = 1e-24
 
 
 def norm_of(tensors: Sequence[AnyTensor]) -> AnyTensor:
-    """The Euclidean norm of the elements of all tensors, of rank zero, at no less than full precision.
+    """The Euclidean norm of the elements of all tensors, of rank zero, at f32 or higher.
 
-    Where the sum of squares overflows or vanishes, of elements that are divided by the greatest one. In a program,
-    which cannot look, it always is.
+    If the sum of squares overflows or underflows, elements are divided by the largest one first. A compiled program
+    cannot test this, so it always divides.
     """
     wide = [x.to_full_precision() for x in tensors if 0 not in x.shape]
     if not wide:
@@ -71,13 +71,14 @@ class GradientsParams:
 
     @classmethod
     def from_grads(cls, grads: Gradients, module: Module) -> GradientsParams:
-        """The gradients of those parameters of `module` that the differentiated tensor depended on.
+        """The gradients of the parameters of `module` that the differentiated tensor depended on.
 
-        Where each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy, see
-        `phlox.distributed.Mesh`) they are the mean over all processes, so that each makes the same step. All processes
-        call this in the same order; `DistributedError` where only some have a gradient of a parameter.
+        If each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy, see
+        `phlox.distributed.Mesh`), the gradients are the mean over all processes, so that all take the same step. All
+        processes must call this in the same order.
 
-        Raises `ModuleError` where two of them were one leaf of the tape, so that there is one gradient for both.
+        Raises `DistributedError` if only some processes have a gradient of a parameter, and `ModuleError` if two
+        parameters were one leaf of the tape, so that there is only one gradient for both.
         """
         found: dict[ParamId, Tensor[Any, Any, Any]] = {}
         known = module._phlox_structure  # pyright: ignore[reportPrivateUsage]
@@ -103,13 +104,13 @@ class GradientsParams:
         return self._tensors.get(id)
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> GradientsParams:
-        """The gradients with `fn` of each."""
+        """The gradients after `fn` was applied to each."""
         return GradientsParams({id: fn(tensor) for id, tensor in self._tensors.items()})
 
     def norm(self) -> Tensor[Any, Any, Any]:
-        """The Euclidean norm of all gradients together, as a Float of rank zero at no less than full precision.
+        """The Euclidean norm of all gradients together, as a Float of rank zero at f32 or higher.
 
-        It is finite where it fits: squares of large gradients do not overflow, and those of tiny ones do not vanish.
+        The squares of large gradients do not overflow, and those of tiny ones do not vanish.
 
         >>> import phlox as px
         >>> from phlox import nn
@@ -120,13 +121,13 @@ class GradientsParams:
         return norm_of(list(self._tensors.values()))
 
     def isfinite(self) -> Tensor[Any, Any, Any]:
-        """Is no element of any gradient infinite or NaN? A Bool of rank zero."""
+        """Are all elements of all gradients finite? A Bool of rank zero."""
         if not self._tensors:
             return as_tensor(True)
         return _joined([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
 
     def items(self) -> ItemsView[ParamId, Tensor[Any, Any, Any]]:
-        """Ids and gradients."""
+        """Pairs of parameter id and gradient."""
         return self._tensors.items()
 
     def __iter__(self) -> Iterator[ParamId]:

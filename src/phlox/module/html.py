@@ -1,4 +1,4 @@
-"""Modules, parameters and gradients in notebooks: a tree that folds, and tables; nothing is created by looking."""
+"""Modules, parameters and gradients in notebooks: a tree that folds, and tables; deferred values stay deferred."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from phlox.tensor.tensor import element_of, state_of
 _MOST = 400
 """So many modules of a tree are shown."""
 _ALIKE = 4
-"""Of so many equal neighbors the first is shown, and how many there are."""
+"""From this number of consecutive equal modules on, only the first and the count are shown."""
 _USED_UP = "donated and used up"
-"""What a parameter says of itself."""
+"""The text for a donated parameter."""
 _OPEN = 2
 """The tree is open to this depth."""
 
@@ -51,7 +51,7 @@ def html_of_gradients(gradients: GradientsParams) -> str:
 
 @dataclass
 class _Node:
-    """What the tree shows of one module."""
+    """One module in the tree."""
 
     name: str
     """Within the module around."""
@@ -70,13 +70,13 @@ class _Node:
     devices: dict[str, None] = field(default_factory=dict[str, None])
 
     def signature(self) -> tuple[Any, ...]:
-        """Equal for modules that look alike."""
+        """A key that is equal for modules that are shown the same."""
         below = tuple((child.name, child.signature()) for child in self.children)
         return self.cls, self.mode, tuple(self.options), tuple(self.params), self.count, self.trained, below
 
 
 class _Walk:
-    """Walks over the fields as they are: a module that could not be used is shown too."""
+    """Walks over the fields without checks, so that an invalid module is shown too."""
 
     def __init__(self) -> None:
         self.seen: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Parameters where they would not be found, and functions that keep hold of them."""
+"""Parameters in places where they are not found, and functions that hold parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ATOMS = frozenset([type(None), bool, int, float, complex, str, bytes, type])
 def functions_in(value: Any, path: str) -> list[AnyFunction]:
     """The functions and references that a static value is or holds; `ModuleError` if it holds a parameter or a module.
 
-    Collections that are no children, objects and iterators are searched to a depth of one collection.
+    Collections that are not children, objects and iterators are searched to a depth of one collection.
     """
     if type(value) in _ATOMS or isinstance(value, (type, ModuleType, Backend)):
         return []
@@ -51,7 +51,7 @@ _OR_REFER = "; one that belongs to somebody else is said with phlox.reference(mo
 
 
 def _elements(value: Any) -> Iterable[tuple[str, Any]]:
-    """What an object holds; what is no collection, with the names of its attributes."""
+    """The contents of an object; if it is not a collection, with the names of its attributes."""
     if isinstance(value, Mapping):
         return [("", element) for element in cast("Mapping[Any, Any]", value).values()]
     if isinstance(value, (list, tuple, set, frozenset, deque)):
@@ -85,7 +85,7 @@ def _is_builtin_iterator(value: Any) -> bool:
 
 
 def _referents(value: Any, depth: int) -> Iterator[Any]:
-    """What a view or an iterator goes over, which is not to be used up."""
+    """The objects that a view or an iterator runs over, without consuming it."""
     for held in gc.get_referents(value):
         if isinstance(held, type):
             continue
@@ -109,10 +109,10 @@ def _within(value: Any) -> Iterable[Any]:
 
 
 def refuse_holders(functions: Iterable[tuple[str, AnyFunction]], parts: dict[int, str]) -> None:
-    """`ModuleError` for a function that keeps hold of a module or parameter, and a reference to a part of its module.
+    """Raise `ModuleError` for a function that holds a module or parameter, and for a reference to a part of the module.
 
-    `parts` has the path of each part, by identity. In a copy of the module, and every transformation makes one, these
-    would go on using the part of the first; a model that is none is not found in the function.
+    `parts` has the path of each part, by identity. In a copy of the module (every transformation makes one) the
+    function would still use the part of the original.
     """
     for path, function in functions:
         for held in _held(function, 3):
@@ -134,7 +134,7 @@ def refuse_holders(functions: Iterable[tuple[str, AnyFunction]], parts: dict[int
 
 
 def _held(function: Any, depth: int) -> Iterator[Any]:
-    """What a function holds: bound, given in advance, as a default or from the scope it was written in."""
+    """The objects that a function holds: bound, as partial arguments, as defaults or from its enclosing scope."""
     parts: list[Any] = []
     if isinstance(function, Reference):
         yield cast("Reference[Any]", function).target

@@ -37,7 +37,7 @@ M = TypeVar("M", bound="Module")
 
 
 class ShardingLayout(Protocol):
-    """What says how parameters are cut over a mesh: a `phlox.distributed.Layout`."""
+    """Says how parameters are sharded over a mesh: a `phlox.distributed.Layout`."""
 
     def shard(self, model: M, mesh: Any) -> M:
         """The model with its parameters on the mesh."""
@@ -53,7 +53,7 @@ def _with_tape(backend: Backend) -> Backend:
 
 
 def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
-    """The choice of a decorator instead of `Autodiff`, above all tapes that a backend has."""
+    """Choose another decorator instead of `Autodiff`, above all tapes of a backend."""
     return lambda backend: decorator(without_autodiff(backend))
 
 
@@ -70,7 +70,7 @@ def _flatten_with_keys(module: Any) -> tuple[Any, Aux]:
 
 
 def _check_history(module: Module) -> None:
-    """Refuse a module that a function around is differentiated towards: its arrays are without their history."""
+    """Refuse a module that an enclosing function is differentiated with respect to: its arrays have no history."""
     for path, param in module.named_params():
         value = param.val()
         if is_followed(value.backend, value.primitive):
@@ -78,7 +78,7 @@ def _check_history(module: Module) -> None:
 
 
 def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
-    """The call of a class that says `forward` for it, as with PyTorch."""
+    """The call of a class that defines `forward` instead, as in PyTorch."""
     raise ModuleError(
         f"{type(self).__name__}: a module is called by its __call__, and this one has only forward(); name that "
         "__call__, or call it as .forward(...)"
@@ -86,11 +86,11 @@ def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class Module(Summarized):
-    """Base of everything that has parameters. Nothing is imposed: a plain `__init__`, any method as the forward pass.
+    """Base class of layers and models. `__init__` is an ordinary one, and any method can be the forward pass.
 
-    Fields that are `Param`s or modules, or lists, tuples and dicts of these (mixed with anything else), are children;
-    every other field is static: it is kept, and neither saved nor transformed. A module is a PyTree whose leaves are
-    the arrays of its parameters, in the order of declaration.
+    A field is a child if it is a `Param`, a module, or a list, tuple or dict that holds some (other values may be mixed
+    in). Every other field is static: copies keep it, but it is not saved and not transformed. A module is a PyTree. Its
+    leaves are the arrays of its parameters, in the order of declaration.
 
     >>> import phlox as px
     >>> class Scale(px.Module):
@@ -115,7 +115,7 @@ class Module(Summarized):
         register_node(PyTreeNode(cls, _flatten, unflatten, _flatten_with_keys, serializer_of(cls), integers_of))
 
     def structure(self) -> Structure:
-        """What the module is made of; kept until a part of it changes."""
+        """The module's skeleton and parameters; cached until a part of it changes."""
         known = self._phlox_structure
         if known is None or not known.holds():
             known = Structure(self, known)
@@ -125,15 +125,15 @@ class Module(Summarized):
     # --- parameters
 
     def named_params(self) -> Iterator[tuple[str, Param]]:
-        """Every parameter with its path (`layers.0.weight`), in the order of declaration, tied ones once."""
+        """Every parameter with its path (`layers.0.weight`), in the order of declaration; tied ones come once."""
         return self.structure().named()
 
     def params(self) -> list[Param]:
-        """Every parameter, tied ones once."""
+        """Every parameter, in the order of declaration; tied ones come once."""
         return list(self.structure().params)
 
     def num_params(self, *, trained_only: bool = False) -> int:
-        """The number of elements of all parameters."""
+        """The number of elements of all parameters, or of the trained ones."""
         return sum(math.prod(param.shape) for param in self.params() if param.trained or not trained_only)
 
     def visit(self, visitor: Callable[[str, Param], Any]) -> None:
@@ -147,12 +147,12 @@ class Module(Summarized):
             raise
 
     def map(self, mapper: Callable[[str, Param], Param]) -> Self:
-        """A new module of the same structure with `mapper(path, param)` for every parameter; this one stays.
+        """A new module of the same structure, with `mapper(path, param)` for every parameter; this one is unchanged.
 
-        On a tape, a parameter that the mapper gives back as it is stays the same leaf, so that gradients find it in
-        both modules; a mapper that gives back all of them makes a copy, with leaves of its own.
+        On a tape, a parameter that the mapper returns unchanged is the same leaf in both modules: both find its
+        gradient. If the mapper returns all parameters unchanged, the result is a copy with leaves of its own.
 
-        Raises `ModuleError`, with the path, where the mapper returns anything but a `Param`.
+        Raises `ModuleError`, with the path, if the mapper returns anything but a `Param`.
         """
         structure = self.structure()
         params: list[Param] = []
@@ -173,11 +173,11 @@ class Module(Summarized):
         return structure.build(params)
 
     def init(self, seed: int | None = None, device: DeviceLike | None = None) -> Self:
-        """Make all deferred parameters now, and return this module.
+        """Create the values of all deferred parameters now, and return this module.
 
-        With a `seed` the values depend on it and on the order of the parameters alone; without, each comes from the
-        sub-stream that it reserved when it was declared. `device` is where deferred parameters are made. Parameters
-        that are there already stay.
+        With a `seed`, the values depend only on the seed and on the order of the parameters. Without one, each value
+        comes from the sub-stream that the parameter reserved when it was declared. Deferred parameters are created on
+        `device`, if given. Parameters that have a value keep it.
         """
         for number, param in enumerate(self.params()):
             if param.is_initialized:
@@ -188,10 +188,10 @@ class Module(Summarized):
         return self
 
     def freeze(self, *which: Selector) -> Self:
-        """A view of this module in which the parameters that are meant are not trained; the others stay as they are.
+        """A view of this module in which the selected parameters are not trained; the others do not change.
 
-        `which` are patterns of paths, predicates `(path, param) -> bool`, or lists of these, see `phlox.module.select`;
-        without any, all parameters are meant. Raises `ModuleError` for a pattern that matches nothing.
+        `which` are path patterns, predicates `(path, param) -> bool`, or lists of these; see `phlox.module.select`.
+        Without any, all parameters are selected. Raises `ModuleError` for a pattern that matches nothing.
 
         >>> import phlox as px
         >>> from phlox import nn
@@ -202,10 +202,10 @@ class Module(Summarized):
         return self._marked(select(self, *which), trained=False)
 
     def unfreeze(self, *which: Selector) -> Self:
-        """A view of this module in which the parameters that are meant are trained again; see `freeze`.
+        """A view of this module in which the selected parameters are trained again; see `freeze`.
 
-        Those that were never declared as trained (running statistics, Int and Bool) stay as they are; where no others
-        are meant, that is a `ModuleError`.
+        Parameters that were not declared as trained (running statistics, Int and Bool) do not change. Raises
+        `ModuleError` if only such parameters are selected.
         """
         chosen = select(self, *which)
         if which and not any(param.trainable for param in chosen.values()):
@@ -228,10 +228,10 @@ class Module(Summarized):
 
     @property
     def training(self) -> bool | None:
-        """Is this layer in training (dropout drops, batch norm takes the batch's statistics), whatever it computes on?
+        """The mode that was set: True for training (dropout drops, batch norm uses batch statistics), False, or None.
 
-        None, unless said: it is where there is a tape. `train(tape=False)` and `valid(tape=True)` say it of every
-        module in the view; for one layer, assign to it.
+        By default it is None: the layer is in training if its input is on a tape. `train(tape=False)` and
+        `valid(tape=True)` set the mode of every module in the view. To set it for one layer, assign to it.
         """
         return fields_of(self).get("training")
 
@@ -245,22 +245,25 @@ class Module(Summarized):
             fields_of(self)["training"] = value
 
     def is_training(self, x: Tensor[Any, Any, Any]) -> bool:
-        """Is this layer in training when it is called on `x`: by its mode or, without one, if `x` records a tape?"""
+        """Is this layer in training when it is called on `x`? If no mode is set, it is if `x` is on a tape."""
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"it takes a tensor, got {shown(x)}")
         training = self.training
         return x.backend.differentiates if training is None else training
 
     def to_device(self, device: DeviceLike) -> Self:
-        """The same module on another device, be it another backend's; ids stay, deferred parameters stay deferred."""
+        """The same module on another device, possibly of another backend.
+
+        Parameters keep their ids, and deferred ones stay deferred.
+        """
         return self.map(lambda path, param: param.to_device(device))
 
     def shard(self, layout: ShardingLayout, mesh: Any) -> Self:
-        """The same module with its parameters cut over the devices of a mesh, as a layout says; ids stay.
+        """The same module with its parameters sharded over the devices of a mesh, as a layout says; ids stay.
 
-        Deferred parameters stay deferred, and are made in shards; records are loaded into shards; the states of
-        optimizers and the results of compiled steps are cut as the parameters are. Raises `ShardingError`, with the
-        paths, for a layout that does not fit.
+        Deferred parameters stay deferred, and are created in shards. Records are loaded into shards. Optimizer states
+        and the results of compiled steps are sharded like the parameters. Raises `ShardingError`, with the paths, if
+        the layout does not fit.
 
         >>> from phlox import nn
         >>> from phlox.distributed import Layout, Mesh
@@ -270,11 +273,11 @@ class Module(Summarized):
         return layout.shard(self, mesh)
 
     def train(self, *, tape: bool | Callable[[Backend], Backend] = True) -> Self:
-        """This module in training, on a backend that differentiates: layers drop out, and `backward` finds gradients.
+        """A view of this module for training: its backend records a tape, so dropout drops and `backward` works.
 
-        That is the module's own, if it does, or `Autodiff` of it; a decorator given as `tape` is taken instead. With
-        `tape=False` it is in training without a tape: Monte-Carlo dropout. A view that shares the arrays and ids, to be
-        used beside this module.
+        The view shares arrays and ids with this module. Its backend is the module's own if that has a tape, otherwise
+        `Autodiff` of it, or another decorator if `tape` is one. With `tape=False` the view is in training without a
+        tape, for example for Monte-Carlo dropout.
 
         >>> import phlox as px
         >>> from phlox import nn
@@ -287,9 +290,9 @@ class Module(Summarized):
         return self._seen_from(_with_tape if tape else without_autodiff, True)
 
     def valid(self, *, tape: bool = False) -> Self:
-        """This module in inference, on its backend without any tape: nothing is dropped, running statistics are used.
+        """A view of this module for inference, on its backend without a tape; see `train`.
 
-        With `tape=True` it is on a tape: evaluation with gradients. A view, as `train` gives.
+        With `tape=True` the layers are in inference mode on a tape, for evaluation with gradients.
         """
         return self._seen_from(_with_tape if tape else without_autodiff, False)
 
@@ -304,7 +307,7 @@ class Module(Summarized):
     # --- records
 
     def into_record(self) -> Record:
-        """The parameters as a record of lazy tensors; nothing is copied. Deferred parameters are made now."""
+        """The parameters as a record of lazy tensors; nothing is copied. Deferred parameters get their values now."""
         from phlox.module.records import into_record
 
         return into_record(self)
@@ -318,19 +321,20 @@ class Module(Summarized):
         exclude: Patterns | None = None,
         remap: Remap | None = None,
     ) -> Self:
-        """Take every parameter's value and id from a record, and return this module; no initializer runs.
+        """Load every parameter's value and id from a record, and return this module; no initializer runs.
 
         Args:
-            record: matched by the paths of parameters, or in order where it has no names.
-            strict: whether parameters that the record lacks, and entries that the module lacks, are errors; without it
-                they are passed over.
-            include, exclude: patterns of paths, as `phlox.record.patterns` describes: parameters that `include` does
-                not mean, or `exclude` does, keep what they have (deferred ones stay deferred).
-            remap: other names for the record's entries, before anything is compared: regular expression -> replacement,
-                or a function path -> path, None to drop the entry.
+            record: matched by the paths of parameters, or by their order if it has no names.
+            strict: raise an error for parameters missing in the record and for entries missing in the module. If
+                false, they are skipped.
+            include, exclude: path patterns, see `phlox.record.patterns`. Parameters that `include` does not match, or
+                that `exclude` matches, are not loaded; deferred ones stay deferred.
+            remap: renames the record's entries first. It is a dict of regular expressions and their replacements, or a
+                function from path to path. None in place of a path drops the entry.
 
-        Raises `RecordError`, which tells all that does not fit, for a damaged entry, and for a value that this backend
-        cannot hold. Everything is checked first: the module is then unchanged. No two parameters get one id.
+        Raises `RecordError`, which lists everything that does not fit: also damaged entries, and values that this
+        backend cannot hold. Everything is checked before anything is loaded, so after an error the module is unchanged.
+        Each parameter of the module gets an id of its own.
 
         >>> from phlox import nn
         >>> saved = nn.Sequential(body=nn.Linear(3, 4), head=nn.Linear(4, 2)).into_record()
@@ -352,13 +356,13 @@ class Module(Summarized):
         exclude: Patterns | None = None,
         remap: Remap | None = None,
     ) -> LoadReport:
-        """What `load_record` would do, as a report to print: what fits, what does not and why. Nothing is loaded."""
+        """Report what `load_record` would do: what fits, what does not, and why. Nothing is loaded; `print` it."""
         from phlox.module.records import report
 
         return report(self, record, strict=strict, include=include, exclude=exclude, remap=remap)
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
-        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        """`load_record` in two steps, for `phlox.record.restore`: checks now, and returns a function that loads."""
         from phlox.module.records import prepare
 
         if type(self).load_record is Module.load_record:
@@ -392,14 +396,15 @@ class Module(Summarized):
         compression: Compression | None = None,
         durable: bool = True,
     ) -> Path | Stream:
-        """Write the parameters to a file, whole or not at all, and return its path.
+        """Write the parameters to a file atomically, and return its path.
 
         Args:
-            path: its end names the format, and perhaps the compression (".json.gz"); without one it is safetensors. Or
-                a binary file open for writing, which is returned.
-            precision: at which element types, see `phlox.record.PrecisionSettings`; floats as float32 unless given.
+            path: the file. Its suffix gives the format and the compression (".json.gz"); without a suffix the format is
+                safetensors. It can also be a binary file open for writing, which is then returned.
+            precision: the element types in the file, see `phlox.record.PrecisionSettings`; by default floats are saved
+                as float32.
             compression: None, "gzip" or "zstd".
-            durable: whether to wait until the disk has it, so that it survives a crash of the system.
+            durable: wait until the file is on the disk, so that it survives a system crash.
 
         >>> import tempfile
         >>> from phlox import nn
@@ -420,9 +425,9 @@ class Module(Summarized):
         exclude: Patterns | None = None,
         remap: Remap | None = None,
     ) -> LoadReport:
-        """Load a file of any format, or a record, and return the report of what was done; see `load_record`.
+        """Load the parameters from a file of any format, or from a record, and return a report; see `load_record`.
 
-        A file is given as its path, as an open binary file, or as bytes.
+        `source` is a record, the path of a file, an open binary file, or bytes.
         """
         from phlox.module.records import load_from
 

@@ -1,7 +1,7 @@
-"""Children that say themselves how they are saved: modules and objects with ways of their own to become a record.
+"""Children that save themselves: modules and objects with their own `into_record` and `load_record`.
 
-Wherever such a child stands in a module (a field, a list or dict in it), what it makes a record of is saved below its
-path, and it is given what lies there when the module is loaded.
+The record of such a child is saved under its path in the module (in a field, or a list or dict in it). When the module
+is loaded, the child gets the entries under that path.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class Child(NamedTuple):
-    """A child that is saved and loaded by itself."""
+    """A child that saves and loads itself."""
 
     path: str
     part: Any
     before: int
     """How many parameters of the module come before it."""
     number: int | None = None
-    """Of the container that it is; None for an object that is none."""
+    """Its number among the containers; None if it is not a container."""
     others: tuple[str, ...] = ()
     """Further paths of the same child, where nothing is saved."""
 
 
 @lru_cache(maxsize=4096)
 def saves_itself(cls: type[Any]) -> bool:
-    """Has a class a way of its own of becoming a record, and of being loaded from one?"""
+    """Does a class define its own `into_record` and `load_record`?"""
     if not issubclass(cls, Fields):
         return callable(getattr(cls, "into_record", None)) and callable(getattr(cls, "load_record", None))
     from phlox.module.module import Module
@@ -50,7 +50,7 @@ def saves_itself(cls: type[Any]) -> bool:
 
 
 def record_of(child: Child) -> Record:
-    """What a child makes of itself; `ModuleError`, with its path, for anything but a record with names."""
+    """The record of a child; raises `ModuleError`, with its path, unless it is a record with names."""
     record: Any = child.part.into_record()
     if not isinstance(record, Record) or record.positional:
         got = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
@@ -59,12 +59,12 @@ def record_of(child: Child) -> Record:
 
 
 def outside(paths: Iterable[str], places: Iterable[str]) -> list[str]:
-    """Those of the paths that do not lead to one of the places, or below it."""
+    """The paths that are not one of the places, or below one."""
     return [path for path in paths if not any(path == place or path.startswith(f"{place}.") for place in places)]
 
 
 def without(record: Record, children: list[Child]) -> Record:
-    """What a record has beside the children's; a further name of one of theirs becomes an entry."""
+    """The record without the entries of children; an alias of such an entry becomes an entry."""
     places = [child.path for child in children]
     entries = {path: record[path] for path in outside(record, places)}
     aliases: dict[str, str] = {}
@@ -79,7 +79,7 @@ def without(record: Record, children: list[Child]) -> Record:
 
 @dataclass(slots=True)
 class PreparedChildren:
-    """What the children make of a record: the functions that load them, and what there is to report."""
+    """The prepared loading of all children: the functions that load them, and their reports."""
 
     loads: list[Prepared[object]] = field(default_factory=list[Prepared[object]])
     matches: dict[str, str] = field(default_factory=dict[str, str])
@@ -94,7 +94,7 @@ class PreparedChildren:
     cause: Exception | None = None
 
     def add_to(self, found: LoadReport) -> LoadReport:
-        """The report on a whole module, `found` being the one on its own parameters."""
+        """The report on the whole module; `found` is the report on its own parameters."""
         return replace(
             found,
             matches={**found.matches, **self.matches},
@@ -110,7 +110,7 @@ class PreparedChildren:
 
 
 def prepare_children(children: list[Child], record: Record, strict: bool, meant: set[str] | None) -> PreparedChildren:
-    """Let each child check its part of a record, of which only the paths in `meant` are to be loaded."""
+    """Let each child check its part of a record; only the paths in `meant` are loaded."""
     made = PreparedChildren()
     for child in children:
         part = record.select(child.path)
@@ -142,7 +142,7 @@ _AS_A_WHOLE = "it loads itself (it has a load_record of its own): it can be mean
 
 
 def _own_paths(child: Child) -> list[str]:
-    """What a child would save."""
+    """The paths that a child would save."""
     if isinstance(child.part, Fields):
         paths = [path for path, _ in cast("Any", child.part).named_params()]
         if paths:  # which are not to be made for this
@@ -166,7 +166,7 @@ def _takes_strict(load: Callable[..., Any]) -> bool:
 
 
 def _note(child: Child, error: Exception, made: PreparedChildren) -> None:
-    """What a child says does not fit, with the paths that it has in the whole."""
+    """Note a child's error, with the paths in the whole module."""
     if isinstance(error, MissingEntryError):
         made.missing.append(f"{child.path}.{error.path}")
     elif isinstance(error, MisfitError) and (found := error.report) is not None and not found.untied:
@@ -184,7 +184,7 @@ def _note(child: Child, error: Exception, made: PreparedChildren) -> None:
 def meant_paths(
     paths: Iterable[str], children: list[Child], record: Record, include: Patterns | None, exclude: Patterns | None
 ) -> set[str] | None:
-    """The paths (of parameters, of children, of entries) that patterns mean; None for all of them."""
+    """The paths (of parameters, of children, of entries) that patterns select; None for all of them."""
     if include is None and exclude is None:
         return None
     names = list(dict.fromkeys([*paths, *[child.path for child in children], *record, *record.aliases]))
@@ -193,7 +193,7 @@ def meant_paths(
 
 
 def refuse_positional(children: list[Child]) -> RecordError:
-    """What to say of a record without names."""
+    """The error for a record without names."""
     return RecordError(
         f"a positional record has no names, by which `{children[0].path}`, which loads itself, would find its part; "
         "save it with names"

@@ -41,7 +41,7 @@ _changes: ContextVar[dict[Param, Tensor[Any, Any, Any]] | None] = ContextVar("ph
 
 @contextmanager
 def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
-    """Within this scope it is noted which parameters are `set`, and what they held before."""
+    """Within this scope, collect the parameters that are `set`, with their old values."""
     found: dict[Param, Tensor[Any, Any, Any]] = {}
     try:
         with scope(_changes, found):
@@ -55,7 +55,7 @@ def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
 
 @contextmanager
 def restoring_params() -> Generator[None]:
-    """Within this scope parameters may be `set`; afterwards they hold what they held before."""
+    """Within this scope parameters may be `set`; afterwards they have their old values again."""
     with noting_changes() as changes:
         try:
             yield
@@ -66,7 +66,7 @@ def restoring_params() -> Generator[None]:
 
 @contextmanager
 def with_old_values(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
-    """Within this scope parameters hold again what they held before they were set, and afterwards what they do now."""
+    """Within this scope parameters have the values from before they were set; afterwards those they have now."""
     now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
     try:
         with scope(_changes, None):
@@ -83,18 +83,18 @@ _making = RLock()
 
 @final
 class Param(Watched):
-    """A tensor that a module owns: with an id, and a mark that says whether it is trained.
+    """A tensor that a module owns. It has an id, and may be trained or not.
 
-    Until it is needed a parameter may be *deferred*: it knows its shape and initializer only, see `Param.deferred`. On
-    a backend with a tape, the value of a trained parameter is a leaf of the tape.
+    A parameter may be deferred: it has only a shape and an initializer, and its value is created when it is first
+    needed (see `Param.deferred`). On a backend with a tape, the value of a trained parameter is a leaf of the tape.
 
     Args:
         value: the tensor.
-        trained: whether optimizers change it; Int and Bool parameters, and running statistics, are not trained.
-        id: of the parameter that this one continues; a new one unless given.
-        full_precision: whether a Float is kept at no less than f32, wherever it is moved: what accumulates over steps
-            (running statistics, sums, averages) in a module of half precision. Its backend is then
-            `device.backend.full_precision()`, and what computes with it at half precision brings both together.
+        trained: whether optimizers change it. Running statistics are not trained; Int and Bool parameters never are.
+        id: the id of the parameter that this one continues; by default a new id.
+        full_precision: keep a Float at f32 or higher on every device. Use it in modules of half precision for values
+            that accumulate over steps: running statistics, sums, averages. The parameter's backend is then
+            `device.backend.full_precision()`; to combine it with tensors of half precision, convert one of the two.
 
     >>> import phlox as px
     >>> px.Param(px.zeros((2, 3))).shape
@@ -108,15 +108,15 @@ class Param(Watched):
     __slots__ = ("_deferred", "_tensor", "full_precision", "id", "trainable", "trained")
 
     _phlox_holds_tensor: ClassVar = True
-    """Is it no tensor itself? For errors that say how to get at the tensor."""
+    """It holds a tensor and is not one itself. For error messages that say how to get the tensor."""
 
     id: ParamId
     trained: bool
     """Whether optimizers change it now. Change it through `Module.freeze`."""
     trainable: bool
-    """Whether it is trained unless frozen: what it was declared as."""
+    """Whether it was declared as trained; it is trained unless frozen."""
     full_precision: bool
-    """Whether it is kept at no less than f32, on backends of half precision too."""
+    """Whether it is kept at f32 or higher, on backends of half precision too."""
     _tensor: Tensor[Any, Any, Any] | None
     _deferred: Deferred | Foreign | Donated | None
 
@@ -148,15 +148,25 @@ class Param(Watched):
         trained: bool = True,
         full_precision: bool = False,
     ) -> Param:
-        """A Float parameter whose value is made when first needed: normally distributed, unless something else is said.
+        """A Float parameter whose value is created when it is first needed.
 
-        `initializer` is one of `phlox.nn`, a function `(shape, fans, device)`, or one as JAX has them, `(key, shape,
-        dtype)`: those of `jax.nn.initializers` and Flax, on any backend where JAX is installed.
+        The parameter reserves a random sub-stream now. So its value depends on the seed and on the order in which
+        parameters are declared, but not on the order in which they are used.
 
-        It reserves a random sub-stream of its own now, so the value depends on the seed and on the order in which
-        parameters are declared, not on what is used first. `fans` default to the first and the last size of the shape.
+        Args:
+            shape: the shape of the value.
+            initializer: one of `phlox.nn`, a function `(shape, fans, device)`, or an initializer of JAX or Flax, `(key,
+                shape, dtype)`, which needs JAX but works on every backend. By default values are standard normal.
+            fans: (fan_in, fan_out) for the initializer; by default the first and the last size of the shape.
+            device: where the value is created.
+            trained, full_precision: as in `Param`.
 
-        Raises `ModuleError` for a size that is no integer, or negative.
+        Raises `ModuleError` if a size is negative or not an integer.
+
+        >>> import phlox as px
+        >>> weight = px.Param.deferred((2, 3), px.nn.Zeros())
+        >>> weight.is_deferred, weight.val().shape, weight.is_deferred
+        (True, (2, 3), False)
         """
         try:
             sizes = tuple([index(size) for size in shape])
@@ -209,7 +219,7 @@ class Param(Watched):
         return cls._made(None, instead, id, trained, trainable, full_precision)
 
     def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The value as a new parameter holds it: inside of a differentiated function a history goes on."""
+        """The value for a new parameter; inside a differentiated function it keeps its history."""
         if is_followed(value._ops.backend, value.primitive):  # pyright: ignore[reportPrivateUsage]
             return value
         return self._leaf(value)
@@ -243,17 +253,17 @@ class Param(Watched):
 
     @property
     def is_initialized(self) -> bool:
-        """Has the value been made?"""
+        """Does the parameter have a value? A deferred one has none yet."""
         return self._tensor is not None or isinstance(self._deferred, Donated)
 
     @property
     def is_deferred(self) -> bool:
-        """Is the value still to be made, by an initializer?"""
+        """Is the value still to be created by an initializer?"""
         return isinstance(self._deferred, Deferred)
 
     @property
     def leaf(self) -> Any:
-        """The engine's own array, without a tape; or what a PyTree function has put in its place."""
+        """The engine's own array, without a tape, or the object that a PyTree function put in its place."""
         deferred = self._deferred
         if isinstance(deferred, Foreign):
             return deferred.leaf
@@ -262,22 +272,22 @@ class Param(Watched):
 
     @property
     def has_shape(self) -> bool:
-        """Has it a shape? False only where a PyTree function has put something without one in the array's place."""
+        """Does it have a shape? False only if a PyTree function replaced the array with an object without one."""
         return not isinstance(self._deferred, Foreign) or self._deferred.has_shape
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape, known before the value is."""
+        """The shape, also of a deferred parameter."""
         return self.val().shape if self._deferred is None else self._deferred.shape
 
     @property
     def device(self) -> Device:
-        """Where the value is, or will be."""
+        """The device of the value, also of a deferred parameter."""
         return self.val().device if self._deferred is None else self._deferred.device
 
     @property
     def backend(self) -> Backend:
-        """What computes with it."""
+        """The backend of the value, also of a deferred parameter."""
         return self.val().backend if self._deferred is None else self._deferred.device.backend
 
     @property
@@ -287,14 +297,14 @@ class Param(Watched):
 
     @property
     def mark(self) -> tuple[Ops, bool, bool, bool]:
-        """What a structure remembers of it: backend and kind, whether it is trained, trainable, at full precision."""
+        """Its properties in a structure: backend and kind, whether it is trained, trainable, at full precision."""
         deferred = self._deferred
         known = isinstance(deferred, (Foreign, Donated))
         ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
         return ops, self.trained, self.trainable, self.full_precision
 
     def changed(self) -> None:
-        """Notify the observers that it is another kind of parameter now; where it stands is as it was."""
+        """Notify the observers that the kind of parameter has changed, but not its place in the module."""
         for ref in self._phlox_watchers:
             watcher = ref()
             if watcher is not None:
@@ -303,14 +313,14 @@ class Param(Watched):
     # --- its value
 
     def val(self) -> Tensor[Any, Any, Any]:
-        """The value; made now if it has not been yet."""
+        """The value. If it is deferred, it is created now."""
         tensor = self._tensor
         return self.init() if tensor is None else tensor
 
     def init(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """Make the value now, from the parameter's own sub-stream or from another key; one that is there stays.
+        """Create a deferred value now, from the parameter's own sub-stream or from another key.
 
-        Threads that ask at once are given one and the same.
+        A value that exists is kept. Concurrent threads get the same value.
         """
         with _making:
             if self._tensor is not None:
@@ -328,9 +338,9 @@ class Param(Watched):
                 raise found from error
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
-        """Replace the value, as running statistics do; its shape and kind must be the same, and its history is cut.
+        """Replace the value, for example of running statistics, by one of the same shape and kind, without history.
 
-        Raises `ModuleError` for another shape or kind, and where the value of a transformation would escape from it.
+        Raises `ModuleError` for another shape or kind, and if a value inside a transformation would escape from it.
         """
         if value.shape != self.shape:
             raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
@@ -361,7 +371,7 @@ class Param(Watched):
         self._replace(value)
 
     def donate(self, path: str, taker: str, *, failed: bool = False) -> None:
-        """Release the value, for `taker` may write over it; using it is `DonatedError` from now on."""
+        """Release the value, because `taker` may overwrite it; a later use raises `DonatedError`."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         # An engine does not know where an array was that it has lost.
@@ -369,15 +379,15 @@ class Param(Watched):
         self.donate_as(Donated(ops, value.shape, device, path, taker, failed))
 
     def donate_as(self, donated: Donated) -> None:
-        """As `donate`, where it is known what to say."""
+        """As `donate`, with a prepared error."""
         self._deferred, self._tensor = donated, None
 
     def restore(self, value: Tensor[Any, Any, Any]) -> None:
-        """Hold the value again that was donated, for it has not been written over."""
+        """Take back the donated value, because it was not overwritten."""
         self._tensor, self._deferred = self._leaf(value), None
 
     def _called(self) -> str:
-        """What errors call it: by its path in the largest module that knows it."""
+        """Its name in errors: its path in the largest module that holds it."""
         walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
         name = max(paths, key=len, default="")
@@ -405,7 +415,7 @@ class Param(Watched):
         return made
 
     def load(self, value: Tensor[Any, Any, Any], id: ParamId) -> None:
-        """Take a value and an id that are known to fit, of no program that is being traced; see `set` and `set_id`."""
+        """Set a value and an id without checks; neither may belong to a program being traced. See `set`, `set_id`."""
         before, changes, ops = self._tensor, _changes.get(), value._ops  # pyright: ignore[reportPrivateUsage]
         if changes is not None and before is not None:
             changes.setdefault(self, before)
@@ -417,9 +427,9 @@ class Param(Watched):
             self.changed()
 
     def set_id(self, id: ParamId) -> None:
-        """Take the id of the parameter that it continues, as when loading a record.
+        """Set the id of the parameter that it continues, for example when a record is loaded.
 
-        Another parameter of its module may have this id; the caller, who knows the module, must make them differ.
+        Another parameter of the module may already have this id: the caller must make them differ.
         """
         if id != self.id:
             self.id = id
@@ -441,21 +451,21 @@ class Param(Watched):
     # --- others like it, with the same id
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> Param:
-        """A parameter whose value is `fn` of this one's, with the same id and marks.
+        """A parameter with the value `fn(value)`, and with the same id and flags.
 
-        `fn` computes off the tape; inside of a differentiated function (`phlox.grad`) on it, so that gradients flow
-        through the new parameter to the old one.
+        `fn` runs without a tape. Inside a differentiated function (`phlox.grad`) it runs on the tape, so that gradients
+        flow through the new parameter to the old one.
         """
         value = self.val()
         followed = is_followed(value._ops.backend, value.primitive)  # pyright: ignore[reportPrivateUsage]
         return self.holding(fn(value if followed else value.detach()))
 
     def holding(self, value: Tensor[Any, Any, Any]) -> Param:
-        """A parameter with another value, and the same id and marks."""
+        """A parameter with another value, and the same id and flags."""
         return self._like(value, self.id)
 
     def another(self, value: Tensor[Any, Any, Any]) -> Param:
-        """A parameter with another value, an id of its own, and the same marks."""
+        """A parameter with another value, a new id, and the same flags."""
         return self._like(value, None)
 
     def _like(self, value: Tensor[Any, Any, Any], id: ParamId | None) -> Param:
@@ -464,11 +474,11 @@ class Param(Watched):
         return twin
 
     def around(self, value: Tensor[Any, Any, Any]) -> Param:
-        """The same parameter around this very tensor, whose history goes on: inside a transformation."""
+        """The same parameter with this tensor and its history, inside a transformation."""
         return self._made(value, None, self.id, self.trained, self.trainable, self.full_precision)
 
     def to_device(self, device: DeviceLike) -> Param:
-        """The same parameter on another device; deferred ones stay deferred."""
+        """The same parameter on another device; a deferred one stays deferred."""
         target = _full(as_device(device)) if self.full_precision else as_device(device)
         deferred = self._deferred
         if not isinstance(deferred, Deferred):
@@ -477,7 +487,7 @@ class Param(Watched):
         return self._made(None, placed, self.id, self.trained, self.trainable, self.full_precision)
 
     def on_backend_of(self, device: Device) -> Param:
-        """The same array seen from a decorator, or from below it: no value is moved."""
+        """The same array on a decorator of its backend, or without one; no value is moved."""
         deferred = self._deferred
         if isinstance(deferred, Foreign):
             seen = deferred.seen_from(device.backend)
@@ -491,17 +501,17 @@ class Param(Watched):
         return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
 
     def copy(self) -> Param:
-        """The same parameter as another object, with the same id, and a leaf of its own where there is a tape."""
+        """A copy with the same id and, on a tape, with a leaf of its own."""
         twin = self.view()
         twin.become_a_leaf()
         return twin
 
     def view(self) -> Param:
-        """The same parameter as another object, and the same leaf of the tape."""
+        """A copy with the same id and, on a tape, with the same leaf."""
         return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
 
     def tell_apart(self, other: Param, id: ParamId) -> bool:
-        """Become another parameter than the one of which it is a copy: another id, and a leaf of its own.
+        """Make this copy a parameter of its own, with another id and another leaf.
 
         Returns whether both were one leaf of a tape.
         """
@@ -516,7 +526,7 @@ class Param(Watched):
         return shared
 
     def become_a_leaf(self) -> None:
-        """See to it that the gradient is of this parameter alone; a value that is computed keeps its history."""
+        """Become a leaf of the tape that no other parameter shares; a computed value keeps its history."""
         value = self._tensor
         if value is None or not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
             return
@@ -534,7 +544,7 @@ class Param(Watched):
         return _restore, (self.val().detach(), self.id, self.trained, self.trainable, self.full_precision)
 
     def remarks(self) -> list[str]:
-        """What there is to say of it when it is printed, beside its shape."""
+        """What is printed of it besides its shape."""
         deferred, tensor = self._deferred, self._tensor
         found: list[str] = []
         if isinstance(deferred, Foreign):
@@ -567,9 +577,9 @@ class Param(Watched):
 
 
 def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
-    """`set` of several parameters: of all of them or, where it fails or is interrupted, of none.
+    """`set` several parameters: all of them or, after an error or interrupt, none.
 
-    Tensors are to be made before it is called, for Ctrl-C waits until all are set.
+    Create the tensors before the call, because Ctrl-C waits until all are set.
     """
 
     def apply() -> None:
@@ -580,7 +590,7 @@ def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
 
 
 def undo_of(params: Sequence[Param]) -> Callable[[], None]:
-    """A function that gives parameters the values and ids that they have now."""
+    """A function that resets parameters to the values and ids that they have now."""
     held = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
 
     def undo() -> None:

@@ -1,4 +1,4 @@
-"""Between modules and records."""
+"""Conversion between modules and records."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORTH = 1 << 23
 
 
 class LoadOptions(TypedDict, total=False):
-    """What may be said of how a record is loaded, see `Module.load_record`."""
+    """The options of `Module.load_record`."""
 
     strict: bool
     include: Patterns | None
@@ -70,7 +70,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
 
 
 def read_onto(tensor: LazyTensor, kind: type[Kind], device: Device) -> Any:
-    """An array of a record's tensor on a device; where that is several, only parts that live here are read."""
+    """An array of a record's tensor on a device; if that is sharded, only the parts of this process are read."""
     backend = device.backend
     if device.sharding is None:
         return backend.from_host(tensor.read(), kind, device)
@@ -115,7 +115,7 @@ def _with_children(module: Module) -> Record:
 
 
 def _own_names(structure: Structure) -> dict[str, list[str]]:
-    """For the path of every parameter, its paths that lead through no child that is saved by itself."""
+    """For the path of every parameter, its paths outside of children that save themselves."""
     names: dict[str, list[str]] = {path: [path] for path in structure.paths}
     for alias, path in structure.aliases.items():
         names[path].append(alias)
@@ -132,7 +132,7 @@ def _traced(path: str, param: Param) -> ModuleError:
 
 
 class _Place(NamedTuple):
-    """A parameter, and what is known of it before its value is made: found once, for many tensors are small."""
+    """A parameter, and its properties, which are found only once because many tensors are small."""
 
     path: str
     param: Param
@@ -140,9 +140,9 @@ class _Place(NamedTuple):
     device: Device
     ops: Ops
     dtype: np.dtype[Any]
-    """Of the value in host memory,"""
+    """The dtype of the value in host memory."""
     nbytes: int
-    """and how much that takes."""
+    """The bytes of the value in host memory."""
 
 
 def _place_of(path: str, param: Param) -> _Place:
@@ -166,11 +166,11 @@ class _Compared(NamedTuple):
     places: list[_Place]
     report: LoadReport
     record: Record
-    """Of what is no child's, with the names that remap gives."""
+    """The entries that belong to no child, under their names after `remap`."""
     matches: dict[str, str]
     """Path of a parameter -> path in that record."""
     children: list[Prepared[object]]
-    """What loads the children that are loaded by themselves."""
+    """The functions that load the children that load themselves."""
     cause: Exception | None = None
 
 
@@ -236,12 +236,12 @@ def load_from(module: Module, source: Record | PathLike | Readable, **options: U
 
 
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:
-    """Checks all that can fail, and gives the function that loads.
+    """Check everything that can fail, and return the function that loads.
 
-    New values are made at once for parameters that have none yet, for those that cost no memory (views of a mapped
-    file), and where all of them are small. In a large module that has values, the others are only checked, to the last
-    element, and made one by one when the old ones are released: loading takes no more than one tensor beyond the
-    module. That cannot be taken back, so Ctrl-C waits until it is done.
+    New values are created now for parameters without a value, if they cost no memory (views of a mapped file), and if
+    all of them are small. In a large module with values, the others are only checked, to the last element. They are
+    created one by one as the old ones are released, so loading needs no more than one extra tensor. This cannot be
+    undone, so Ctrl-C waits until it is done.
     """
     compared = _compared(module, record, options)
     try:
@@ -289,7 +289,7 @@ def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]
 
 
 def _bytes_cast(place: _Place) -> int:
-    """What is to be cast, unless the engine has threads for it."""
+    """The bytes to cast, unless the engine casts on its own threads."""
     return 0 if engine_of(place.ops.backend).casts_on_all_cores() else place.nbytes
 
 
@@ -301,7 +301,7 @@ def _cast(
     *,
     at_once: bool,
 ) -> list[Tensor[Any, Any, Any] | None]:
-    """What `make` gives of each, on several threads where some are cast; to map the others takes no time."""
+    """The results of `make` for all, on several threads if some must be cast; mapping the others takes no time."""
     new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
     arena = Arena(new if any(new) else ())
 
@@ -315,7 +315,7 @@ def _cast(
 
 
 def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:
-    """The ids that the parameters are to have: the record's, but no two parameters get the same one."""
+    """The new ids of the parameters: those of the record, but each only once."""
     loaded = {id(place.param) for place in places}
     taken = {param.id for param in module.params() if id(param) not in loaded}
     theirs = {entry.id for entry in entries}
@@ -392,12 +392,12 @@ def _in_shards(place: _Place, entry: TensorEntry) -> Any:
 
 
 def _made_or_checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
-    """The value of a parameter that has none yet; for others what `_checked` gives."""
+    """The value of a parameter without a value; for others the result of `_checked`."""
     return _checked(place, entry) if place.param.is_initialized else _made(place, entry)
 
 
 def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
-    """Reads it whole, keeping it only if that costs nothing: the value as `_made` gives it, or None."""
+    """Read the whole entry, as a check; returns the value of `_made` if keeping it costs nothing, else None."""
     if place.device.sharding is not None:  # a shard is small
         return _made(place, entry)
     for block in entry.tensor.blocks():
@@ -413,7 +413,7 @@ def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
 
 
 def _keeps_arrays(place: _Place) -> bool:
-    """Is what its backend makes of a host array the very array?"""
+    """Does its backend use a host array without a copy?"""
     probe = np.zeros(1, place.dtype)
     return place.device.backend.from_host(probe, place.ops.kind, place.device) is probe
 

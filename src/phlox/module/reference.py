@@ -16,7 +16,7 @@ M = TypeVar("M", bound="Module", covariant=True)
 
 @final
 class Reference(Generic[M]):
-    """What `reference` gives: `model` is the module that it refers to, and calling it calls that."""
+    """The result of `reference`: `model` is the module that it refers to, and a call of it calls that module."""
 
     __slots__ = ("_model",)
 
@@ -27,9 +27,9 @@ class Reference(Generic[M]):
 
     @property
     def model(self) -> M:
-        """The module that is referred to.
+        """The module that it refers to.
 
-        Raises `ModuleError` in a function that is being compiled, which would keep its parameters as they are now.
+        Raises `ModuleError` in a compiled function: the parameters would become constants of the program.
         """
         params = self._model.params()
         if params and engine_of(params[0].backend).is_tracing():
@@ -45,7 +45,7 @@ class Reference(Generic[M]):
 
     @property
     def target(self) -> M:
-        """The same, for what only compares it."""
+        """As `model`, also in a compiled function; only for comparisons."""
         return self._model
 
     def __eq__(self, other: object) -> bool:
@@ -68,14 +68,14 @@ class Reference(Generic[M]):
 
 
 def reference(model: M) -> Reference[M]:
-    """A field of a module that refers to another model, which stays its own.
+    """Refer to another model in a field of a module, without making it a part of the module.
 
-    What is referred to is no child: it is not saved, trained, moved, counted or transformed with the module. Copies
-    (`copy.deepcopy`, `valid`, `to_device`, a PyTree function) refer to the same model; pickle takes it along. A model
-    in a plain field is a child, and all of this happens to it.
+    A plain field makes the model a child; a reference does not. So the model is not saved, trained, moved, counted or
+    transformed with the module. Copies (`copy.deepcopy`, `valid`, `to_device`, a PyTree function) refer to the same
+    model. Pickle includes it.
 
-    In a compiled function a reference cannot be used: pass the model as an argument of its own. Raises `ModuleError`
-    for what is no module, there, and for a module that refers to a part of itself.
+    A reference cannot be used in a compiled function: pass the model as an argument of its own. Raises `ModuleError`
+    in that case, if `model` is not a module, and if a module refers to a part of itself.
 
     >>> import phlox as px
     >>> from phlox import nn

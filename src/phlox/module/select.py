@@ -1,7 +1,7 @@
-"""Which parameters of a module are meant: the one small language for freezing and for groups of an optimizer.
+"""Selecting parameters of a module, for freezing and for the groups of an optimizer.
 
-Patterns of paths, as `phlox.record.patterns` describes them: `*`, `**`, `!`, and the path of a module for everything
-below. In place of a pattern may stand a predicate `(path, param) -> bool`, or a list or tuple of patterns.
+A selector is a path pattern, see `phlox.record.patterns`: `*`, `**`, `!`, and the path of a module for everything in
+it. It can also be a predicate `(path, param) -> bool`, or a list or tuple of selectors.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ else:  # a type while a program runs too, for annotations that are evaluated
 
 
 def select(module: Module, *which: Selector) -> dict[str, Param]:
-    """The parameters of a module that are meant, by path, in the order of declaration; all of them for no patterns.
+    """The selected parameters of a module, by path, in the order of declaration; without selectors, all of them.
 
-    A parameter that stands in several places is found by the path of each. Raises `ModuleError` for a pattern that
-    no parameter matches, with the path that may have been meant, and for what is no pattern.
+    A parameter that is in several places is found by each of its paths. Raises `ModuleError` for a pattern that no
+    parameter matches (it suggests a similar path), and for a selector of the wrong type.
 
     >>> import phlox as px
     >>> from phlox import nn

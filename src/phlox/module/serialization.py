@@ -1,9 +1,8 @@
 """The structure of a module as text, for programs that are exported to a file and called in another process.
 
-The text says all that makes two structures equal: classes, names of fields, static values, and for each parameter the
-backend, the kind and whether it is trained. What comes back from a file is compared by that text. To build a module
-from arrays there must be a module of the same structure in the process, from which the rest is taken: functions and
-other objects do not go into a file.
+The text has everything that makes two structures equal: classes, names of fields, static values, and for each parameter
+the backend, the kind and whether it is trained. A structure from a file is compared by its text. To build a module from
+arrays, the process must have a module of the same structure, because functions and other objects are not saved.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from phlox.tensor import Tensor
 
 
 def serializer_of(cls: type[Any]) -> StructureSerializer:
-    """How the structure of modules of this class goes into a file and comes back."""
+    """How the structure of modules of this class is written to a file and read."""
     return StructureSerializer(_to_bytes, partial(Distant, cls), _shell)
 
 
 class Distant:
-    """A structure that has come from a file: equal to those of the same text."""
+    """A structure that was read from a file: equal to those of the same text."""
 
     __slots__ = ("cls", "text")
 
@@ -72,7 +71,7 @@ def _shell(aux: Distant, arrays: Iterable[Any]) -> Any:
 
 
 def text_of(template: Template) -> bytes:
-    """All that makes the structure equal to another one."""
+    """The text of a structure, with everything that makes it equal to another one."""
     if template.text is None:
         # A mark that few parameters have says nothing where it is not there: texts of before still mean the same.
         marks = [
@@ -129,7 +128,7 @@ def _static(value: Any) -> Any:
 
 
 def _function(value: Any, depth: int) -> Any:
-    """By name, and by the functions in it, which are all that tells `lift(relu)` from `lift(tanh)`."""
+    """A function as text: its name, and the functions in it, which distinguish `lift(relu)` from `lift(tanh)`."""
     name = [getattr(value, attribute, None) for attribute in ("__module__", "__qualname__", "__name__")]
     named = [text for text in name if isinstance(text, str)]
     inner: list[Any] = list(getattr(value, "__dict__", {}).values())

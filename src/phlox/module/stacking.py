@@ -1,4 +1,4 @@
-"""Modules of one architecture as one, whose parameters have a first axis more: ensembles, and layers to scan over."""
+"""Stacking modules of one architecture into one with a new first axis: for ensembles and scans over layers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ M = TypeVar("M", bound=Module)
 
 
 def stack_modules(modules: Sequence[M]) -> M:
-    """One module whose parameters are those of the given ones, stacked on a new first axis.
+    """Stack the parameters of several modules on a new first axis, as one module.
 
-    For `phlox.vmap` (an ensemble) and `phlox.scan` (a deep network of equal layers). It has ids of its own: it is
-    another model. Raises `ModuleError` for no modules at all, and for modules that are not built alike, with the path
-    of the first difference.
+    Use it for `phlox.vmap` (an ensemble) and `phlox.scan` (a deep network of equal layers). The result is a new model,
+    with new ids. Raises `ModuleError` if there are no modules, or if their structures differ; it names the path of the
+    first difference.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -59,9 +59,9 @@ def _unlike(what: str, first: str, place: int, other: str) -> ModuleError:
 
 
 def unstack_modules(module: M) -> list[M]:
-    """The modules that `stack_modules` has made one of, each with ids of its own.
+    """Split a module that `stack_modules` made into its parts, each with new ids.
 
-    Raises `ModuleError` where the first axes of the parameters have different sizes, or there are none.
+    Raises `ModuleError` if the first axes of the parameters differ in size, or if a parameter has no axis.
 
     >>> import phlox as px
     >>> from phlox import nn

@@ -1,8 +1,8 @@
-"""What a module is made of, beside its parameters: the skeleton from which another one can be built.
+"""The structure of a module without its parameters: a skeleton from which another module can be built.
 
 A walk over a module finds its containers (modules, lists, tuples, dicts), its parameters, each once, and everything
-else, which is static. The result is kept on the module and thrown away when a part of it changes: modules and
-parameters say so themselves, plain lists, dicts and sets are compared with what they were.
+else, which is static. The result is cached on the module until a part of it changes: modules and parameters notify it,
+and plain lists, dicts and sets are compared with their old contents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phlox.module.param import Param, ParamId, new_id
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
 _PLAIN = frozenset({list, tuple, dict, OrderedDict})
-"""Containers in modules, beside named tuples: of other classes not all is known that would have to be built again."""
+"""Containers in modules, besides named tuples; it is not known how to rebuild containers of other classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class StaticSet(Static):
-    """A set, which can be changed in place: the value is what it held."""
+    """A set, which can be changed in place: the value is a copy of its contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A module that stands elsewhere too: the n-th container."""
+    """A module that is in several places: a reference to the n-th container."""
 
     number: int
 
@@ -69,8 +69,8 @@ Part: TypeAlias = Leaf | Static | Shared | Container
 class Structure:
     """A walk over one module: its skeleton, its parameters and their paths.
 
-    No two of the parameters have one id: copies that were put together are told apart. `before` is the structure that
-    the module had before it changed.
+    All parameters have different ids: copies in one module get new ones. `before` is the structure of the module before
+    it changed.
     """
 
     def __init__(self, root: Fields, before: Structure | None = None) -> None:
@@ -79,9 +79,9 @@ class Structure:
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
         self.children: list[Child] = walk.children
-        """Those that are saved and loaded by themselves."""
+        """The children that save and load themselves."""
         self.aliases: dict[str, str] = walk.aliases
-        """For a parameter that stands in several places: its further paths, and the first."""
+        """The further paths of parameters that are in several places, each with the first path."""
         self.were_one_leaf: list[tuple[Param, str, str]] = []
         """Parameters that were found to share a leaf of the tape with another one, and the paths of both."""
         self.owners = owners_of(walk.params, walk.paths, before, self.were_one_leaf)
@@ -94,7 +94,7 @@ class Structure:
         self._plain = walk.plain
         self._modes: dict[bool | None, Container] = {}
         self._repeats = not walk.functions and not walk.has_sets
-        """Is there nothing to be looked for in a module that is built like this one?"""
+        """Can a module built from this structure reuse it without another walk?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
 
@@ -128,7 +128,7 @@ class Structure:
     def _of_built(
         self, params: list[Param], owners: dict[ParamId, Param], modules: list[Fields], made: dict[int, Any]
     ) -> Structure:
-        """The structure of a module that was just built from this one, which need not be walked over."""
+        """The structure of a module that was just built from this one, without another walk."""
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
         other.params, other.owners, other.were_one_leaf = params, owners, []
@@ -154,12 +154,12 @@ _telling_apart = RLock()
 def owners_of(
     params: list[Param], paths: list[str], before: Structure | None, shared: list[tuple[Param, str, str]]
 ) -> dict[ParamId, Param]:
-    """The parameters by id, in order; those that have another's id get one of their own.
+    """The parameters by id, in order; a parameter with the id of another one gets its own id.
 
-    Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, for a copy of a
-    whole model continues it. In one module each is trained by itself: gradients and optimizer states are kept by id.
-    The one that was there before keeps it, else the first. The others take the id of what stood in their place before,
-    where that has gone (a target network that is a new copy at every update stays the same to its average).
+    Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, because a copy of
+    a whole model continues it. In one module each copy needs its own id: gradients and optimizer states are kept by id.
+    The parameter that was there before keeps the id, else the first one. Each other one takes the id of the parameter
+    that was in its place before, if that is gone (so a target network that is copied at every update keeps its ids).
     """
     owners = {param.id: param for param in params}
     if len(owners) == len(params):
@@ -205,7 +205,7 @@ def _same(now: Sequence[Any], before: tuple[Any, ...]) -> bool:
 
 
 def build(skeleton: Container, params: list[Param], containers: dict[int, Any] | None = None) -> Any:
-    """A module with this skeleton around these parameters; `containers` become those made, by number."""
+    """A module with this skeleton around these parameters; new containers are added to `containers`, by number."""
     made: dict[int, Any] = {} if containers is None else containers
 
     def part(of: Part) -> Any:
@@ -336,7 +336,7 @@ class _Walk:
 
 
 def _fields_of(value: Any) -> dict[Any, Any] | None:
-    """What a container holds, by key; None if the value is none."""
+    """The contents of a container, by key; None if the value is not a container."""
     if isinstance(value, Fields):
         fields, cached = fields_of(value), _cached(type(value))
         if not RESERVED.isdisjoint(fields):
@@ -353,7 +353,7 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _cached(cls: type[Any]) -> frozenset[str]:
-    """The names of a class's cached properties: what they keep is made anew by a copy, which has other parameters."""
+    """The names of a class's cached properties; a copy has other parameters, and so computes them again."""
     return frozenset(name for base in cls.__mro__ for name, it in vars(base).items() if isinstance(it, cached_property))
 
 
@@ -373,7 +373,7 @@ class ByIdentity:
 
 
 def static_key(value: Any) -> Hashable:
-    """What is equal for static values that are alike: 1, 1.0 and True are not; `TypeError` for what has no hash."""
+    """A key that is equal for equal static values; 1, 1.0 and True differ. Raises `TypeError` without a hash."""
     cls = cast("type[Any]", type(value))
     if isinstance(value, float):
         return cls, value.hex()  # 0.0 and -0.0 are not alike, NaN and NaN are
@@ -398,9 +398,9 @@ def _keys(values: Iterable[Any]) -> tuple[Hashable, ...]:
 
 
 def difference(one: Part, other: Part, path: str = "") -> tuple[str, str, str] | None:
-    """Where two skeletons first differ, and what stands there in each; None if they are alike.
+    """The path where two skeletons first differ, and the two parts there; None if they are equal.
 
-    A static value that cannot be compared is alike if it is the same object.
+    Static values that cannot be compared are equal if they are the same object.
     """
     if isinstance(one, Container) and isinstance(other, Container) and one.cls is other.cls:
         if one.keys == other.keys:

@@ -1,4 +1,4 @@
-"""`summary`, the method of modules whose work is done on a floor above."""
+"""`Module.summary`, which is implemented on a floor above."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Summarized(Fields):
-    """What can be looked at as a table."""
+    """Base class with the method `summary`."""
 
     __slots__ = ()
 
@@ -27,27 +27,25 @@ class Summarized(Fields):
         columns: Sequence[str] | None = None,
         **named: Any,
     ) -> Summary:
-        """A table of this module's layers: what they return, their parameters, FLOPs and memory. `print` it.
+        """A table of this module's layers: their outputs, parameters, FLOPs and memory. `print` it.
 
-        Nothing is computed, on any backend: deferred parameters stay deferred, no random stream moves, and running
-        statistics stay. Rows hold what is in a module, over all its calls.
+        Nothing is computed, on any backend: deferred parameters stay deferred, and random streams and running
+        statistics do not change. The row of a module includes all modules in it, over all calls.
 
-        FLOPs are counted from the operations, of one's own layers too: in a product an addition and a multiplication
-        are two, and any other operation is one for each element of its result, or of what it reduces.
+        FLOPs are counted from the operations, also in your own layers. In a product, an addition and a multiplication
+        count as two. Any other operation counts as one for each element of its result, or of its input if it reduces.
 
         Args:
-            inputs, named: of the call: `phlox.TensorSpec`s, tensors and NumPy arrays, in lists, tuples and dicts, and
-                whatever else it takes. Specs and arrays are on the module's device. Without any, the table is of
-                parameters alone.
-            training: whether the FLOPs are those of a forward pass in training and of its backward pass, which is
-                traced as well.
-            optimizer: an optimizer or its config, whose state is part of the memory; not known of L-BFGS and Optax.
-            depth: how deep the table goes; 1 has the modules in this one, but not those in them.
-            collapse: whether equal modules in a row (`blocks.0`, `blocks.1`, ...) are one row.
-            columns: which of "output", "parameters", "trained", "flops", "memory", and in which order.
+            inputs, named: the arguments of a call: `phlox.TensorSpec`s, tensors and NumPy arrays, in lists, tuples and
+                dicts, and any other values. Specs and arrays are on the module's device. Without arguments, the table
+                has only the parameters.
+            training: count the FLOPs of a forward pass in training and of its backward pass.
+            optimizer: an optimizer or its config, whose state is counted as memory; unknown for L-BFGS and Optax.
+            depth: how deep the table goes; with 1, it has the modules in this one, but not the modules in those.
+            collapse: show consecutive equal modules (`blocks.0`, `blocks.1`, ...) as one row.
+            columns: which of "output", "parameters", "trained", "flops", "memory" to show, and in which order.
 
-        Raises `UnsupportedError` where the module asks for the value of a tensor, and `ModuleError` for a column that
-        there is not.
+        Raises `UnsupportedError` if the module reads the value of a tensor, and `ModuleError` for an unknown column.
 
         >>> import phlox as px
         >>> from phlox import nn

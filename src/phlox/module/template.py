@@ -22,9 +22,9 @@ _LOOKUP = ("__getattr__", "__getattribute__")
 
 
 class Template:
-    """An interned structure: modules built alike share one, so comparing structures is comparing identities.
+    """An interned structure: modules of equal structure share one object, so comparison is by identity.
 
-    It holds what a module is built from when only arrays are given, and no id of any parameter.
+    It holds everything to build a module from arrays, except the parameter ids.
     """
 
     __slots__ = ("__weakref__", "_looks", "cls", "eager", "integers", "marks", "paths", "plain", "skeleton", "text")
@@ -47,7 +47,7 @@ class Template:
         self.eager = looked_up or not all(map(isdatadescriptor, hiding))
 
     def build(self, arrays: Sequence[Any], ids: tuple[ParamId, ...]) -> Any:
-        """A module around these arrays; what is no array of its backend is refused where it is used, not here."""
+        """A module around these arrays; an object that is not an array of its backend is refused when it is used."""
         if len(arrays) != len(self.paths):
             raise ModuleError(
                 f"a {self.cls.__name__} is built from {len(self.paths)} arrays ({self._shown()}), got {len(arrays)}; "
@@ -68,7 +68,7 @@ class Template:
         return build(self.skeleton, params)
 
     def described(self) -> str:
-        """Parameters and static fields in one line, for errors that say how two structures differ."""
+        """Parameters and static fields on one line, for errors about differing structures."""
         marked = zip(self.paths, self.marks, strict=True)
         params = [path if trained else f"{path} (not trained)" for path, (_, trained, *_) in marked]
         fields = [f"{path}={' '.join(repr(value).split())[:60]}" for path, value in _static_fields(self.skeleton, "")]
@@ -82,10 +82,10 @@ _templates: weakref.WeakValueDictionary[Hashable, Template] = weakref.WeakValueD
 
 
 class Aux:
-    """The structure of a module as JAX sees it: equal for modules built alike, whatever their parameters' ids.
+    """The structure of a module as JAX sees it: equal for modules of equal structure, whatever their parameters' ids.
 
-    So that two models of one architecture share a compilation. What comes out of a raw `jax.jit` has therefore the ids
-    of the module that it was first called with; `phlox.compile` gives every module its own.
+    So two models of one architecture share a compilation. A module returned by a raw `jax.jit` therefore has the ids of
+    the module in the first call; `phlox.compile` gives every module its own ids.
     """
 
     __slots__ = ("ids", "template")
@@ -105,7 +105,7 @@ class Aux:
 
 
 def live_templates() -> list[Template]:
-    """The structures of the modules that there are."""
+    """The structures of all existing modules."""
     return list(_templates.values())
 
 
@@ -137,7 +137,7 @@ def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_passing(path: str, value: Any) -> bool:
-    """Is this static value a tracer in a transformation? `ModuleError`, with the path, if that has ended."""
+    """Is this static value a tracer of a running transformation? `ModuleError`, with the path, if it has ended."""
     if not isinstance(value, Tensor):
         return False
     tensor = cast("Tensor[Any, Any, Any]", value)
@@ -174,7 +174,7 @@ def _unfit(path: str, value: object, error: Exception) -> ModuleError:
 
 
 def _incomparable(skeleton: Container, error: Exception) -> ModuleError:
-    """What to say where comparing static fields with those of another module has failed: which of them it was."""
+    """The error if comparing static fields with those of another module failed; it names the field."""
     statics = list(_static_fields(skeleton, ""))
     suspects = [(path, value) for path, value in statics if type(value).__eq__ is not object.__eq__] or statics
 
@@ -222,7 +222,7 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
 
 
 def integers_of(aux: Any) -> tuple[str, ...]:
-    """The paths of parameters that are no floats."""
+    """The paths of parameters that are not Float."""
     return aux.template.integers if aux.__class__ is Aux else ()
 
 
@@ -238,9 +238,9 @@ def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
 
 
 def donate(module: Any, taker: str, *, failed: bool = False) -> None:
-    """Release the values of all parameters, for `taker` may write over them; using them is `DonatedError` then.
+    """Release the values of all parameters, because `taker` may overwrite them; later use raises `DonatedError`.
 
-    With `failed`, it has done so, and nothing follows them.
+    `failed` says that `taker` overwrote them and then failed, so there are no new values.
     """
     pending = module._phlox_pending
     if pending is None:
@@ -263,7 +263,7 @@ def donate(module: Any, taker: str, *, failed: bool = False) -> None:
 
 
 def restore(module: Any, arrays: Sequence[Any]) -> None:
-    """Values for all parameters of a module that were donated."""
+    """Give values to all parameters of a module that were donated."""
     pending = module._phlox_pending
     if pending is not None:
         set_slot(module, "_phlox_pending", (pending[0], tuple(arrays)))
@@ -274,7 +274,7 @@ def restore(module: Any, arrays: Sequence[Any]) -> None:
 
 
 def leaked_tracer(path: str) -> ModuleError:
-    """What to say of a value that has outlived the transformation it belongs to."""
+    """The error for a value that is used after the end of its transformation."""
     return ModuleError(
         f"`{path}` holds a value from inside a JAX transformation (jit, grad, vmap, scan) that has ended; return what "
         "is computed there as a result, or pass the module in as an argument and return it"

@@ -14,7 +14,7 @@ from phlox.tensor import Tensor, functional
 
 
 class Activation(Module):
-    """Base of the activations without options: a module that calls one function of a tensor.
+    """Base class of activations without options: a module that calls one function of a tensor.
 
     >>> import phlox as px
     >>> class Cube(Activation):
@@ -36,73 +36,133 @@ class Activation(Module):
 
 
 class Relu(Activation):
-    """max(x, 0)."""
+    """max(x, 0).
+
+    >>> import phlox as px
+    >>> Relu()(px.tensor([-1.0, 3.0])).tolist()
+    [0.0, 3.0]
+    """
 
     function = staticmethod(functional.relu)
 
 
 class Relu6(Activation):
-    """min(max(x, 0), 6) (Krizhevsky 2010)."""
+    """min(max(x, 0), 6) (Krizhevsky 2010).
+
+    >>> import phlox as px
+    >>> Relu6()(px.tensor([-1.0, 9.0])).tolist()
+    [0.0, 6.0]
+    """
 
     function = staticmethod(functional.relu6)
 
 
 class Selu(Activation):
-    """Scaled `Elu` that keeps mean zero and variance one (Klambauer et al. 2017)."""
+    """Scaled `Elu` that keeps mean zero and variance one (Klambauer et al. 2017).
+
+    >>> import phlox as px
+    >>> Selu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-1.1113,  1.0507], dtype=float32)
+    """
 
     function = staticmethod(functional.selu)
 
 
 class Sigmoid(Activation):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> import phlox as px
+    >>> Sigmoid()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([0.2689, 0.7311], dtype=float32)
+    """
 
     function = staticmethod(functional.sigmoid)
 
 
 class LogSigmoid(Activation):
-    """log(sigmoid(x)), without loss of precision."""
+    """log(sigmoid(x)), without loss of precision.
+
+    >>> import phlox as px
+    >>> LogSigmoid()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-1.3133, -0.3133], dtype=float32)
+    """
 
     function = staticmethod(functional.log_sigmoid)
 
 
 class Silu(Activation):
-    """x sigmoid(x), also called swish (Elfwing, Uchibe, Doya 2017)."""
+    """x sigmoid(x), also called swish (Elfwing, Uchibe, Doya 2017).
+
+    >>> import phlox as px
+    >>> Silu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.2689,  0.7311], dtype=float32)
+    """
 
     function = staticmethod(functional.silu)
 
 
 class Mish(Activation):
-    """x tanh(softplus(x)) (Misra 2019)."""
+    """x tanh(softplus(x)) (Misra 2019).
+
+    >>> import phlox as px
+    >>> Mish()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.3034,  0.8651], dtype=float32)
+    """
 
     function = staticmethod(functional.mish)
 
 
 class Softsign(Activation):
-    """x / (1 + |x|)."""
+    """x / (1 + |x|).
+
+    >>> import phlox as px
+    >>> Softsign()(px.tensor([-1.0, 3.0])).tolist()
+    [-0.5, 0.75]
+    """
 
     function = staticmethod(functional.softsign)
 
 
 class Tanh(Activation):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> import phlox as px
+    >>> Tanh()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.7616,  0.7616], dtype=float32)
+    """
 
     function = staticmethod(functional.tanh)
 
 
 class TanhShrink(Activation):
-    """x - tanh(x)."""
+    """x - tanh(x).
+
+    >>> import phlox as px
+    >>> TanhShrink()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.2384,  0.2384], dtype=float32)
+    """
 
     function = staticmethod(functional.tanhshrink)
 
 
 class HardSigmoid(Activation):
-    """x / 6 + 1/2, clipped to [0, 1] (Howard et al. 2019)."""
+    """x / 6 + 1/2, clipped to [0, 1] (Howard et al. 2019).
+
+    >>> import phlox as px
+    >>> HardSigmoid()(px.tensor([-3.0, 0.0, 3.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
 
     function = staticmethod(functional.hardsigmoid)
 
 
 class HardSwish(Activation):
-    """x hardsigmoid(x) (Howard et al. 2019)."""
+    """x hardsigmoid(x) (Howard et al. 2019).
+
+    >>> import phlox as px
+    >>> HardSwish()(px.tensor([0.0, 3.0])).tolist()
+    [0.0, 3.0]
+    """
 
     function = staticmethod(functional.hardswish)
 
@@ -111,7 +171,12 @@ class HardSwish(Activation):
 
 
 class LeakyRelu(Module):
-    """x where x is positive, else slope x (Maas, Hannun, Ng 2013)."""
+    """x where x is positive, else slope x (Maas, Hannun, Ng 2013).
+
+    >>> import phlox as px
+    >>> LeakyRelu(0.5)(px.tensor([-1.0, 3.0])).tolist()
+    [-0.5, 3.0]
+    """
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
@@ -121,7 +186,12 @@ class LeakyRelu(Module):
 
 
 class Elu(Module):
-    """x where x is positive, else alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016)."""
+    """x where x is positive, else alpha (exp(x) - 1) (Clevert, Unterthiner, Hochreiter 2016).
+
+    >>> import phlox as px
+    >>> Elu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.6321,  1.    ], dtype=float32)
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -131,7 +201,12 @@ class Elu(Module):
 
 
 class Celu(Module):
-    """x where x is positive, else alpha (exp(x / alpha) - 1); continuously differentiable (Barron 2017)."""
+    """x where x is positive, else alpha (exp(x / alpha) - 1); continuously differentiable (Barron 2017).
+
+    >>> import phlox as px
+    >>> Celu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.6321,  1.    ], dtype=float32)
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -141,7 +216,12 @@ class Celu(Module):
 
 
 class Gelu(Module):
-    """x times the normal CDF of x, or the tanh approximation if `approximate` (Hendrycks and Gimpel 2016)."""
+    """x times the normal CDF of x, or the tanh approximation if `approximate` (Hendrycks and Gimpel 2016).
+
+    >>> import phlox as px
+    >>> Gelu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.1587,  0.8413], dtype=float32)
+    """
 
     def __init__(self, *, approximate: bool = False) -> None:
         self.approximate = approximate
@@ -151,7 +231,12 @@ class Gelu(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta x)) / beta, without overflow."""
+    """log(1 + exp(beta x)) / beta, without overflow.
+
+    >>> import phlox as px
+    >>> Softplus()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([0.3133, 1.3133], dtype=float32)
+    """
 
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = beta
@@ -161,7 +246,12 @@ class Softplus(Module):
 
 
 class HardTanh(Module):
-    """x clipped to [low, high]."""
+    """x clipped to [low, high].
+
+    >>> import phlox as px
+    >>> HardTanh()(px.tensor([-2.0, 0.5])).tolist()
+    [-1.0, 0.5]
+    """
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         self.low, self.high = low, high
@@ -171,7 +261,12 @@ class HardTanh(Module):
 
 
 class HardShrink(Module):
-    """x where |x| > bound, else zero."""
+    """x where |x| > bound, else zero.
+
+    >>> import phlox as px
+    >>> HardShrink()(px.tensor([0.25, 2.0])).tolist()
+    [0.0, 2.0]
+    """
 
     def __init__(self, bound: float = 0.5) -> None:
         self.bound = bound
@@ -181,7 +276,12 @@ class HardShrink(Module):
 
 
 class SoftShrink(Module):
-    """x moved toward zero by `bound`; zero where |x| <= bound."""
+    """x moved toward zero by `bound`; zero where |x| <= bound.
+
+    >>> import phlox as px
+    >>> SoftShrink()(px.tensor([0.25, 2.0])).tolist()
+    [0.0, 1.5]
+    """
 
     def __init__(self, bound: float = 0.5) -> None:
         self.bound = bound
@@ -191,7 +291,12 @@ class SoftShrink(Module):
 
 
 class Threshold(Module):
-    """x where x is above the threshold, else the value."""
+    """x where x is above the threshold, else the value.
+
+    >>> import phlox as px
+    >>> Threshold(0.5, 9.0)(px.tensor([-1.0, 3.0])).tolist()
+    [9.0, 3.0]
+    """
 
     def __init__(self, threshold: float, value: float) -> None:
         self.threshold, self.value = threshold, value
@@ -223,7 +328,12 @@ class PRelu(Module):
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) along an axis, without overflow."""
+    """exp(x) / sum(exp(x)) along an axis, without overflow.
+
+    >>> import phlox as px
+    >>> Softmax()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([0.1192, 0.8808], dtype=float32)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -233,7 +343,12 @@ class Softmax(Module):
 
 
 class Softmin(Module):
-    """`Softmax` of -x."""
+    """`Softmax` of -x.
+
+    >>> import phlox as px
+    >>> Softmin()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([0.8808, 0.1192], dtype=float32)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -243,7 +358,12 @@ class Softmin(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along an axis, without loss of precision."""
+    """log(softmax(x)) along an axis, without loss of precision.
+
+    >>> import phlox as px
+    >>> LogSoftmax()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-2.1269, -0.1269], dtype=float32)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -253,7 +373,12 @@ class LogSoftmax(Module):
 
 
 class Glu(Module):
-    """a sigmoid(b), where a and b are the two halves of an axis (Dauphin et al. 2017)."""
+    """a sigmoid(b), where a and b are the two halves of an axis (Dauphin et al. 2017).
+
+    >>> import phlox as px
+    >>> Glu()(px.tensor([4.0, 0.0])).tolist()
+    [2.0]
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -263,7 +388,12 @@ class Glu(Module):
 
 
 class SwiGlu(Module):
-    """silu(a) b, where a and b are the two halves of an axis (Shazeer 2020)."""
+    """silu(a) b, where a and b are the two halves of an axis (Shazeer 2020).
+
+    >>> import phlox as px
+    >>> SwiGlu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.2689], dtype=float32)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
@@ -273,7 +403,12 @@ class SwiGlu(Module):
 
 
 class GeGlu(Module):
-    """gelu(a) b, where a and b are the two halves of an axis (Shazeer 2020)."""
+    """gelu(a) b, where a and b are the two halves of an axis (Shazeer 2020).
+
+    >>> import phlox as px
+    >>> GeGlu()(px.tensor([-1.0, 1.0])).numpy().round(4)
+    array([-0.1587], dtype=float32)
+    """
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis

@@ -24,8 +24,13 @@ def attention(
 ) -> Tensor:
     """`phlox.functional.attention` with dropout: each weight is zeroed with probability `dropout`, the others scaled.
 
-    It always drops. A layer checks `self.is_training(query)` first, as `MultiHeadAttention` does. The mask is drawn
-    from the ambient stream. The rate is rounded to a multiple of 1/65536, as in `dropout`.
+    Dropout is always applied: a layer must check `self.is_training(query)` first, as `MultiHeadAttention` does. The
+    dropped weights are drawn from the ambient stream. The rate is rounded to a multiple of 1/65536, as in `dropout`.
+
+    >>> import phlox as px
+    >>> x = px.ones((2, 4, 8))
+    >>> attention(x, x, x, causal=True, dropout=0.1).shape
+    (2, 4, 8)
     """
     check_kind("attention", Float, query=query, key=key)
     if not 0.0 <= dropout <= 1.0:

@@ -29,12 +29,12 @@ class BatchNorm(Module):
     parameters that are saved but not trained, and are f32 even on backends of half precision. With
     `track_running_stats=False` there are none, and the batch statistics are always used.
 
-    The mode (`train`, `valid`) decides what is training; without one, it is training if x is on a tape. Raises
+    The layer is in training if its mode says so (see `Module.training`) or, without a mode, if x is on a tape. Raises
     `ShapeError` in training if there is only one value per channel, which has no variance.
 
-    Where each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy), the statistics are
-    those of its rows, and differ between processes; with `synchronized=True` they are those of the whole batch, for one
-    exchange in each direction. On JAX a batch on a mesh is one array, and they always are.
+    If each process computes on its rows of a global batch (`with mesh:` on PyTorch and NumPy), each uses the statistics
+    of its own rows. With `synchronized=True` the statistics are those of the whole batch; this costs one exchange in
+    each direction. On JAX a batch on a mesh is one array, so its statistics are always those of the whole batch.
 
     >>> import phlox as px
     >>> layer = BatchNorm(1).train()
@@ -97,7 +97,7 @@ class BatchNorm(Module):
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
     def _processes(self) -> int:
-        """Of how many processes' rows the statistics are."""
+        """The number of processes whose rows the statistics are of."""
         group = row_group() if self.synchronized else None
         return 1 if group is None else group.size
 

@@ -80,6 +80,8 @@ class Conv(Module):
 class Conv1d(Conv):
     """Convolution of sequences [n, in_channels, length]; weight [out_channels, in_channels / groups, k].
 
+    For the options see `phlox.functional.conv1d`.
+
     >>> import phlox as px
     >>> Conv1d(3, 8, 5, stride=2, padding=2)(px.ones((4, 3, 10))).shape
     (4, 8, 5)
@@ -92,6 +94,8 @@ class Conv1d(Conv):
 class Conv2d(Conv):
     """Convolution of images [n, in_channels, height, width]; weight [out_channels, in_channels / groups, kh, kw].
 
+    For the options see `phlox.functional.conv2d`.
+
     >>> import phlox as px
     >>> Conv2d(1, 8, 3, padding=1)(px.ones((2, 1, 8, 8))).shape
     (2, 8, 8, 8)
@@ -103,6 +107,8 @@ class Conv2d(Conv):
 
 class Conv3d(Conv):
     """Convolution of volumes [n, in_channels, depth, height, width]; weight [out_channels, in_channels / groups, ...].
+
+    For the options see `phlox.functional.conv2d`.
 
     >>> import phlox as px
     >>> Conv3d(1, 2, 3, padding="same")(px.ones((2, 1, 4, 4, 4))).shape

@@ -69,6 +69,8 @@ class ConvTranspose(Module):
 class ConvTranspose1d(ConvTranspose):
     """Transposed convolution of sequences [n, in_channels, length].
 
+    For the options see `phlox.functional.conv_transpose2d`.
+
     >>> import phlox as px
     >>> ConvTranspose1d(3, 8, 2, stride=2)(px.ones((4, 3, 5))).shape
     (4, 8, 10)
@@ -81,6 +83,8 @@ class ConvTranspose1d(ConvTranspose):
 class ConvTranspose2d(ConvTranspose):
     """Transposed convolution of images [n, in_channels, height, width].
 
+    For the options see `phlox.functional.conv_transpose2d`.
+
     >>> import phlox as px
     >>> ConvTranspose2d(8, 1, 3, stride=2, padding=1, output_padding=1)(px.ones((2, 8, 4, 4))).shape
     (2, 1, 8, 8)
@@ -92,6 +96,8 @@ class ConvTranspose2d(ConvTranspose):
 
 class ConvTranspose3d(ConvTranspose):
     """Transposed convolution of volumes [n, in_channels, depth, height, width].
+
+    For the options see `phlox.functional.conv_transpose2d`.
 
     >>> import phlox as px
     >>> ConvTranspose3d(2, 1, 2, stride=2)(px.ones((1, 2, 2, 2, 2))).shape

@@ -15,6 +15,11 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate`, and scale the others by 1 / (1 - rate) (Srivastava et al. 2014).
 
     The rate is rounded to a multiple of 1/65536. The mask is drawn from the ambient stream.
+
+    >>> import phlox as px
+    >>> px.random.seed(0)
+    >>> sorted(set(dropout(px.ones((100,)), 0.5).tolist()))
+    [0.0, 2.0]
     """
     check_kind("dropout", Float, x=x)
     if not 0.0 <= rate <= 1.0:
@@ -29,8 +34,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 class Dropout(Module):
     """`dropout` in training; otherwise the identity.
 
-    By default it is training if the backend of the input has a tape. `module.train()` and `module.valid()` set the mode
-    explicitly.
+    By default it is in training if the backend of the input has a tape. `module.train()` and `module.valid()` choose
+    between the two.
 
     >>> import phlox as px
     >>> Dropout(0.5)(px.ones((3,))).tolist()

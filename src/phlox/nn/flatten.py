@@ -1,4 +1,4 @@
-"""Layers that return their input unchanged or reshaped."""
+"""Layers that return their input, unchanged or reshaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phlox.tensor import Tensor
 
 
 class Identity(Module):
-    """Returns its input: a placeholder for a layer that is not wanted.
+    """Returns its input unchanged; use it in place of a layer that is not wanted.
 
     >>> Identity()("anything")
     'anything'

@@ -15,8 +15,14 @@ from phlox.tensor import Tensor, concat, functional
 class Linear(Module):
     """y = x @ weight + bias, for x [..., d_input], weight [d_input, d_output] and bias [d_output].
 
-    `bias_initializer` defaults to the initializer of the weight, or to zeros if that works only for weights
-    (`Orthogonal`).
+    Args:
+        d_input: the size of the last axis of x.
+        d_output: the size of the last axis of y.
+        bias: whether there is a bias.
+        initializer: the initializer of the weight.
+        bias_initializer: the initializer of the bias; by default that of the weight, or zeros if that works only for
+            weights (`Orthogonal`).
+        device: the device of the parameters.
 
     >>> import phlox as px
     >>> Linear(3, 2)(px.ones((5, 3))).shape

@@ -22,6 +22,12 @@ class KeyValueCache(NamedTuple):
 
     Its shapes are fixed while it fills, so one compiled program serves every position. It can be an argument and a
     result of a compiled function. It is immutable: attention returns a new cache.
+
+    >>> import phlox as px
+    >>> layer = px.nn.MultiHeadAttention(8, 2, causal=True)
+    >>> y, cache = layer(px.ones((3, 2, 8)), cache=layer.init_cache(3, capacity=5))
+    >>> cache.position.item(), cache.capacity
+    (2, 5)
     """
 
     key: Tensor
@@ -31,7 +37,7 @@ class KeyValueCache(NamedTuple):
     position: Tensor[Any, Any, Int]
     """The number of tokens in the cache; a scalar."""
     start: Tensor[Any, Any, Int] | None = None
-    """[batch]: how many tokens at the beginning of each row are padding, which nothing attends to; None: none are."""
+    """[batch]: the number of padding tokens at the beginning of each row, which are masked; None means no padding."""
 
     @property
     def capacity(self) -> int:
@@ -77,7 +83,7 @@ class KeyValueCache(NamedTuple):
         return columns if self.start is None else (columns - self.start.expand_dims(-1)).clip(0)
 
     def _before(self, n: int) -> Visible:
-        """What the last n tokens, which have been appended, attend to."""
+        """The keys, values and mask for the last n tokens, which were appended already."""
         columns = arange(self.capacity, device=self.position.device)
         seen = columns <= (self._columns(n) - n).expand_dims(-1)
         if self.start is not None:
@@ -86,10 +92,9 @@ class KeyValueCache(NamedTuple):
 
 
 class OwnedKeyValueCache(KeyValueCache):
-    """A cache that each call donates: attention writes to its memory, and only the cache that is returned is valid.
+    """A cache that each call overwrites: only the returned cache is valid.
 
-    For eager loops on engines whose arrays can be written to. Attention reads only the part that is filled. The
-    capacity is not checked.
+    For eager loops on engines with writable arrays. Attention reads only the filled part. The capacity is not checked.
     """
 
     __slots__ = ()
@@ -109,12 +114,12 @@ class OwnedKeyValueCache(KeyValueCache):
 
 
 class Visible(NamedTuple):
-    """What queries attend to in a cache."""
+    """The keys, values and mask that queries attend to."""
 
     key: Tensor
     value: Tensor
     seen: Tensor[Any, Any, Bool] | None
-    """Which of these each query sees: [n, m] or [batch, 1, n, m]; None: all of them."""
+    """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
 
 
 def _written(x: Tensor, new: Tensor, place: Tensor[Any, Any, Int], donated: bool) -> Tensor:
@@ -137,7 +142,7 @@ class MultiHeadAttention(Module):
         bias: whether the projections have a bias.
         dropout: the rate at which attention weights are dropped in training; see `Module.is_training`.
         causal: whether each token attends only to itself and earlier tokens.
-        rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; None for none.
+        rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; by default none.
         initializer: of the weights; biases are initialised to zeros.
         out_initializer: of the weight of the output projection; by default `initializer`.
         device: the device of the parameters.

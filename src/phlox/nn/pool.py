@@ -85,6 +85,8 @@ class AdaptivePool(Module):
 class MaxPool1d(MaxPool):
     """The maximum of each window of sequences [n, channels, length]; the stride is the window by default.
 
+    For the options see `phlox.functional.max_pool2d`.
+
     >>> import phlox as px
     >>> MaxPool1d(2)(px.tensor([[[1.0, 3.0, 2.0, 0.0]]])).tolist()
     [[[3.0, 2.0]]]
@@ -95,6 +97,8 @@ class MaxPool1d(MaxPool):
 
 class MaxPool2d(MaxPool):
     """The maximum of each window of images [n, channels, height, width]; the stride is the window by default.
+
+    For the options see `phlox.functional.max_pool2d`.
 
     >>> import phlox as px
     >>> MaxPool2d(3, stride=2, padding=1)(px.ones((2, 4, 8, 8))).shape
@@ -107,6 +111,8 @@ class MaxPool2d(MaxPool):
 class MaxPool3d(MaxPool):
     """The maximum of each window of volumes [n, channels, depth, height, width].
 
+    For the options see `phlox.functional.max_pool2d`.
+
     >>> import phlox as px
     >>> MaxPool3d(2)(px.ones((1, 2, 4, 4, 4))).shape
     (1, 2, 2, 2, 2)
@@ -118,6 +124,8 @@ class MaxPool3d(MaxPool):
 class AvgPool1d(AvgPool):
     """The mean of each window of sequences [n, channels, length]; the stride is the window by default.
 
+    For the options see `phlox.functional.avg_pool2d`.
+
     >>> import phlox as px
     >>> AvgPool1d(2)(px.tensor([[[1.0, 3.0, 2.0, 0.0]]])).tolist()
     [[[2.0, 1.0]]]
@@ -127,7 +135,9 @@ class AvgPool1d(AvgPool):
 
 
 class AvgPool2d(AvgPool):
-    """The mean of each window of images [n, channels, height, width]; padding counts as zeros.
+    """The mean of each window of images [n, channels, height, width]; the stride is the window by default.
+
+    For the options see `phlox.functional.avg_pool2d`.
 
     >>> import phlox as px
     >>> AvgPool2d(2)(px.ones((2, 4, 8, 8))).shape
@@ -139,6 +149,8 @@ class AvgPool2d(AvgPool):
 
 class AvgPool3d(AvgPool):
     """The mean of each window of volumes [n, channels, depth, height, width].
+
+    For the options see `phlox.functional.avg_pool2d`.
 
     >>> import phlox as px
     >>> AvgPool3d(2)(px.ones((1, 2, 4, 4, 4))).shape

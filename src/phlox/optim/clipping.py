@@ -13,9 +13,12 @@ from phlox.tensor import Tensor, full_like
 
 @dataclass(frozen=True)
 class GradientClipping:
-    """Keeps gradients within bounds: make one with `value`, `norm` or `global_norm`.
+    """Clips gradients in an optimizer's step: create one with `value`, `norm` or `global_norm`.
 
-    Scaled gradients are at no less than full precision: elements that are small beside the norm would vanish at half.
+    Scaled gradients are at f32 or higher: at half precision, elements much smaller than the norm would vanish.
+
+    >>> from phlox import optim
+    >>> optimizer = optim.AdamWConfig().init(grad_clipping=optim.GradientClipping.global_norm(1.0))
     """
 
     kind: Literal["value", "norm", "global norm"]
@@ -27,17 +30,17 @@ class GradientClipping:
 
     @staticmethod
     def value(limit: float) -> GradientClipping:
-        """Every element is bound to [-limit, limit]."""
+        """Clip every element to [-limit, limit]."""
         return GradientClipping("value", limit)
 
     @staticmethod
     def norm(limit: float) -> GradientClipping:
-        """A gradient whose Euclidean norm is greater than `limit` is scaled down to it (Pascanu et al. 2013)."""
+        """Scale down each gradient whose Euclidean norm is greater than `limit` to that norm (Pascanu et al. 2013)."""
         return GradientClipping("norm", limit)
 
     @staticmethod
     def global_norm(limit: float) -> GradientClipping:
-        """All gradients are scaled alike so that their norm together, `GradientsParams.norm`, is at most `limit`."""
+        """Scale all gradients by one factor so that their common norm, `GradientsParams.norm`, is at most `limit`."""
         return GradientClipping("global norm", limit)
 
     def of_all(self, grads: GradientsParams) -> GradientsParams:
@@ -50,7 +53,7 @@ class GradientClipping:
         return grads.map(lambda grad: _scaled(grad, root))
 
     def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """What to multiply by twice: at once, the factor of a large norm may be so small that XLA takes it for zero."""
+        """The root of the factor, to be applied twice: XLA might flush a very small factor to zero."""
         return full_like(norm, self.limit).sqrt() / norm.maximum(self.limit).sqrt()
 
 

@@ -1,4 +1,4 @@
-"""`SimpleConfig`: what the hyper-parameters of all optimizers of one tensor have in common."""
+"""`SimpleConfig`: the base class of the hyper-parameters of most optimizers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from phlox.optim.step.adaptor import OptimizerAdaptor
 
 
 class SimpleConfig(Config, ABC):
-    """Hyper-parameters of a `SimpleOptimizer`; to declare some, write the fields and `simple`.
+    """Base class of the hyper-parameters of a `SimpleOptimizer`. A subclass declares fields and the method `simple`.
 
-    Every number must be finite: in [0, 1) where its name begins with `beta`, at least zero elsewhere. Raises
-    `ConfigError` otherwise.
+    Every number must be finite and at least zero; if its name begins with `beta`, also less than one. Otherwise
+    `ConfigError` is raised.
 
     >>> import phlox as px
     >>> from phlox import optim
@@ -47,7 +47,7 @@ class SimpleConfig(Config, ABC):
 
     @abstractmethod
     def simple(self) -> SimpleOptimizer:
-        """The optimizer of one tensor."""
+        """Create the optimizer of one tensor."""
 
     def init(
         self,
@@ -58,7 +58,12 @@ class SimpleConfig(Config, ABC):
         master_weights: bool = True,
         donate: bool = False,
     ) -> OptimizerAdaptor:
-        """The optimizer of whole modules; see `OptimizerAdaptor`."""
+        """Create an optimizer of whole modules; the arguments are those of `OptimizerAdaptor`.
+
+        >>> from phlox import optim
+        >>> optim.AdamWConfig(weight_decay=0.1).init(grad_clipping=optim.GradientClipping.global_norm(1.0))
+        OptimizerAdaptor(Adam, 0 states)
+        """
         return OptimizerAdaptor(
             self.simple(),
             groups=groups,

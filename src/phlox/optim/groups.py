@@ -1,4 +1,4 @@
-"""Groups of parameters that an optimizer treats otherwise: another rate, other hyper-parameters, another optimizer."""
+"""Groups of parameters with their own learning rate, hyper-parameters or optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def vectors(path: str, param: Param) -> bool:
-    """A predicate for groups: parameters of one axis or none, such as biases and the gains of norms.
+    """A predicate for groups: does the parameter have at most one axis, like biases and the gains of norms?
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -28,17 +28,17 @@ def vectors(path: str, param: Param) -> bool:
 
 @final
 class Group:
-    """Parameters that are stepped in another way than the rest.
+    """A group of parameters with its own learning rate, hyper-parameters or optimizer.
 
     Args:
-        which: patterns of paths or predicates, as for `Module.freeze`: the same language.
-        name: by which a learning rate may be given to the group alone, see `Optimizer.step`.
-        lr_factor: what the learning rate is multiplied by, at least zero.
-        optimizer: another optimizer, as a config or a `SimpleOptimizer`; otherwise that of all.
-        settings: hyper-parameters of its config that are others here, by name.
+        which: the parameters, as path patterns or predicates; see `Module.freeze`.
+        name: a name for the group, so that a step can give it its own learning rate; see `Optimizer.step`.
+        lr_factor: a factor of the learning rate, at least zero.
+        optimizer: the group's optimizer, as a config or a `SimpleOptimizer`; by default that of all parameters.
+        settings: hyper-parameters that differ from the optimizer's config, by name.
 
-    Raises `OptimizerError` for a factor that is negative or not finite, and where nothing is said to be otherwise;
-    when it first steps: for a pattern that matches no parameter, and for a hyper-parameter that the optimizer lacks.
+    Raises `OptimizerError` if the factor is negative or not finite, or if no argument makes the group differ from the
+    rest. The first step raises it for a pattern that matches no parameter, and for an unknown hyper-parameter.
 
     >>> from phlox import nn, optim
     >>> model = nn.Sequential(body=nn.Linear(4, 8), head=nn.Linear(8, 1))
@@ -76,7 +76,7 @@ class Group:
         self.settings: Mapping[str, Hashable] = settings
 
     def simple(self, default: SimpleOptimizer) -> SimpleOptimizer:
-        """The optimizer of this group, where that of all is `default`."""
+        """The optimizer of this group; `default` is that of all parameters."""
         base = default if self.optimizer is None else self.optimizer
         if not isinstance(base, Config):
             if not self.settings:
@@ -98,9 +98,9 @@ class Group:
 
 
 def grouped(module: Module, groups: Sequence[Group]) -> dict[ParamId, int]:
-    """The number of the group of every parameter that is in one.
+    """The group number of every parameter that is in a group.
 
-    Raises `OptimizerError` where two groups claim a parameter, and for a pattern that matches none.
+    Raises `OptimizerError` if two groups contain a parameter, or if a pattern matches none.
     """
     found: dict[ParamId, int] = {}
     for number, group in enumerate(groups):

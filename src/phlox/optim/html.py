@@ -32,12 +32,12 @@ def html_of_optimizer(optimizer: Optimizer) -> str:
 
 
 def html_of_report(report: StateReport) -> str:
-    """The representation of what becomes of an optimizer's states."""
+    """The representation of a report on an optimizer's states."""
     return representation(report, _report)
 
 
 def name_of(optimizer: Optimizer) -> str:
-    """The class of the optimizer of one tensor, where there is one."""
+    """The class of the optimizer of one tensor, if there is one."""
     return type(vars(optimizer).get("optimizer", optimizer)).__name__
 
 

@@ -1,4 +1,4 @@
-"""`Optimizer`: what changes a module by its gradients, and keeps its state by parameter id."""
+"""`Optimizer`: updates a module's parameters, and keeps its state by parameter id."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _CONTAINERS: tuple[type[Any], ...] = (dict, list, set)
 
 
 class Optimizer(ABC):
-    """Changes a module's parameters by their gradients; its state is kept by parameter id.
+    """Base class of optimizers, which update a module's parameters with gradients. State is kept by parameter id.
 
-    The general interface: implement `step`. Most optimizers treat one parameter at a time and are easier to write as a
+    A subclass implements `step`. Most optimizers update one parameter at a time, and are easier to write as a
     `SimpleOptimizer`.
     """
 
@@ -68,34 +68,34 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
-        """A new module with the parameters after one step at learning rate `lr`; the state goes on in this object.
+        """Take one step at learning rate `lr`: returns a new module, and updates the state in this optimizer.
 
-        Where there are groups with names, `lr` may be one rate for each by name, and under "*" one for all others.
+        If there are named groups, `lr` can be a dict with a rate per group name, and under "*" the rate of all others.
         """
 
     def variant(self, id: ParamId) -> int:
-        """Which of several ways of stepping the parameter was stepped in last, where there are several."""
+        """The number of the group or variant in which the parameter was last updated, if there are several."""
         return -1
 
     def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:  # noqa: B027
-        """Make the states of parameters that have none, as their first step would: of `wanted`, or of all trained ones.
+        """Create missing states, as a first step would: of the parameters in `wanted`, or of all trained ones.
 
-        `wanted` says in which variant each is stepped. Where this does nothing, a compiled function is traced once
-        without states and once with those that its first call has made.
+        `wanted` gives the variant of each. If an optimizer does nothing here, a compiled function is traced twice: once
+        without states, and once with those that its first call created.
         """
 
     def settle(self, params: Iterable[Param]) -> None:  # noqa: B027  (there need not be any)
-        """Bring states of these parameters to where and how they will be stepped, as far as that is known before."""
+        """Move the states of these parameters to the device and form of the next step, as far as these are known."""
 
     def settings(self) -> Hashable:
-        """What must be equal for two optimizers to compute alike; by default, that they are one object."""
+        """A key that is equal for optimizers that compute the same; by default, only for the same object."""
         return ByIdentity(self)
 
     @property
     def states(self) -> dict[ParamId, State]:
         """The state of every parameter that has taken a step.
 
-        Raises `CompileError` inside a compiled function that this optimizer is no argument of.
+        Raises `CompileError` inside a compiled function if this optimizer is not one of its arguments.
         """
         with self._lock:
             held = self._part_names()
@@ -103,7 +103,7 @@ class Optimizer(ABC):
             return held
 
     def _part_names(self) -> dict[ParamId, State]:
-        """The states, for what keeps none of their tensors."""
+        """The states, for callers that keep none of their tensors."""
         self._look()
         for id, slot in self._slots.items():
             self._states[id] = slot.state()
@@ -139,21 +139,21 @@ class Optimizer(ABC):
         return len(self._states if self._packed is None else self._packed.ids)
 
     def packed_for(self, backend: Backend) -> FlatState | None:
-        """The states as a compiled function has left them, if they are on this backend, whatever the device."""
+        """The states as a compiled function left them, if they are on this backend, on any device."""
         packed = self._packed
         return packed if packed is not None and packed.place.backend is backend else None
 
     def pack(self, place: Device) -> FlatState:
-        """All states taken apart, their tensors on a device."""
+        """All states, flattened, with their tensors on a device."""
         packed = self._packed
         return packed if packed is not None and packed.place == place else self.repack(place)
 
     def repack(self, place: Device) -> FlatState:
-        """As `pack`, from the states as they are, wherever their tensors are said to be."""
+        """As `pack`, always from the current states."""
         return FlatState.of(self.states, place, shared=self.shares_counts)
 
     def load_packed(self, packed: FlatState, home: object | None = None) -> None:
-        """Take over states as a compiled function has them; `home` is the trace whose tracers they are."""
+        """Set the states to those of a compiled function; `home` is the trace that their tracers belong to."""
         with self._lock:  # in between, there are none
             self._states, self._torn = {}, False
             self._slots.clear()
@@ -170,40 +170,40 @@ class Optimizer(ABC):
         return twin
 
     def adopt(self, twin: Self) -> None:
-        """Take over what has changed in a twin since it was made, except for its states (see `load_packed`)."""
+        """Copy the fields that changed in a twin since it was made, except its states (see `load_packed`)."""
         missing = object()
         for name, value in _fields(twin).items():
             if not _same(value, twin._origin.get(name, missing)):
                 setattr(self, name, value)
 
     def go_on(self, after: tuple[Self, FlatState]) -> None:
-        """Take over what a call of a compiled function has made of a twin, or of this, and the states after it."""
+        """Set the fields and states to those after a call of a compiled function."""
         stepped, packed = after
         if stepped is not self:
             self.adopt(stepped)
         self.load_packed(packed)
 
     def took_step(self, ids: Iterable[ParamId]) -> None:
-        """Note that states which were begun for a trace are those of parameters that take steps; see `begin`."""
+        """Note that parameters whose states were created for a trace took a step; see `begin`."""
         for id in ids:
             if self._begun.get(id) == self.variant(id):
                 del self._begun[id]
 
     @property
     def begun(self) -> Mapping[ParamId, int]:
-        """The states that were begun for a step that they have not taken, and in which variant."""
+        """The parameters whose states were created for a step not taken yet, with the variant."""
         return self._begun
 
     def donate_states(self) -> None:
-        """Release all states, which are about to be written over; without others (`load_packed`) it cannot go on."""
+        """Release all states, which will be overwritten; the next step needs new ones (`load_packed`)."""
         self._states, self._packed, self._torn = {}, None, True
         self._slots.clear()
 
     def report(self, module: Module) -> StateReport:
-        """What becomes of the states at the next step of this module: kept, begun anew, of no use. `print` it.
+        """Report which states the next step of this module keeps, starts anew, or cannot use. `print` it.
 
-        States follow the ids of parameters: layers may be inserted, removed, moved, frozen and unfrozen, and the
-        module may be on another backend than it was.
+        States follow parameter ids. So layers can be inserted, removed, moved, frozen and unfrozen, and the module can
+        move to another backend.
 
         >>> import phlox as px
         >>> from phlox import nn, optim
@@ -221,9 +221,9 @@ class Optimizer(ABC):
         return report_of(module, self.states, self._shape_misfit)
 
     def forget(self, module: Module) -> StateReport:
-        """Drop the states that are of no use to this module: those of parameters that it has not, or of another shape.
+        """Drop the states that this module cannot use: those of missing parameters, and those of another shape.
 
-        Returns the report that says which they were.
+        Returns the report, which names them.
         """
         found = self.report(module)
         gone = [*found.orphans, *(param.id for path, param in module.named_params() if path in found.misshapen)]
@@ -267,15 +267,15 @@ class Optimizer(ABC):
         return Record(entries, {"optimizer": type(self).__name__}, aliases=aliases)
 
     def load_record(self, record: Record) -> None:
-        """Take the state from a record; its tensors are moved to the parameter's device at its next step.
+        """Load the state from a record; its tensors are moved to the parameter's device at its next step.
 
-        Raises `RecordError`, which tells all that is wrong with every state (it is not an optimizer's, another
-        optimizer's, or damaged), and leaves the state as it was.
+        Raises `RecordError`, and keeps the old state, if the record is damaged or not of this optimizer. The error
+        lists what is wrong with every state.
         """
         self._loading(self._states_of(record))()
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
-        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        """`load_record` in two steps, for `phlox.record.restore`: checks now, and returns a function that loads."""
         if type(self).load_record is not Optimizer.load_record:
             return trial_load(self, record)
         return self._loading(self._states_of(record))
@@ -323,7 +323,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def read_states(record: Record) -> dict[ParamId, State]:
-    """The states in an optimizer's record, every tensor of which is read once to prove it whole, and not kept."""
+    """The states in an optimizer's record; each tensor is read once, to check that it is not damaged."""
     if record.positional:
         raise RecordError("a positional record has lost the names that an optimizer's state is kept by")
     states: dict[ParamId, State] = {}

@@ -1,4 +1,4 @@
-"""`SimpleOptimizer`: an optimizer of one tensor, which is all that a new one has to write."""
+"""`SimpleOptimizer`: an optimizer of one tensor, the base class for new optimizers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Kernel(NamedTuple):
     """An update that engines may have for many tensors at once, see `phlox.backend.contract.update`."""
 
     name: str
-    """What the backends know it by,"""
+    """The name of the operation in the backends."""
     numbers: Any
-    """and what it depends on beside tensors."""
+    """The scalars that it depends on."""
     after: tuple[Real, ...]
-    """The numbers of the state after the step, in their order there."""
+    """The scalars of the state after the step, in the state's order."""
 
 
 class SimpleOptimizer(ABC):
-    """An optimizer that treats one tensor at a time. `OptimizerAdaptor` does everything else.
+    """Base class of optimizers that update one tensor at a time. `OptimizerAdaptor` does everything else.
 
     >>> class SignSgd(SimpleOptimizer):
     ...     def step(self, lr, tensor, grad, state):
@@ -33,22 +33,22 @@ class SimpleOptimizer(ABC):
     """
 
     shares_counts: ClassVar[bool] = False
-    """Do parameters whose numbers are equal keep them so, since `step` finds them by `shared`?
+    """Do parameters whose scalars are equal keep them equal, because `step` computes them with `shared`?
 
-    A compiled function then has one number for all of them; real numbers are one where they stand in the same place.
+    A compiled function then has one scalar for all of them. Real numbers are shared only at equal places in the state.
     """
 
     elementwise: ClassVar[bool] = False
-    """Does an element of every result of `step` depend on those elements alone that stand in the same place?
+    """Does each element of every result of `step` depend only on the elements at the same place?
 
-    No norm, no mean, no product of matrices; states of tensors of the parameter's shape and numbers. `step` may then be
-    given flat parts of parameters, and several in one: eagerly large models are stepped block by block, in memory that
-    is the optimizer's own, and nothing is left over from a block but its results. Numbers of the state are those that
-    the first call gives; they must not depend on tensors. A class that overrides `step` says anew that it is.
+    So `step` has no norm, mean or matrix product, and the state consists of scalars and of tensors of the parameter's
+    shape. `step` can then be called on flat blocks, and on several parameters joined into one: in eager mode large
+    models are updated block by block, in memory that the optimizer owns. The scalars of the state come from the first
+    call; they must not depend on tensors. A class that overrides `step` must set this again.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Refuse what other libraries give to an optimizer of this name: parameters, rates, options."""
+        """Refuse the arguments that other libraries pass to an optimizer of this name: parameters, rates, options."""
         given = [*arguments, *options.values()]
         if given and cls.__module__.startswith("phlox.") and not isinstance(given[0], BaseConfig):
             raise OptimizerError(
@@ -58,11 +58,11 @@ class SimpleOptimizer(ABC):
         return super().__new__(cls)
 
     def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        """The state before the first step; None unless the optimizer needs one.
+        """The state before the first step; None by default.
 
-        Tensors, NumPy arrays and scalars, numbers, strings, bytes, enums, truth values, None, modules, and objects with
-        `into_record` and `load_record`; in dicts, lists, tuples, named tuples, dataclasses and sets. What is no tensor
-        or number is a constant of a compiled step, which is compiled anew when it changes.
+        A state can hold tensors, modules, scalars, NumPy arrays, strings, bytes, enums, bools, None, and objects with
+        `into_record` and `load_record`, in dicts, lists, tuples, named tuples, dataclasses and sets. In a compiled step
+        everything except tensors and numbers is a constant: the step is recompiled when it changes.
         """
         return None
 
@@ -70,20 +70,20 @@ class SimpleOptimizer(ABC):
     def step(
         self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
     ) -> tuple[Tensor[Any, Any, Any], State]:
-        """The tensor after one step, and the state. All tensors are on one plain device.
+        """Take one step: returns the new tensor and the new state. All tensors are on one device, without a tape.
 
         Under `phlox.compile` scalars (`lr`, counts in the state) are traced: do arithmetic on them, do not branch.
         """
 
     def kernel(self, lr: float, state: State, backend: Backend) -> Kernel | None:
-        """What engines may have a kernel of their own for, which does what `step` does; None unless there is one.
+        """An update equal to `step` for which engines may have their own kernel; None by default.
 
-        The kernel takes the tensors of the state in their order there. It is not asked in a compiled function.
+        The kernel takes the tensors of the state in the state's order. It is not used in compiled functions.
         """
         return None
 
     def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
-        """What to predict with, of a parameter that has been stepped: it, unless the optimizer keeps an average."""
+        """The value to predict with: the parameter itself, unless the optimizer keeps an average."""
         return tensor
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -1,7 +1,7 @@
 """Random numbers without explicit keys: draws come from an ambient stream and are bit-identical on every backend.
 
-The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011). It is counter-based, so there is no
-hidden state: a draw is a function of the stream's key and of its position in the stream.
+The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011). It is counter-based, so it has no
+hidden state: a draw is a function of the stream's key and of the draw's position in the stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distributions computed from the generator's draws.
+"""Samples of distributions, computed from the generator's draws.
 
 At half precision they are computed in float32 and rounded once, so that tails and small probabilities are correct.
 """
@@ -63,7 +63,7 @@ _LEAST = 2.0**-25
 
 
 def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Bool]:
-    """Bool samples, each true with probability `p`.
+    """Draw Bool samples, each true with probability `p`.
 
     A scalar p is rounded to a multiple of 1/65536. A tensor p broadcasts to `shape`; the result is on its device, and
     each probability has 24 bits. Raises `RangeError` if p is outside [0, 1] (for a tensor, not during tracing).
@@ -86,25 +86,37 @@ def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = N
 
 
 def exponential(shape: Shape, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Samples of the exponential distribution with mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
+    """Draw samples of the exponential distribution with mean `scale`: -scale log(1 - u) for u uniform in [0, 1).
 
-    The same on every backend up to rounding of the engine's logarithm.
+    They are equal on every backend up to rounding of the engine's logarithm.
+
+    >>> import phlox as px
+    >>> px.random.exponential((2, 3), scale=2.0).shape
+    (2, 3)
     """
     return _transformed("exponential", shape, scale, device, lambda u: (-u).log1p() * -scale)
 
 
 def gumbel(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Samples of the Gumbel distribution: loc - scale log(e) for e exponential.
+    """Draw samples of the Gumbel distribution: loc - scale log(e) for e exponential.
 
-    The same on every backend up to rounding of the engine's logarithm.
+    They are equal on every backend up to rounding of the engine's logarithm.
+
+    >>> import phlox as px
+    >>> px.random.gumbel((2, 3)).shape
+    (2, 3)
     """
     return _transformed("gumbel", shape, scale, device, lambda u: (-(-u.maximum(_LEAST)).log1p()).log() * -scale + loc)
 
 
 def laplace(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
-    """Samples of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform in [-1/2, 1/2).
+    """Draw samples of the Laplace distribution: loc - scale sign(v) log(1 - 2 |v|) for v uniform in [-1/2, 1/2).
 
-    The same on every backend up to rounding of the engine's logarithm.
+    They are equal on every backend up to rounding of the engine's logarithm.
+
+    >>> import phlox as px
+    >>> px.random.laplace((2, 3)).shape
+    (2, 3)
     """
 
     def made(u: _Floats) -> _Floats:
@@ -123,11 +135,11 @@ def truncated_normal(
     *,
     device: DeviceLike | None = None,
 ) -> _Floats:
-    """Samples of the normal distribution truncated to [low, high] standard deviations around the mean.
+    """Draw samples of the normal distribution truncated to [low, high] standard deviations around the mean.
 
-    There is no rejection. The generator has 2**25 equally likely normal values, and one of those within the bounds is
+    There is no rejection. The generator has 2**25 equally likely normal values; one of those within the bounds is
     chosen uniformly. So draws are bit-identical on every backend, like those of `normal`. Raises `RangeError` if fewer
-    than 1024 values lie within the bounds (about 3e-5 of the distribution).
+    than 1024 values are within the bounds (about 3e-5 of the distribution).
 
     >>> import phlox as px
     >>> x = px.random.truncated_normal((1000,), std=0.5)
@@ -175,10 +187,10 @@ def categorical(
 ) -> Tensor[Any, Any, Int]:
     """Sample class indices along an axis, in proportion to exp(logits), or to `probs`, which need not sum to one.
 
-    The axis of the classes is removed, and `shape` is prepended: independent draws from each distribution. A class of
-    probability zero (logit minus infinity) is never drawn. Each draw takes one uniform number u of 24 bits. The class
-    is the one where the cumulative sum of probabilities reaches (1 - u) times the total. So the same logits give the
-    same classes on every backend, except if u hits a boundary within the rounding error of that sum.
+    The axis of the classes is removed, and `shape`, for independent draws from each distribution, is prepended. A class
+    of probability zero (logit minus infinity) is never drawn. Each draw takes one uniform number u of 24 bits. The
+    class is the one where the cumulative sum of probabilities reaches (1 - u) times the total. So the same logits give
+    the same classes on every backend, unless u hits a boundary within the rounding error of that sum.
 
     Raises `RangeError` if no class is possible, or if a weight is negative or NaN (not during tracing).
 
@@ -246,11 +258,15 @@ def choice(
 ) -> Tensor[Any, Any, Any]:
     """Sample slices of a tensor along an axis, which `shape` replaces; for an integer n, integers from 0 to n - 1.
 
-    All are equally likely, or have probabilities in proportion to `probs` [n]. With `replace=False` none is drawn
-    twice. With `probs` too, they are drawn one after another in proportion to the remaining weights (Efraimidis and
-    Spirakis, "Weighted random sampling with a reservoir", 2006).
+    Slices are equally likely, or have probabilities in proportion to `probs` [n]. With `replace=False` none is drawn
+    twice. With `probs` too, they are drawn one after another in proportion to the remaining weights (Efraimidis,
+    Spirakis 2006: "Weighted random sampling with a reservoir").
 
-    Raises `ShapeError` if probs has another shape, `RangeError` if there are too few to choose from.
+    Raises `ShapeError` if `probs` has another shape, `RangeError` if there are too few slices to choose from.
+
+    >>> import phlox as px
+    >>> sorted(px.random.choice(3, (3,), replace=False).tolist())
+    [0, 1, 2]
     """
     draws = sizes_of("choice", shape)
     count = math.prod(draws)

@@ -25,7 +25,7 @@ def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Te
 
 
 def draw_on(backend: Any, name: str, state: Any, *arguments: Any) -> Any:
-    """A draw by a backend, of this process's rows where it computes on rows of a global batch."""
+    """A draw by a backend; only of this process's rows if it computes on rows of a global batch."""
     function = getattr(backend, f"random_{name}")
     group = rows()
     return function(state, *arguments) if group is None else function(state, *arguments, group)
@@ -34,41 +34,70 @@ def draw_on(backend: Any, name: str, state: Any, *arguments: Any) -> Any:
 def uniform(
     shape: Shape, low: float = 0.0, high: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
-    """Samples of the uniform distribution over [low, high), with 24 random bits each.
+    """Draw samples of the uniform distribution over [low, high), with 24 random bits each.
 
-    With bounds other than 0 and 1 the result is rounded, and can therefore equal `high`.
+    With bounds other than 0 and 1 the result is rounded, so it can equal `high`.
+
+    >>> import phlox as px
+    >>> px.random.uniform((2, 3), -1.0, 1.0).shape
+    (2, 3)
     """
     unit = draw("uniform", Float, device, sizes_of("uniform", shape))
     return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
 
 
 def uniform_like(like: Tensor[Any, Any, Any], low: float = 0.0, high: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`uniform` with the shape and device of another tensor."""
+    """`uniform` with the shape and device of another tensor.
+
+    >>> import phlox as px
+    >>> px.random.uniform_like(px.zeros((2, 3))).shape
+    (2, 3)
+    """
     return uniform(like.shape, low, high, device=like.device)
 
 
 def normal(
     shape: Shape, mean: float = 0.0, std: float = 1.0, *, device: DeviceLike | None = None
 ) -> Tensor[Any, Any, Float]:
-    """Samples of the normal distribution with `mean` and standard deviation `std`."""
+    """Draw samples of the normal distribution with `mean` and standard deviation `std`.
+
+    >>> import phlox as px
+    >>> px.random.normal((2, 3), std=0.02).shape
+    (2, 3)
+    """
     standard = draw("normal", Float, device, sizes_of("normal", shape))
     return standard if (mean, std) == (0.0, 1.0) else standard * std + mean
 
 
 def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0) -> Tensor[Any, Any, Float]:
-    """`normal` with the shape and device of another tensor."""
+    """`normal` with the shape and device of another tensor.
+
+    >>> import phlox as px
+    >>> px.random.normal_like(px.zeros((2, 3))).shape
+    (2, 3)
+    """
     return normal(like.shape, mean, std, device=like.device)
 
 
 def integers(shape: Shape, low: int, high: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
-    """Uniform integers in [low, high). Raises `RangeError` if there are none."""
+    """Draw uniform integers in [low, high). Raises `RangeError` if there are none.
+
+    >>> import phlox as px
+    >>> px.random.integers((3,), 5, 6).tolist()
+    [5, 5, 5]
+    """
     if low >= high:
         raise RangeError(f"integers: there are no integers in [{low}, {high})")
     return draw("integers", Int, device, sizes_of("integers", shape), low, high)
 
 
 def permutation(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Int]:
-    """The integers from 0 to n - 1 in random order."""
+    """Draw a random order of the integers from 0 to n - 1.
+
+    >>> import phlox as px
+    >>> sorted(px.random.permutation(4).tolist())
+    [0, 1, 2, 3]
+    """
     place: Device = seen_from_inside(as_device(device))
     backend = place.backend
     (count,) = sizes_of("permutation", (n,))
@@ -77,6 +106,11 @@ def permutation(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any,
 
 
 def shuffle(x: Tensor[Any, Any, Any], axis: int = 0) -> Tensor[Any, Any, Any]:
-    """The slices of a tensor along an axis in random order."""
+    """Return the slices of a tensor along an axis in random order.
+
+    >>> import phlox as px
+    >>> px.random.shuffle(px.tensor([7, 8, 9])).sum().item()
+    24
+    """
     place = x._axis("shuffle", axis)  # pyright: ignore[reportPrivateUsage]
     return x.take(permutation(x.shape[place], device=x.device), place)

@@ -1,4 +1,4 @@
-"""Distributions as objects: they draw samples, and say how probable a value is.
+"""Distributions as objects, with samples, log-probabilities, entropies and divergences.
 
 At half precision they compute in float32 and round once.
 """
@@ -26,38 +26,38 @@ _LARGE = 1e4
 
 
 class Distribution(ABC):
-    """Independent distributions, one for each element of `shape`; each kind has their `mean`, too.
+    """Base class of distributions: independent ones, one for each element of `shape`. Each class also has a `mean`.
 
-    All results are differentiable in the parameters, except samples of classes. A distribution holds tensors and
-    nothing else: functions that are compiled or batched may take and return one. It is made where its parameters are
-    known: in a compiled function these are not, and are not checked.
+    All results are differentiable in the parameters, except samples of classes. A distribution holds only tensors, so
+    compiled and batched functions can take and return one. Inside a compiled function its parameters have no values,
+    and are not checked.
     """
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """One distribution for each element of it."""
+        """The shape of the parameters; there is one distribution for each element."""
 
     @abstractmethod
     def sample(self, shape: Shape = ()) -> _AnyTensor:
-        """Samples, `[*shape, *self.shape]`, from the ambient stream (`px.random.stream`)."""
+        """Draw samples of shape [*shape, *self.shape] from the ambient stream (`px.random.stream`)."""
 
     @abstractmethod
     def log_prob(self, x: Any) -> _Floats:
-        """The logarithm of the probability of x, or of its density; x broadcasts with `shape`.
+        """The logarithm of the probability or density of x; x broadcasts with `shape`.
 
-        Minus infinity for what cannot be drawn.
+        It is minus infinity for values that cannot be drawn.
         """
 
     @abstractmethod
     def entropy(self) -> _Floats:
-        """The expectation of -log_prob, in nats."""
+        """The entropy in nats: the expectation of -log_prob."""
 
     @abstractmethod
     def kl(self, other: Any) -> _Floats:
-        """The divergence of Kullback and Leibler from another to this one, in nats: E[log_prob - other.log_prob].
+        """The Kullback-Leibler divergence KL(self || other), in nats: E[log_prob - other.log_prob].
 
-        `KindError` where the other is a distribution of another kind.
+        Raises `KindError` if `other` is a distribution of another class.
         """
 
     def _same_kind(self, other: Any) -> None:
@@ -81,9 +81,9 @@ class Categorical(Distribution):
         logits: Float [*shape, n].
         probs: in place of logits, Float [*shape, n], not negative; they need not sum to one.
 
-    The mean is that of the class's number. Samples are Int, and have no gradient.
+    The mean is that of the class index. Samples are Int, and have no gradient.
 
-    Raises `KindError` if not one of both is given, or it is no Float tensor; `ShapeError` if there are no classes.
+    Raises `KindError` unless exactly one of both is given, as a Float tensor; `ShapeError` if there are no classes.
 
     >>> import phlox as px
     >>> coin = px.random.Categorical(logits=px.tensor([0.0, 0.0]))
@@ -119,7 +119,7 @@ class Categorical(Distribution):
 
     @property
     def mode(self) -> Tensor[Any, Any, Int]:
-        """The most probable class."""
+        """The class with the greatest probability."""
         return self.logits.argmax(-1)
 
     @property
@@ -166,7 +166,8 @@ class Bernoulli(Distribution):
 
     Samples are Bool, and have no gradient. `log_prob` takes Bool, or zeros and ones.
 
-    Raises `KindError` if not one of both is given, or it is no Float tensor; `RangeError` if a probability is none.
+    Raises `KindError` unless exactly one of both is given, as a Float tensor; `RangeError` if a probability is outside
+    [0, 1].
 
     >>> import phlox as px
     >>> rain = px.random.Bernoulli(probs=px.tensor([0.25, 1.0]))
@@ -197,7 +198,7 @@ class Bernoulli(Distribution):
 
     @property
     def mode(self) -> Tensor[Any, Any, Bool]:
-        """The more probable of both; True where they are alike."""
+        """The value with the greater probability; True if both are equal."""
         return self.logits >= 0.0
 
     def sample(self, shape: Shape = ()) -> Tensor[Any, Any, Bool]:
@@ -231,18 +232,18 @@ class Bernoulli(Distribution):
 
 @dataclass(frozen=True, init=False, eq=False)
 class Normal(Distribution):
-    """The normal distribution.
+    """The normal distribution with a mean and a standard deviation.
 
     Args:
         mean: Float [*shape], or a number.
-        std: the standard deviation, as mean; both broadcast.
-        device: where both are numbers.
+        std: the standard deviation, like `mean`; the two broadcast.
+        device: the device, if both are numbers.
 
-    Samples are `mean + std * px.random.normal(...)`, and differentiable in mean and std: the gradient of an expectation
-    of a function of samples is that of its value (reparametrization; Kingma, Welling 2013: "Auto-encoding variational
-    Bayes"). For REINFORCE, which takes the gradient of `log_prob`, use `sample().detach()`.
+    Samples are `mean + std * px.random.normal(...)`, and differentiable in mean and std (reparametrization; Kingma,
+    Welling 2013: "Auto-encoding variational Bayes"). For REINFORCE, which uses the gradient of `log_prob`, use
+    `sample().detach()`.
 
-    Raises `KindError` for what is no number or Float tensor, `RangeError` if std is not greater than 0.
+    Raises `KindError` if an argument is neither a number nor a Float tensor, `RangeError` if std is not positive.
 
     >>> import phlox as px
     >>> normal = px.random.Normal(px.tensor([0.0, 1.0]), 2.0)
@@ -291,12 +292,13 @@ class Uniform(Distribution):
 
     Args:
         low: Float [*shape], or a number.
-        high: as low; both broadcast.
-        device: where both are numbers.
+        high: like `low`; the two broadcast.
+        device: the device, if both are numbers.
 
     Samples are differentiable in low and high.
 
-    Raises `KindError` for what is no number or Float tensor, `RangeError` if high is not greater than low.
+    Raises `KindError` if an argument is neither a number nor a Float tensor, `RangeError` if high is not greater than
+    low.
 
     >>> import phlox as px
     >>> round(px.random.Uniform(-1.0, 3.0).log_prob(0.0).exp().item(), 4)
@@ -395,7 +397,7 @@ def _wide(x: Any, name: str, like: _Floats) -> _Floats:
 
 
 def _times(probability: _Floats, x: _Floats, y: _Floats | None = None) -> _Floats:
-    """The product with x - y; what has no probability counts nothing, though it be infinite."""
+    """The product with x - y; it is zero where the probability is zero, even if x is infinite."""
     is_possible = probability > 0.0
     x = where(is_possible, x, 0.0)
     return probability * (x if y is None else x - where(is_possible, y, 0.0))

@@ -1,4 +1,4 @@
-"""Ambient streams of random numbers, because of which a draw needs no key.
+"""Ambient streams of random numbers, so that a draw needs no key.
 
 A stream is a key and a position. Each draw takes the next position, so the n-th draw of a stream is a pure function of
 its key and n, the same on every backend. Inside a compiled function the stream's state is a hidden argument.
@@ -80,21 +80,21 @@ class Stream:
         return position
 
     def skip(self, draws: int, backend: Backend | None = None) -> None:
-        """Advance by so many draws, which a compiled function has made (on a backend)."""
+        """Advance by this number of draws, which a compiled function made on a backend."""
         if draws and backend is not None:
             self.check(backend)
         with self._lock:
             self.position += draws
 
     def reserve(self, draws: int) -> Reserved:
-        """Reserve so many positions, for draws made elsewhere, such as in a compiled function."""
+        """Reserve this number of positions, for draws made elsewhere, such as in a compiled function."""
         with self.drawing, self._lock:
             reserved = Reserved(self.words(), self.key, self.position, draws)
             self.position += draws
         return reserved
 
     def settle(self, reserved: Reserved, draws: int) -> None:
-        """Report the number of draws made. Unused positions are released, unless the stream was used meanwhile."""
+        """Report the number of draws made. Unused positions are released, unless the stream was used since."""
         if draws == reserved.draws:
             return
         with self._lock:
@@ -117,7 +117,7 @@ class Stream:
             self.key, self.position = key, 0
 
     def state(self) -> dict[str, Any]:
-        """Key and position as plain values that any file format can store; for `restore`."""
+        """Key and position, for `restore`, as plain values that any file format can store."""
         with self._lock:
             return {"key": list(self.key), "position": self.position}
 
@@ -251,22 +251,24 @@ def current() -> Stream:
 
 
 def rows() -> RowGroup | None:
-    """Of which rows of a global batch a draw from the current stream is; None where it is a draw as it stands."""
+    """The rows of a global batch that a draw from the current stream is for; None for an ordinary draw."""
     group = row_group()
     return None if group is None or current().whole else group
 
 
 def program_rows() -> Hashable:
-    """What a program that is traced now depends on, of the rows: the group, and whether its draws are of rows.
+    """The key of a program traced now, as far as rows of a global batch matter.
 
-    None where there is no group, and the group itself where draws are of its rows.
+    It is None without a row group, the group if draws are for its rows, and otherwise a pair of a mark and the group.
     """
     group = row_group()
     return group if group is None or not current().whole else ("whole draws", group)
 
 
 def seed(value: int) -> None:
-    """Restart the current stream (the process's, or the innermost scope's) from a seed. Unseeded it starts at random.
+    """Restart the current stream (the process's, or the innermost scope's) from a seed.
+
+    Without a seed, the stream of the process starts at random.
 
     >>> import phlox as px
     >>> px.random.seed(0); a = px.random.uniform((2,))
@@ -291,6 +293,11 @@ def restore(state: Mapping[str, Any]) -> None:
     """Set the current stream to a state that `state()` returned.
 
     Raises `KindError` if this is not such a state, `RangeError` if a word or the position is out of range.
+
+    >>> import phlox as px
+    >>> saved = px.random.state(); a = px.random.normal((2,))
+    >>> px.random.restore(saved); bool((a == px.random.normal((2,))).all())
+    True
     """
     current().restore(state)
 
@@ -303,8 +310,8 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     an array of three 32-bit words (key and position). Arrays and keys of JAX may be traced. Raises `KindError`,
     `ShapeError` or `RangeError` for anything else.
 
-    Where a process computes on its rows of a global batch, draws are those of its rows; in a scope that is opened there
-    on a seed or a key they are the same in every process.
+    If a process computes on its rows of a global batch, its draws are those of its rows. In a scope opened there on a
+    seed or a key, draws are the same in every process.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))

@@ -138,7 +138,7 @@ def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
 
 
 def _wanted(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
-    """What the declared type of a parameter asks for; None if the value has that type, or if it is unknown."""
+    """A description of a parameter's declared type; None if the value has that type, or if it is unknown."""
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return None

@@ -19,7 +19,7 @@ X = TypeVar("X", bound=TensorBase)
 
 
 class At(Generic[X]):
-    """`x.at`, before it is indexed."""
+    """The object `x.at`; index it for functional updates."""
 
     __slots__ = ("_x",)
 
@@ -31,7 +31,7 @@ class At(Generic[X]):
 
 
 class Place(Generic[X]):
-    """`x.at[key]`. Values `v` are scalars, or tensors that broadcast to the shape of `x[key]`.
+    """The place `x.at[key]`. Values `v` are scalars, or tensors that broadcast to the shape of `x[key]`.
 
     Each method returns a new tensor of the shape of x.
     """

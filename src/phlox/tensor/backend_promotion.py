@@ -37,7 +37,7 @@ def promote(name: str, tensors: Sequence[Any]) -> list[Any]:
 
 
 def on_vmap_backend(x: Any) -> Any:
-    """The tensor on the backend of the innermost `phlox.vmap`, where one from outside is the same for all examples."""
+    """The tensor on the backend of the innermost `phlox.vmap`; one from outside is the same for all examples."""
     frame = innermost()
     backend = None if frame is None else joined(x._ops.backend, frame.backend)
     return x if backend is None or backend is x._ops.backend else x._on(backend)

@@ -111,7 +111,11 @@ def full(shape: Shape, value: int, *, device: DeviceLike | None = None) -> Tenso
 @overload
 def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]: ...
 def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of this shape, filled with one value. Its kind is the kind of the value."""
+    """A tensor of this shape, filled with one value. Its kind is the kind of the value.
+
+    >>> full((2, 2), 7).tolist()
+    [[7, 7], [7, 7]]
+    """
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
     place = as_device(device)
     sizes = sizes_of("full", shape)
@@ -125,7 +129,12 @@ def zeros(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any,
 @overload
 def zeros(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def zeros(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of zeros; of kind Bool, of false."""
+    """A tensor of zeros; of kind Bool, of false.
+
+    >>> import phlox as px
+    >>> zeros((2, 3)).shape, zeros(2, kind=px.Int).tolist()
+    ((2, 3), [0, 0])
+    """
     return full(shape, cast(float, _PYTHON[kind.name](0)), device=device)
 
 
@@ -134,12 +143,20 @@ def ones(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any, 
 @overload
 def ones(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def ones(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of ones; of kind Bool, of true."""
+    """A tensor of ones; of kind Bool, of true.
+
+    >>> ones((2, 2)).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
     return full(shape, cast(float, _PYTHON[kind.name](1)), device=device)
 
 
 def full_like(like: T, value: float) -> T:
-    """A tensor with the shape, kind and device of another, filled with one value, which must be of that kind."""
+    """A tensor with the shape, kind and device of another, filled with one value, which must be of that kind.
+
+    >>> full_like(tensor([1.0, 2.0]), 0.5).tolist()
+    [0.5, 0.5]
+    """
     kind = like.kind
     if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
         raise KindError(f"full_like: the value must be a scalar, got {value!r}")
@@ -150,12 +167,20 @@ def full_like(like: T, value: float) -> T:
 
 
 def zeros_like(like: T) -> T:
-    """Zeros with the shape, kind and device of another tensor."""
+    """Zeros with the shape, kind and device of another tensor.
+
+    >>> zeros_like(tensor([1, 2])).tolist()
+    [0, 0]
+    """
     return full_like(like, _PYTHON[like.kind.name](0))
 
 
 def ones_like(like: T) -> T:
-    """Ones with the shape, kind and device of another tensor."""
+    """Ones with the shape, kind and device of another tensor.
+
+    >>> ones_like(tensor([1, 2])).tolist()
+    [1, 1]
+    """
     return full_like(like, _PYTHON[like.kind.name](1))
 
 
@@ -173,7 +198,7 @@ def arange(
     """Values from `start` (0 if only one argument is given) up to, but not including, `stop`, spaced by `step`.
 
     Integer arguments give an Int tensor. With a float argument the result is Float: ceil((stop - start) / step) values
-    start + i * step, each rounded. Use `linspace` where the end points must be exact.
+    start + i * step, each rounded. Use `linspace` if the end points must be exact.
 
     >>> arange(4).tolist(), arange(1.0, 2.0, 0.25).tolist()
     ([0, 1, 2, 3], [1.0, 1.25, 1.5, 1.75])
@@ -236,7 +261,11 @@ def _spaced(
 
 
 def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
-    """The n x m matrix (n x n without m) with ones on the k-th diagonal; k > 0 is above the main diagonal."""
+    """The n x m matrix (n x n without m) with ones on the k-th diagonal; k > 0 is above the main diagonal.
+
+    >>> eye(2).tolist(), eye(2, 3, k=1).tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    """
     rows, columns = sizes_of("eye", (n, n if m is None else m))
     return _hits(arange(k, k + rows, device=device), arange(columns, device=device))
 
@@ -245,6 +274,9 @@ def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
     """The n x m matrix (n x n without m) with ones on and below the k-th diagonal; see `Tensor.tril`.
 
     `tri(n).bool()` is the causal mask.
+
+    >>> tri(3).tolist()
+    [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
     """
     rows, columns = sizes_of("tri", (n, n if m is None else m))
     place = as_device(device)
@@ -253,9 +285,12 @@ def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:
-    """One-hot encoding: [...] gives [..., classes], with one at the index and zero elsewhere.
+    """Encode indices [...] as one-hot vectors [..., classes], with one at the index and zero elsewhere.
 
     Raises `IndexRangeError` unless 0 <= index < classes. During tracing such an index gives a row of zeros instead.
+
+    >>> one_hot(tensor([2, 0]), 3).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     if indices.kind is not Int:
         raise KindError(f"one_hot takes an Int tensor, got {indices.kind.__name__}")

@@ -89,5 +89,5 @@ def ops_of(backend: Backend, kind: type[Kind]) -> Ops:
 
 
 def every_table() -> list[Ops]:
-    """All tables that there are."""
+    """All tables of operations."""
     return list(_tables.values())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Elementwise(Operands):
-    """One element of the result from one element of each operand."""
+    """Each element of the result depends on one element of each operand."""
 
     __slots__ = ()
 
@@ -129,7 +129,12 @@ class Elementwise(Operands):
         return self._apply("cosh")
 
     def tanh(self) -> Self:
-        """The hyperbolic tangent."""
+        """The hyperbolic tangent.
+
+        >>> import phlox as px
+        >>> px.tensor([-1.0, 0.0]).tanh().numpy().round(4)
+        array([-0.7616,  0.    ], dtype=float32)
+        """
         return self._apply("tanh")
 
     def asinh(self) -> Self:
@@ -157,7 +162,7 @@ class Elementwise(Operands):
         return self._apply("erf")
 
     def erfc(self) -> Self:
-        """1 - erf(x), accurate where it is small."""
+        """1 - erf(x), accurate for large x, where it is small."""
         return self._apply("erfc")
 
     def erfinv(self) -> Self:
@@ -179,7 +184,7 @@ class Elementwise(Operands):
     def xlogy(self, other: Self | Number) -> Self:
         """x log(y). Zero where x is zero, unless y is NaN.
 
-        Where x is zero, the gradient with respect to y is zero, and so is that with respect to x if y <= 0.
+        Where x is zero, the gradient with respect to y is zero; the gradient with respect to x is zero if y <= 0.
         """
         me, (y,) = self._promote_operands("xlogy", other)
         if isinstance(y, (int, float)) and me.kind is Float:

@@ -176,7 +176,7 @@ def first_line(error: Exception) -> str:
 
 
 def type_shown(value: Any) -> str:
-    """The name of a value's type; of a parameter also how to get at its tensor."""
+    """The name of a value's type; for a parameter also how to get its tensor."""
     return "a Param, whose tensor is param.val()" if _holds_a_tensor(value) else type(value).__name__
 
 

@@ -15,7 +15,7 @@ from phlox.tensor.products import rounded
 from phlox.tensor.tensor import Tensor
 
 Norm: TypeAlias = Literal["backward", "ortho", "forward"]
-"""Which transform is scaled: the inverse by 1 / n ("backward"), both by 1 / sqrt(n) ("ortho"), the forward by 1 / n."""
+"""The scaling: of the inverse by 1 / n ("backward"), of both by 1 / sqrt(n) ("ortho"), of the forward by 1 / n."""
 
 
 class Complex(NamedTuple):
@@ -188,7 +188,12 @@ def fft(x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = 
 def ifft(
     x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward"
 ) -> Complex:
-    """The inverse of `fft`."""
+    """The inverse of `fft`.
+
+    >>> import phlox as px
+    >>> px.signal.ifft(px.signal.fft(px.tensor([1.0, 2.0]))).real.tolist()
+    [1.0, 2.0]
+    """
     return _fft("ifft", x, n, axis, norm, True)
 
 
@@ -196,12 +201,22 @@ def ifft(
 
 
 def fftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
-    """The frequencies of `fft` in cycles per unit of `d`, the sample spacing; non-negative ones come first."""
+    """The frequencies of `fft` in cycles per unit of `d`, the sample spacing; non-negative ones come first.
+
+    >>> import phlox as px
+    >>> px.signal.fftfreq(4).tolist()
+    [0.0, 0.25, -0.5, -0.25]
+    """
     return tensor(np.fft.fftfreq(_length("fftfreq", n, n), d), device=device)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Tensor:
-    """The frequencies of `rfft` in cycles per unit of `d`, the sample spacing."""
+    """The frequencies of `rfft` in cycles per unit of `d`, the sample spacing.
+
+    >>> import phlox as px
+    >>> px.signal.rfftfreq(4).tolist()
+    [0.0, 0.25, 0.5]
+    """
     return tensor(np.fft.rfftfreq(_length("rfftfreq", n, n), d), device=device)
 
 
@@ -215,10 +230,20 @@ def _shifted(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: boo
 
 
 def fftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """Reorder the output of `fft` to ascending frequencies, with zero in the middle; all axes by default."""
+    """Reorder the output of `fft` to ascending frequencies, with zero in the middle; all axes by default.
+
+    >>> import phlox as px
+    >>> px.signal.fftshift(px.signal.fftfreq(4)).tolist()
+    [-0.5, -0.25, 0.0, 0.25]
+    """
     return _shifted("fftshift", x, axis, False)
 
 
 def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """The inverse of `fftshift`."""
+    """The inverse of `fftshift`.
+
+    >>> import phlox as px
+    >>> px.signal.ifftshift(px.tensor([-0.5, -0.25, 0.0, 0.25])).tolist()
+    [0.0, 0.25, -0.5, -0.25]
+    """
     return _shifted("ifftshift", x, axis, True)

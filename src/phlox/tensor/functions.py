@@ -32,6 +32,10 @@ def where(condition: Tensor[Any, Any, Bool], if_true: Any, if_false: Any) -> Any
     """Select from `if_true` where the condition is true, else from `if_false`. All three broadcast.
 
     The gradient of the branch that is not selected is zero, even where its value is NaN.
+
+    >>> import phlox as px
+    >>> px.where(px.tensor([True, False]), px.tensor([1, 2]), 0).tolist()
+    [1, 0]
     """
     if condition.kind is not Bool:
         raise KindError(f"where: the condition must be a Bool tensor, got {condition.kind.__name__}")
@@ -76,7 +80,12 @@ def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
 
 
 def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
-    """Join tensors along an existing axis; the other axes must be equal. With axis None, all are flattened first."""
+    """Join tensors along an existing axis; the other axes must be equal. With axis None, all are flattened first.
+
+    >>> import phlox as px
+    >>> px.concat([px.tensor([1, 2]), px.tensor([3])]).tolist()
+    [1, 2, 3]
+    """
     tensors = _promote_same_kind("concat", tensors)
     if axis is None:
         return concat([x.flatten() for x in tensors])
@@ -94,7 +103,12 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
 
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
-    """Join tensors of equal shapes along a new axis."""
+    """Join tensors of equal shapes along a new axis.
+
+    >>> import phlox as px
+    >>> px.stack([px.tensor([1, 2]), px.tensor([3, 4])], axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
     tensors = _promote_same_kind("stack", tensors)
     first = tensors[0]
     for other in tensors:
@@ -152,17 +166,32 @@ def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
 
 
 def maximum(lhs: T, rhs: T | Number) -> T:
-    """The greater of two values, elementwise. NaN if either is NaN."""
+    """The greater of two values, elementwise. NaN if either is NaN.
+
+    >>> import phlox as px
+    >>> px.maximum(px.tensor([1, 5]), px.tensor([3, 4])).tolist()
+    [3, 5]
+    """
     return lhs.maximum(rhs)
 
 
 def minimum(lhs: T, rhs: T | Number) -> T:
-    """The lesser of two values, elementwise. NaN if either is NaN."""
+    """The lesser of two values, elementwise. NaN if either is NaN.
+
+    >>> import phlox as px
+    >>> px.minimum(px.tensor([1, 5]), px.tensor([3, 4])).tolist()
+    [1, 4]
+    """
     return lhs.minimum(rhs)
 
 
 def matmul(lhs: T, rhs: T) -> T:
-    """The matrix product; see `Tensor.matmul`."""
+    """The matrix product; see `Tensor.matmul`.
+
+    >>> import phlox as px
+    >>> px.matmul(px.ones((2, 3)), px.ones((3, 4))).shape
+    (2, 4)
+    """
     return lhs.matmul(rhs)
 
 

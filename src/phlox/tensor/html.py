@@ -1,6 +1,6 @@
-"""Tensors in notebooks: what is known of them, their values in a table cut in the middle, statistics, a picture.
+"""Tensors in notebooks: shape and kind, a shortened table of values, statistics, a plot.
 
-At most a few megabytes are read of a tensor, however large it is; nothing is read of one whose values are not known.
+At most a few megabytes of a tensor are read, however large it is; nothing is read if its values are not known.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ READ = 1 << 22
 """Tensors of more elements are not read whole: the table has their corners, and statistics are of a sample."""
 _SAMPLE = 1 << 16
 _WHOLE, _EDGE = 8, 4
-"""Of an axis that is longer than the first the table has so many indices at each end."""
+"""The longest axis that is shown whole, and the number of indices at each end of a longer one."""
 _PICTURE = 8
-"""A picture has at least so many rows and columns."""
+"""The least number of rows and columns of a plot."""
 _MEASURED = 8
 """Statistics are shown of more elements than this."""
 
@@ -53,7 +53,7 @@ def _body_of_gradients(gradients: Gradients) -> str:
 
 
 def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> str:
-    """The header of a tensor and what can be shown of its values."""
+    """The header of a tensor, and its values if they are known."""
     backend, primitive = tensor.backend, tensor.primitive
     state = state_of(backend, primitive)
     if state == DONATED:
@@ -69,7 +69,7 @@ def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str,
 
 
 def kind_text(tensor: AnyTensor) -> str:
-    """The kind, and the element type of what is not Bool: `Float f32`."""
+    """The kind, and the element type unless Bool: `Float f32`."""
     kind = tensor.kind
     return kind.__name__ if kind is Bool else f"{kind.__name__} {element_of(tensor.backend, kind)}"
 
@@ -88,7 +88,7 @@ def nbytes(tensor: AnyTensor) -> int:
 
 
 class _Source:
-    """What is read of a tensor: all of it, once, or parts."""
+    """Reads a tensor: all of it, once, or parts."""
 
     def __init__(self, tensor: AnyTensor) -> None:
         engine = engine_of(tensor.backend)
@@ -123,7 +123,7 @@ def _wide(host: Host) -> Host:
 
 
 def values(tensor: AnyTensor) -> str:
-    """The table, the statistics and the picture of a tensor whose values are known."""
+    """The table, the statistics and the plot of a tensor whose values are known."""
     shape = tensor.shape
     if 0 in shape:
         return paragraph("no elements")
@@ -143,7 +143,7 @@ def values(tensor: AnyTensor) -> str:
 
 
 class _Places(NamedTuple):
-    """Which indices of an axis a table has; None is the gap in the middle."""
+    """The indices of an axis in the table; None is the gap in the middle."""
 
     slices: list[slice]
     labels: list[int | None]
@@ -254,6 +254,6 @@ def _image(source: _Source) -> str:
 
 
 def _screen(rows: int, columns: int) -> tuple[int, int]:
-    """The height and the width of a picture on the screen."""
+    """The height and the width of a plot on the screen."""
     scale = 144 / max(rows, columns)
     return max(round(rows * scale), 12), max(round(columns * scale), 12)

@@ -177,7 +177,12 @@ def eigh(x: Tensor) -> Eigh:
 
 
 def eigvalsh(x: Tensor) -> Tensor:
-    """The eigenvalues of symmetric matrices in ascending order; see `eigh`."""
+    """The eigenvalues of symmetric matrices in ascending order; see `eigh`.
+
+    >>> import phlox as px
+    >>> px.linalg.eigvalsh(px.tensor([[2.0, 1.0], [1.0, 2.0]])).tolist()
+    [1.0, 3.0]
+    """
     check_square("eigvalsh", x)
     return x._apply("eigvalsh")  # pyright: ignore[reportPrivateUsage]
 
@@ -216,7 +221,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 
 def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool = False) -> Tensor:
-    """Like `solve`, but reads only one triangle of a. With `unit_diagonal` the diagonal is taken as ones, unread."""
+    """Like `solve`, but reads only one triangle of a. With `unit_diagonal` the diagonal is taken as ones, unread.
+
+    >>> import phlox as px
+    >>> px.linalg.solve_triangular(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0]), upper=False).tolist()
+    [1.0, 2.0]
+    """
     return _solved("solve_triangular", a, b, not upper, bool(unit_diagonal))
 
 
@@ -236,6 +246,10 @@ def pinv(x: Tensor, *, rtol: float | None = None) -> Tensor:
 
     Singular values up to `rtol` times the largest count as zero. The default is max(m, n) times the machine epsilon of
     the float dtype. The gradient assumes constant rank (Golub and Pereyra 1973).
+
+    >>> import phlox as px
+    >>> px.linalg.pinv(px.tensor([[2.0, 0.0], [0.0, 0.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.0]]
     """
     check_matrices("pinv", x)
     return x._apply("pinv", default_rtol(x, rtol))  # pyright: ignore[reportPrivateUsage]

@@ -48,7 +48,12 @@ def matrix_norm(x: Tensor, ord: Order = "fro", *, axis: tuple[int, int] = (-2, -
 def vector_norm(
     x: Tensor, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2.0
 ) -> Tensor:
-    """The norm of order `ord` over some axes, or all, flattened to one vector; see `Tensor.norm`."""
+    """The norm of order `ord` over some axes, or all, flattened to one vector; see `Tensor.norm`.
+
+    >>> import phlox as px
+    >>> px.linalg.vector_norm(px.tensor([[3.0, 4.0], [0.0, 0.0]]), axis=1).tolist()
+    [5.0, 0.0]
+    """
     return x.norm(ord, axis, keepdims=keepdims)
 
 
@@ -122,6 +127,10 @@ def cond(x: Tensor, p: Order | None = None) -> Tensor:
 
     For p None or 2 it is the largest singular value over the smallest, for matrices of any shape; infinity if singular.
     Other orders need square matrices, invert them, and raise `LinalgError` if one is singular.
+
+    >>> import phlox as px
+    >>> px.linalg.cond(px.tensor([[4.0, 0.0], [0.0, 2.0]])).item()
+    2.0
     """
     check_matrices("cond", x)
     if 0 in x.shape[-2:]:

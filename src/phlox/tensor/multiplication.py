@@ -31,7 +31,12 @@ def dot(lhs: T, rhs: T) -> T:
 
 
 def vdot(lhs: T, rhs: T) -> T:
-    """The dot product of two flattened tensors, which must have equally many elements."""
+    """The dot product of two flattened tensors, which must have equally many elements.
+
+    >>> import phlox as px
+    >>> px.vdot(px.tensor([[1.0, 2.0]]), px.tensor([3.0, 4.0])).item()
+    11.0
+    """
     if lhs.size != rhs.size:
         raise ShapeError(f"vdot: shapes {lhs.shape} and {rhs.shape} have different numbers of elements")
     return lhs.reshape(-1 if lhs.size else 0).dot(rhs.reshape(-1 if rhs.size else 0))
@@ -58,14 +63,24 @@ def vecdot(lhs: T, rhs: T, *, axis: int = -1) -> T:
 
 
 def inner(lhs: T, rhs: T) -> T:
-    """The dot product over the last axes: [..., n] and [*, n] give [..., *]."""
+    """The dot product over the last axes: [..., n] and [*, n] give [..., *].
+
+    >>> import phlox as px
+    >>> px.inner(px.ones((2, 4)), px.ones((3, 4))).shape
+    (2, 3)
+    """
     if lhs.ndim == 0 or rhs.ndim == 0:
         raise ShapeError(f"inner: shapes {lhs.shape} and {rhs.shape}; both operands need an axis")
     return lhs._contracted("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
 
 
 def outer(lhs: T, rhs: T) -> T:
-    """The products of all pairs of elements of two vectors, [m] and [n]: [m, n]."""
+    """The products of all pairs of elements of two vectors, [m] and [n]: [m, n].
+
+    >>> import phlox as px
+    >>> px.outer(px.tensor([1, 2]), px.tensor([3, 4])).tolist()
+    [[3, 4], [6, 8]]
+    """
     return lhs.outer(rhs)
 
 
@@ -112,7 +127,12 @@ def kron(lhs: T, rhs: T) -> T:
 
 
 def cross(lhs: T, rhs: T, *, axis: int = -1) -> T:
-    """The cross product of 3-vectors along an axis of size 3; the other axes broadcast."""
+    """The cross product of 3-vectors along an axis of size 3; the other axes broadcast.
+
+    >>> import phlox as px
+    >>> px.cross(px.tensor([1, 0, 0]), px.tensor([0, 1, 0])).tolist()
+    [0, 0, 1]
+    """
     shape = _broadcast("cross", lhs.shape, rhs.shape)
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"cross: axis {axis} is out of range for shapes {lhs.shape} and {rhs.shape}")
@@ -156,7 +176,12 @@ def multi_dot(tensors: Sequence[T]) -> T:
 
 
 def matrix_transpose(x: T) -> T:
-    """Swap the last two axes; the same as `x.mT`."""
+    """Swap the last two axes; the same as `x.mT`.
+
+    >>> import phlox as px
+    >>> px.matrix_transpose(px.ones((5, 2, 3))).shape
+    (5, 3, 2)
+    """
     return x.mT
 
 
@@ -171,12 +196,22 @@ def diagonal(x: T, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> T:
 
 
 def trace(x: T, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> T:
-    """The sum of a diagonal; see `diagonal`."""
+    """The sum of a diagonal; see `diagonal`.
+
+    >>> import phlox as px
+    >>> px.trace(px.tensor([[1.0, 2.0], [3.0, 4.0]])).item()
+    5.0
+    """
     return x.trace(offset, axis1=axis1, axis2=axis2)
 
 
 def diag_embed(x: T, offset: int = 0) -> T:
-    """Square matrices [..., n + |offset|, n + |offset|] with vectors [..., n] on a diagonal and zeros elsewhere."""
+    """Square matrices [..., n + |offset|, n + |offset|] with vectors [..., n] on a diagonal and zeros elsewhere.
+
+    >>> import phlox as px
+    >>> px.diag_embed(px.tensor([1, 2])).tolist()
+    [[1, 0], [0, 2]]
+    """
     if x.ndim < 1:
         raise ShapeError("diag_embed: needs a tensor of vectors [..., n], got shape ()")
     try:

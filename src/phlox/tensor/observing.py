@@ -1,8 +1,8 @@
-"""Which operations tensors carry out, with what, and what comes out.
+"""Observing the operations of tensors: names, arguments and results.
 
-Inside `observed_operations(on_operation)` the tables of operations hold wrapped ones, which ask by a context variable
-whether their thread or task is observing. Outside of every such scope the tables hold the backends' own operations, so
-that observing costs nothing where it is not done.
+Inside `observed_operations(on_operation)` the tables of operations hold wrapped ones, which ask a context variable
+whether their thread or task is observing. Outside they hold the backends' own operations, so there is no cost when
+nothing is observed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _scopes = 0
 def observed_operations(on_operation: OnOperation) -> Generator[None]:
     """Within this scope (and thread or task), call `on_operation(ops, name, arguments, result)` after each operation.
 
-    That is every operation that a tensor dispatches to its backend, composites (`softmax`, `conv`) as one. What a
-    backend does by itself, and what a backward pass computes, is not observed.
+    These are the operations that tensors dispatch to their backend; a composite (`softmax`, `conv`) is one. Operations
+    inside a backend, and those of a backward pass, are not observed.
 
     >>> import phlox as px
     >>> with observed_operations(lambda ops, name, arguments, result: print(name)):

@@ -94,7 +94,7 @@ class Reduction(TensorBase):
         """The q-quantile of Float elements: the value that a share `q` of them does not exceed.
 
         Args:
-            q: a number in [0, 1], or an array of them, whose axes then come first in the result.
+            q: a number in [0, 1], or an array of numbers; the axes of the array come first in the result.
             axis: the axes to reduce; None is all.
             method: the choice where q falls between two elements: `"linear"` interpolates, `"lower"` and `"higher"`
             take

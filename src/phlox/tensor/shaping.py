@@ -84,7 +84,7 @@ class Shaping(TensorBase):
         return self._apply("reshape", tuple(resolved))
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
-        """Merge the axes from `start` to `end` (inclusive) to one. `ShapeError` if `end` comes before `start`."""
+        """Merge the axes from `start` to `end` (inclusive) to one. Raises `ShapeError` if `end` is before `start`."""
         if self.ndim == 0:
             return self._apply("reshape", (1,))
         first, last = self._axis("flatten", start), self._axis("flatten", end)
@@ -158,7 +158,7 @@ class Shaping(TensorBase):
         return self._apply("broadcast_to", tuple(shape))
 
     def flip(self, axis: int | tuple[int, ...] | None = None) -> Self:
-        """Reverse the order of elements along these axes; None is all."""
+        """Reverse the order of elements along these axes; None reverses all axes."""
         return self._apply("flip", self._axes("flip", axis))
 
     def rot90(self, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Self:

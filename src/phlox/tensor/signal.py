@@ -89,5 +89,10 @@ def convolve(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "
 
 @at_full_precision
 def correlate(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
-    """The correlation sum of x_{s + t} y_s: `convolve` with y reversed."""
+    """The correlation sum of x_{s + t} y_s: `convolve` with y reversed.
+
+    >>> import phlox as px
+    >>> px.signal.correlate(px.tensor([1.0, 2.0, 3.0]), px.tensor([1.0, 1.0]), mode="valid").numpy().round(4)
+    array([3., 5.], dtype=float32)
+    """
     return convolve(x, float_of("correlate", y).flip(-1), mode=mode)

@@ -112,8 +112,8 @@ class Sorting(TensorBase):
     def unique(self, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
         """The distinct elements in ascending order; all NaNs count as one. The first of equals gets the gradient.
 
-        `return_inverse` adds the index of each element of x among them, `return_counts` how often each occurs. The size
-        depends on the values, so this raises `UnsupportedError` during tracing.
+        `return_inverse` adds the index of each element of x among them, `return_counts` their numbers of occurrences.
+        The size depends on the values, so this raises `UnsupportedError` during tracing.
 
         >>> import phlox as px
         >>> values, counts = px.tensor([3, 1, 3, 3]).unique(return_counts=True)

@@ -33,6 +33,10 @@ def overlap_add(x: Tensor, hop: int, *, size: int | None = None) -> Tensor:
     """Add up frames [..., count, length], one every `hop` samples, to a signal: the transpose of `frame`.
 
     The signal has (count - 1) * hop + length samples; with `size` it is cropped or zero-padded to that.
+
+    >>> import phlox as px
+    >>> px.signal.overlap_add(px.tensor([[1.0, 1.0], [1.0, 1.0]]), 1).tolist()
+    [1.0, 2.0, 1.0]
     """
     x = float_of("overlap_add", x)
     if x.ndim < 2 or 0 in x.shape[-2:] or hop < 1:

@@ -33,7 +33,13 @@ K = TypeVar("K", bound=Kind, default=Float)
 
 
 class Gradients:
-    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them."""
+    """The gradients of one backward pass; `tensor.grad(gradients)` returns one of them.
+
+    >>> import phlox as px
+    >>> x = px.tensor([3.0], device=px.autodiff.Autodiff(px.backend.NumPy())).require_grad()
+    >>> x.grad((x * x).sum().backward()).tolist()
+    [6.0]
+    """
 
     __slots__ = ("backend", "found")
 
@@ -225,7 +231,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return view
 
     def item(self) -> Any:
-        """The value of a tensor of one element as a Python scalar; otherwise `ShapeError`."""
+        """The value of a tensor of one element as a Python scalar; raises `ShapeError` for more elements."""
         if self.size != 1:
             raise ShapeError(f"item: a tensor of shape {self.shape} is not a single value")
         return self._host("item").item()
@@ -335,7 +341,7 @@ DONATED = "donated"
 
 
 def state_of(backend: Backend, primitive: Any) -> str:
-    """Why an array has no values that could be shown: donated, traced, one of several examples; empty where it has."""
+    """Why an array has no values to show: donated, traced, one of several examples; empty if it has values."""
     if backend.is_donated(backend.strip(primitive)):
         return DONATED
     batch = backend.batch_of(primitive)

@@ -1,4 +1,4 @@
-"""`checkpoint`: memory for time."""
+"""`checkpoint`: less memory for more time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ R = TypeVar("R")
 
 @answering
 def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
-    """`fn` with nothing kept of it for the backward pass: `backward` calls it once more to make the values it needs.
+    """Return `fn` without saved values for the backward pass: `backward` calls it again to recompute them.
 
-    For blocks of a network whose intermediate values do not fit into memory: what is kept is their input. The function
-    takes tensors, modules and anything else, and returns tensors, modules or gradients, or lists, tuples and dicts of
-    them; it must do the same when it is called again. Its random draws are the same each time, dropout masks included,
-    and running statistics that it sets are set once. Gradients flow to tensors among the arguments and to whatever else
-    the function uses (parameters of modules, tensors from outside). They are those of `fn` to the last bit on an eager
-    backend. Works under `phlox.compile`, in `phlox.scan`, and inside another `checkpoint`.
+    Use it for blocks of a network whose intermediate values do not fit into memory; only their inputs are saved. The
+    arguments can be anything. The result is tensors, modules or gradients, or lists, tuples and dicts of them. The
+    function must compute the same when it is called again. Its random draws, also dropout masks, are then the same, and
+    running statistics are set only once.
 
-    See Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
+    Gradients flow to the arguments, and to parameters and tensors that the function takes from outside. On an eager
+    backend they equal those of `fn` to the last bit. It works under `phlox.compile`, in `phlox.scan`, and inside
+    another `checkpoint`.
+
+    Chen, Xu, Zhang, Guestrin 2016: "Training deep nets with sublinear memory cost".
 
     >>> import phlox as px
     >>> block = px.checkpoint(lambda x: (x.exp() + 1.0).log())
@@ -77,7 +79,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _highest(backends: list[Backend]) -> Backend | None:
-    """Where tensors of these backends meet each other, and what is being differentiated around."""
+    """The lowest backend that holds tensors of all these backends and the enclosing differentiated functions."""
     if not backends:
         return None
     backend = backends[0]

@@ -1,4 +1,4 @@
-"""`custom_gradient`: a function with a derivative of one's own."""
+"""`custom_gradient`: a function with its own derivative."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ Backward: TypeAlias = Callable[..., Any]
 
 
 class custom_gradient:
-    """A function of tensors whose derivative is what its author says.
+    """Decorate a function of tensors that defines its own derivative.
 
-    The function returns its result, one Float tensor or a tuple of them, together with a function that takes the
-    gradient of each result and returns the gradient towards each Float tensor among the arguments, in order (None for
-    zero; where there is one, no tuple is needed). Both compute on the inner backend, where nothing is traced; with
-    two tapes both are themselves differentiated, and so give second derivatives. On a backend without a tape the
-    function is called as it is, and its second result ignored. Arguments other than tensors are passed on; tensors to
-    differentiate must be arguments, not taken from outside.
+    The function returns a pair: its result, and a backward function. The result is one Float tensor or a tuple of them.
+    The backward function takes the gradient of each result. It returns the gradient with respect to each Float tensor
+    among the arguments, in order: None means zero, and a single gradient needs no tuple. Tensors to differentiate must
+    be arguments, not variables from outside. Other arguments are passed unchanged.
 
-    Raises `AutodiffError` where the function does not return such a pair, or the gradients are not as many as the Float
-    arguments, and `ShapeError` for a gradient of the wrong shape.
+    Both functions run on the inner backend, without a tape. With two tapes, both are themselves differentiated, which
+    gives second derivatives. On a backend without a tape, the backward function is ignored.
+
+    Raises `AutodiffError` if the function does not return a pair or the number of gradients is wrong, `ShapeError` if a
+    gradient has the wrong shape.
 
     >>> import phlox as px
     >>> @px.custom_gradient
@@ -47,7 +48,7 @@ class custom_gradient:
 
     @property
     def name(self) -> str:
-        """What error messages call the function."""
+        """The name of the function in error messages."""
         return getattr(self.fn, "__qualname__", repr(self.fn))
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
@@ -140,7 +141,7 @@ class _View:
     """The backend, if it is a batch above the tape."""
     frame: Frame | None
     around: tuple[Level, ...]
-    """The differentiated functions around, but for those on whose tapes this is one step."""
+    """The enclosing differentiated functions, except those whose tapes record this call as one step."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> _View:
@@ -156,7 +157,7 @@ class _View:
         return cls(tape, inside, batch, innermost(), around)
 
     def again(self) -> AbstractContextManager[object]:
-        """Within this scope the batch is there as it was: for the backward pass, which is outside."""
+        """Within this scope the batch is entered again, for the backward pass, which runs outside of it."""
         return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
 
     def shown(self, x: Any) -> Any:

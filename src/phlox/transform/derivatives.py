@@ -1,4 +1,4 @@
-"""Products with Jacobians and Hessians, and the matrices themselves, by levels of tape above those of the inputs."""
+"""Jacobians and Hessians, and products with them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Function: TypeAlias = Callable[..., Any]
 
 
 def vjp(fn: Function, *inputs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`fn(*inputs)`, and the function from a cotangent to the gradients towards the inputs.
+    """The vector-Jacobian product: returns `fn(*inputs)`, and a function from a cotangent to the inputs' gradients.
 
-    Inputs are Float tensors, modules, or lists, tuples, dicts and dataclasses of them; the result is Float tensors, and
-    the cotangent is shaped like it. A module's gradient is a `GradientsParams`. The second function may be called many
-    times. Raises `KindError` for inputs or results of another kind, `ShapeError` for a cotangent that does not fit.
+    Inputs are Float tensors, modules, or lists, tuples, dicts and dataclasses of them. The result is a structure of
+    Float tensors, and the cotangent has the same structure and shapes. The gradient of a module is a `GradientsParams`.
+    The returned function can be called many times. Raises `KindError` if inputs or results are not Float, `ShapeError`
+    if a cotangent does not fit.
 
     >>> import phlox as px
     >>> y, pull = px.vjp(lambda x: x * x, px.tensor([1.0, 2.0]))
@@ -43,11 +44,11 @@ def vjp(fn: Function, *inputs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
 
 
 def jvp(fn: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """`fn(*inputs)`, and its derivative in the direction of the tangents, shaped like it.
+    """The Jacobian-vector product: returns `fn(*inputs)`, and its derivative in the direction of the tangents.
 
-    Inputs, tangents and the result are as those of `vjp`; the tangent of a module is a `GradientsParams`. The
-    derivative is that of the reverse mode's gradient towards its cotangent, in which it is linear, at about twice the
-    price of `vjp`.
+    Inputs and results are as in `vjp`. The tangents have the structure and shapes of the inputs; the tangent of a
+    module is a `GradientsParams`. It differentiates the gradient of `vjp` with respect to the cotangent, and so costs
+    about twice as much as `vjp`.
 
     >>> import phlox as px
     >>> y, dy = px.jvp(lambda x: x * x, (px.tensor([1.0, 2.0]),), (px.tensor([1.0, 10.0]),))
@@ -64,11 +65,11 @@ def jvp(fn: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
 
 
 def hvp(fn: Function, at: Any, direction: Any) -> Any:
-    """The Hessian of `fn` at a point, times a direction.
+    """The Hessian-vector product: the Hessian of `fn` at a point, times a direction.
 
-    `fn` takes the point and returns one number as a tensor. The point is a Float tensor, a module, or a list, tuple,
-    dict or dataclass of them; the direction and the result are shaped like it, with `GradientsParams` for a module. It
-    costs about two gradients (Pearlmutter, "Fast exact multiplication by the Hessian", 1994).
+    `fn` takes the point and returns a scalar tensor. The point is a Float tensor, a module, or a list, tuple, dict or
+    dataclass of them. The direction and the result have its structure and shapes, with `GradientsParams` for a module.
+    It costs about two gradients (Pearlmutter 1994: "Fast exact multiplication by the Hessian").
 
     >>> import phlox as px
     >>> px.hvp(lambda x: (x * x * x).sum(), px.tensor([1.0, 2.0]), px.tensor([1.0, 1.0])).tolist()
@@ -92,12 +93,12 @@ def hvp(fn: Function, at: Any, direction: Any) -> Any:
 
 
 def jacobian(fn: Function, argnums: int | Sequence[int] = 0) -> Function:
-    """The function that returns the derivatives of every element of `fn`'s result towards every one of its argument.
+    """A function that returns the Jacobian of `fn` with respect to an argument, by default the first.
 
-    Result and argument are Float tensors, of shapes `y` and `x`; the Jacobian has shape [*y, *x]. Where they are
-    structures (of tensors, and for the argument of modules too; `argnums` chooses it as in `grad`), each tensor of the
-    result has in its place a structure like the argument. It takes one pass over the tape for each element of the
-    result or, where they are fewer, of the argument. Other arguments are passed on.
+    If result and argument are Float tensors of shapes `y` and `x`, the Jacobian has shape [*y, *x]. They can also be
+    structures of tensors; the argument can hold modules too. Then the Jacobian has a structure like the argument in
+    place of each tensor of the result. `argnums` is as in `value_and_grad`; other arguments are passed unchanged. The
+    cost is one backward pass per element of the result or of the argument, whichever has fewer.
 
     >>> import phlox as px
     >>> px.jacobian(lambda x: x * x.sum())(px.tensor([1.0, 2.0])).tolist()
@@ -130,11 +131,11 @@ def jacobian(fn: Function, argnums: int | Sequence[int] = 0) -> Function:
 
 
 def hessian(fn: Function, argnums: int | Sequence[int] = 0) -> Function:
-    """The function that returns the second derivatives of `fn` towards an argument, the first unless said.
+    """A function that returns the Hessian of `fn` with respect to an argument, by default the first.
 
-    `fn` returns one number as a tensor. For a Float tensor of shape `x` the Hessian has shape [*x, *x]; for a structure
-    (see `jacobian`) each tensor has in its place a structure of second derivatives. It takes one pass over the tape for
-    each element of the argument; for products with a direction see `hvp`.
+    `fn` returns a scalar tensor. For a Float tensor of shape `x` the Hessian has shape [*x, *x]. For a structure (see
+    `jacobian`) it has a structure of second derivatives in place of each tensor. The cost is one backward pass per
+    element of the argument; for products with a direction see `hvp`.
 
     >>> import phlox as px
     >>> px.hessian(lambda x: x.prod())(px.tensor([2.0, 3.0])).tolist()
@@ -210,7 +211,7 @@ def _backward(leaves: Leaves, xs: Iterable[AnyTensor], ys: Iterable[AnyTensor]) 
 
 
 def _transposed(name: str, fn: Function, inputs: Any) -> tuple[Any, Leaves, Any]:
-    """A result, leaves that stand for cotangents, and the gradients towards the inputs, which are linear in them."""
+    """A result, leaves for its cotangents, and the gradients of the inputs, which are linear in the cotangents."""
     leaves = Leaves(name, inputs, above=2)
     with entered(leaves.level):
         y = fn(leaves.structure)

@@ -1,4 +1,4 @@
-"""`eval_shape`: what a function would return, without computing it."""
+"""`eval_shape`: the shapes and kinds that a function would return, without computing it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RESULT = "eval_shape, result"
 
 @dataclass(frozen=True, slots=True, init=False)
 class TensorSpec:
-    """A tensor without values: what `phlox.eval_shape` takes and returns, and what a model is exported for.
+    """The shape, kind and device of a tensor, without values; for `phlox.eval_shape`, summaries and exports.
 
-    An open axis, whose size an exported model learns from its inputs, is a name in place of a size; axes of one name
-    have one size.
+    A name in place of a size is an open axis: the exported model gets its size from the inputs. Axes of the same name
+    have the same size.
 
     >>> import phlox as px
     >>> px.TensorSpec((2, 3)).size
@@ -44,7 +44,7 @@ class TensorSpec:
     """
 
     shape: tuple[int, ...]
-    """The sizes; of an open axis its name."""
+    """The size of each axis, or the name of an open axis."""
     kind: type[Kind]
     device: Device
 
@@ -57,12 +57,12 @@ class TensorSpec:
 
     @property
     def backend(self) -> Backend:
-        """What would compute."""
+        """The backend of the device."""
         return self.device.backend
 
     @property
     def dtype(self) -> Any:
-        """The engine's own type of the elements."""
+        """The engine's own element type."""
         return engine_of(self.backend).element(self.kind)
 
     @property
@@ -72,16 +72,16 @@ class TensorSpec:
 
     @property
     def open_axes(self) -> dict[int, str]:
-        """The axes whose sizes are open, with their names."""
+        """The open axes, with their names."""
         return {axis: name for axis, name in enumerate(cast("tuple[Any, ...]", self.shape)) if isinstance(name, str)}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpec:
-        """The same with sizes in place of names; a name that has none stays."""
+        """The same spec with sizes in place of names; other names stay."""
         return TensorSpec([sizes.get(cast(Any, one), one) for one in self.shape], self.kind, self.device)
 
     @property
     def size(self) -> int:
-        """The number of elements; `ShapeError` where an axis is open."""
+        """The number of elements; raises `ShapeError` if an axis is open."""
         check_closed("TensorSpec.size", self)
         total = 1
         for size in self.shape:
@@ -105,7 +105,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def check_closed(what: str, spec: TensorSpec) -> None:
-    """Raise `ShapeError` if an axis is open, where all sizes are needed."""
+    """Raise `ShapeError` if an axis is open."""
     if spec.open_axes:
         raise ShapeError(
             f"{what}: the axes {', '.join(spec.open_axes.values())} of {spec!r} are open, and sizes are needed here; "
@@ -114,15 +114,15 @@ def check_closed(what: str, spec: TensorSpec) -> None:
 
 
 def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What `fn(*args, **kwargs)` would return, with a `TensorSpec` in place of each tensor; nothing is computed.
+    """Return the result of `fn(*args, **kwargs)` with a `TensorSpec` in place of each tensor; nothing is computed.
 
-    Arguments are tensors, `TensorSpec`s, modules (whose deferred parameters are not made), optimizers, and whatever
-    else, in lists, tuples and dicts. A module in the result has parameters of known shape and no value. Gradients,
-    steps of optimizers and random draws inside are as ever; neither the random stream nor a module nor an optimizer
-    among the arguments changes.
+    Arguments are tensors, `TensorSpec`s, modules, optimizers and any other values, in lists, tuples and dicts. Deferred
+    parameters stay deferred. A module in the result has parameters with shapes and without values. The function may
+    compute gradients, step optimizers and draw random numbers: the random stream, and modules and optimizers among the
+    arguments, do not change.
 
-    Raises `UnsupportedError` on a backend that cannot do without values (NumPy), and `CompileError` where the function
-    asks for one.
+    Raises `UnsupportedError` on a backend that cannot trace (NumPy), and `CompileError` if the function reads the value
+    of a tensor.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -186,7 +186,7 @@ def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
 def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object | None = None) -> Any:
     """A structure with `leaf(spec)` in place of each tensor.
 
-    Within the program, whose `token` is given, that is an array, and what stands in the structure a tensor around it.
+    Within a program, whose `token` is given, `leaf` returns an array, and the structure gets a tensor around it.
     """
     if isinstance(value, TensorSpec):
         found = leaf(value)

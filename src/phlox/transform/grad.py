@@ -1,4 +1,4 @@
-"""Gradients of functions: the tape in functional dress."""
+"""Gradients of functions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from phlox.transform.leaves import Leaves, chosen, loss_of
 
 @answering
 def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., tuple[Any, Any]]:
-    """A function that returns `fn`'s value together with its gradient towards an argument, the first unless said.
+    """A function that returns the value of `fn` and its gradient with respect to an argument, by default the first.
 
     Args:
-        fn: returns one number as a tensor, or a tuple whose first entry is that; the rest is passed on.
-        argnums: the number of a positional argument, or a tuple of such: the gradient is then a tuple.
+        fn: returns a scalar tensor, or a tuple that begins with one; the rest of the tuple is returned unchanged.
+        argnums: the index of a positional argument, or a tuple of indices; the gradient is then a tuple.
 
-    What is differentiated towards is a Float tensor, a module, or a list, tuple, dict or dataclass of these. The
-    gradient has the same structure, with a tensor for each tensor (zeros where the value does not depend on it) and a
-    `GradientsParams` for each module. Tensors need no tape; a module must be on a backend that records one (see
-    `Module.train`), which says that it is in training.
+    The argument is a Float tensor, a module, or a list, tuple, dict or dataclass of these. The gradient has the same
+    structure, with a tensor for each tensor (zeros if the value does not depend on it) and a `GradientsParams` for each
+    module. A tensor needs no tape. A module must be on a backend with a tape: call `Module.train` first.
 
-    It nests, in itself and in `vjp`, `jvp`, `hessian`, `vmap`, `scan`, `checkpoint`: a gradient that is taken inside of
-    a differentiated function, towards a tensor or a module, keeps its history, so that the outer gradient is that of
-    the whole (a gradient penalty, a physics-informed loss, MAML). The value is on the backend of the argument, the
-    gradient on the one below its tape; with a history that goes on, each is on a tape above.
+    It can be nested, in itself and in `vjp`, `jvp`, `hessian`, `vmap`, `scan` and `checkpoint`. A gradient computed
+    inside a differentiated function keeps its history, so the outer gradient is exact (a gradient penalty, a
+    physics-informed loss, MAML). The value is on the argument's backend, and the gradient on that backend without its
+    tape; inside a differentiated function both are also on the outer tape.
 
-    Where each process computes on its rows of a global batch, the gradients of modules are the mean over all
-    processes, as those of `GradientsParams.from_grads`; those of tensors stay this process's.
+    If each process computes on its rows of a global batch, the gradients of modules are the mean over all processes, as
+    in `GradientsParams.from_grads`. Gradients of tensors are those of this process.
 
-    Raises `AutodiffError` where there is nothing to differentiate, and where a history would be cut in silence.
+    Raises `AutodiffError` if there is nothing to differentiate, or if history would be lost.
 
     >>> import phlox as px
     >>> value, gradient = value_and_grad(lambda x: x.square().sum())(px.tensor([1.0, 2.0]))
@@ -49,7 +48,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
 
 @answering
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """A function that returns the gradient of `fn` towards an argument; see `value_and_grad`.
+    """A function that returns the gradient of `fn` with respect to an argument; see `value_and_grad`.
 
     >>> import phlox as px
     >>> px.grad(lambda a, b: (a * b).sum(), argnums=1)(px.tensor(2.0), px.tensor(3.0)).item()

@@ -1,8 +1,7 @@
-"""What a function is differentiated towards: the Float tensors and trained parameters of its arguments, as leaves.
+"""The leaves of a differentiated function: the Float tensors and trained parameters in its arguments.
 
-Differentiated functions nest, and each has a level of tape of its own above those around it: what an inner gradient
-depends on stays on the tapes below, so that the outer one finds it. Where a history would be cut all the same, it is an
-error.
+Differentiated functions nest. Each has its own tape level above those around it, so the history of an inner gradient
+stays on the tapes below, where the outer gradient finds it. If history would still be lost, an error is raised.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ class _Place:
     given: AnyTensor
     leaf: AnyTensor
     least: int
-    """How many tapes its gradient has at least: those of what was given, but for one that ends with this gradient."""
+    """The least number of tapes of its gradient: those of the given tensor, except one that ends with this gradient."""
     ends: bool = False
-    """Does its own tape end with this gradient, whatever its history?"""
+    """Is the gradient always on the backend below its own tape?"""
 
 
 class Leaves:
     """The leaves of one differentiated function.
 
     Args:
-        name: of the transformation, for messages.
+        name: the name of the transformation, for messages.
         given: tensors and modules, or lists, tuples, dicts and dataclasses of them.
-        above: how many levels above all that is known of the arguments and around the function.
-        at: on which level, if that is known already.
-        ends: whether the tape of a tensor that is on one, and not followed by it, ends with its gradient, which is then
-            on the backend below (as that of a parameter always is).
+        above: the number of levels above those of the arguments and around the function.
+        at: the level, if it is known already.
+        ends: whether the gradient of a tensor on a tape that does not track it is on the backend below that tape (as
+            the gradient of a parameter always is).
 
-    The gradient of a module whose parameters are leaves of a tape has no history if no other function is being
-    differentiated around this one, as that of `backward()`; where there are only such, they are the leaves themselves.
+    If no function is differentiated around this one, the gradient of a module whose parameters are leaves of a tape has
+    no history, as with `backward()`. If all arguments are such modules, their parameters are the leaves.
 
-    Raises `KindError` for an Int or Bool tensor, `AutodiffError` where there is nothing to differentiate towards.
+    Raises `KindError` for an Int or Bool tensor, `AutodiffError` if there is nothing to differentiate.
     """
 
     def __init__(self, name: str, given: Any, *, above: int = 1, at: int | None = None, ends: bool = False) -> None:
@@ -101,7 +100,7 @@ class Leaves:
         return backend
 
     def _lifted(self, x: AnyTensor) -> AnyTensor:
-        """A tensor as a constant on this level; what tapes below know of it stays."""
+        """A tensor as a constant on this level; its history on tapes below stays."""
         base = self._base(x)
         if not depth(base):  # a tape below too, so that what is on one outside can be met
             base = _with_tape_below(base)
@@ -155,7 +154,7 @@ class Leaves:
 
     @property
     def level(self) -> Level:
-        """What is to be entered while the function runs."""
+        """The level to enter while the function runs."""
         assert self.backend is not None
         return Level(self.backend, self._numbers)
 
@@ -167,7 +166,7 @@ class Leaves:
     def root(self, y: AnyTensor) -> AnyTensor | None:
         """A result on this level; None if it depends on no leaf.
 
-        Raises `AutodiffError` where it depends on a tape above, which was begun inside of the function by hand.
+        Raises `AutodiffError` if it depends on a tape above, which was started inside the function.
         """
         while depth(y.backend) > self.depth:
             if y.is_require_grad():
@@ -191,7 +190,7 @@ class Leaves:
         return gradients
 
     def gradient(self, place: _Place, gradients: Gradients | None) -> AnyTensor | None:
-        """What was found for a leaf, off the tapes that do not follow it."""
+        """The gradient of a leaf, without the tapes that do not track it."""
         found = None if gradients is None else place.leaf.grad(gradients)
         if found is not None and place.ends:
             while depth(found.backend) > place.least:
@@ -199,7 +198,7 @@ class Leaves:
         return None if found is None else settled(found, place.least)
 
     def zeros(self, place: _Place) -> AnyTensor:
-        """The gradient where the result does not depend on the leaf."""
+        """The gradient if the result does not depend on the leaf."""
         return settled(zeros_like(place.given), place.least)
 
     def _with_gradients(
@@ -221,10 +220,10 @@ class Leaves:
         return map_parts(lambda part, _: self._with_gradients(part, places, of, zeros), value, "")
 
     def found(self, gradients: Gradients | None, *, zeros: bool = False, averages: bool = False) -> Any:
-        """A structure like the one given of gradients, with `GradientsParams` for each module.
+        """The gradients in the structure of the arguments, with `GradientsParams` for each module.
 
-        Where there is none there are zeros for a tensor, and nothing (unless `zeros`) for a parameter. With `averages`
-        those of modules are the mean over the processes that compute on the rows of one batch.
+        A missing gradient of a tensor is zeros. A missing gradient of a parameter is left out, unless `zeros`. With
+        `averages`, gradients of modules are the mean over the processes that compute on the rows of one batch.
         """
         self.places()
         self._averages = averages and row_group() is not None
@@ -232,7 +231,7 @@ class Leaves:
         return self._with_gradients(self.given, iter(self._tensors), of, zeros)
 
     def places(self) -> list[_Place]:
-        """All leaves; to be asked after the function has run, which may have made deferred parameters."""
+        """All leaves. Call it after the function, which may create the values of deferred parameters."""
         if self._own:
             for module in _modules(self.given):
                 for param in module.params():
@@ -242,7 +241,7 @@ class Leaves:
         return [*self._tensors, *self._params.values()]
 
     def down(self, value: Any) -> Any:
-        """A result off this level, and off the tapes below that do not follow it, as far as the arguments were not."""
+        """A result without this level, and without the tapes below that neither track it nor hold an argument."""
         if self._own:
             return value
         least = max(depth(place.given.backend) for place in self.places())
@@ -257,14 +256,14 @@ class Leaves:
         return map_tensors(off, value)
 
     def write_back(self) -> None:
-        """Give what was set into parameters, as running statistics are, to those that were given."""
+        """Copy values that were set into parameters (running statistics) to the parameters of the arguments."""
         for param, (twin, before) in self._twins.items():
             if twin.val() is not before:
                 param.set(self.down(twin.val()))
 
 
 def settled(x: AnyTensor, least: int) -> AnyTensor:
-    """A tensor off the tapes that do not follow it, but for the lowest ones."""
+    """A tensor without the tapes that do not track it, except the lowest `least`."""
     while depth(x.backend) > least and not x.is_require_grad():
         x = x.inner()
     return x
@@ -273,9 +272,9 @@ def settled(x: AnyTensor, least: int) -> AnyTensor:
 def chosen(
     name: str, argnums: int | Sequence[int], arguments: tuple[Any, ...]
 ) -> tuple[Any, Callable[[Any], list[Any]]]:
-    """The arguments to differentiate towards, and the function that puts others in their places.
+    """The arguments to differentiate, and a function that replaces them.
 
-    Raises `AutodiffError` for a number of no positional argument.
+    Raises `AutodiffError` if there is no positional argument of a number.
     """
     several = isinstance(argnums, (tuple, list))
     numbers: list[int] = []
@@ -303,7 +302,7 @@ def chosen(
 
 
 def loss_of(name: str, value: Any) -> AnyTensor:
-    """What a function returned: one number, or a tuple that begins with it."""
+    """The loss in a result, which is a scalar or a tuple that begins with it."""
     if isinstance(value, tuple) and value:
         value = cast("tuple[Any, ...]", value)[0]
     if not isinstance(value, Tensor):
@@ -313,7 +312,7 @@ def loss_of(name: str, value: Any) -> AnyTensor:
 
 
 def one_number(name: str, y: AnyTensor) -> AnyTensor:
-    """The tensor, if it is of one element."""
+    """The tensor, if it has one element."""
     if y.kind is not Float:
         raise KindError(f"{name}: the function must return a Float tensor, got {y.kind.__name__}")
     if y.size != 1:

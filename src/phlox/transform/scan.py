@@ -1,4 +1,4 @@
-"""`scan`: a loop that a compiled function holds once, however many steps it takes."""
+"""`scan`: a loop whose body a compiled function contains once, for any number of steps."""
 
 from __future__ import annotations
 
@@ -36,31 +36,30 @@ ScanBody = Callable[[Any, Any], tuple[Any, Any]]
 def scan(
     fn: Callable[[C, Any], tuple[C, Any]], carry: C, xs: Any = None, *, length: int | None = None, reverse: bool = False
 ) -> tuple[C, Any]:
-    """`fn(carry, x) -> (carry, y)` for every x along the first axis of `xs`: the last carry, and the ys stacked.
+    """Loop `fn(carry, x) -> (carry, y)` over the first axis of `xs`, and return the last carry and the stacked ys.
 
-    Carry, xs and ys are tensors and modules, or lists, tuples and dicts of them; xs are stacked on their first axis, as
-    `phlox.stack_modules` does with layers. Without xs, the function is called `length` times with None. Eagerly this is
-    an ordinary loop. In a program that is traced for XLA it is one loop of the program, whose size and time to
-    compile do not grow with the length, and means the same:
+    Carry, xs and ys are tensors and modules, or lists, tuples and dicts of them. xs are stacked on their first axis;
+    `phlox.stack_modules` does that for layers. In eager mode this is an ordinary loop. In a program compiled by XLA it
+    is one loop of the program: program size and compile time do not grow with the number of steps. Both do the same:
 
-    - Random draws differ from step to step, and are those of the ordinary loop.
-    - Gradients flow to the carry, to xs, and to whatever else the function uses. Memory grows with what the tape keeps
-      of a step: `phlox.scan(phlox.checkpoint(fn), ...)` keeps the carry alone.
-    - A module in the carry is a copy: it may set its running statistics, and the last one is returned. So a module that
-      sets any belongs there, and not outside of the function.
+    - Random draws differ from step to step, and are the same in both.
+    - Gradients flow to the carry, to xs, and to everything else that the function uses. The tape saves the values of
+      every step; with `phlox.scan(phlox.checkpoint(fn), ...)` it saves only the carries.
+    - A module in the carry is a copy. It may set its running statistics, and the last copy is returned. So a module
+      that sets running statistics must be in the carry, not outside the function.
 
-    The carry must come back as it went in, with the structure, shapes and kinds. Numbers in it become tensors of rank
-    0. Modules among the ys come back as one, stacked, that is another model, as those of `phlox.stack_modules`.
+    The carry must keep its structure, shapes and kinds. Numbers in it become tensors of rank 0. Modules in the ys are
+    stacked into a new model, as by `phlox.stack_modules`.
 
     Args:
         fn: the function of a step.
-        carry: what the first step is given.
-        xs: what the loop runs along.
+        carry: the carry of the first step.
+        xs: the values to loop over; without them `fn` gets None in place of x.
         length: the number of steps; needed only without xs.
-        reverse: from the last x to the first; the ys stay in the order of the xs.
+        reverse: loop from the last x to the first; the ys stay in the order of the xs.
 
-    Raises `ShapeError` for first axes of different sizes and for no steps at all, `ModuleError` for a carry that does
-    not come back as it went in and for what cannot be part of a loop; each names the path.
+    Raises `ShapeError` if first axes differ in size or there are no steps, `ModuleError` if the carry does not keep its
+    structure, or if a value cannot be part of a loop. Each error names the path.
 
     >>> import phlox as px
     >>> total, sums = px.scan(lambda total, x: (total + x, total + x), px.tensor(0.0), px.tensor([1.0, 2.0, 3.0]))
@@ -224,7 +223,7 @@ class _Loop:
 
 
 def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
-    """A tensor like another one around an array of a backend that may lie above its own."""
+    """A tensor like another one around an array of its backend, or of one above it."""
     while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
     if backend is not like.backend:  # a constant, beside arrays of a decorator without a tape
@@ -236,7 +235,7 @@ def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
 
 
 class _Part(NamedTuple):
-    """Something in a structure: a tensor, which is a leaf, or what must be the same each time."""
+    """A part of a structure: a tensor, which is a leaf, or a value that must not change between steps."""
 
     path: str
     leaf: Any
@@ -254,7 +253,7 @@ class _TreeLeaves:
         self._leaves: list[Any] = [part.leaf for part in self._parts if part.form is None]
 
     def device(self) -> Device | None:
-        """Where the first tensor is."""
+        """The device of the first tensor."""
         return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
 
     def on(self, device: Device | None) -> _TreeLeaves:
@@ -288,7 +287,7 @@ class _TreeLeaves:
         return moved
 
     def difference(self, other: _TreeLeaves) -> str | None:
-        """Where another structure first differs in anything but values: the path, and what stands in the two."""
+        """The first difference from another structure, except in values: the path, and the two parts; else None."""
         if self._forms() == other._forms() and self._shapes() == other._shapes():
             return None
         mine, theirs = self._described(), other._described()

@@ -1,7 +1,7 @@
-"""The arguments and results of transformed functions, as trees: which containers are walked through.
+"""The arguments and results of transformed functions, as trees.
 
-Lists, tuples, dicts, gradients, and dataclasses that hold tensors; how each is taken apart and built again is said in
-`phlox.backend.pytree`. Tensors, modules and optimizers are leaves, and anything else is a constant.
+Containers are lists, tuples, dicts, gradients, and dataclasses that hold tensors; `phlox.backend.pytree` flattens and
+builds them. Tensors, modules and optimizers are leaves, and anything else is a constant.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CARRIED = (Tensor, Module, Optimizer, GradientsParams)
 
 
 def container_of(value: Any) -> Container | None:
-    """What kind of container a value is; None for what is not walked through.
+    """The kind of container that a value is; None if it is not one.
 
-    A dataclass of nothing but numbers and names is a setting, and so a constant: its numbers may be sizes.
+    A dataclass that holds only numbers and names is a setting, and so a constant: its numbers may be sizes.
     """
     container = container_of_class(cast("type[Any]", type(value)))
     if container is not None and container is DATACLASS:
@@ -44,26 +44,26 @@ def _holds(value: Any, container: Container) -> bool:
 
 
 def parts_of(value: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, and how the path to it goes on; None for what is no container."""
+    """The parts of a container, each with its path suffix; None if it is not a container."""
     container = container_of(value)
     return None if container is None else [(container.label(key), part) for key, part in container.items(value)]
 
 
 def with_parts(value: Any, parts: list[Any]) -> Any:
-    """A container like this one, with other parts in the order of `parts_of`."""
+    """The same container with other parts, in the order of `parts_of`."""
     container = container_of_class(cast("type[Any]", type(value)))
     assert container is not None
     return container.build(value, parts)
 
 
 def map_parts(fn: Callable[[Any, str], Any], value: Any, path: str) -> Any:
-    """The same containers with `fn(part, path)` in place of each part; what is no container stays."""
+    """The same container with `fn(part, path)` in place of each part; any other value is returned unchanged."""
     parts = parts_of(value)
     return value if parts is None else with_parts(value, [fn(part, f"{path}{label}") for label, part in parts])
 
 
 def leaves_of(value: Any, classes: type[Any] | tuple[type[Any], ...], path: str = "") -> Iterator[tuple[str, Any]]:
-    """What is of these classes in a tree, in order, each with its path."""
+    """The leaves of these classes in a tree, in order, with their paths."""
     if isinstance(value, classes):
         yield path, value
         return
@@ -72,7 +72,7 @@ def leaves_of(value: Any, classes: type[Any] | tuple[type[Any], ...], path: str 
 
 
 def map_leaves(fn: Callable[[Any], Any], value: Any, classes: type[Any] | tuple[type[Any], ...]) -> Any:
-    """The same containers with `fn(leaf)` in place of what is of these classes."""
+    """The same containers with `fn(leaf)` in place of each leaf of these classes."""
     if isinstance(value, classes):
         return fn(value)
     return map_parts(lambda part, path: map_leaves(fn, part, classes), value, "")
@@ -81,7 +81,7 @@ def map_leaves(fn: Callable[[Any], Any], value: Any, classes: type[Any] | tuple[
 def map_tensors(fn: Callable[[AnyTensor], Any], value: Any) -> Any:
     """The same containers with `fn(tensor)` in place of each tensor, also in modules and gradients.
 
-    A module comes back as another one, with the ids of its parameters, around what `fn` returned.
+    A module is replaced by a new one with the same parameter ids, around the results of `fn`.
     """
 
     def mapped(leaf: Any) -> Any:

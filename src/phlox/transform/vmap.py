@@ -1,4 +1,4 @@
-"""`vmap`: a function of one example as one of a batch."""
+"""`vmap`: a function of one example, vectorised over a batch."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _Axis: TypeAlias = int | None
 def vmap(
     fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, randomness: Randomness = "different"
 ) -> Callable[..., Any]:
-    """A function that does to every example of a batch what `fn` does to one, to all at once.
+    """Vectorise `fn`, a function of one example, into a function of a batch of examples.
+
+    The result is that of a loop over the examples, stacked. But every operation runs once, on the whole batch; only
+    foreign functions (`phlox.lift`) run once per example. It works on every backend, on tapes, under `phlox.compile`
+    and inside another `vmap`; `vmap(grad(loss))` gives the gradient of each example. If `fn` sets batched parameters
+    (running statistics), they have the new values after the call.
 
     Args:
         fn: a function of tensors, modules, `GradientsParams`, and lists, tuples and dicts of these; anything else is
-            passed as it is. It sees one example: the axis of the batch is not there.
-        in_axes: which axis of the arguments is the batch: an integer, None for what is the same for all examples, or a
-            tuple of these, one a positional argument, any of them a list, tuple or dict like its argument. Of a module
-            it is an axis of every parameter (see `phlox.stack_modules`). Keyword arguments have the batch first.
-        out_axes: where the batch is to be in the results, likewise. What does not depend on the example is repeated, or
-            with None returned once.
-        randomness: are random draws "different" for every example, or the "same"? Either way each is one draw of the
-            ambient stream, whose rows are the examples'; so it is bit-identical on every backend.
+            passed unchanged. It sees one example, without the batch axis.
+        in_axes: the batch axis of the arguments: an integer, None for an argument that all examples share, or a tuple
+            with one entry per positional argument. An entry can be a list, tuple or dict like its argument. For a
+            module it is an axis of every parameter (see `phlox.stack_modules`). Keyword arguments have batch axis 0.
+        out_axes: the batch axis of the results, in the same form. A result that does not depend on the example is
+            repeated, or, with None, returned once.
+        randomness: whether random draws are "different" for every example, or the "same". Either way a draw is one draw
+            of the ambient stream for all examples, bit-identical on every backend.
 
-    The result is that of a loop over the examples, stacked, but every operation runs once, on the whole batch; foreign
-    functions (`phlox.lift`) run once an example. It works on every backend, on tapes, under `phlox.compile` and within
-    another `vmap`; `vmap(grad(loss))` gives the gradient of each example. What `fn` sets into parameters that are
-    batched, as running statistics are, is there after the call.
-
-    Raises `ShapeError` for batches of different sizes, an axis that is not there and axes that do not fit the
-    structure; `UnsupportedError` where `fn` reads the value of a tensor that has one for every example; `ModuleError`
-    where it sets such a one into a parameter that all examples share.
+    Raises `ShapeError` if batch sizes differ, if an axis does not exist, or if axes do not fit the structure;
+    `UnsupportedError` if `fn` reads the value of a batched tensor; `ModuleError` if it sets a batched value into a
+    parameter that all examples share.
 
     >>> import phlox as px
     >>> x, w = px.tensor([[1.0, 2.0], [3.0, 4.0]]), px.tensor([1.0, 10.0])
@@ -72,7 +72,7 @@ def vmap(
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What to call a function and its positional arguments in messages."""
+    """The names of a function and its positional arguments in messages."""
 
     function: str
     positional: tuple[str, ...]
@@ -198,7 +198,7 @@ class _Call:
         return Tensor.from_primitive(value, backend, x.kind)
 
     def write_back(self) -> None:
-        """Give what was set into parameters of the arguments, as running statistics are, to the arguments."""
+        """Copy values that were set into parameters (running statistics) to the parameters of the arguments."""
         for param, twin, before, axis, path in self._params:
             if twin.val() is not before:
                 param.set(self.returned(twin.val(), axis, path))
@@ -214,12 +214,12 @@ class _AxisWalk:
     option: str
     """Which option of `vmap` the axes were given as."""
     visit: Callable[[AnyTensor, _Axis, str], AnyTensor]
-    """`(tensor, axis, path)`: what stands in the tensor's place."""
+    """`(tensor, axis, path)` returns the replacement of the tensor."""
     settle: Callable[[Param, Param, _Axis, str], None] | None = None
     """`(param, twin, axis, path)`: called for each parameter and the one that stands in its place."""
 
     def over(self, value: Any, axes: Any, path: str) -> Any:
-        """The same structure around what `visit` returned. Raises `ShapeError` where the axes do not fit it."""
+        """The same structure around the results of `visit`. Raises `ShapeError` if the axes do not fit it."""
         if isinstance(axes, (list, tuple, dict)):
             given, wanted = parts_of(value) or [], dict(parts_of(cast("Any", axes)) or [])
             if {label for label, _ in given} != wanted.keys() or parts_of(value) is None:

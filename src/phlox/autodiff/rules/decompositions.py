@@ -2,8 +2,8 @@
 
 The formulas are those of Murray (2016), "Differentiation of the Cholesky decomposition", Walter and Lehmann (2018) for
 QR, and Giles (2008), "Collected matrix derivative results". Derivatives of eigenvectors and singular vectors divide by
-differences of eigenvalues. Where these are no more than rounding there is no derivative, and the quotient is taken for
-zero, which is right for what does not tell such vectors apart.
+differences of eigenvalues. If a difference is only rounding, there is no derivative, and the quotient is set to zero.
+That is right for functions that do not depend on the choice of such vectors.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _differences(B: Backend, x: Array) -> Array:
 
 
 def _turned(B: Backend, skew: Array, x: Array, values: Array) -> Array:
-    """skew / (values_j - values_i) for the skew part of a product x, or sum of such, zero where that is but rounding.
+    """skew / (values_j - values_i) for the skew part of a sum of products x; zero where skew is only rounding.
 
-    It is so for all that does not tell the vectors of close values apart, and divided by their difference it would be
-    anything.
+    skew is only rounding for functions that do not depend on the choice of vectors of close values; the quotient would
+    then be arbitrary.
     """
     if 0 in B.shape(x):
         return skew
@@ -127,10 +127,10 @@ def _svd_forward(B: Backend, a: Array, full: bool) -> tuple[tuple[Array, ...], A
 
 
 def _svd(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed, full: bool) -> Gradients:
-    """u (X / (s_j - s_i) + Y / (s_j + s_i) + diag(gs)) vh, and what leaves the spaces of u and v.
+    """u (X / (s_j - s_i) + Y / (s_j + s_i) + diag(gs)) vh, and the parts outside the spaces of u and v.
 
-    With J = u' gu - gu' u and K = v' gv - gv' v, X = (J + K) / 2 and Y = (J - K) / 2: so written, u vh has its
-    derivative at equal singular values too, since there X = 0.
+    With J = u' gu - gu' u and K = v' gv - gv' v, X = (J + K) / 2 and Y = (J - K) / 2. In this form u vh has a
+    derivative at equal singular values too, because X = 0 there.
     """
     a, u, s, vh = saved
     gu, gs_, gvh = gs

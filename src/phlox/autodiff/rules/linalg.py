@@ -1,7 +1,7 @@
 """Linear algebra. In every rule g is the gradient of the result; ' is transposition.
 
-The formulas are those of Giles (2008), "Collected matrix derivative results"; of the pseudo-inverse, Golub and Pereyra
-(1973).
+The formulas are those of Giles (2008), "Collected matrix derivative results"; for the pseudo-inverse, of Golub and
+Pereyra (1973).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def spread(B: Backend, g: Array, shape: Shape, axes: Axes) -> Array:
 
 
 def shared(B: Backend, x: Array, y: Array, g: Array, axes: Axes) -> Array:
-    """The gradient of one element y of each slice of x, evenly to all that equal it; that of NaN to the NaNs."""
+    """Share the gradient of y, one element of each slice of x, evenly among the elements equal to it, or NaN."""
     shape = B.shape(x)
     hit = B.bool_or(B.float_equal(x, spread(B, y, shape, axes)), B.float_isnan(x))
     share = B.bool_into_float(hit)
@@ -188,7 +188,7 @@ def _scan(name: str, backward: Callable[[Backend, Array, Array, Array, int], Arr
 
 
 def _cumprod(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
-    """Without a division, which zeros would not survive: the product of those before times what those behind make."""
+    """Without a division, which fails at zeros: the product of the elements before, times a term of those after."""
     size = B.shape(x)[axis]
     return B.float_mul(_delayed(B, y, axis), _from_the_end(B, g, part(B, x, axis, min(1, size), size), axis))
 

@@ -11,7 +11,7 @@ from phlox.backend.contract.types import Array, Gradients
 
 
 def _counts(B: Backend, like: Array, n: int) -> Array:
-    """How often each frequency counts, beside pairs."""
+    """The number of times that each frequency counts: two for one of a pair, else one."""
     return B.reshape(multiplicity(B, like, n), (n // 2 + 1, 1))
 
 

@@ -23,7 +23,7 @@ def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
 
 
 def _bounded(B: Backend, x: Array) -> Array:
-    """What is finite: zero times the slope at an infinity would be NaN in further derivatives."""
+    """x limited to finite values: zero times the slope at an infinity would be NaN in further derivatives."""
     most = LARGEST[B.float_element] * 0.5
     return B.float_clip(x, -most, most)
 

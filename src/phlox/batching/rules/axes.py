@@ -1,4 +1,4 @@
-"""Operations along given axes: an axis of an example is one further on in the inner array."""
+"""Operations along given axes: axis i of an example is axis i + 1 of the inner array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathering and scattering; where indices differ between examples, the examples are joined to one long axis."""
+"""Gathering and scattering; if indices differ between examples, the examples are joined to one long axis."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Composites of neural networks: where the operands allow it the batch joins a first axis that is independent anyway.
+"""Composites of neural networks: if the operands allow it, the batch is folded into an independent first axis.
 
-Where they do not (weights of every example's own), the contract's definition serves.
+Otherwise (each example has its own weights) the contract's definition is used.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _attention(
     batch = M.shape(query)[0]
 
     def met(x: Array | None) -> Array | None:
-        """What broadcasts to the scores [batch, heads, n, m]; it need not if it is the same in all of them."""
+        """The operand, broadcast to the scores [batch, heads, n, m] unless all examples share it."""
         if x is None or (type(x) is not M.box and (len(M.shape(x)) < 4 or M.shape(x)[0] == 1)):
             return x
         sizes = M.shape(x)

@@ -1,4 +1,4 @@
-"""Draws: one for the whole batch, whose rows are the examples'."""
+"""Draws: one for the whole batch, with one row per example."""
 
 from __future__ import annotations
 

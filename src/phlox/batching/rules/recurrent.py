@@ -1,6 +1,6 @@
-"""Recurrent layers: where all examples share the weights, their sequences are those of one larger batch.
+"""Recurrent layers: if all examples share the weights, their sequences form one larger batch.
 
-Where they do not, the contract's definition serves.
+Otherwise the contract's definition is used.
 """
 
 from __future__ import annotations

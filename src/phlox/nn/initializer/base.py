@@ -12,7 +12,7 @@ from phlox.tensor import Tensor
 
 
 class Initializer(Config):
-    """Base of the initializers. To write your own, subclass it.
+    """Base class of initializers, which create the first values of parameters. To write your own, subclass it.
 
     >>> import phlox as px
     >>> class Alternating(Initializer):

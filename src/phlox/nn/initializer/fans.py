@@ -17,7 +17,12 @@ _CUT = 0.87962566103423978
 
 
 class KaimingUniform(Initializer):
-    """Uniform with variance gain^2 / fan (He et al. 2015). The default gain, 1/sqrt(3), is that of PyTorch's layers."""
+    """Uniform with variance gain^2 / fan (He et al. 2015). The default gain is 1/sqrt(3), as in PyTorch's layers.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=KaimingUniform()).weight.val().shape
+    (3, 2)
+    """
 
     gain: float = 1.0 / math.sqrt(3.0)
     mode: Mode = "fan_in"
@@ -28,7 +33,12 @@ class KaimingUniform(Initializer):
 
 
 class KaimingNormal(Initializer):
-    """Normal with variance gain^2 / fan (He et al. 2015). The default gain is the one for relu."""
+    """Normal with variance gain^2 / fan (He et al. 2015). The default gain is the one for relu.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=KaimingNormal()).weight.val().shape
+    (3, 2)
+    """
 
     gain: float = math.sqrt(2.0)
     mode: Mode = "fan_in"
@@ -39,7 +49,12 @@ class KaimingNormal(Initializer):
 
 
 class XavierUniform(Initializer):
-    """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot, Bengio 2010)."""
+    """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot, Bengio 2010).
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=XavierUniform()).weight.val().shape
+    (3, 2)
+    """
 
     gain: float = 1.0
 
@@ -49,7 +64,12 @@ class XavierUniform(Initializer):
 
 
 class XavierNormal(Initializer):
-    """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot, Bengio 2010)."""
+    """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot, Bengio 2010).
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=XavierNormal()).weight.val().shape
+    (3, 2)
+    """
 
     gain: float = 1.0
 
@@ -58,7 +78,12 @@ class XavierNormal(Initializer):
 
 
 class LecunUniform(Initializer):
-    """Uniform with variance 1 / fan_in (LeCun et al. 1998); for selu (Klambauer et al. 2017)."""
+    """Uniform with variance 1 / fan_in (LeCun et al. 1998); for selu (Klambauer et al. 2017).
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=LecunUniform()).weight.val().shape
+    (3, 2)
+    """
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         bound = math.sqrt(3.0 / max(1, fans[0]))
@@ -66,7 +91,12 @@ class LecunUniform(Initializer):
 
 
 class LecunNormal(Initializer):
-    """Normal, truncated at two standard deviations; variance 1 / fan_in after truncation (LeCun et al. 1998)."""
+    """Normal, truncated at two standard deviations, with variance 1 / fan_in (LeCun et al. 1998).
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=LecunNormal()).weight.val().shape
+    (3, 2)
+    """
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         return random.truncated_normal(shape, 0.0, 1.0 / (_CUT * math.sqrt(max(1, fans[0]))), device=device)

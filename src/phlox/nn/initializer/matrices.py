@@ -36,6 +36,10 @@ class Orthogonal(OfWeights):
     """A matrix with orthonormal rows (or columns, if there are fewer) times `gain` (Saxe, McClelland, Ganguli 2014).
 
     The distribution is uniform over such matrices. A weight of higher rank is flattened: its first axis is the rows.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(4, 2, initializer=Orthogonal()).weight.val().shape
+    (4, 2)
     """
 
     gain: float = 1.0
@@ -51,7 +55,12 @@ class Orthogonal(OfWeights):
 
 
 class Eye(OfWeights):
-    """The identity matrix times `gain`: a dense layer returns its input. Extra rows or columns are zero."""
+    """The identity matrix times `gain`: a dense layer returns its input. Extra rows or columns are zero.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(2, 2, initializer=Eye()).weight.val().tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
 
     gain: float = 1.0
 
@@ -65,6 +74,11 @@ class Dirac(OfWeights):
     """A weight [out, in / groups, *kernel] with which a convolution returns its input, channel by channel.
 
     In each group, output channels beyond the number of input channels are zero.
+
+    >>> import phlox as px
+    >>> x = px.tensor([[[1.0, 2.0, 3.0]]])
+    >>> px.nn.Conv1d(1, 1, 3, padding=1, initializer=Dirac())(x).tolist()
+    [[[1.0, 2.0, 3.0]]]
     """
 
     groups: int = 1
@@ -92,6 +106,10 @@ class Sparse(OfWeights):
     """A normal matrix [inputs, outputs] in which, for each output, a share of the inputs is zero (Martens 2010).
 
     `sparsity` is that share, rounded up to whole inputs; `std` is the standard deviation of the others.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(4, 2, initializer=Sparse(sparsity=0.5)).weight.val().shape
+    (4, 2)
     """
 
     sparsity: float = 0.9

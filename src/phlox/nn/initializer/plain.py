@@ -11,7 +11,12 @@ from phlox.tensor import Tensor, full
 
 
 class Constant(Initializer):
-    """The same value everywhere."""
+    """All values are equal to `value`.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(2, 2, initializer=Constant(value=0.5)).weight.val().tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
 
     value: float = 0.0
 
@@ -20,17 +25,32 @@ class Constant(Initializer):
 
 
 class Zeros(Constant):
-    """Zeros."""
+    """All values are zero.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(2, 2, initializer=Zeros()).weight.val().tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
 
 
 class Ones(Constant):
-    """Ones."""
+    """All values are one.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(2, 2, initializer=Ones()).weight.val().tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
 
     value: float = 1.0
 
 
 class Uniform(Initializer):
-    """Uniform over [low, high)."""
+    """Uniformly distributed values in [low, high).
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=Uniform(low=-0.1, high=0.1)).weight.val().shape
+    (3, 2)
+    """
 
     low: float = -1.0
     high: float = 1.0
@@ -44,7 +64,12 @@ class Uniform(Initializer):
 
 
 class Normal(Initializer):
-    """Normal with `mean` and standard deviation `std`."""
+    """Normally distributed values with `mean` and standard deviation `std`.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=Normal(std=0.02)).weight.val().shape
+    (3, 2)
+    """
 
     mean: float = 0.0
     std: float = 1.0
@@ -57,7 +82,14 @@ class Normal(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """Normal, truncated to [low, high] standard deviations around the mean; `std` is that before truncation."""
+    """Normally distributed values, truncated to [low, high] standard deviations around the mean.
+
+    `std` is the standard deviation before truncation.
+
+    >>> import phlox as px
+    >>> px.nn.Linear(3, 2, initializer=TruncatedNormal(std=0.02)).weight.val().shape
+    (3, 2)
+    """
 
     mean: float = 0.0
     std: float = 1.0

@@ -1,7 +1,7 @@
-"""What L-BFGS remembers of the curvature, and all parameters as one vector.
+"""The curvature history of L-BFGS, and all parameters as one vector.
 
-What is computed of the vector is written in operations of its backend, and goes to the engine in few calls: parameters
-are many and small, and a call may cost more than what it computes.
+The vector is computed with operations of its backend in few calls, because parameters are many and small, and a call
+may cost more than its computation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FlatLayout:
         return self.backend.in_one_call(_joined)(*[x.primitive for x in here])
 
     def parted(self, vector: Array, *, wide: bool = False) -> list[AnyTensor]:
-        """The tensors that it is made of, each where the first ones were; `wide`, at no less than full precision."""
+        """Split the vector into tensors on the devices of the first ones; with `wide`, at f32 or higher."""
         arrays = self.backend.in_one_call(_parted, self.shapes)(vector)
         found: list[AnyTensor] = []
         for array, target in zip(arrays, self._wide if wide else self.places, strict=True):
@@ -63,7 +63,7 @@ class FlatLayout:
         return found
 
     def numbers_of(self, gradient: Array, direction: Array) -> tuple[float, float, float]:
-        """The greatest magnitude of an element (NaN if there is any), their sum, and the product with `direction`."""
+        """The greatest magnitude (NaN if an element is), the sum of magnitudes, and the product with `direction`."""
         greatest, total, slope = self.read(self.backend.in_one_call(_numbers)(gradient, direction))
         return greatest, total, slope
 
@@ -125,7 +125,7 @@ def _learned(
 
 
 def _combined(B: Backend, history: Array, factors: Array, factor: float, gradient: Array) -> tuple[Array, Array]:
-    """The direction that is made of the history and the gradient, and its product with that, and greatest magnitude."""
+    """The direction from history and gradient, its product with the gradient, and its greatest magnitude."""
     product = B.float_matmul(factors, _rows_of(B, history))
     direction = B.float_add(B.reshape(product, B.shape(gradient)), B.float_mul(gradient, factor))
     return direction, B.concat((_dot(B, direction, gradient), B.float_max(B.float_abs(direction), (0,), True)), 0)
@@ -149,10 +149,10 @@ def _gram(B: Backend, history: Array) -> Array:
 class CurvatureHistory:
     """The last differences of parameters (steps) and of gradients, and with them the curvature.
 
-    Both are rows of one array, [2, rows, size], of which one is free at any time. The two loops of L-BFGS need of them
-    only their products with each other and with the gradient, which are kept on the host: of an iteration there remain
-    one product with that array to find them, and one to make the direction (the compact form of Byrd, Nocedal, Schnabel
-    1994: "Representations of quasi-Newton matrices and their use in limited memory methods").
+    Both are rows of one array, [2, rows, size], of which one row is always free. The two loops of L-BFGS need only
+    their products with each other and with the gradient, which are kept on the host. So an iteration has two products
+    with that array: one for these scalars, and one for the direction (the compact form of Byrd, Nocedal, Schnabel 1994:
+    "Representations of quasi-Newton matrices and their use in limited memory methods").
     """
 
     def __init__(self, most: int, layout: FlatLayout) -> None:
@@ -172,7 +172,7 @@ class CurvatureHistory:
         """The products of steps with differences, and of differences with each other, by row."""
 
     def copy(self) -> CurvatureHistory:
-        """Another one that may go on while this one stays."""
+        """A copy that can change while this one stays unchanged."""
         twin = object.__new__(CurvatureHistory)
         vars(twin).update(vars(self))
         twin._order, twin._owned = list(self._order), False
@@ -183,7 +183,7 @@ class CurvatureHistory:
 
     @staticmethod
     def of(most: int, layout: FlatLayout, states: Sequence[State]) -> CurvatureHistory:
-        """What is in these states."""
+        """The history that these states hold."""
         memory, one = CurvatureHistory(most, layout), states[0]
         memory.iterations, memory.length, memory._scale = one["iterations"], one["length"], one["scale"]
         memory._gradient = layout.joined([state["gradient"] for state in states])
@@ -207,7 +207,7 @@ class CurvatureHistory:
         return memory
 
     def states(self) -> list[State]:
-        """By parameter, as `of` takes them."""
+        """The states of all parameters, as `of` takes them."""
         layout, order = self.layout, self._order
         gradients, directions = (layout.parted(x, wide=True) for x in (self._gradient, self._direction))
         rows: list[list[list[AnyTensor]]] = [[], []]
@@ -236,10 +236,10 @@ class CurvatureHistory:
     # --- iterations
 
     def next_direction(self, gradient: Array, iterations: int) -> tuple[Array, float, float]:
-        """Where to go from a place with this gradient, having learned from the step that led there.
+        """Add the last step to the history, and return the next direction from a point with this gradient.
 
-        And its product with the gradient, and the greatest magnitude of an element. `iterations` says how many may come
-        in this call, this one included: room is made for all at once.
+        Also returns its product with the gradient, and its greatest magnitude. `iterations` is the most iterations left
+        in this call, including this one: memory is allocated for all at once.
         """
         products = self._learn(gradient, iterations) if self.iterations else None
         self.iterations += 1
@@ -291,7 +291,7 @@ class CurvatureHistory:
         self._order, self._owned = list(range(len(order))), True
 
     def _factors(self, products: Host) -> tuple[Host, float]:
-        """Of every row, and of the gradient, in -H g: the two loops, each as a triangular system."""
+        """The factors of every row and of the gradient in -H g: the two loops, each as a triangular system."""
         order = np.array(self._order)
         by_steps, by_differences = products[0, order], products[1, order]
         triangle = np.triu(self._steps_differences[np.ix_(order, order)])

@@ -1,4 +1,4 @@
-"""One call of L-BFGS: from a place to a better one."""
+"""One call of L-BFGS: the iterations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The loss and its gradient somewhere."""
+    """The loss and its gradient at some parameters."""
 
     values: Array
     loss: float
     gradient: Array
     greatest: float
-    """The greatest magnitude of an element of the gradient,"""
+    """The greatest magnitude of an element of the gradient."""
     total: float
-    """the sum of all,"""
+    """The sum of all magnitudes."""
     slope: float
-    """and the product of the gradient with the direction that was gone, if any."""
+    """The product of the gradient with the direction of the step, if any."""
 
     @property
     def finite(self) -> bool:
@@ -32,11 +32,11 @@ class Found(NamedTuple):
 
 
 Evaluate: TypeAlias = "Callable[[Array, Array], Found]"
-"""Of values, and a direction that the slope is along."""
+"""A function of the parameters, and of the direction for the slope."""
 
 
 class Descent:
-    """One call: from a place to a better one."""
+    """The iterations of one call."""
 
     def __init__(self, config: LbfgsConfig, rate: float, memory: CurvatureHistory, evaluate: Evaluate) -> None:
         self._config, self._rate, self._memory, self._compute = config, rate, memory, evaluate
@@ -45,7 +45,7 @@ class Descent:
         self.evaluations = 1
 
     def run(self, here: Found) -> tuple[Found, str]:
-        """Where it ends, and why."""
+        """Run the iterations; returns the last point and the reason why it ended."""
         c, memory = self._config, self._memory
         if not self._rate or here.greatest <= c.tolerance_grad:
             return here, "gradient" if self._rate else "change"
@@ -75,7 +75,7 @@ class Descent:
                 return here, "change"
 
     def _step(self, here: Found, direction: Array, slope: float, greatest: float, last: bool) -> Found:
-        """Where a step leads; the same place, if none is to be taken."""
+        """The point after a step; the same point if no step is taken."""
         memory, c = self._memory, self._config
 
         def evaluate(length: float) -> Point:

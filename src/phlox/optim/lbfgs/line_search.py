@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ENOUGH = 1e-4
-"""Which part of the decrease that the slope at the start promises is enough: c1 of the Wolfe conditions."""
+"""The sufficient part of the decrease that the slope at the start predicts: c1 of the Wolfe conditions."""
 
 FLAT = 0.9
-"""Which part of the slope at the start may remain: c2."""
+"""The part of the slope at the start that may remain: c2."""
 
 
 class Point(NamedTuple):
-    """What was found at some length along a direction."""
+    """The loss and slope at some length along a direction."""
 
     length: float
     loss: float
@@ -22,23 +22,23 @@ class Point(NamedTuple):
     slope: float
     """The derivative of the loss by the length."""
     at: Any
-    """Whatever the caller wants to have back."""
+    """The caller's own data."""
 
 
 def strong_wolfe(
     evaluate: Callable[[float], Point], start: Point, length: float, trials: int, least_width: float
 ) -> Point:
-    """A point that meets the strong Wolfe conditions, or the best that was found.
+    """Search for a point that meets the strong Wolfe conditions; returns it, or the best point found.
 
-    Nocedal, Wright 2006: "Numerical optimization", algorithms 3.5 and 3.6, each length the minimum of a cubic; where
-    PyTorch's search has safeguards, these are the same. A loss that is not finite is one that is too great.
+    Nocedal, Wright 2006: "Numerical optimization", algorithms 3.5 and 3.6. Each length is the minimum of a cubic, with
+    PyTorch's safeguards. A loss that is not finite counts as too great.
 
     Args:
-        evaluate: gives the point of a length.
-        start: that of length zero, with a slope below zero.
-        length: the first to be tried.
-        trials: how many more may be.
-        least_width: of an interval that is worth to be searched.
+        evaluate: returns the point at a length.
+        start: the point at length zero, with a negative slope.
+        length: the first length to try.
+        trials: the most lengths to try after the first.
+        least_width: stop when the interval is narrower than this.
 
     >>> def evaluate(length):
     ...     return Point(length, (length - 3.0) ** 2, 2.0 * (length - 3.0), None)
@@ -103,7 +103,7 @@ def _is_flat(point: Point, start: Point) -> bool:
 
 
 def cubic_minimum(one: Point, other: Point, least: float, greatest: float) -> float:
-    """Where the cubic with the losses and slopes of two points is least, within bounds; their middle if it has none.
+    """The minimum, within bounds, of the cubic with the losses and slopes of two points; the middle if it has none.
 
     >>> cubic_minimum(Point(0.0, 4.0, -4.0, None), Point(1.0, 1.0, -2.0, None), 0.0, 10.0)
     2.0

@@ -33,16 +33,16 @@ class LbfgsConfig(Config):
     """Hyper-parameters of `Lbfgs`. Defaults are PyTorch's.
 
     Args:
-        history: how many pairs of differences are remembered.
-        max_iter: how many iterations a call of `Lbfgs.minimize` takes at most,
-        max_eval: and how often it evaluates the loss, at most (a line search may take one more); 5/4 of `max_iter`
-            unless given.
-        tolerance_grad: a call ends where no element of the gradient is greater,
-        tolerance_change: and where neither any parameter nor the loss changes by more in an iteration.
-        line_search: "strong_wolfe" looks for a good length along every direction; without it each step has the length
-            that the learning rate says, which is right near a minimum and may go astray far from it.
+        history: the number of pairs of differences that are kept.
+        max_iter: the most iterations in a call of `Lbfgs.minimize`.
+        max_eval: the most evaluations of the loss in a call (a line search may take one more); by default 5/4 of
+            `max_iter`.
+        tolerance_grad: a call ends when no element of the gradient is greater than this,
+        tolerance_change: or when neither the loss nor any parameter changes by more than this in an iteration.
+        line_search: "strong_wolfe" searches for a good step length. None always takes the learning rate as the length:
+            good near a minimum, but it may diverge far from one.
 
-    Raises `ConfigError` for a number that is out of bounds.
+    Raises `ConfigError` if a value is out of range.
 
     >>> LbfgsConfig(line_search="strong_wolfe").init()
     Lbfgs(0 states)
@@ -66,36 +66,39 @@ class LbfgsConfig(Config):
                 raise ConfigError(f"{name} must be at least zero, got {value}")
 
     def init(self) -> Lbfgs:
-        """The optimizer."""
+        """Create the optimizer."""
         return Lbfgs(self)
 
 
 class LbfgsOutcome(NamedTuple):
-    """What a call of `Lbfgs.minimize` has come to."""
+    """The result of a call of `Lbfgs.minimize`."""
 
     loss: float
-    """Before the first iteration,"""
+    """The loss before the first iteration."""
     last_loss: float
-    """and the last that was computed of parameters that were taken."""
+    """The last loss that was computed; without a line search this is not done after the last iteration."""
     iterations: int
+    """The number of iterations."""
     evaluations: int
+    """The number of evaluations of the loss."""
     reason: str
-    """Why it ended: "gradient", "change" or "slope" (all of which a tolerance calls converged), "iterations",
-    "evaluations", "no step" (no way down was found), "not finite" (so was the last step, which was not taken)."""
+    """Why it ended: converged to a tolerance ("gradient", "change" or "slope"), "iterations", "evaluations", "no step"
+    (no step reduced the loss), or "not finite" (the last step was not finite, and was not taken)."""
     restarted: bool
-    """Whether there was a history, of other parameters than these, so that it began anew."""
+    """Whether the history was of other parameters, and so was dropped."""
 
 
 @final
 class Lbfgs(Optimizer):
-    """x = x - t H g, where H is the inverse of the curvature, known from the last differences of x and g.
+    """x = x - t H g, where H approximates the inverse Hessian, from the last differences of x and g.
 
-    Nocedal, Wright 2006: "Numerical optimization", algorithm 7.4. As it evaluates the loss several times for a step, it
-    takes a function that does, `minimize(lr, module, closure)`, in place of gradients. All parameters are one vector,
-    also where they are on several devices, of f32 at least; what is remembered is kept by parameter id, and begins anew
-    when another set of parameters is stepped (layers inserted or removed, frozen or unfrozen).
+    It evaluates the loss several times per step. So it takes a function that computes the loss, in place of gradients:
+    `minimize(lr, module, closure)`. The loss must be the same function at every call: on all data or on one large
+    batch, and without dropout.
 
-    The loss must be the same function at every call: of all data or of one large batch, and without dropout.
+    All parameters are one vector of f32 or higher, even if they are on several devices. The history is kept by
+    parameter id. It starts anew when the set of parameters changes (layers inserted or removed, frozen or unfrozen).
+    Nocedal, Wright 2006: "Numerical optimization", algorithm 7.4.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -111,9 +114,9 @@ class Lbfgs(Optimizer):
         super().__init__()
         self.config = config
         self.outcome: LbfgsOutcome | None = None
-        """Of the last call of `minimize`."""
+        """The outcome of the last call of `minimize`."""
         self._memory: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
-        """What is remembered of these parameters: taken apart into states when those are asked for."""
+        """The history of these parameters, which is split into states when they are needed."""
 
     @property
     def states(self) -> dict[ParamId, State]:
@@ -144,23 +147,22 @@ class Lbfgs(Optimizer):
         )
 
     def minimize(self, lr: float, module: M, closure: Callable[[M], Any]) -> M:
-        """A new module with the parameters after up to `max_iter` iterations; `outcome` tells what happened.
+        """Run up to `max_iter` iterations, and return a new module; `outcome` says what happened.
 
-        Parameters that are not trained, or have no gradient at the first evaluation, stay as they are. Running
-        statistics are those after the first evaluation: trials along the way leave none. An evaluation that fails
-        changes neither parameters nor history.
+        Parameters that are not trained, or have no gradient at the first evaluation, do not change. Running statistics
+        are those after the first evaluation. If an evaluation raises an error, parameters and history do not change.
 
         Args:
-            lr: the length of steps, or what a line search begins with.
-            module: on a device with a tape.
-            closure: takes a module and gives the loss, a number on the tape, or a tuple that begins with it; or the
-                loss and its gradient, as `phlox.value_and_grad` does, which can be compiled:
+            lr: the step length; for a line search, the first length to try.
+            module: the module, on a device with a tape.
+            closure: takes a module and returns the loss, as a scalar on the tape, or a tuple that begins with it. It
+                can also return the loss and its gradient, like `phlox.value_and_grad`; that can be compiled:
                 `phlox.compile(phlox.value_and_grad(loss))`.
 
-        Raises `OptimizerError` for a rate below zero or not finite, a closure that gives something else, and where the
-        loss or its gradient is not finite at the start: later that ends the call at the last place where they were, and
-        the history is forgotten, and in a line search it only makes steps shorter. Raises `CompileError` inside of a
-        compiled function: it decides by values.
+        Raises `OptimizerError` if the rate is negative or not finite, if the closure returns something else, or if the
+        loss or its gradient is not finite at the start. If they become infinite or NaN later, the call ends at the last
+        finite parameters and drops the history; a line search tries a shorter step instead. Raises `CompileError`
+        inside a compiled function, because it branches on values.
         """
         rate = _checked(lr)
         if tracing.get() is not None:
@@ -205,7 +207,7 @@ class Lbfgs(Optimizer):
     # --- history
 
     def _remembered(self, vector: Sequence[tuple[str, Param]], layout: FlatLayout) -> tuple[CurvatureHistory, bool]:
-        """What is known from calls before, and whether it had to be forgotten."""
+        """The history from earlier calls, and whether it had to be dropped."""
         ids = [param.id for _, param in vector]
         if self._memory is not None and self._memory[0] == tuple(ids) and self._memory[1].layout == layout:
             return self._memory[1].copy(), False

@@ -1,4 +1,4 @@
-"""`OptaxAdaptor`: any transformation of gradients of Optax as an optimizer, on the JAX backend."""
+"""`OptaxAdaptor`: any gradient transformation of Optax as an optimizer, on the JAX backend."""
 
 from __future__ import annotations
 
@@ -36,40 +36,39 @@ from phlox.tensor import Tensor
 
 
 class Transformation(Protocol):
-    """What Optax calls a `GradientTransformation`."""
+    """The interface of Optax's `GradientTransformation`."""
 
     @property
     def init(self) -> Callable[..., Any]:
-        """`init(params)`: the state before the first step."""
+        """`init(params)` returns the state before the first step."""
         ...
 
     @property
     def update(self) -> Callable[..., Any]:
-        """`update(gradients, state, params)`: updates to be added, and the state after the step."""
+        """`update(gradients, state, params)` returns the updates to add, and the state after the step."""
         ...
 
 
 @final
 class OptaxAdaptor(Optimizer):
-    """An Optax transformation for whole modules: `optax.adamw(1e-3)`, `optax.chain(...)`, one of your own.
+    """An optimizer of whole modules from an Optax transformation: `optax.adamw(1e-3)`, `optax.chain(...)`, or your own.
 
-    It sees a dict of arrays by the path of the parameter (`layers.0.weight`), which functions that label or mask by
-    path can use; those that are not trained, or have no gradient, are not in it. The updates that it gives are added,
-    times the learning rate of the step: pass 1.0 where the transformation knows its own rate, or build it with
-    `learning_rate=1.0` and give the rate to the step.
+    The transformation gets a dict of arrays by parameter path (`layers.0.weight`), so functions can label or mask by
+    path. Parameters that are not trained, or have no gradient, are not in it. The updates are multiplied by the
+    learning rate of the step, and added. Pass 1.0 if the transformation has its own rate, or build it with
+    `learning_rate=1.0` and pass the rate to the step.
 
-    States follow parameters, like those of any optimizer: what belongs to a parameter is kept by its id, and what
-    belongs to none (counts of steps) beside it; where layers have come, only theirs begins anew. It is saved and loaded
-    like any other, and steps inside `phlox.compile`, where its state can be donated.
+    State is kept by parameter id; state of no parameter (counts of steps) is kept separately. So if layers are
+    inserted, only their state starts anew. The optimizer is saved, loaded and compiled like any other.
 
-    Parameters of half precision, and their gradients, come to it in f32, of which the state then is; what a step gives
-    is rounded once.
+    Parameters of half precision and their gradients are converted to f32. The state is then f32 too, and the new
+    parameters are rounded once.
 
     Args:
-        transformation: with `init(params)` and `update(gradients, state, params)`, which return PyTrees of arrays.
+        transformation: has `init(params)` and `update(gradients, state, params)`, which return PyTrees of arrays.
 
-    Raises `OptimizerError` when it steps: for a parameter on another backend than JAX's, a rate that is no number of at
-    least zero, gradients that do not fit, and a transformation that gives updates of another structure or shape.
+    A step raises `OptimizerError` if a parameter is not on the JAX backend, if the rate is negative or not a number, if
+    gradients do not fit, or if the updates have another structure or shape.
 
     >>> import optax
     >>> import phlox as px
@@ -98,9 +97,9 @@ class OptaxAdaptor(Optimizer):
     # --- a step
 
     def step(self, lr: Rate, module: M, grads: GradientsParams, **more: Any) -> M:
-        """A new module with the parameters after one step; `more` is for transformations whose update takes more.
+        """Take one step, and return a new module; `more` are further arguments of the transformation's `update`.
 
-        Tensors and gradients in `more` are passed on as JAX's arrays: `step(1.0, model, grads, value=loss)`.
+        Tensors and gradients in `more` are passed as JAX arrays: `step(1.0, model, grads, value=loss)`.
         """
         rate = checked_rate(lr)
         stepped = stepped_of(module, grads)
@@ -150,7 +149,7 @@ class OptaxAdaptor(Optimizer):
         return result
 
     def _tree(self, stepped: Sequence[Stepped], params: Mapping[str, Any], place: Device) -> tuple[Layout, Any]:
-        """The transformation's state for these parameters: what is known of them, and the rest as it begins."""
+        """The transformation's state for these parameters: known values, and first values for the rest."""
         trees = trees_of_jax()
         shared, states = self._known()
         key = tuple([(one.param.id, one.path, one.value.shape, str(params[one.path].dtype)) for one in stepped])
@@ -197,7 +196,7 @@ class OptaxAdaptor(Optimizer):
         shared: Mapping[str, Any],
         states: Mapping[ParamId, Any],
     ) -> list[str]:
-        """What loaded states have or lack that those of the transformation do not."""
+        """The differences between loaded states and those of the transformation."""
         expected: dict[ParamId | None, set[str]] = {None: set(), **{id: set[str]() for id in paths}}
         for leaf in layout.leaves:
             expected[leaf.id].add(leaf.name)
@@ -249,7 +248,7 @@ class OptaxAdaptor(Optimizer):
     # --- states
 
     def _known(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
-        """What belongs to no parameter, and what belongs to each."""
+        """The state that belongs to no parameter, and that of each parameter."""
         shared: dict[str, Any] = {}
         states: dict[ParamId, Any] = {}
         for id, state in self.states.items():
@@ -326,7 +325,7 @@ class OptaxAdaptor(Optimizer):
 
 
 def _distinct(leaves: Sequence[Any], others: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The arrays of a state, copied where one is there twice, or is among the others.
+    """The arrays of a state; an array that occurs twice, or among the others, is copied.
 
     State and module may both be donated to a compiled function.
     """

@@ -1,4 +1,4 @@
-"""What `OptaxAdaptor` is made of: how a transformation's state is laid out, and what goes in and out of it."""
+"""Parts of `OptaxAdaptor`: the layout of a transformation's state, its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from phlox.tensor import Tensor
 AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 SHARED = "shared"
-"""In the states, under this id: what belongs to no single parameter, such as counts of steps."""
+"""The id of the state that belongs to no single parameter, such as counts of steps."""
 
 
 class Leaf(NamedTuple):
     """One array of the transformation's state."""
 
     id: ParamId | None
-    """Of the parameter that it belongs to; None if to none."""
+    """The id of the parameter that it belongs to, or None."""
     name: str
     """Its path, without the parameter's."""
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ def lazy_of(held: Any) -> LazyTensor:
 
 
 def held_of(leaf: Leaf, shared: Mapping[str, Any], states: Mapping[ParamId, Any]) -> Any:
-    """What is held of a leaf, or None."""
+    """The stored value of a leaf, or None."""
     parts: Mapping[str, Any] = shared if leaf.id is None else states.get(leaf.id) or {}
     return parts.get(leaf.name)
 
@@ -94,7 +94,7 @@ def array_of(held: Any, place: Device, trees: Any) -> Any:
 
 
 def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
-    """The parameters that take a step, and that they can."""
+    """The parameters that take a step, after checks."""
     check_arguments(module, grads)
     found: list[Stepped] = []
     for path, param in module.named_params():
@@ -155,7 +155,7 @@ def moved(array: Any, update: Any, rate: Any) -> Any:
 
 
 def trees_of_jax() -> Any:
-    """What knows JAX's trees: imported only where JAX is there anyway."""
+    """JAX's module of trees; imported only when JAX is in use."""
     from phlox.backend.jax import trees
 
     return trees

@@ -15,7 +15,10 @@ from phlox.tensor import Tensor, zeros_like
 class AdadeltaConfig(SimpleConfig):
     """Hyper-parameters of `Adadelta`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
 
-    The learning rate of the paper, and PyTorch's, is 1.
+    The learning rate in the paper, and PyTorch's default, is 1.
+
+    >>> AdadeltaConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Adadelta, 0 states)
     """
 
     rho: float = 0.9

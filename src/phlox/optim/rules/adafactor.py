@@ -1,4 +1,4 @@
-"""Adafactor: second moments of matrices from those of their rows and columns."""
+"""Adafactor: second moments of matrices, estimated from those of rows and columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from phlox.tensor import Tensor, zeros, zeros_like
 
 
 class AdafactorConfig(SimpleConfig):
-    """Hyper-parameters of `Adafactor`; decay acts on the weights alone. Defaults are PyTorch's.
+    """Hyper-parameters of `Adafactor`; weight decay is decoupled. Defaults are PyTorch's.
 
     Args:
-        decay_rate: the second moments keep the part 1 - t^-decay_rate of the past (PyTorch's `beta2_decay`, negated).
-        epsilon: the least root of a second moment; None is the precision of the backend's elements.
-        epsilon_scale: the least size of a parameter that the step is in proportion to.
-        clip_threshold: the greatest root mean square of a step, before its scale.
+        decay_rate: step t keeps the part 1 - t^-decay_rate of the second moments (PyTorch's `beta2_decay`, negated).
+        epsilon: the lower bound of the root of a second moment; None is the precision of the backend's elements.
+        epsilon_scale: the lower bound of rms(x), to which the step is proportional.
+        clip_threshold: the upper bound of the root mean square of a step, before it is scaled.
+
+    >>> AdafactorConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Adafactor, 0 states)
     """
 
     decay_rate: float = 0.8
@@ -42,13 +45,13 @@ class AdafactorConfig(SimpleConfig):
 class Adafactor(SimpleOptimizer):
     """u = g / sqrt(v);  x = x - min(lr, 1 / sqrt(t)) max(eps_scale, rms(x)) u / max(1, rms(u) / clip_threshold).
 
-    Tensors of rank two and more keep v as moving averages of the means of g^2 over the last axis, r, and over the last
-    but one, c, of which v = r c / mean(r); others keep v whole. Averages weigh what is new by t^-decay_rate. Shazeer,
-    Stern 2018: "Adafactor: adaptive learning rates with sublinear memory cost".
+    For tensors of rank two and more, v = r c / mean(r). r and c are moving averages of the means of g^2 over the last
+    axis and over the last but one. For other tensors, v is a moving average of g^2. A new value has the weight
+    t^-decay_rate. Shazeer, Stern 2018: "Adafactor: adaptive learning rates with sublinear memory cost".
 
-    This is PyTorch's variant: the learning rate is the bound of the relative step, 0.01 in the paper, and the factor of
-    the decay; epsilon bounds v, where the paper adds it to g^2; the last two axes are factored, whatever their size.
-    There is no first moment.
+    This is PyTorch's variant. The learning rate is the bound of the relative step (0.01 in the paper), and the factor
+    of the decay. epsilon bounds v; the paper adds it to g^2. The last two axes are always factored, whatever their
+    size. There is no first moment.
     """
 
     shares_counts = True

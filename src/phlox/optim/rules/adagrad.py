@@ -15,7 +15,11 @@ from phlox.tensor import Tensor, full_like
 
 
 class AdagradConfig(SimpleConfig):
-    """Hyper-parameters of `Adagrad`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `Adagrad`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    >>> AdagradConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Adagrad, 0 states)
+    """
 
     lr_decay: float = 0.0
     weight_decay: float = 0.0

@@ -16,7 +16,11 @@ from phlox.tensor.functional.update import update_by_adam
 
 
 class AdamConfig(SimpleConfig):
-    """Hyper-parameters of `Adam`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `Adam`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    >>> AdamConfig(beta_2=0.99).init()
+    OptimizerAdaptor(Adam, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -30,7 +34,14 @@ class AdamConfig(SimpleConfig):
 
 
 class AdamWConfig(AdamConfig):
-    """Hyper-parameters of AdamW (Loshchilov, Hutter 2019): decay acts on the weights alone. Defaults are PyTorch's."""
+    """Hyper-parameters of AdamW, which is `Adam` with decoupled weight decay. Defaults are PyTorch's.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> model, optimizer = nn.Linear(2, 1).train(), AdamWConfig(weight_decay=0.1).init()
+    >>> loss, grads = px.value_and_grad(lambda model: model(px.ones((3, 2))).square().mean())(model)
+    >>> model = optimizer.step(1e-3, model, grads)
+    """
 
     weight_decay: float = 0.01
 
@@ -41,9 +52,10 @@ class AdamWConfig(AdamConfig):
 class Adam(SimpleOptimizer):
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
-    Kingma, Ba 2015: "Adam: a method for stochastic optimization". Decoupled, x is multiplied by 1 - lr decay first
+    x is the parameter, g its gradient, t the number of the step, b1 and b2 are `beta_1` and `beta_2` (Kingma, Ba 2015:
+    "Adam: a method for stochastic optimization"). Decoupled weight decay first multiplies x by 1 - lr decay
     (Loshchilov, Hutter 2019: "Decoupled weight decay regularization"); otherwise decay x is added to g. With `amsgrad`
-    the greatest v so far stands in the root (Reddi et al. 2018: "On the convergence of Adam and beyond").
+    the root is of the greatest v so far (Reddi et al. 2018: "On the convergence of Adam and beyond").
     """
 
     shares_counts = True

@@ -13,7 +13,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class AdaMaxConfig(SimpleConfig):
-    """Hyper-parameters of `AdaMax`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `AdaMax`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    >>> AdaMaxConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(AdaMax, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999

@@ -13,9 +13,12 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class AdanConfig(SimpleConfig):
-    """Hyper-parameters of `Adan`; decay acts on the weights alone, after the step. Defaults are the authors'.
+    """Hyper-parameters of `Adan`; weight decay is decoupled, and acts after the step. Defaults are the authors'.
 
-    A beta is the part of the past that is kept, as in the authors' program; the paper writes 1 - beta.
+    A beta is the part of the moving average that is kept, as in the authors' program. The paper's beta is 1 minus that.
+
+    >>> AdanConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Adan, 0 states)
     """
 
     beta_1: float = 0.98

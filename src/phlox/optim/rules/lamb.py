@@ -13,7 +13,11 @@ from phlox.tensor import Tensor, where, zeros_like
 
 
 class LambConfig(SimpleConfig):
-    """Hyper-parameters of `Lamb`. Defaults are the paper's; the decay there is 0.01."""
+    """Hyper-parameters of `Lamb`. Defaults are the paper's, except `weight_decay`, which is 0.01 there.
+
+    >>> LambConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Lamb, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -28,8 +32,8 @@ class LambConfig(SimpleConfig):
 class Lamb(SimpleOptimizer):
     """r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay x;  x = x - lr |x| / |r| r, with m and v as in Adam.
 
-    Where either norm, which is that of the whole tensor, is zero, the ratio is 1. You et al. 2020: "Large batch
-    optimization for deep learning: training BERT in 76 minutes".
+    |x| and |r| are norms of the whole tensor. If one of them is zero, the ratio |x| / |r| is 1. You et al. 2020: "Large
+    batch optimization for deep learning: training BERT in 76 minutes".
     """
 
     shares_counts = True

@@ -12,9 +12,12 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class LionConfig(SimpleConfig):
-    """Hyper-parameters of `Lion`; decay acts on the weights alone. Defaults are the authors'.
+    """Hyper-parameters of `Lion`; weight decay is decoupled. Defaults are the authors'.
 
-    The paper advises a learning rate 3 to 10 times smaller, and a decay as many times larger, than AdamW's.
+    The paper advises a learning rate 3 to 10 times smaller than AdamW's, and a decay larger by the same factor.
+
+    >>> LionConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Lion, 0 states)
     """
 
     beta_1: float = 0.9

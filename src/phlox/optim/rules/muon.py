@@ -16,17 +16,22 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class MuonConfig(SimpleConfig):
-    """Hyper-parameters of `Muon`; decay acts on the weights alone. Defaults are PyTorch's.
+    """Hyper-parameters of `Muon`; weight decay is decoupled. Defaults are PyTorch's.
 
     Args:
-        coefficients: those of the polynomial that is iterated.
-        iterations: how often.
-        epsilon: the least norm that a matrix is divided by.
-        scale: the factor of the step of a matrix [inputs, outputs]: "original" is sqrt(max(1, outputs / inputs));
-            "match_rms_adamw" is 0.2 sqrt(max(inputs, outputs)), with which learning rate and decay can be those of
-            AdamW (Liu et al. 2025: "Muon is scalable for LLM training").
-        fallback: the optimizer of parameters that are no matrices: biases, norms, kernels of convolutions.
-        fallback_lr: the learning rate of the fallback, as a factor of the optimizer's.
+        momentum: mu in the formula.
+        nesterov: whether the step uses Nesterov's momentum.
+        coefficients: a, b and c of the polynomial that is iterated.
+        iterations: the number of iterations.
+        epsilon: the lower bound of the norm that a matrix is divided by.
+        scale: the factor of the step of a matrix [inputs, outputs]. "original" is sqrt(max(1, outputs / inputs)).
+            "match_rms_adamw" is 0.2 sqrt(max(inputs, outputs)): learning rate and decay can then be those of AdamW (Liu
+            et al. 2025: "Muon is scalable for LLM training").
+        fallback: the optimizer of parameters that are not matrices: biases, norms, kernels of convolutions.
+        fallback_lr: a factor of the learning rate for the fallback.
+
+    >>> MuonConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(Muon, 0 states)
     """
 
     momentum: float = 0.95
@@ -54,11 +59,12 @@ class MuonConfig(SimpleConfig):
 class Muon(SimpleOptimizer):
     """m = mu m + (1 - mu) g;  x = x - lr s orthogonal(mu m + (1 - mu) g) - lr decay x, for matrices x.
 
-    Jordan et al. 2024: "Muon: an optimizer for hidden layers in neural networks". `orthogonal` brings the singular
-    values near 1 by the iteration X = a X + (b A + c A^2) X, A = X X^T, of Newton and Schulz, at the precision of the
-    backend (PyTorch always takes bfloat16); without `nesterov` it is that of m. s is the `scale`. A matrix is what has
-    two axes, which are inputs and outputs as in `phlox.nn.Linear`; everything else is left to the fallback. Embeddings
-    and the last layer, which are matrices too, are better left to another optimizer.
+    `orthogonal` moves the singular values near 1 with the Newton-Schulz iteration X = a X + (b A + c A^2) X, A = X X^T,
+    at the precision of the backend (PyTorch always uses bfloat16). Without `nesterov` it is applied to m. s is the
+    `scale`. Jordan et al. 2024: "Muon: an optimizer for hidden layers in neural networks".
+
+    A matrix is a parameter with two axes, inputs and outputs as in `phlox.nn.Linear`. The fallback updates all other
+    parameters. Embeddings and the last layer are matrices too, but another optimizer is better for them: use a `Group`.
     """
 
     shares_counts = True
@@ -88,12 +94,12 @@ class Muon(SimpleOptimizer):
         return tensor, {"moment": m, "fallback": None}
 
     def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
-        """See `SimpleOptimizer.averaged`; matrices are as they are."""
+        """See `SimpleOptimizer.averaged`; matrices have no average."""
         return tensor if state["fallback"] is None else self.fallback.averaged(tensor, state["fallback"])
 
 
 def orthogonal(x: Tensor[Any, Any, Any], config: MuonConfig) -> Tensor[Any, Any, Any]:
-    """The matrix with singular values near 1, by the iteration of Newton and Schulz; zeros stay."""
+    """The matrix with its singular values moved near 1, by the Newton-Schulz iteration; zeros stay zero."""
     a, b, c = config.coefficients
     tall = x.shape[0] > x.shape[1]
     x = x.mT if tall else x

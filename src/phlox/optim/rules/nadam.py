@@ -16,7 +16,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class NAdamConfig(SimpleConfig):
-    """Hyper-parameters of `NAdam`: `weight_decay` is added to the gradient, or `decoupled`. Defaults are PyTorch's."""
+    """Hyper-parameters of `NAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's.
+
+    >>> NAdamConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(NAdam, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -34,7 +38,7 @@ class NAdam(SimpleOptimizer):
     """x = x - lr ((1 - mu_t) g / (1 - M_t) + mu_{t+1} m / (1 - M_{t+1})) / (sqrt(v / (1 - b2^t)) + eps).
 
     Here m and v are as in `Adam`, mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t is the product of mu_1 to mu_t.
-    Dozat 2016: "Incorporating Nesterov momentum into Adam". Decay as in `Adam`.
+    Weight decay is as in `Adam`. Dozat 2016: "Incorporating Nesterov momentum into Adam".
     """
 
     shares_counts = True

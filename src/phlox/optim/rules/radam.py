@@ -15,7 +15,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class RAdamConfig(SimpleConfig):
-    """Hyper-parameters of `RAdam`: `weight_decay` is added to the gradient, or `decoupled`. Defaults are PyTorch's."""
+    """Hyper-parameters of `RAdam`: unless `decoupled`, decay is added to the gradient. Defaults are PyTorch's.
+
+    >>> RAdamConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(RAdam, 0 states)
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -31,9 +35,10 @@ class RAdamConfig(SimpleConfig):
 class RAdam(SimpleOptimizer):
     """x = x - lr (m / (1 - b1^t)) r_t sqrt(1 - b2^t) / (sqrt(v) + eps) once rho_t > 5.
 
-    Before, x = x - lr m / (1 - b1^t). Here m and v are as in `Adam`, rho_t = R - 2 t b2^t / (1 - b2^t) with
-    R = 2 / (1 - b2) - 1, and r_t^2 = (rho_t - 4) (rho_t - 2) R / ((R - 4) (R - 2) rho_t). Liu et al. 2020: "On the
-    variance of the adaptive learning rate and beyond". Decay as in `Adam`.
+    Before that, x = x - lr m / (1 - b1^t). Here m, v and weight decay are as in `Adam`,
+    rho_t = R - 2 t b2^t / (1 - b2^t) with R = 2 / (1 - b2) - 1, and
+    r_t^2 = (rho_t - 4) (rho_t - 2) R / ((R - 4) (R - 2) rho_t). Liu et al. 2020: "On the variance of the adaptive
+    learning rate and beyond".
     """
 
     shares_counts = True

@@ -12,7 +12,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class RmsPropConfig(SimpleConfig):
-    """Hyper-parameters of `RmsProp`: `weight_decay` is added to the gradient. Defaults are PyTorch's."""
+    """Hyper-parameters of `RmsProp`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    >>> RmsPropConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(RmsProp, 0 states)
+    """
 
     alpha: float = 0.99
     epsilon: float = 1e-8
@@ -28,9 +32,9 @@ class RmsPropConfig(SimpleConfig):
 class RmsProp(SimpleOptimizer):
     """v = alpha v + (1 - alpha) g^2;  b = momentum b + g / (sqrt(v) + eps);  x = x - lr b.
 
-    Hinton 2012: "Neural networks for machine learning", lecture 6e. Centered, v less the square of the moving average
-    of g stands in the root, which is an estimate of the variance (Graves 2013: "Generating sequences with recurrent
-    neural networks"); rounding does not take it below zero.
+    Hinton 2012: "Neural networks for machine learning", lecture 6e. If `centered`, the square of the moving average of
+    g is subtracted from v in the root; the result estimates the variance, and is kept from going below zero by rounding
+    (Graves 2013: "Generating sequences with recurrent neural networks").
     """
 
     shares_counts = True  # it has none

@@ -17,15 +17,17 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class ScheduleFreeAdamWConfig(SimpleConfig):
-    """Hyper-parameters of `ScheduleFreeAdamW`; decay is that of the weights that the module holds.
+    """Hyper-parameters of `ScheduleFreeAdamW`; weight decay is that of y, the weights that the module holds.
 
-    Defaults are the authors'. A learning rate is given, constant, and larger than AdamW's, as they advise.
+    Defaults are the authors'. They advise a constant learning rate, larger than AdamW's.
 
     Args:
-        beta_1: the part of the average in the weights that gradients are taken at; not zero.
-        warmup_steps: over how many steps the learning rate grows from zero to the one given.
-        weight_lr_power: weights count in the average by the greatest rate so far to this power,
-        weight_power: times the number of the step to this one.
+        beta_1: the part of the average a in y; not zero.
+        warmup_steps: the number of steps in which the learning rate grows from zero to the given one.
+        weight_lr_power, weight_power: step t counts in the average with (greatest lr)^weight_lr_power t^weight_power.
+
+    >>> ScheduleFreeAdamWConfig(weight_decay=0.01).init()
+    OptimizerAdaptor(ScheduleFreeAdamW, 0 states)
     """
 
     beta_1: float = 0.9
@@ -49,9 +51,9 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
 class ScheduleFreeAdamW(SimpleOptimizer):
     """z = z - lr (g / (sqrt(v / (1 - b2^t)) + eps) + decay y);  a = (1 - c) a + c z;  y = (1 - b1) z + b1 a.
 
-    Here v is as in Adam, and c is w / (the sum of all w so far) with w = (greatest lr)^weight_lr_power t^weight_power.
-    Defazio et al. 2024: "The road less scheduled". The module holds y, at which gradients must be taken; predictions
-    are made with the average a: `OptimizerAdaptor.averaged` gives the module with it.
+    Here v is as in `Adam`, and c is w / (the sum of all w so far) with w = (greatest lr)^weight_lr_power
+    t^weight_power. The module holds y: compute gradients there. For predictions use the average a:
+    `OptimizerAdaptor.averaged` returns a module that holds it. Defazio et al. 2024: "The road less scheduled".
     """
 
     shares_counts = True
@@ -92,7 +94,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
 def _rates(
     lr: Real, lr_max: Real, time: Any, config: ScheduleFreeAdamWConfig, backend: Backend
 ) -> tuple[Real, Real, Real]:
-    """The rate of this step, the greatest so far, and what the weights after it count in the average."""
+    """The rate of this step, the greatest rate so far, and the weight of this step in the average."""
     count = real(time, backend)
     if config.warmup_steps:
         lr = lr * least(count / config.warmup_steps, 1.0, backend)

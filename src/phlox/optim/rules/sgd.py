@@ -16,7 +16,11 @@ from phlox.tensor import Tensor, zeros_like
 
 
 class SgdConfig(SimpleConfig):
-    """Hyper-parameters of `Sgd`; the defaults are PyTorch's."""
+    """Hyper-parameters of `Sgd`. Defaults are PyTorch's.
+
+    >>> SgdConfig(momentum=0.9, nesterov=True).init()
+    OptimizerAdaptor(Sgd, 0 states)
+    """
 
     momentum: float = 0.0
     dampening: float = 0.0
@@ -36,8 +40,9 @@ class SgdConfig(SimpleConfig):
 class Sgd(SimpleOptimizer):
     """v = momentum v + (1 - dampening) g;  x = x - lr v.
 
-    Sutskever et al. 2013: "On the importance of initialization and momentum in deep learning". With weight decay g is
-    g + decay x first; with Nesterov's variant the step is along g + momentum v. The first v is g.
+    x is the parameter and g its gradient; the first v is g. Weight decay adds decay x to g first. Nesterov's variant
+    steps along g + momentum v (Sutskever et al. 2013: "On the importance of initialization and momentum in deep
+    learning").
     """
 
     shares_counts = True

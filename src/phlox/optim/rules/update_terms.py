@@ -1,4 +1,4 @@
-"""The terms of tensors that the formulas of optimizers are made of; those of scalars are in `step/shared_scalars`."""
+"""Terms of tensors in the formulas of optimizers; those of scalars are in `step/shared_scalars`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AnyTensor = Tensor[Any, Any, Any]
 
 
 class Descent(Protocol):
-    """A config that says which way to go, and whether weights decay."""
+    """A config with a direction (`maximize`) and a weight decay."""
 
     @property
     def weight_decay(self) -> float: ...
@@ -21,7 +21,7 @@ class Descent(Protocol):
 
 
 def descent(config: Descent, tensor: AnyTensor, grad: AnyTensor) -> AnyTensor:
-    """The gradient, negated where the objective is to grow, and with `weight_decay` times the tensor added."""
+    """The gradient, negated if `maximize`, plus `weight_decay` times the tensor."""
     grad = -grad if config.maximize else grad
     return grad + tensor * config.weight_decay if config.weight_decay else grad
 
@@ -34,7 +34,7 @@ def decayed(tensor: AnyTensor, lr: Real, weight_decay: float) -> AnyTensor:
 def prepared(
     config: Descent, lr: Real, tensor: AnyTensor, grad: AnyTensor, *, decoupled: bool
 ) -> tuple[AnyTensor, AnyTensor]:
-    """The tensor and the gradient to step with, where decay may act on the one or be added to the other."""
+    """The tensor and the gradient after weight decay, which acts on the tensor if `decoupled`, else on the gradient."""
     if not decoupled:
         return tensor, descent(config, tensor, grad)
     return decayed(tensor, lr, config.weight_decay), -grad if config.maximize else grad
@@ -46,14 +46,14 @@ def average(old: AnyTensor, new: AnyTensor, beta: float) -> AnyTensor:
 
 
 def norm(x: AnyTensor) -> AnyTensor:
-    """The Euclidean norm, as a tensor of rank zero, whose squares do not overflow."""
+    """The Euclidean norm, as a tensor of rank zero, without overflow of squares."""
     return norm_of([x]).from_full_precision(x)
 
 
 def continued(master: AnyTensor, value: AnyTensor) -> AnyTensor:
-    """What a value of half precision goes on from: its master, where that still rounds to it.
+    """The f32 value that a value of half precision continues from: its master, if that still rounds to it.
 
-    Elements that do not have been changed from outside (loaded, mapped), and go on from what they were changed to.
+    Other elements were changed from outside (loaded, mapped), and continue from their new value.
     """
     same = (master.from_full_precision(value) == value).to_full_precision()
     return where(same, master, value.to_full_precision())

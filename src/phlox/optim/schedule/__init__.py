@@ -1,4 +1,4 @@
-"""Learning-rate schedules: objects that give the next rate, and whose state is a record."""
+"""Learning-rate schedules: objects that return the next rate, and whose state is a record."""
 
 from __future__ import annotations
 

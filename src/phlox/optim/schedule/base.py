@@ -1,4 +1,4 @@
-"""`LrSchedule`: gives one learning rate after the other; all other schedules derive from it."""
+"""`LrSchedule`: the base class of all learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from phlox.optim.schedule.compose import ProductLr, SumLr
 
 R = TypeVar("R", bound="float | Mapping[str, float]", default=float, covariant=True)
-"""What a schedule gives: a rate or, `GroupedLr` alone, one for each group of parameters by name."""
+"""The result of a schedule: a rate or, for `GroupedLr`, a rate for each group of parameters by name."""
 
 
 class Saved(NamedTuple):
-    """What an attribute that is saved must be."""
+    """The check of an attribute that is saved."""
 
     what: str
     fits: Callable[[object], bool]
@@ -36,17 +36,17 @@ RATE = Saved("a finite number of at least zero", is_rate)
 
 
 class LrSchedule(ABC, Generic[R]):
-    """Gives the learning rate of one step after the other. Implement `rate`.
+    """Base class of schedules, which return the learning rate of one step after the other. Implement `rate`.
 
-    Schedules are composed: `a * b`, `a + b` and `0.5 * a` are schedules, whose rates are those of their parts
-    multiplied or added step by step. `WarmUpLr`, `SequenceLr` and `GroupedLr` are made of schedules too.
+    Schedules can be combined: `a * b`, `a + b` and `0.5 * a` multiply or add the rates of their parts at each step.
+    `WarmUpLr`, `SequenceLr` and `GroupedLr` are made of schedules too.
 
     Attributes:
-        taken: how many steps have been taken; it may be set, to go on from any step.
-        saved: of a class: the names of further attributes that belong to its state, with what they must be.
-        by_group: of a class: whether it gives a rate for each group of parameters.
+        taken: the number of steps taken so far; set it to continue from any step.
+        saved: a class attribute: the names of further attributes in the state, with their checks.
+        by_group: a class attribute: whether there is a rate for each group of parameters.
 
-    A rate that is negative or not finite is an `OptimizerError` when its step is taken.
+    `step` raises `OptimizerError` for a rate that is negative or not finite.
 
     >>> from phlox import optim
     >>> class HalvingLr(optim.LrSchedule):
@@ -63,19 +63,19 @@ class LrSchedule(ABC, Generic[R]):
 
     @abstractmethod
     def rate(self, step: int) -> R:
-        """The learning rate of any step, the first being number zero. It changes nothing."""
+        """The learning rate of any step; the first step is number zero. The schedule does not change."""
 
     def step(self) -> R:
-        """The learning rate of the next step."""
+        """Return the learning rate of the next step, and count it as taken."""
         rate = rate_of(self, self.taken)
         self.taken += 1
         return rate
 
     def report(self, metric: float) -> None:
-        """Tell of a metric, measured since the last report: at the end of an epoch, say.
+        """Report a metric, for example at the end of an epoch.
 
-        It reaches every `ReduceOnPlateauLr` that this schedule is, or is made of and whose turn it is; other schedules
-        do not heed it. Raises OptimizerError for what is no number, or NaN.
+        Only `ReduceOnPlateauLr` uses it: this schedule, or the parts of it that are active at this step. Raises
+        `OptimizerError` if the metric is NaN or not a number.
         """
         reached = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
         before = [(part, dict(vars(part))) for part in reached.values()]
@@ -91,22 +91,23 @@ class LrSchedule(ABC, Generic[R]):
         commit(hear, undo)
 
     def hear(self, metric: float) -> None:
-        """Heed a metric; by default, not at all."""
+        """React to a reported metric; by default, do nothing."""
 
     def parts(self) -> Mapping[str, LrSchedule[Any]]:
         """The schedules that this one is made of, by the names under which their states are saved."""
         return {}
 
     def listeners(self, step: int) -> Iterator[LrSchedule[Any]]:
-        """The schedules whose turn it is at a step: this one, and what it is made of."""
+        """The schedules that are active at a step: this one, and its active parts."""
         yield self
         for part in self.parts().values():
             yield from part.listeners(step)
 
     def sketch(self, steps: int, *, width: int = 60) -> str:
-        """The rates of the first `steps` steps as bars of text, from zero up to the greatest; nothing is advanced.
+        """Plot the rates of the first `steps` steps as text, in bars from zero to the greatest rate.
 
-        For groups, a line each. Raises OptimizerError where there is nothing to draw.
+        Each group of parameters has a line. The schedule does not change. Raises `OptimizerError` if no rate can be
+        plotted.
 
         >>> from phlox import optim
         >>> print(optim.WarmUpLr(optim.CosineAnnealingLr(0.1, num_iters=24), num_iters=8).sketch(32))
@@ -115,7 +116,7 @@ class LrSchedule(ABC, Generic[R]):
         return sketch(curves_of(self, steps)[1], steps, width)
 
     def into_record(self) -> Record:
-        """The position in the schedule, and the states of its parts; not its settings, which the constructor has."""
+        """The position in the schedule and the states of its parts, as a record; settings are not saved."""
         parts = Record.merge({f"parts.{name}": part.into_record() for name, part in self.parts().items()})
         own = {"taken": self.taken, **{name: getattr(self, name) for name in self.saved}}
         return Record(
@@ -125,15 +126,15 @@ class LrSchedule(ABC, Generic[R]):
         )
 
     def load_record(self, record: Record) -> None:
-        """Go on where the record stands.
+        """Continue from the position in a record.
 
-        Raises RecordError, which tells all that is wrong with it and its parts, and leaves the position as it was,
-        where it is not a schedule's, or is one of another class.
+        Raises `RecordError`, and keeps the old position, if the record is not of a schedule of this class. The error
+        lists everything that is wrong with it and its parts.
         """
         self._loading(record)()
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
-        """`load_record` in two steps, as `phlox.record.restore` needs it: checks now, loads when it is called."""
+        """`load_record` in two steps, for `phlox.record.restore`: checks now, and returns a function that loads."""
         if type(self).load_record is not LrSchedule.load_record:
             return trial_load(self, record)
         return self._loading(record)
@@ -217,7 +218,7 @@ _MOST = 20_000  # points of a curve
 
 
 def rate_of(schedule: LrSchedule[R], step: int) -> R:
-    """The rate of a step; OptimizerError, naming the schedule, where it is none."""
+    """The rate of a step; raises `OptimizerError`, naming the schedule, if it is not a valid rate."""
     rate = schedule.rate(step)
     if type(rate) is float and 0.0 <= rate < math.inf:  # as nearly all are
         return rate
@@ -229,9 +230,9 @@ def rate_of(schedule: LrSchedule[R], step: int) -> R:
 
 
 def curves_of(schedule: LrSchedule[Any], steps: int) -> tuple[list[int], dict[str, list[float]]]:
-    """Steps from the first to number `steps` - 1, so many that a picture shows them all, and the rates at them.
+    """Steps from 0 to `steps` - 1, as many as a plot can show, and the rates at them.
 
-    A curve for each group, by name; for a schedule that knows none, one whose name is empty.
+    There is a curve for each group, by name; for a schedule without groups, one with an empty name.
     """
     if not isinstance(cast("Any", steps), int) or steps < 1:
         raise OptimizerError(f"steps must be a whole number of at least one, got {steps!r}; there is nothing to draw")

@@ -1,4 +1,4 @@
-"""What the arguments of schedules must be: each check gives the value as a plain number, or an error with a remedy."""
+"""Checks of the arguments of schedules: each returns a plain number, or raises an error with a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phlox.errors import OptimizerError
 
 
 def is_scalar(value: object) -> bool:
-    """Is it a real number, of Python's or NumPy's, and not NaN?"""
+    """Is it a real number of Python or NumPy, and not NaN?"""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
 
 
@@ -62,7 +62,7 @@ def one_of(owner: object, name: str, value: Any, choices: Sequence[str]) -> Any:
 
 
 def ordered(owner: object, low: tuple[str, float], high: tuple[str, float]) -> None:
-    """Is the one at most the other?"""
+    """Check that `low` is at most `high`."""
     if low[1] > high[1]:
         refuse(owner, f"{low[0]} must be at most {high[0]}, got {low[1]} and {high[1]}; exchange them")
 

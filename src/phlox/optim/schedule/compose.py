@@ -15,12 +15,12 @@ from phlox.other_names import answering
 
 @final
 class WarmUpLr(LrSchedule):
-    """Any schedule, which begins after a warm-up: in a straight line from `start_lr` to its first rate.
+    """Adds a linear warm-up before a schedule, from `start_lr` to the schedule's first rate in `num_iters` steps.
 
     rate(t) = start_lr + (schedule.rate(0) - start_lr) * t / num_iters, then schedule.rate(t - num_iters)
 
-    The warm-up comes in addition: a schedule of n steps ends after `num_iters` + n. Goyal et al. 2017: "Accurate,
-    large minibatch SGD: training ImageNet in 1 hour".
+    A schedule of n steps then ends after `num_iters` + n steps. Goyal et al. 2017: "Accurate, large minibatch SGD:
+    training ImageNet in 1 hour".
 
     >>> from phlox import optim
     >>> schedule = WarmUpLr(optim.LinearLr(1.0, 0.0, num_iters=2), num_iters=4)
@@ -50,7 +50,7 @@ class WarmUpLr(LrSchedule):
 
 @final
 class SequenceLr(LrSchedule):
-    """One schedule after the other: at each of the steps `milestones` the next takes over, from its own first step.
+    """Runs schedules one after the other: each step in `milestones` starts the next schedule, from its first step.
 
     >>> from phlox import optim
     >>> schedule = SequenceLr([optim.ConstantLr(1.0), optim.LinearLr(0.5, 0.0, num_iters=2)], milestones=[2])
@@ -87,7 +87,7 @@ class SequenceLr(LrSchedule):
 
 @final
 class ProductLr(LrSchedule):
-    """The rates of several schedules multiplied: `a * b`. A number stands for itself at every step.
+    """Multiplies the rates of several schedules: `a * b`. A number is a constant factor.
 
     >>> from phlox import optim
     >>> schedule = optim.ExponentialLr(1.0, gamma=0.5) * optim.LinearLr(1.0, 0.0, num_iters=2)
@@ -108,7 +108,7 @@ class ProductLr(LrSchedule):
 
 @final
 class SumLr(LrSchedule):
-    """The rates of several schedules added: `a + b`. A number stands for itself at every step.
+    """Adds the rates of several schedules: `a + b`. A number is a constant rate.
 
     >>> from phlox import optim
     >>> schedule = optim.ConstantLr(0.5) + optim.LinearLr(1.0, 0.0, num_iters=2)
@@ -128,7 +128,7 @@ class SumLr(LrSchedule):
 
 
 def part_of(owner: object, name: str, value: Any) -> LrSchedule:
-    """A schedule of one rate, that of a number being constant."""
+    """The schedule itself, or a constant schedule for a number; it must have one rate, not one per group."""
     if checks.is_rate(value):
         return ConstantLr(value)
     if not isinstance(value, LrSchedule):

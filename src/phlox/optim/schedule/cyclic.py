@@ -12,12 +12,12 @@ from phlox.other_names import answering
 
 
 class CosineRestartsLr(LrSchedule):
-    """Half a cosine from `initial_lr` towards `min_lr` over `num_iters` steps, again and again, without end.
+    """Decreases along half a cosine from `initial_lr` to `min_lr` over `num_iters` steps, then restarts, without end.
 
-    Each time it takes `multiplier` times as many steps as the time before.
+    Each cycle has `multiplier` times as many steps as the one before.
 
-    rate(t) = min_lr + (initial_lr - min_lr) / 2 * (1 + cos(pi * t_i / n_i)), t_i steps after the last restart, where
-    n_i = num_iters * multiplier**i
+    rate(t) = min_lr + (initial_lr - min_lr) / 2 * (1 + cos(pi * t_i / n_i)), where t_i is the number of steps since the
+    last restart, and n_i = num_iters * multiplier**i is the length of cycle i
 
     Loshchilov, Hutter 2017: "SGDR: Stochastic gradient descent with warm restarts".
 
@@ -45,12 +45,13 @@ class CosineRestartsLr(LrSchedule):
 
 
 class CyclicLr(LrSchedule):
-    """In straight lines from `base_lr` to `max_lr` and back, again and again, without end.
+    """Changes linearly from `base_lr` to `max_lr` and back, without end.
 
-    Up in `step_size_up` steps and down in `step_size_down`, by default as many. The height of a cycle is
+    It increases for `step_size_up` steps and decreases for `step_size_down` steps, by default the same number. The
+    `mode` gives the height of a cycle:
 
     - "triangular": always the same;
-    - "triangular2": half of that of the cycle before;
+    - "triangular2": half the height of the cycle before;
     - "exp_range": multiplied by `gamma` at every step.
 
     Smith 2017: "Cyclical learning rates for training neural networks".
@@ -96,11 +97,12 @@ class CyclicLr(LrSchedule):
 
 
 class OneCycleLr(LrSchedule):
-    """Once up and down again, in `num_iters` steps, then constant.
+    """Increases once and decreases again, in `num_iters` steps, then is constant.
 
-    From max_lr / div_factor up to max_lr in the part `pct_start` of all steps, then down to
-    max_lr / div_factor / final_div_factor at the last of them. With `three_phase`, as slowly down as up, and in the
-    steps that remain to the last rate. Each phase goes along half a cosine ("cos"), or a straight line ("linear").
+    The rate increases from max_lr / div_factor to max_lr in the part `pct_start` of all steps. Then it decreases to
+    max_lr / div_factor / final_div_factor at the last step. With `three_phase` it first decreases to the first rate, as
+    slowly as it increased, and then to the last. `anneal` gives the curve of each phase: half a cosine ("cos") or a
+    straight line ("linear").
 
     Smith, Topin 2019: "Super-convergence: very fast training of neural networks using large learning rates".
 

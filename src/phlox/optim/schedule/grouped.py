@@ -12,12 +12,13 @@ from phlox.optim.schedule.compose import part_of
 
 @final
 class GroupedLr(LrSchedule[Mapping[str, float]]):
-    """A schedule for each group of parameters by its name, and under "*" one for all others.
+    """A schedule for each named group of parameters, and under "*" one for all others.
 
-    What `step` gives is what an optimizer whose groups have these names takes for a learning rate. A number stands for
-    itself at every step.
+    `step` returns a dict, which is the learning rate for an optimizer with groups of these names. A number in place of
+    a schedule is a constant rate.
 
-    Raises OptimizerError where there is none under "*", and for what is no name or no schedule of one rate.
+    Raises `OptimizerError` if there is no "*", if a name is not a string, or if a value is neither a schedule of one
+    rate nor a number.
 
     >>> from phlox import nn, optim
     >>> optimizer = optim.AdamWConfig().init(groups=[optim.Group("layers.head.**", name="head")])

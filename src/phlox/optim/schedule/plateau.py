@@ -1,4 +1,4 @@
-"""A schedule that waits for a metric to stop getting better."""
+"""A schedule that reduces the rate when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from phlox.other_names import answering
 
 
 class ReduceOnPlateauLr(LrSchedule):
-    """Multiplied by `factor` when a metric has not got better for more than `patience` reports in a row.
+    """Multiplies the rate by `factor` if a metric has not improved for more than `patience` reports in a row.
 
-    Tell it the metric with `report`, once an epoch for instance; `step` gives the rate as it is by then. So `rate` is
-    the same for every step, whatever it was before.
+    Call `report` with the metric, for example once per epoch; `step` returns the current rate. `rate(step)` also
+    returns the current rate, for every step.
 
     Args:
-        initial_lr: until the first plateau.
+        initial_lr: the rate until the first reduction.
         mode: whether a smaller ("min") or a greater ("max") metric is better.
-        factor: less than one.
-        patience: how many reports in a row may be no better before the rate is reduced.
-        threshold: by how much a metric must be better than the best one to count.
-        threshold_mode: that much of the best metric ("rel"), or that much ("abs").
-        cooldown: for how many reports after a reduction none counts as bad.
-        min_lr: no rate is smaller.
-        eps: a reduction by no more than this is not made.
+        factor: the factor of a reduction, less than one.
+        patience: the number of reports in a row without improvement before the rate is reduced.
+        threshold: the smallest improvement on the best metric that counts.
+        threshold_mode: whether the threshold is a fraction of the best metric ("rel") or absolute ("abs").
+        cooldown: the number of reports after a reduction that are not counted as bad.
+        min_lr: the lowest rate.
+        eps: a reduction is skipped if it is not greater than this.
 
     Attributes:
-        lr: the rate as it is now.
-        best: the best metric; infinity before the first.
+        lr: the current rate.
+        best: the best metric; infinity before the first report.
 
-    Raises OptimizerError for a metric that is NaN; an infinite one is no better than any.
+    Raises `OptimizerError` if the metric is NaN. An infinite metric is allowed.
 
     >>> schedule = ReduceOnPlateauLr(0.1, factor=0.5, patience=0)
     >>> for loss in (3.0, 2.0, 2.0):

@@ -1,4 +1,4 @@
-"""Schedules that are a formula of the step, without end or with one rate after it."""
+"""Schedules that are a formula of the step; some are constant after their last step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ConstantLr(LrSchedule):
 
 
 class FunctionLr(LrSchedule):
-    """Whatever rate a function gives for the step. The function itself is not part of the state.
+    """The rate that a function returns for the step. The function is not saved with the state.
 
     >>> schedule = FunctionLr(lambda step: 0.1 / (1 + step))
     >>> [schedule.step() for _ in range(2)]
@@ -46,7 +46,7 @@ class FunctionLr(LrSchedule):
 
 
 class LinearLr(LrSchedule):
-    """In a straight line from `initial_lr`, up or down, to `final_lr` over `num_iters` steps, then constant.
+    """Changes linearly from `initial_lr` to `final_lr` over `num_iters` steps, then is constant.
 
     rate(t) = initial_lr + (final_lr - initial_lr) * t / num_iters
 
@@ -67,11 +67,11 @@ class LinearLr(LrSchedule):
 
 
 class CosineAnnealingLr(LrSchedule):
-    """From `initial_lr` down to `min_lr` along half a cosine over `num_iters` steps, then constant.
+    """Decreases along half a cosine from `initial_lr` to `min_lr` over `num_iters` steps, then is constant.
 
     rate(t) = min_lr + (initial_lr - min_lr) / 2 * (1 + cos(pi * t / num_iters))
 
-    Loshchilov, Hutter 2017: "SGDR: Stochastic gradient descent with warm restarts"; with them, `CosineRestartsLr`.
+    `CosineRestartsLr` adds restarts. Loshchilov, Hutter 2017: "SGDR: Stochastic gradient descent with warm restarts".
 
     >>> schedule = CosineAnnealingLr(1.0, num_iters=2)
     >>> [round(schedule.step(), 3) for _ in range(4)]
@@ -90,7 +90,7 @@ class CosineAnnealingLr(LrSchedule):
 
 
 class ExponentialLr(LrSchedule):
-    """Multiplied by `gamma` after every step, without end: rate(t) = initial_lr * gamma**t.
+    """Multiplies the rate by `gamma` after every step, without end: rate(t) = initial_lr * gamma**t.
 
     >>> schedule = ExponentialLr(1.0, gamma=0.5)
     >>> [schedule.step() for _ in range(3)]
@@ -107,7 +107,7 @@ class ExponentialLr(LrSchedule):
 
 
 class StepLr(LrSchedule):
-    """Multiplied by `gamma` every `step_size` steps, without end: rate(t) = initial_lr * gamma**(t // step_size).
+    """Multiplies the rate by `gamma` every `step_size` steps: rate(t) = initial_lr * gamma**(t // step_size).
 
     >>> schedule = StepLr(1.0, step_size=2, gamma=0.5)
     >>> [schedule.step() for _ in range(5)]
@@ -125,7 +125,7 @@ class StepLr(LrSchedule):
 
 
 class MultiStepLr(LrSchedule):
-    """Multiplied by `gamma` at each of the steps `milestones`, which increase; after the last of them constant.
+    """Multiplies the rate by `gamma` at each step in `milestones`, an increasing sequence.
 
     >>> schedule = MultiStepLr(1.0, milestones=[1, 3], gamma=0.5)
     >>> [schedule.step() for _ in range(5)]
@@ -143,11 +143,11 @@ class MultiStepLr(LrSchedule):
 
 
 class PolynomialLr(LrSchedule):
-    """From `initial_lr` to `final_lr` over `num_iters` steps along a power of what remains of them, then constant.
+    """Changes from `initial_lr` to `final_lr` over `num_iters` steps as a power of the steps left, then is constant.
 
     rate(t) = final_lr + (initial_lr - final_lr) * (1 - t / num_iters)**power
 
-    Source: "ParseNet", Liu et al. 2015, has it with a power of 0.9.
+    Liu et al. 2015, "ParseNet", use a power of 0.9.
 
     >>> schedule = PolynomialLr(1.0, num_iters=2, power=2.0)
     >>> [schedule.step() for _ in range(4)]
@@ -167,12 +167,12 @@ class PolynomialLr(LrSchedule):
 
 
 class NoamLr(LrSchedule):
-    """Up in a straight line over `warm_up` steps, then down with the inverse square root of the step, without end.
+    """Increases linearly for `warm_up` steps, then decreases with the inverse square root of the step, without end.
 
     rate(t) = factor * model_size**-0.5 * min(n**-0.5, n * warm_up**-1.5), where n = t + 1
 
-    It is greatest, factor / sqrt(model_size * warm_up), at step number `warm_up` - 1. Vaswani et al. 2017: "Attention
-    is all you need", equation 3.
+    The greatest rate is factor / sqrt(model_size * warm_up), at step `warm_up` - 1. Vaswani et al. 2017: "Attention is
+    all you need", equation 3.
 
     >>> schedule = NoamLr(model_size=512, warm_up=4000)
     >>> round(schedule.rate(3999), 6)
@@ -191,10 +191,10 @@ class NoamLr(LrSchedule):
 
 
 class InverseSqrtLr(LrSchedule):
-    """Down with the inverse square root of the step, without end: rate(t) = initial_lr / sqrt(1 + t / timescale).
+    """Decreases with the inverse square root of the step, without end: rate(t) = initial_lr / sqrt(1 + t / timescale).
 
-    Behind a warm-up of `timescale` steps it goes with the inverse square root of the number of all steps. Zhai et al.
-    2022: "Scaling vision transformers".
+    After a warm-up of `timescale` steps, the rate is proportional to 1 / sqrt(number of all steps). Zhai et al. 2022:
+    "Scaling vision transformers".
 
     >>> schedule = InverseSqrtLr(1.0, timescale=100)
     >>> schedule.rate(0), schedule.rate(300)
@@ -211,12 +211,12 @@ class InverseSqrtLr(LrSchedule):
 
 
 def cosine(first: float, last: float, done: float) -> float:
-    """From the first to the last along half a cosine, of which the part `done` is behind."""
+    """The value on half a cosine from `first` to `last`, after the part `done` of the way."""
     return last + 0.5 * (first - last) * (1.0 + math.cos(math.pi * done))
 
 
 def power(base: float, exponent: int) -> float:
-    """base**exponent; infinity, where Python would raise, for the step to tell of."""
+    """base**exponent; infinity if Python would raise, so that `step` reports it."""
     try:
         return base**exponent
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Curves as lines of text."""
+"""Plots of curves as lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sketch(curves: Mapping[str, Sequence[float]], steps: int, width: int) -> str:
-    """A line of at most `width` bars for each curve, its name in front; a bar shows the greatest value below it.
+    """A line of at most `width` bars for each curve, after its name; a bar shows the greatest value of its steps.
 
     >>> print(sketch({"": [0.0, 1.0, 2.0, 7.0]}, 4, 60))
     ▁▂▃█  0 to 7 in 4 steps

@@ -66,11 +66,11 @@ class Form:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
         self.places = places
-        """Of every integer in the array of integers."""
+        """The position of every integer in the array of integers."""
         self.backends = backends
-        """Of every tensor among the leaves, None of a number: not all states are of one precision."""
+        """The backend of every leaf, None for a number: states can differ in precision."""
         self.sources = sources
-        """Which of the leaves every tensor and every real number is."""
+        """The leaf of every tensor and of every real number."""
         self.constants = constants
         """NumPy arrays, in order."""
 
@@ -92,7 +92,7 @@ def form_of(
 
 
 class FlatState(NamedTuple):
-    """All states taken apart, as a compiled function takes and returns them: unpacked when they are asked for."""
+    """All states, flattened, as a compiled function takes and returns them; unpacked when they are needed."""
 
     ids: tuple[ParamId, ...]
     form: Form
@@ -116,10 +116,10 @@ class FlatState(NamedTuple):
 
     @staticmethod
     def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> FlatState:
-        """These states taken apart, their tensors on a device; with `shared`, each number once, however many have it.
+        """Flatten these states, with tensors on a device; with `shared`, equal numbers are one leaf.
 
-        Tensors of the same engine keep their precision. Real numbers are one only where they also stand in the same
-        place of the states, for others may part in the next step.
+        Tensors of the same engine keep their precision. Real numbers are one leaf only if they are at the same place in
+        the states, because others may differ after the next step.
         """
         backend = place.backend
         flat: list[Any] = []
@@ -163,7 +163,7 @@ class FlatState(NamedTuple):
         return FlatState(tuple(states), form, tuple(leaves), place)
 
     def unpack(self) -> dict[ParamId, State]:
-        """The state of every parameter; what is one leaf is one object in all of them."""
+        """The state of every parameter; a shared leaf is the same object in all states."""
         form, counts = self.form, iter(self._counts())
         kinds = [kind for kind in form.kinds if kind not in (INTEGER, ARRAY)]
         kind_of = dict(zip(form.sources, kinds, strict=True))
@@ -196,12 +196,12 @@ class FlatState(NamedTuple):
 
 
 def _narrow(number: Any, backend: Backend) -> Any:
-    """A number that came from an argument with the bits of those that states are made of."""
+    """A number from an argument, at the precision of the numbers in states."""
     return number.as_operand(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
 
 
 def _key(path: str, number: Any) -> tuple[str, Any]:
-    """What is equal for real numbers that are one: traced ones by identity, and 0.0 is not -0.0."""
+    """A key that is equal for equal real numbers: traced ones are compared by identity, and 0.0 differs from -0.0."""
     return path, float(number).hex() if isinstance(number, float) else id(number)
 
 
@@ -212,7 +212,7 @@ def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
 
 
 def move_state(state: State, work: Tensor[Any, Any, Any]) -> State:
-    """The state where the tensor is that is stepped: it may come from a record or from another backend."""
+    """Move a state, which may come from a record or another backend, to the device of the updated tensor."""
     place = work.device
     backend, array = place.backend, work.primitive
 

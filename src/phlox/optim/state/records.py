@@ -1,7 +1,7 @@
 """Optimizer states as plain values, which a record can hold: their skeletons, constants and NumPy arrays.
 
 Nothing that a file names is imported, and no method of a class that it names is run: a dataclass, named tuple or enum
-is looked up among the modules that are there.
+is looked up in modules that are already imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phlox.record.dtypes import DTYPES
 
 ARRAY = "array"
 RAW_KEYS = frozenset({str, int, float, bool, type(None)})
-"""Of dicts, that are what they are in a record."""
+"""The types of dict keys that a record can hold unchanged."""
 _classes: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDictionary()
 """Classes that were saved, by name; those inside of functions are found nowhere else."""
 
@@ -31,7 +31,7 @@ _classes: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDiction
 
 
 def constant(value: Any) -> tuple[Any, ...]:
-    """A value that is no leaf: it is a part of the skeleton, so that a compiled function is compiled for it."""
+    """A value that is not a leaf: it is part of the skeleton, so a compiled function is compiled for it."""
     cls = cast("type[Any]", type(value))
     if isinstance(value, Enum):
         return ("constant", "enum", cls, value.name)
@@ -166,9 +166,9 @@ def _class(name: str, what: str) -> Any:
 
 
 def as_tensor(array: Any, name: str) -> LazyTensor:
-    """A NumPy array as a tensor of a record: as it is where a record has its elements, else as numbers or bytes.
+    """A NumPy array as a tensor of a record: unchanged if records have its element type, else as numbers or bytes.
 
-    It is copied, because the optimizer may write to its own later.
+    It is copied, because the optimizer may write to the array later.
     """
     dtype = array.dtype
     if dtype.hasobject or dtype.names is not None:
@@ -182,7 +182,7 @@ def as_tensor(array: Any, name: str) -> LazyTensor:
 
 
 def from_tensor(tensor: LazyTensor, text: str, shape: tuple[int, ...]) -> Any:
-    """The inverse of `as_tensor`; RecordError where it does not fit."""
+    """The inverse of `as_tensor`; raises `RecordError` if it does not fit."""
     dtype, array = np.dtype(text), tensor.read()
     if dtype.hasobject or dtype.names is not None:
         raise RecordError(f"{tensor.path}: no array of {dtype} is read from a record")

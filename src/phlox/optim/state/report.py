@@ -1,4 +1,4 @@
-"""`StateReport`: what becomes of an optimizer's states at the next step of a module, as one page for a person."""
+"""`StateReport`: which of an optimizer's states the next step of a module can use."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReport:
-    """What `Optimizer.report` found: paths of parameters, and ids of those that the module has not. `print` it."""
+    """The result of `Optimizer.report`: which states the next step of a module keeps. `print` it."""
 
     kept: list[str] = field(default_factory=list[str])
-    """Trained parameters that go on with the state they have."""
+    """Paths of trained parameters whose state is kept."""
     anew: list[str] = field(default_factory=list[str])
-    """Trained parameters without a state: it begins with their first gradient."""
+    """Paths of trained parameters without a state; the step with their first gradient creates one."""
     misshapen: dict[str, str] = field(default_factory=dict[str, str])
-    """Parameters whose state is of another shape -> what tells. Theirs begins anew, unless it came from a record: then
-    stepping is an error, until it is forgotten."""
+    """Paths of parameters whose state has another shape, with the reason. The state starts anew; if it was loaded from
+    a record, the step raises an error instead, until you call `forget`."""
     frozen: list[str] = field(default_factory=list[str])
-    """Parameters that are not trained now, and whose state waits."""
+    """Paths of parameters that have a state, but are not trained now."""
     orphans: list[ParamId] = field(default_factory=list[ParamId])
-    """Ids of parameters that have a state, and are not in the module."""
+    """Ids of parameters that have a state, but are not in the module."""
 
     @property
     def ok(self) -> bool:
-        """Whether every parameter that is trained goes on with its state, and every state is of one that is there."""
+        """Does every trained parameter keep its state, and does every state belong to a parameter of the module?"""
         return not (self.anew or self.misshapen or self.orphans)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def _line(what: str, names: Iterable[str]) -> str:
 
 
 def report_of(module: Module, states: Mapping[ParamId, State], misfit: Callable[[Param], str | None]) -> StateReport:
-    """The report on these states, where `misfit` says why a parameter's is not of its shape."""
+    """The report on these states; `misfit` returns why the state of a parameter has another shape, or None."""
     found = StateReport()
     ids: set[ParamId] = set()
     for path, param in module.named_params():

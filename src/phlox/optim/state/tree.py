@@ -1,8 +1,7 @@
 """Optimizer state: any structure of dicts, lists, tuples and dataclasses around tensors, numbers and plain values.
 
-It is taken apart into its leaves, which change from step to step, and a skeleton, which does not: that is what saving
-it and compiling a step both need. Modules are taken apart into their parameters; an object that is neither, and has
-`into_record` and `load_record`, is a leaf by itself.
+It is flattened into leaves, which change from step to step, and a skeleton, which does not; saving and compiling need
+this. Modules are flattened into their parameters. Any other object with `into_record` and `load_record` is a leaf.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from phlox.tensor import Tensor
 
 State: TypeAlias = Any
 Skeleton: TypeAlias = Hashable
-"""Nested tuples, the first entry of each saying what it stands for: ("dict", keys, parts), ("leaf", type), ..."""
+"""Nested tuples, which begin with the kind of the part: ("dict", keys, parts), ("leaf", type), ..."""
 
 INTEGER, REAL, OBJECT = "integer", "real", "object"
 _CONTAINERS = (LIST, NAMED_TUPLE, TUPLE, DEQUE, DICT)
-"""Those whose skeletons are made alike; dataclasses come after modules and what saves itself, which may be some."""
+"""Containers that are flattened in the same way; dataclasses come after modules and objects that save themselves."""
 _INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 _SMALL = range(-(2**31), 2**31)
 """Integers that a compiled function can count in; others are constants."""
@@ -41,7 +40,7 @@ _SMALL = range(-(2**31), 2**31)
 class Mastered:
     """The state of a parameter of half precision: its value at full precision, `master`, and the state beside it.
 
-    `optimizer.states[id]["moment_1"]` reads the same as where there is no master.
+    `optimizer.states[id]["moment_1"]` works as without a master.
     """
 
     __slots__ = ("master", "state")
@@ -58,24 +57,24 @@ class Mastered:
 
 
 def unmastered(state: State) -> State:
-    """The state beside the master, where there is one."""
+    """The state without its master, if there is one."""
     return state.state if isinstance(state, Mastered) else state
 
 
 class Saved(NamedTuple):
-    """A module or an object with a record of its own, as it comes from a file: `init` gives what it is loaded into."""
+    """The record of a module or object in a state, as loaded from a file; `init` gives the object to load it into."""
 
     name: str
-    """Of its class."""
+    """The name of its class."""
     record: Record
 
     def into_record(self) -> Record:
-        """What was saved."""
+        """The saved record."""
         return self.record
 
 
 class ModuleParts:
-    """How a module in a state is built, beside the tensors of its parameters: equal for modules built alike."""
+    """The structure of a module in a state, without its tensors: equal for modules of equal structure."""
 
     __slots__ = ("ids", "template")
 
@@ -238,12 +237,12 @@ def _pairs(skeleton: Any, place: int = 1) -> Iterator[tuple[Any, Any]]:
 
 
 def paths(skeleton: Any) -> Iterator[tuple[str, str]]:
-    """The path of every leaf, and its type: a tensor's kind, "integer", "real", "array" or "object"."""
+    """The path of every leaf, and its type: the kind of a tensor, "integer", "real", "array" or "object"."""
     return ((path, kind) for path, kind, *_ in leaves_of(skeleton))
 
 
 def leaves_of(skeleton: Any, prefix: str = "") -> Iterator[tuple[Any, ...]]:
-    """As `paths`, with what else the skeleton says of each leaf."""
+    """As `paths`, with the other data in the skeleton about each leaf."""
     match skeleton[0]:
         case "leaf":
             yield prefix.lstrip("."), *skeleton[1:]
@@ -275,7 +274,7 @@ def _names(keys: tuple[Any, ...]) -> list[str]:
 
 
 def with_plain_numbers(skeleton: Any) -> Skeleton:
-    """The skeleton with Python's numbers for NumPy's, which a program cannot tell from them."""
+    """The skeleton with Python numbers in place of NumPy's, because a program cannot tell them apart."""
     if not isinstance(skeleton, tuple):
         return skeleton
     parts = cast("tuple[Any, ...]", skeleton)
@@ -293,9 +292,9 @@ def fits(kind: str, leaf: Any) -> bool:
 
 
 def mismatch(fresh: State, state: State) -> str | None:
-    """What tells a state from one that a fresh optimizer would begin with, if anything: entries, kinds, shapes.
+    """The first difference (entries, kinds, shapes) between a state and a fresh one; None if there is none.
 
-    States may grow, so a list may be longer; an optimizer that begins with None may have any.
+    States may grow, so a list may be longer. If the fresh state is None, any state fits.
     """
     if fresh is None:
         return None
@@ -343,9 +342,9 @@ def map_tensors(state: State, fn: Callable[[Any], Any]) -> State:
 
 
 def adopted(fresh: State, state: State) -> State:
-    """A state from a record, with what is saved of modules and objects loaded into those of a fresh one.
+    """A state from a record, with its modules and objects loaded into those of a fresh state.
 
-    Raises `OptimizerError` where the fresh one has none there.
+    Raises `OptimizerError` if the fresh state has none there.
     """
     if isinstance(state, Saved):
         if not (isinstance(fresh, Module) or saves_itself(cast("Any", type(fresh)))):

@@ -26,6 +26,6 @@ def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
 
 
 def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:
-    """What tells the names in a state from those that a parameter of this shape begins with, if anything."""
+    """How the names in a state differ from those in a first state for this shape; None if they do not."""
     fresh = begun(optimizer, shape)
     return mismatch(dict.fromkeys(cast("Any", fresh)), state) if isinstance(fresh, dict) else None

@@ -1,4 +1,4 @@
-"""`OptimizerAdaptor`: makes an optimizer of whole modules of one that knows a single tensor."""
+"""`OptimizerAdaptor`: turns an optimizer of one tensor into an optimizer of whole modules."""
 
 from __future__ import annotations
 
@@ -43,38 +43,42 @@ class Stepped(NamedTuple):
 
     param: Param
     ops: Ops
-    """Of the parameter,"""
+    """The operations of the parameter's value."""
     array: Any
-    """and the array of its new value, on the backend without a tape."""
+    """The array of its new value, on the backend without a tape."""
     shape: tuple[int, ...]
     state: State
 
 
 class OptimizerAdaptor(Optimizer):
-    """A `SimpleOptimizer` for whole modules.
+    """An optimizer of whole modules, made from a `SimpleOptimizer`. `init` of a config such as `AdamWConfig` makes one.
 
-    Parameters that are not trained, or have no gradient, stay as they are. Gradients and state are moved to the
-    parameter's device. A step that fails changes nothing.
+    Parameters that are not trained, or have no gradient, do not change. Gradients and state are moved to the
+    parameter's device. If a step raises an error, nothing changes.
 
     Args:
-        optimizer: of one tensor.
-        groups: parameters that are stepped otherwise.
-        grad_clipping: keeps gradients within bounds, each or all together.
-        skip_nonfinite: whether a step whose gradients, as they are given, have an infinity or NaN anywhere changes
-            nothing at all, counts included. Eagerly it is waited for to know it; in a compiled function nothing waits.
-        master_weights: whether parameters of half precision have a copy in f32 in the state, which is stepped in their
-            place; the parameter is what the copy rounds to. Steps that are too small for half precision add up
-            (Micikevicius et al. 2018: "Mixed precision training"). Elements that have been changed from outside since
-            the last step (loaded, mapped) go on from what they were changed to. Without copies each step is computed in
-            f32, of which the state is in any case, and rounded once.
-        donate: whether a step uses up the parameters that it steps: their memory is written over wherever nothing but
-            the module that was given looked at it, so that a step needs none but for its state. Using them in that
-            module is `DonatedError` from then on. What shares their values (a copy made by `valid`, a record, an
-            average, a view) keeps them. In a compiled function, whose own `donate` says it, it means nothing.
+        optimizer: the optimizer of one tensor.
+        groups: parameters with other hyper-parameters, learning rates or optimizers.
+        grad_clipping: how gradients are clipped; by default not at all.
+        skip_nonfinite: skip a step if any gradient, before clipping, has an infinity or NaN; then not even counts
+            change. An eager step waits for the gradients to check this; a compiled one does not wait.
+        master_weights: keep an f32 copy of each parameter of half precision in the state, and update that; the
+            parameter is the rounded copy. So steps too small for half precision add up (Micikevicius et al. 2018:
+            "Mixed precision training"). Elements changed from outside since the last step (loaded, mapped) continue
+            from their new values. Without copies, each step is computed in f32 and rounded; the state is f32 either
+            way.
+        donate: let a step overwrite the memory of parameters that only the given module holds, so that it needs no
+            other memory. Using these parameters of that module then raises `DonatedError`. Anything that shares their
+            values (a copy made by `valid`, a record, an average, a view) keeps them. In a compiled function this has no
+            effect: use the `donate` of `phlox.compile`.
 
-    Raises `OptimizerError`, naming the parameter: for a rate below zero or NaN, for a gradient of another shape or of
-    another model, for a state from a record that does not fit the parameter, for two groups that claim one parameter,
-    and for a pattern of a group that matches none.
+    Raises `OptimizerError`, which names the parameter: if the rate is negative or NaN, if a gradient has another shape
+    or is of another model, if a loaded state does not fit the parameter, if two groups contain one parameter, or if the
+    pattern of a group matches none.
+
+    >>> from phlox import optim
+    >>> optim.OptimizerAdaptor(optim.SgdConfig(momentum=0.9).simple(), donate=True)
+    OptimizerAdaptor(Sgd, 0 states)
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class OptimizerAdaptor(Optimizer):
         return self._numbers.get(id, -1)
 
     def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
-        """The state, before its first step, of a parameter that is stepped in one of several ways."""
+        """The state of a parameter before its first step, in the group of this number."""
         work = tensor.to_full_precision()
         state = self._simple[variant].init(work)
         return Mastered(work, state) if self._has_master(work, tensor) else state
@@ -225,10 +229,10 @@ class OptimizerAdaptor(Optimizer):
         finite: Tensor[Any, Any, Any] | None,
         guard: SignalGuard,
     ) -> M:
-        """The module with its new parameters; states are kept. Until `finish`, where memory is written to, nothing is.
+        """The module with its new parameters; states are stored. No memory is overwritten before `finish`.
 
-        That then is done to the end. If it is interrupted, the module that was given holds the new values too, for they
-        are what the states belong to.
+        `finish` runs to its end. If it is interrupted, the given module gets the new values too, because the states
+        belong to them.
         """
         self._look()
         tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
@@ -277,7 +281,7 @@ class OptimizerAdaptor(Optimizer):
             raise
 
     def _taker(self) -> str:
-        """What takes the memory of parameters that are donated, for the error that says so."""
+        """The name of this step in the error for donated parameters."""
         self._donations += 1
         return f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
 
@@ -299,7 +303,7 @@ class OptimizerAdaptor(Optimizer):
     # --- many parameters at once
 
     def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, Tensor[Any, Any, Any]]) -> MultiTensorStep | None:
-        """What steps many parameters at once, where it is worth while."""
+        """The multi-tensor step, if it is worthwhile."""
         if not self._slots:
             size = 0
             for grad in grads.values():
@@ -367,10 +371,10 @@ class OptimizerAdaptor(Optimizer):
         return Job(path, param, work, work, grad, dict(state), begins=False)
 
     def averaged(self, module: M) -> M:
-        """A new module with the weights to evaluate, predict with and ship, where these are not those to train.
+        """A new module with the averaged weights, for evaluation and prediction; training continues with `module`.
 
-        So it is with schedule-free optimizers, which keep an average; training goes on with `module`. Parameters that
-        have not been stepped, or whose optimizer keeps none, are as they are.
+        Schedule-free optimizers keep such an average. Parameters that have taken no step, or whose optimizer keeps no
+        average, do not change.
 
         >>> from phlox import nn, optim
         >>> optimizer = optim.ScheduleFreeAdamWConfig().init()
@@ -395,7 +399,7 @@ class OptimizerAdaptor(Optimizer):
         return module.map(averaged)
 
     def _find_groups(self, module: Module) -> None:
-        """See to which group each parameter belongs, unless these are the ones of the last step."""
+        """Find the group of each parameter, unless the parameters are those of the last step."""
         if self.groups and (ids := tuple([param.id for param in module.params()])) != self._grouped:
             self._numbers, self._grouped = grouped(module, self.groups), ids
 
@@ -420,7 +424,7 @@ class OptimizerAdaptor(Optimizer):
         return Job(path, param, tensor, work, grad, before, begins)
 
     def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
-        """Is what is stepped of this value to be kept beside it?"""
+        """Does the state of this value have a master copy?"""
         return self.master_weights and work is not tensor
 
     def _adopted(self, path: str, fresh: State, state: State) -> State:
@@ -433,7 +437,7 @@ class OptimizerAdaptor(Optimizer):
     def _at_work(
         self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
     ) -> tuple[Tensor[Any, Any, Any], State, bool]:
-        """What is stepped of a parameter, its value or the master of it; the state; and whether that is a first one."""
+        """The tensor to update (the value or its master copy), the state, and whether that is a first state."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
@@ -461,7 +465,6 @@ class OptimizerAdaptor(Optimizer):
 
 @lru_cache(maxsize=256)
 def _stepped_on(backend: Backend) -> Backend | None:
-    """The backend, without its tape, where parameters of this one are stepped as they are; None where it is no plain
-    one of full precision."""
+    """The backend without its tape, if it is a plain one of full precision; None otherwise."""
     inner = backend.without_tape() if backend.differentiates else backend
     return inner if inner is not None and inner.inner is None and inner.full_precision() is inner else None

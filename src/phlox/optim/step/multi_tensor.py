@@ -1,7 +1,7 @@
-"""Many parameters stepped at once, in memory that is the optimizer's own.
+"""Multi-tensor steps: many parameters updated at once, in memory that the optimizer owns.
 
-A parameter that can be stepped with others has a `Slot` from step to step: the arrays of its state, which the next step
-writes over. `MultiTensorStep` is one step: parameters are added, planned (which may fail), laid out in memory, and run.
+A parameter that can be updated with others keeps a `Slot`: the arrays of its state, which the next step overwrites.
+`MultiTensorStep` is one step: parameters are added, planned (which may fail), laid out in memory, and run.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ Run: TypeAlias = Callable[[Sequence[Piece]], object]
 
 
 class Job(NamedTuple):
-    """A parameter to be stepped."""
+    """A parameter to update."""
 
     path: str
     param: Param
     value: AnyTensor
-    """As it is without a tape,"""
+    """The value without a tape."""
     work: AnyTensor
-    """and what is stepped: it, or its master."""
+    """The tensor to update: the value, or its master."""
     grad: AnyTensor
-    """On the device of the work, as is the state."""
+    """The gradient, on the device of `work`, like the state."""
     state: State
     begins: bool
-    """Is the state the one before the first step?"""
+    """Is it the state before the first step?"""
 
 
-# --- what is kept of a parameter from step to step
+# --- the data of a parameter that is kept between steps
 
 
 class Form(NamedTuple):
-    """What parameters have in common that are stepped together, beside the scalars in their states."""
+    """The key of parameters that can be updated together, without the scalars in their states."""
 
     number: int
-    """Of the optimizer among those of the adaptor."""
+    """The number of its optimizer in the adaptor."""
     place: Device
     skeleton: Skeleton
 
 
 class Slot:
-    """What is kept of a parameter that is stepped with others, from step to step."""
+    """The data that is kept between steps of a parameter that is updated with others."""
 
     __slots__ = (
         "arrays", "begins", "flats", "form", "group", "home", "inner", "mastered", "memory", "outer", "own", "shape",
@@ -68,7 +68,7 @@ class Slot:
         outer, backend = job.param.backend, form.place.backend
         self.form = form
         self.group: tuple[Form, Scalars] = form, scalars
-        """Those of equal groups are stepped together."""
+        """Slots of equal groups are updated together."""
         self.outer, self.inner = ops_of(outer, Float), ops_of(backend, Float)
         self.shape = job.work.shape
         self.home = job.value.device.on(outer)
@@ -86,7 +86,7 @@ class Slot:
         """Of the parameter, if it was made by a step that may write over it."""
 
     def takes(self, value: AnyTensor, grad: AnyTensor) -> bool:
-        """Are this value and gradient of the form that the ones before had?"""
+        """Do this value and gradient have the form of those of the last step?"""
         outer, inner = self.outer, self.inner
         if self.mastered or value._ops is not outer or grad._ops is not inner:  # pyright: ignore[reportPrivateUsage]
             return False
@@ -94,7 +94,7 @@ class Slot:
         return x.shape == self.shape and inner.backend.are_alike(x, grad.primitive)
 
     def state(self) -> State:
-        """As the optimizer of one tensor knows it, or with the master."""
+        """The state in the form of the optimizer of one tensor, with the master copy if there is one."""
         tensors = [Tensor.from_primitive(array, self.inner.backend, Float) for array in self.arrays]
         state = _put_together(self.form.skeleton, tensors[self.mastered :], self.group[1])
         return Mastered(tensors[0], state) if self.mastered else state
@@ -168,25 +168,25 @@ class _Group(NamedTuple):
     run: Run
     after: tuple[Form, Scalars]
     arrays: list[list[Any]]
-    """Where the state of each goes,"""
+    """The arrays for the new state of each."""
     flats: list[list[Any]]
-    """and the same in one dimension."""
+    """The same arrays, flat."""
 
 
 class _Target(NamedTuple):
-    """Where a parameter's new value goes."""
+    """The memory for a parameter's new value."""
 
     old: Any
-    """What is stepped, flat,"""
+    """The old values, flat."""
     new: Any
-    """and what it becomes, flat: the same memory, perhaps."""
+    """The new values, flat; possibly the same memory."""
     array: Any
-    """Of the new value, unless it is lent by"""
+    """The array of the new value, unless `memory` lends it."""
     memory: ReusedBuffer | None
 
 
 class _Donation(NamedTuple):
-    """A parameter whose value was donated, and what gives it back: the value, or the memory that it was lent from."""
+    """A parameter whose value was donated, and the value, or the memory that it was lent from, to restore it."""
 
     entry: Entry
     value: AnyTensor | None
@@ -194,14 +194,14 @@ class _Donation(NamedTuple):
 
 
 class MultiTensorStep:
-    """One step of those parameters that can be stepped together: added, planned, laid out, run.
+    """One step of the parameters that can be updated together: added, planned, laid out, run.
 
     Args:
-        optimizers: of one tensor each, by number.
+        optimizers: the optimizers of one tensor, by number.
         rates: the learning rate of each.
-        slots: of the parameters that were stepped so before.
-        job_of: finds what is to be stepped of a parameter, given its path, it and its gradient.
-        masters: whether parameters of half precision have a copy in f32 that is stepped in their place.
+        slots: the slots of parameters from earlier steps.
+        job_of: makes the job of a parameter from its path, the parameter and its gradient.
+        masters: whether parameters of half precision have an f32 copy that is updated in their place.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class MultiTensorStep:
         self._targets: list[list[_Target]] = []
 
     def add(self, path: str, param: Param, grad: AnyTensor, number: int) -> bool:
-        """Add a parameter that the optimizer of this number steps; False if it has to be stepped by itself."""
+        """Add a parameter of the optimizer with this number; False if it must be updated by itself."""
         id, backend = param.id, param.backend
         is_half = backend.full_precision() is not backend
         if not self._joins[number] or id in self._seen or (is_half and not self._masters):
@@ -242,7 +242,7 @@ class MultiTensorStep:
         return True
 
     def plan(self) -> list[Entry]:
-        """Find out how each group is stepped, which may fail; gives those that must go one by one."""
+        """Plan the update of each group, which may fail; returns the parameters that must be updated one by one."""
         alone: list[Entry] = []
         for (form, scalars), entries in self._waiting.items():
             found = _planned(self._optimizers[form.number], self._rates[form.number], form, scalars, entries[0])
@@ -260,9 +260,9 @@ class MultiTensorStep:
         return alone
 
     def lay_out(self, taker: str | None) -> None:
-        """Find memory for the new values: that of the old ones where `taker` says what they are donated to.
+        """Find memory for the new values: that of the old ones if they are donated to `taker`.
 
-        If it fails nothing has changed. Nothing has been written to yet.
+        Nothing is written yet, so after an error nothing has changed.
         """
         donations: list[_Donation] = []
         try:
@@ -291,12 +291,12 @@ class MultiTensorStep:
             raise
 
     def writes_over(self, taker: str | None) -> bool:
-        """Would there be something lost, were `run` cut short?"""
+        """Would an interrupt of `run` lose data?"""
         slots = [entry.slot for entry in self.entries]
         return bool(slots) and (taker is not None or any(slot.own and not slot.begins for slot in slots))
 
     def run(self) -> dict[str, Param]:
-        """Step all: the new parameters by path. The slots hold the new states."""
+        """Update all; returns the new parameters by path. The slots hold the new states."""
         made: dict[str, Param] = {}
         for group, targets in zip(self._groups, self._targets, strict=True):
             flat = group.entries[0].slot.inner.backend.flat
@@ -323,14 +323,14 @@ class MultiTensorStep:
 
     @property
     def entries(self) -> list[Entry]:
-        """All that are stepped together."""
+        """All parameters that are updated together."""
         return [entry for group in self._groups for entry in group.entries]
 
 
 def _planned(
     optimizer: SimpleOptimizer, lr: Any, form: Form, scalars: Scalars, first: Entry
 ) -> tuple[Run, Scalars] | None:
-    """What steps all of a group, and the scalars in their states afterwards; None if they must go one by one."""
+    """The function that updates a whole group, and the scalars in its states afterwards; None if there is none."""
     backend, ops = form.place.backend, first.slot.inner
     arrays = first.slot.flats[first.slot.mastered :]
 

@@ -1,7 +1,7 @@
-"""Scalars of a step (learning rates, counts and what follows from them), computed once for all of its parameters.
+"""Scalars of a step (learning rates, counts and values computed from them), computed once for all of its parameters.
 
-In a compiled function they are traced scalars: what is here does arithmetic on them alone, so that it means the same
-eagerly and in a program.
+In a compiled function they are traced scalars. These functions only do arithmetic on them, so they mean the same in
+eager mode and in a program.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _found: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("
 
 
 def sharing() -> AbstractContextManager[dict[Any, tuple[tuple[Any, ...], Any]] | None]:
-    """Within this scope `shared` remembers."""
+    """Within this scope `shared` caches its results."""
     return scope(_found, {})
 
 
 def shared(fn: Callable[..., T], *arguments: Any) -> T:
-    """`fn` of these arguments, computed once for all parameters of a step that come with the very same ones.
+    """`fn(*arguments)`, computed once for all parameters of a step that pass the same objects.
 
-    In a compiled function equal scalars are then one scalar of the program, not one for every parameter. Outside of a
-    step, and for arguments that differ, it is a plain call.
+    A compiled function then has one scalar for all of them. Outside a step, and for other arguments, it is a plain
+    call.
     """
     found = _found.get()
     if found is None:
@@ -54,9 +54,9 @@ def _counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
 
 
 def real(count: Any, backend: Backend) -> Real:
-    """A count, or a comparison, as a real number.
+    """A count, or a comparison, as a real number of the backend's precision.
 
-    An engine itself may turn the traced scalar of it into one of 32 bits, whatever the backend's are.
+    An engine's own conversion of a traced scalar may give 32 bits.
     """
     if isinstance(count, (int, float)) or not backend.is_traced_scalar(count):
         return count * 1.0

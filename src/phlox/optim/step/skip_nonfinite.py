@@ -1,4 +1,4 @@
-"""Steps that are not taken: what was before stays, wherever the gradients were not finite."""
+"""Steps that are skipped because gradients were not finite: the old values are kept."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ S = TypeVar("S")
 
 
 def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device) -> S:
-    """In a compiled function: tensors and numbers of one structure as they are after a step, or as they were before.
+    """In a compiled function, select the tensors and scalars after a step, or those before it.
 
-    `finite` is a Bool of rank zero that says whether the step counts.
+    `finite` is a Bool of rank zero: true takes those after the step.
     """
     new: list[Any] = []
     old: list[Any] = []
@@ -46,7 +46,7 @@ def _is_array(value: object) -> bool:
 
 
 def _constant(new: Any, old: Any) -> Any:
-    """What is a part of the program, and so the same after a step as before."""
+    """A constant of the program, which is the same before and after a step."""
     if new is old or (_is_array(new) and new.dtype == old.dtype and np.array_equal(new, old)):
         return new
     raise OptimizerError(

@@ -1,4 +1,4 @@
-"""What a step of an optimizer is given, looked at before anything is done."""
+"""Checks of the arguments of an optimizer step, before anything changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phlox.tensor import Tensor
 
 
 def check_arguments(module: Any, grads: Any) -> None:
-    """Raise `OptimizerError` unless these are a module and gradients of it, of some parameter at least."""
+    """Raise `OptimizerError` unless these are a module and gradients of at least one of its parameters."""
     if not isinstance(module, Module):
         raise OptimizerError(
             f"step takes a learning rate, a module and its gradients; got {described(module)} as module"
@@ -39,7 +39,7 @@ def check_arguments(module: Any, grads: Any) -> None:
 
 
 def check_no_history(module: Module, grads: GradientsParams) -> None:
-    """Raise `AutodiffError` if a function around is differentiated towards what would be stepped here."""
+    """Raise `AutodiffError` if an enclosing function is differentiated with respect to these parameters."""
     for path, param in module.named_params():
         grad = grads.get(param.id)
         values = () if grad is None else (param.val(), grad)
@@ -52,7 +52,7 @@ def check_no_history(module: Module, grads: GradientsParams) -> None:
 
 
 def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
-    """The rate of each group, and at last that of the rest; `OptimizerError` for what is no rate, or of no group."""
+    """The rate of each group, then that of the rest; `OptimizerError` for an invalid rate or an unknown group."""
     if not isinstance(lr, Mapping):
         rate = _checked_rate(lr)
         if not groups:

@@ -1,3 +1,3 @@
-"""What stands around an optimizer's steps: averages of weights, accumulation of gradients, loss scaling."""
+"""Helpers around an optimizer's steps: averages of weights, accumulation of gradients, loss scaling."""
 
 from __future__ import annotations

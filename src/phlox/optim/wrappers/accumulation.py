@@ -1,4 +1,4 @@
-"""Gradients of several batches, added up for one step."""
+"""Accumulating the gradients of several batches for one step."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from phlox.tensor import Tensor, tensor, where, zeros_like
 
 
 class GradientsAccumulator(Module):
-    """Adds gradients up until they are taken, so that small batches make the step of a large one.
+    """Accumulates the gradients of several batches for one step, so that small batches act like a large one.
 
-    The sums, and what is taken, are at no less than full precision. Gradients of a scaled loss are added as
-    `LossScaler.unscaled` gives them.
-
-    It is a module: it may be an argument of a compiled step, and its record resumes in the middle of a sum.
+    The sums and the gradients that `take` returns are f32 or higher. Unscale the gradients of a scaled loss first, with
+    `LossScaler.unscaled`. The accumulator is a module: it can be an argument of a compiled step, and can be saved in
+    the middle of a sum.
 
     Args:
-        model: whose parameters are there already.
-        mean: whether what is taken is the mean of what was added, or the sum. The mean is over what has come: the last
-            one, of fewer batches than the others, is right too.
+        model: the model; its deferred parameters get their values now.
+        mean: whether `take` returns the mean of the added gradients, or their sum. The mean is over the number of calls
+            of `add`, so a last step with fewer batches is right too.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -41,9 +40,9 @@ class GradientsAccumulator(Module):
         self.count = Param(tensor(0, device=place), trained=False)
 
     def add(self, grads: GradientsParams, model: Module) -> None:
-        """Add gradients of `model`; a parameter without one has one of zero.
+        """Add gradients of `model`; a missing gradient counts as zero.
 
-        Raises `OptimizerError` for a model of another structure, and for gradients of another model.
+        Raises `OptimizerError` if the model has another structure, or if the gradients are of another model.
         """
         params = self._checked(model)
         if len(grads) and not any(grads.get(param.id) is not None for param in params):
@@ -60,9 +59,9 @@ class GradientsAccumulator(Module):
         set_together([*sums, (self.count, self.count.val() + 1)])
 
     def take(self, model: Module) -> GradientsParams:
-        """The gradients for one step of `model`, as sum or mean of what was added; the sums begin anew.
+        """Return the sum or mean of the added gradients, for a step of `model`, and reset the sums to zero.
 
-        All trained parameters have one: zero, where nothing was added.
+        Every trained parameter has a gradient: zero if none was added.
         """
         number = self.count.val()
         share = 1.0 / where(number > 0, number, 1).to_full_precision().float()

@@ -22,21 +22,21 @@ M = TypeVar("M", bound=Module)
 
 
 class Ema(Module, Generic[M]):
-    """A model whose weights are the moving average of another's: a <- decay a + (1 - decay) x, at each update.
+    """The exponential moving average of a model's weights: a = decay a + (1 - decay) x, at each update.
 
-    It often predicts better than the model that is trained (Polyak, Juditsky 1992; Tarvainen, Valpola 2017). `average`
-    is a model of the same class, without a tape, to be called and saved; what the other has that is not trained
-    (running statistics) is taken over as it is. An `Ema` is a module: it may be an argument of a compiled step, and its
-    record is like any other's. Of weights of half precision there are averages in f32 beside (`masters`), which those
-    of `average` are rounded from (steps of a thousandth of the way, rounded one by one, would lead nowhere); a record
-    has only these, under the paths of `average`, so that it fits averages of every precision.
+    The average often predicts better than the trained model (Polyak, Juditsky 1992; Tarvainen, Valpola 2017). `average`
+    is a model of the same class, without a tape, to call and to save. Parameters that are not trained (running
+    statistics) are copied. An `Ema` is a module: it can be an argument of a compiled step, and is saved like any other.
+
+    Averages of half precision are rounded from averages in f32 (`masters`), because small updates would be lost in
+    rounding. A record has only the f32 averages, under the paths of `average`, so it can be loaded at any precision.
 
     Args:
-        model: whose parameters are there already; the average begins with them.
-        decay: in [0, 1).
-        warm_up: whether the first updates count for more: the n-th has the decay min(decay, n / (n + 9)).
+        model: the model; the average begins with its weights.
+        decay: the part of the average that an update keeps, in [0, 1).
+        warm_up: start with a smaller decay: the n-th update has min(decay, n / (n + 9)).
 
-    Raises `OptimizerError` for a decay outside of [0, 1), and where a model of another structure comes.
+    Raises `OptimizerError` if the decay is outside [0, 1), or if `update` gets a model of another structure.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -61,7 +61,7 @@ class Ema(Module, Generic[M]):
         self.updates = Param(tensor(0, device=place), trained=False)
 
     def update(self, model: M) -> None:
-        """Move the average towards the weights of `model`, of the same structure."""
+        """Move the average towards the weights of `model`, which must have the same structure."""
         new = list(model.named_params())
         old = list(self.average.named_params())
         if [(path, param.shape) for path, param in new] != [(path, param.shape) for path, param in old]:
@@ -120,7 +120,7 @@ class Ema(Module, Generic[M]):
         return self._taker(twin)
 
     def _masters(self) -> list[Param]:
-        """The masters, begun anew where it was moved to half precision, and dropped where it was moved from there."""
+        """The masters: created after a move to half precision, and dropped after a move from it."""
         if len(self.masters) != len(_halves(self.average)):
             self.masters = _masters(self.average)
         return self.masters
@@ -140,7 +140,7 @@ class Ema(Module, Generic[M]):
         return twin
 
     def _taker(self, twin: Ema[M]) -> Callable[[], None]:
-        """Takes over what a twin at full precision holds; all that can fail is done now."""
+        """A function that copies the values of a twin at full precision; everything that can fail is done now."""
         mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
         wide = dict(zip(map(id, mine), theirs, strict=True))
         values = [twin.val().to_device(param.device) for param, twin in zip(mine, theirs, strict=True)]

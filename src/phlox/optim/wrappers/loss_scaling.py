@@ -1,4 +1,4 @@
-"""Loss scaling: what keeps small gradients from vanishing at f16."""
+"""Loss scaling, which keeps small gradients from vanishing at f16."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from phlox.tensor import Tensor, tensor, where
 
 
 class LossScaler(Module):
-    """Multiplies the loss by a number that the gradients just bear, and divides them by it (Micikevicius et al. 2018).
+    """Scales the loss so that small gradients do not vanish at f16 (Micikevicius et al. 2018).
 
-    The scale doubles after `interval` steps whose gradients were finite, and halves at once where they were not; such a
-    step is to be left out, as `skip_nonfinite=True` does. f16 needs it, bf16 and f32 do not. It is a module: it may be
-    an argument of a compiled step, and its record is like any other's.
+    The loss is multiplied by a scale, and the gradients are divided by it. The scale doubles after `interval` steps
+    with finite gradients. It halves after a step with an infinite or NaN gradient; skip that step, with
+    `skip_nonfinite=True` in the optimizer. f16 needs loss scaling; bf16 and f32 do not. The scaler is a module: it can
+    be an argument of a compiled step, and is saved like any other.
 
     Args:
-        initial: the first scale; by default the largest power of two that f16 has, for the loss has it as a gradient.
-        interval: of how many good steps it grows.
-        growth, backoff: what it is multiplied by when it grows, and when it was too large.
-        minimum: what it does not fall below, however many steps are not finite (divided by zero, no gradient would ever
-            be finite again); by default the smallest normal number of f16.
-        device: where the losses are.
+        initial: the first scale; by default the largest power of two in f16, because the scale is the loss's gradient.
+        interval: the number of steps with finite gradients after which the scale grows.
+        growth, backoff: the factors by which the scale grows and shrinks.
+        minimum: the smallest scale; by default the smallest normal number of f16. A scale of zero would make all later
+            gradients NaN.
+        device: the device of the losses.
 
-    Raises `OptimizerError` for numbers that make no sense.
+    Raises `OptimizerError` if an argument is out of range.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -68,14 +69,14 @@ class LossScaler(Module):
         self.good_steps = Param(tensor(0, device=place), trained=False)
 
     def scaled(self, loss: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        """The loss times the scale, at full precision: call `backward` on it."""
+        """Multiply the loss by the scale, at full precision; call `backward` on the result."""
         wide = loss.to_full_precision()
         return wide * self._scale_for(wide)
 
     def unscaled(self, grads: GradientsParams) -> GradientsParams:
-        """The gradients divided by the scale, at full precision; the scale is set for the next step.
+        """Divide the gradients by the scale, at full precision, and update the scale for the next step.
 
-        Where they are not finite, they are left so, for the optimizer to see.
+        Infinities and NaN stay, so that the optimizer can skip the step.
         """
         if not len(grads):
             return grads

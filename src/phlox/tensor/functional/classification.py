@@ -131,7 +131,12 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-log_p of each target class, for log-probabilities along `axis`. Options as in `cross_entropy`."""
+    """-log_p of each target class, for log-probabilities along `axis`. Options as in `cross_entropy`.
+
+    >>> import phlox as px
+    >>> px.functional.nll_loss(px.tensor([[-1.0, -2.0]]), px.tensor([1])).item()
+    2.0
+    """
     check_kind("nll_loss", Float, log_p=log_p, weight=weight)
     check_kind("nll_loss", Int, targets=targets)
     log_p, targets, weight = promote_operands("nll_loss", log_p, targets, weight)
@@ -163,6 +168,10 @@ def binary_cross_entropy(
 
     Where p is 0 or 1, its derivative is zero. `weight`, a constant that broadcasts, multiplies the losses; elements of
     weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate.
+
+    >>> import phlox as px
+    >>> round(px.functional.binary_cross_entropy(px.tensor([0.5]), px.tensor([1.0])).item(), 4)
+    0.6931
     """
     p, target, weight = _binary_operands("binary_cross_entropy", p, target, weight)
     losses = compute("binary_cross_entropy", p, target, operation="float_binary_cross_entropy")

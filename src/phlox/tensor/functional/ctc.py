@@ -37,6 +37,11 @@ def ctc_loss(
         reduction: "mean" (each loss divided by its target length, then the batch mean), "sum" or "none".
 
     The gradient of an infinite loss is zero.
+
+    >>> import phlox as px
+    >>> one = px.tensor([1])
+    >>> round(px.functional.ctc_loss(px.zeros((1, 1, 2)).log_softmax(), px.tensor([[1]]), one, one).item(), 4)
+    0.6931
     """
     check_kind("ctc_loss", Float, log_p=log_p)
     check_kind("ctc_loss", Int, targets=targets, input_lengths=input_lengths, target_lengths=target_lengths)

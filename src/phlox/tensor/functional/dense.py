@@ -14,7 +14,12 @@ from phlox.tensor.tensor import Tensor, wrap
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]: [..., outputs]."""
+    """x @ weight + bias, for x [..., inputs], weight [inputs, outputs] and bias [outputs]: [..., outputs].
+
+    >>> import phlox as px
+    >>> px.functional.linear(px.ones((5, 3)), px.ones((3, 2)), px.zeros((2,))).shape
+    (5, 2)
+    """
     ops = getattr(weight, "_ops", None)
     if ops is not None and getattr(x, "_ops", None) is ops and (bias is None or getattr(bias, "_ops", None) is ops):
         # The fast path of most calls: separate checks would take as long as a small product.
@@ -43,6 +48,10 @@ def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -
     """x' weight[o] y + bias[o] for each output o.
 
     x [..., i] and y [..., j] with equal leading axes, weight [outputs, i, j] and bias [outputs] give [..., outputs].
+
+    >>> import phlox as px
+    >>> px.functional.bilinear(px.ones((5, 2)), px.ones((5, 3)), px.ones((4, 2, 3))).shape
+    (5, 4)
     """
     check_kind("bilinear", Float, x=x, y=y, weight=weight, bias=bias)
     fits = weight.ndim == 3 and x.ndim > 0 and x.shape[:-1] == y.shape[:-1]
@@ -63,6 +72,10 @@ def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: 
     """The rows of weight [entries, width] at `indices` [...]: [..., width].
 
     The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is out of range.
+
+    >>> import phlox as px
+    >>> px.functional.embedding(px.tensor([[1.0, 2.0], [3.0, 4.0]]), px.tensor([1, 0])).tolist()
+    [[3.0, 4.0], [1.0, 2.0]]
     """
     check_kind("embedding", Float, weight=weight)
     check_kind("embedding", Int, indices=indices)
@@ -90,6 +103,10 @@ def rotary_embedding(
         positions: Int, broadcasts to [..., n]; 0 to n - 1 by default.
         base: pair i of the d / 2 pairs is rotated by position * base ** (-2 i / d) radians.
         interleaved: pair neighbouring elements, as in the paper; by default elements d / 2 apart, as in most models.
+
+    >>> import phlox as px
+    >>> px.functional.rotary_embedding(px.ones((3, 4)))[0].tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
     check_kind("rotary_embedding", Float, x=x)
     check_kind("rotary_embedding", Int, positions=positions)
@@ -112,7 +129,14 @@ def rotary_embedding(
 
 
 def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
-    """[..., channels factor^2, height, width] to [..., channels, height factor, width factor] (Shi et al. 2016)."""
+    """Rearrange channels to pixels (Shi et al. 2016), to increase the resolution by a factor.
+
+    [..., channels factor^2, height, width] becomes [..., channels, height factor, width factor].
+
+    >>> import phlox as px
+    >>> px.functional.pixel_shuffle(px.ones((1, 8, 3, 3)), 2).shape
+    (1, 2, 6, 6)
+    """
     *leading, channels, height, width = _image("pixel_shuffle", x, factor)
     if channels % factor**2:
         raise ShapeError(f"pixel_shuffle: {channels} channels are not divisible by {factor}^2 (x of shape {x.shape})")
@@ -124,7 +148,12 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
 
 
 def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
-    """The inverse of `pixel_shuffle`: [..., channels, height, width] to [..., channels factor^2, rows, columns]."""
+    """The inverse of `pixel_shuffle`: [..., channels, height, width] becomes [..., channels factor^2, rows, columns].
+
+    >>> import phlox as px
+    >>> px.functional.pixel_unshuffle(px.ones((1, 2, 6, 6)), 2).shape
+    (1, 8, 3, 3)
+    """
     *leading, channels, height, width = _image("pixel_unshuffle", x, factor)
     if height % factor or width % factor:
         raise ShapeError(f"pixel_unshuffle: height and width of x, of shape {x.shape}, are not divisible by {factor}")

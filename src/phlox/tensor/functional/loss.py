@@ -25,21 +25,36 @@ from phlox.tensor.tensor import Tensor
 
 @at_full_precision
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The mean squared error: (prediction - target)^2. The shapes must be equal."""
+    """The mean squared error: (prediction - target)^2. The shapes must be equal.
+
+    >>> import phlox as px
+    >>> px.functional.mse_loss(px.tensor([1.0, 4.0]), px.tensor([1.0, 2.0])).item()
+    2.0
+    """
     check_pair("mse_loss", prediction, target)
     return reduce_losses("mse_loss", (prediction - target).square(), reduction)
 
 
 @at_full_precision
 def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The mean absolute error: |prediction - target|. The shapes must be equal."""
+    """The mean absolute error: |prediction - target|. The shapes must be equal.
+
+    >>> import phlox as px
+    >>> px.functional.l1_loss(px.tensor([1.0, 4.0]), px.tensor([0.0, 2.0]), reduction="sum").item()
+    3.0
+    """
     check_pair("l1_loss", prediction, target)
     return reduce_losses("l1_loss", (prediction - target).abs(), reduction)
 
 
 @at_full_precision
 def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964)."""
+    """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964).
+
+    >>> import phlox as px
+    >>> px.functional.huber_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), reduction="none").tolist()
+    [0.5, 2.5]
+    """
     check_pair("huber_loss", prediction, target)
     _positive("huber_loss", "delta", delta)
     return reduce_losses("huber_loss", _huber(prediction, target, delta), reduction)
@@ -47,7 +62,12 @@ def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduct
 
 @at_full_precision
 def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """`huber_loss` with delta = beta, divided by beta: |d|, smoothed near zero. beta = 0 gives |d|."""
+    """`huber_loss` with delta = beta, divided by beta: |d|, smoothed near zero. beta = 0 gives |d|.
+
+    >>> import phlox as px
+    >>> px.functional.smooth_l1_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), beta=2.0, reduction="none").tolist()
+    [0.25, 2.0]
+    """
     check_pair("smooth_l1_loss", prediction, target)
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
@@ -76,6 +96,11 @@ def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction
 
     The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, the loss is zero. The
     "mean" is over elements. For the mean divergence of a batch, use "sum" and divide by the batch size.
+
+    >>> import phlox as px
+    >>> p = px.tensor([0.25, 0.75])
+    >>> px.functional.kl_div(p.log(), p, reduction="sum").item()
+    0.0
     """
     check_pair("kl_div", log_p, target)
     if log_target:
@@ -102,6 +127,10 @@ def poisson_nll_loss(
 
     By default the prediction is the log of the rate: exp(prediction) - target prediction. With `log_input=False` it is
     the rate: prediction - target log(prediction + epsilon). `full` adds Stirling's formula where the target is above 1.
+
+    >>> import phlox as px
+    >>> px.functional.poisson_nll_loss(px.tensor([0.0]), px.tensor([3.0])).item()
+    1.0
     """
     check_pair("poisson_nll_loss", prediction, target)
     if log_input:
@@ -128,6 +157,10 @@ def gaussian_nll_loss(
     """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
 
     The variance broadcasts to the prediction, and is at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+
+    >>> import phlox as px
+    >>> px.functional.gaussian_nll_loss(px.tensor([1.0]), px.tensor([3.0]), px.tensor([1.0])).item()
+    2.0
     """
     check_pair("gaussian_nll_loss", prediction, target)
     check_kind("gaussian_nll_loss", Float, variance=variance)
@@ -143,7 +176,12 @@ def gaussian_nll_loss(
 
 @at_full_precision
 def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along an axis. x and y broadcast. Norms are at least `epsilon`."""
+    """The cosine of the angle between vectors along an axis. x and y broadcast. Norms are at least `epsilon`.
+
+    >>> import phlox as px
+    >>> px.functional.cosine_similarity(px.tensor([2.0, 0.0]), px.tensor([3.0, 0.0])).item()
+    1.0
+    """
     check_kind("cosine_similarity", Float, x=x, y=y)
     if not x.ndim or not y.ndim:
         raise ShapeError(f"cosine_similarity: x and y need an axis, got shapes {x.shape} and {y.shape}")
@@ -158,7 +196,12 @@ def cosine_similarity(x: Tensor, y: Tensor, *, axis: int = -1, epsilon: float = 
 def hinge_embedding_loss(
     distance: Tensor, target: Tensor, *, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1)."""
+    """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1).
+
+    >>> import phlox as px
+    >>> px.functional.hinge_embedding_loss(px.tensor([0.25, 0.25]), px.tensor([1.0, -1.0]), reduction="none").tolist()
+    [0.25, 0.75]
+    """
     check_pair("hinge_embedding_loss", distance, target)
     losses = where(target == 1.0, distance, (margin - distance).relu())
     return reduce_losses("hinge_embedding_loss", losses, reduction)
@@ -168,7 +211,12 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """max(0, margin - target (x - y)). Target 1: x should be greater; -1: y. The target broadcasts to their shape."""
+    """max(0, margin - target (x - y)). Target 1: x should be greater; -1: y. The target broadcasts to their shape.
+
+    >>> import phlox as px
+    >>> px.functional.margin_ranking_loss(px.tensor([2.0]), px.tensor([1.0]), px.tensor([-1.0]), margin=0.5).item()
+    1.5
+    """
     check_kind("margin_ranking_loss", Float, x=x, y=y, target=target)
     check_same_shape("margin_ranking_loss", x=x, y=y)
     check_broadcast("margin_ranking_loss", "target", target, x.shape)
@@ -189,6 +237,11 @@ def triplet_margin_loss(
     """max(0, |anchor - positive| - |anchor - negative| + margin) in the p-norm of the last axis (Schroff et al. 2015).
 
     `epsilon` is added to the differences, so that the gradient of equal vectors is defined.
+
+    >>> import phlox as px
+    >>> anchor, far = px.zeros((1, 2)), px.tensor([[3.0, 4.0]])
+    >>> px.functional.triplet_margin_loss(anchor, far, anchor, epsilon=0.0).item()
+    6.0
     """
     check_kind("triplet_margin_loss", Float, anchor=anchor, positive=positive, negative=negative)
     check_largest_shape("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)

@@ -39,6 +39,10 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: int | None = None,
     """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis (Zhang, Sennrich 2019), or the last `axes`.
 
     `gamma` has the shape of the normalised axes. Without `axes`, its rank is the number of these axes.
+
+    >>> import phlox as px
+    >>> px.functional.rms_norm(px.tensor([3.0, 3.0]), epsilon=0.0).tolist()
+    [1.0, 1.0]
     """
     check_kind("rms_norm", Float, x=x, gamma=gamma)
     count = _last_axes("rms_norm", x, (1 if gamma is None else gamma.ndim) if axes is None else axes)
@@ -73,6 +77,10 @@ def group_norm(
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over each group of channels of an example (Wu, He 2018).
 
     x is [n, channels, ...], with channels divisible by `groups`; gamma and beta are [channels].
+
+    >>> import phlox as px
+    >>> px.functional.group_norm(px.ones((3, 6, 4, 4)), 2).shape
+    (3, 6, 4, 4)
     """
     return _by_group("group_norm", x, groups, gamma, beta, epsilon)
 
@@ -83,6 +91,10 @@ def instance_norm(
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over each channel of an example (Ulyanov et al. 2016).
 
     x is [n, channels, ...]; gamma and beta are [channels].
+
+    >>> import phlox as px
+    >>> px.functional.instance_norm(px.ones((3, 6, 4, 4))).shape
+    (3, 6, 4, 4)
     """
     _channels("instance_norm", x, gamma=gamma, beta=beta)
     return _by_group("instance_norm", x, x.shape[1], gamma, beta, epsilon)
@@ -149,6 +161,10 @@ def batch_norm(
 
     x is [n, channels, ...]; the others are [channels]. `batch_norm_train` computes the statistics from x instead. At
     half precision this is computed in f32, and the statistics may be f32 too.
+
+    >>> import phlox as px
+    >>> px.functional.batch_norm(px.tensor([[5.0]]), px.tensor([1.0]), px.tensor([4.0]), epsilon=0.0).tolist()
+    [[2.0]]
     """
     channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
     given = x
@@ -168,6 +184,10 @@ def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: floa
     """x / (k + alpha * mean(x^2))^beta, with the mean over `size` channels around each one, zero-padded at the ends.
 
     x is [n, channels, ...] (Krizhevsky, Sutskever, Hinton 2012; as in PyTorch, alpha is divided by the size).
+
+    >>> import phlox as px
+    >>> px.functional.local_response_norm(px.ones((1, 6, 4, 4)), 3).shape
+    (1, 6, 4, 4)
     """
     channels = _channels("local_response_norm", x)
     if size < 1:

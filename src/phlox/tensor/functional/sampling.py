@@ -122,6 +122,11 @@ def grid_sample(
         align_corners: -1 and 1 are the centres of the corner pixels, instead of their outer edges.
 
     Returns [n, channels, rows, columns] or [n, channels, ...].
+
+    >>> import phlox as px
+    >>> x = px.tensor([[[[0.0, 1.0]]]])
+    >>> px.functional.grid_sample(x, px.zeros((1, 1, 1, 2))).item()
+    0.5
     """
     check_kind("grid_sample", Float, x=x, grid=grid)
     rank = x.ndim - 2

@@ -1,4 +1,4 @@
-"""Arrays without values, on any backend: `Abstract(B)`, and the count of what its operations would compute."""
+"""Arrays without values, on any backend: `Abstract(B)`, and counting of its operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The floating-point operations of what runs on arrays without values."""
+"""Counting the floating-point operations of code that runs on arrays without values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Work:
     """Floating-point operations; in a product an addition and a multiplication are two."""
 
     products: int = 0
-    """Those of matrix products and convolutions."""
+    """The operations of matrix products and convolutions."""
     others: int = 0
-    """Those of all other operations: one an element, of the result or of what is reduced."""
+    """The other operations: one per element of the result, or of the input of a reduction."""
 
     @property
     def total(self) -> int:
@@ -28,7 +28,7 @@ _work: ContextVar[Work | None] = ContextVar("phlox_counted_work", default=None)
 
 
 def counted(work: Work | None) -> AbstractContextManager[Work | None]:
-    """Within this scope (and thread or task) what runs on `Abstract` backends is added to `work`; None: to nothing."""
+    """Within this scope (and thread or task) operations on `Abstract` backends are added to `work`, if it is given."""
     return scope(_work, work)
 
 

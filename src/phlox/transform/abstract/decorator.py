@@ -1,4 +1,4 @@
-"""`Abstract(B)`: the backend B for arrays that have a shape and a kind, and no values."""
+"""`Abstract(B)`: the backend B for arrays with a shape and a kind, and without values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Blank:
     kind: type[Kind]
     device: Device
     element: str
-    """Of which float element the backend is that made it; an array of another kind serves at any precision."""
+    """The float element of its backend; for other kinds it does not matter."""
 
     def __repr__(self) -> str:
         return f"Blank({self.shape}, {self.kind.__name__})"
@@ -37,10 +37,9 @@ class Blank:
 class Abstract(Decorator):
     """The backend `inner` without values: operations find the shapes of their results, and compute nothing.
 
-    What an operation would compute is added to `phlox.transform.abstract.counting`. It serves every engine alike, also
-    those that cannot trace. Arrays of the inner backend are constants here, as they are on a tape; an operation on
-    these alone is the inner backend's, and is not counted. An operation without a rule is the contract's definition, on
-    operations that have one.
+    Floating-point operations are counted in `phlox.transform.abstract.counting`. It works for every engine, also those
+    that cannot trace. Arrays of the inner backend are constants; operations on constants only run on the inner backend,
+    and are not counted. An operation without a rule uses the contract's definition.
 
     >>> import phlox as px
     >>> from phlox.backend import NumPy
@@ -51,7 +50,7 @@ class Abstract(Decorator):
 
     box: type[Blank] = Blank
     rules: ClassVar[Mapping[str, Callable[..., Any]]] = RULES
-    """`(A, *arguments)` for an operation of which an operand has no value."""
+    """`(A, *arguments)` for an operation with an operand that has no value."""
     rules_from_nothing: ClassVar[Mapping[str, Callable[..., Any]]] = FROM_NOTHING
     _made: ClassVar[dict[tuple[type[Abstract], Backend], Any]] = {}
 
@@ -134,7 +133,7 @@ class Abstract(Decorator):
         return self.inner.owns_floats(x)
 
     def is_traced(self, x: Array) -> bool:
-        """Has it no value?"""
+        """Does the array lack a value?"""
         return type(x) is self.box or self.inner.is_traced(x)
 
     def trace_of(self, x: Array) -> object | None:
@@ -218,10 +217,10 @@ class Abstract(Decorator):
         return x
 
     needs_values: str = "the shape of the result of this operation depends on values"
-    """What is said of an operation that is done on the host."""
+    """The error for an operation that runs on the host."""
 
     def no_value(self, what: str) -> Exception:
-        """The error for a question that only a value could answer."""
+        """The error if a value is needed."""
         return UnsupportedError(f"{what} where only shapes are evaluated; use phlox.where, or compute it outside")
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
@@ -230,9 +229,9 @@ class Abstract(Decorator):
         return self.inner.on_host(kinds, fn, *arrays)
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
-        """A function of the engine's own arrays (see `phlox.lift`): its shapes are the engine's to find.
+        """A function of the engine's own arrays (see `phlox.lift`): the engine finds the shapes.
 
-        An engine that cannot trace is given zeros.
+        On an engine that cannot trace, the function is called with zeros.
         """
         blanks = [place for place, x in enumerate(arrays) if type(x) is self.box]
         if not blanks:
@@ -255,7 +254,7 @@ class Abstract(Decorator):
         return found[-1]
 
     def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
-        """Gradients have the shapes of what they are gradients of."""
+        """Gradients have the shapes of the arrays."""
         return tuple([self._blank_like(x) for x in arrays])
 
     def _blank_like(self, x: Any) -> Any:

@@ -1,7 +1,7 @@
-"""For every operation the shape and kind of its result, and what it would compute.
+"""Rules that give the shape and kind of each operation's result, and count its floating-point operations.
 
-Few sorts of rules serve most operations: those that are elementwise, that reduce, and that keep the shape. Operations
-without an entry are what the contract derives them from.
+A few kinds of rules are enough for most operations: elementwise ones, reductions, and those that keep the shape.
+Operations without an entry use the contract's definition.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TRUTHS = frozenset({
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan", "isinf", "isfinite", "isclose",
     "signbit",
 })  # fmt: skip
-"""What is asked of numbers, and answered by true or false."""
+"""Operations on numbers with a Bool result."""
 
 
 def kind_of_result(name: str) -> type[Kind]:
-    """The kind of what an operation of this name gives."""
+    """The kind of the result of an operation."""
     prefix, _, rest = name.partition("_")
     if rest.startswith("into_"):
         return KINDS[rest.removeprefix("into_")]
@@ -172,7 +172,7 @@ def _pad(A: Abstract, x: Array, widths: Widths, value: float) -> Array:
 
 
 def indexed(shape: Shape, index: Index) -> Shape:
-    """The shape of what a basic index reads."""
+    """The shape that a basic index reads."""
     return tuple(
         [slice_size(entry, size) for entry, size in zip(index, shape, strict=True) if isinstance(entry, slice)]
     )

@@ -1,8 +1,8 @@
 """`compile`: a whole step as one program.
 
-In the order of a call: `api` (what a user holds), `signature` (arrays on one side, structure on the other; `call_cache`
-for a call that is like the last one), `trace` (the function on tracers), `executable` (the program, made once for every
-signature), `outputs`. `multi_step` makes several steps one program; `donation` says whose memory is taken.
+In the order of a call: `api` (the user's object), `signature` (separates arrays and structure; `call_cache` for a call
+like the last one), `trace` (calls the function on tracers), `executable` (the program, one for every signature),
+`outputs`. `multi_step` makes one program of several steps; `donation` decides whose memory is reused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do all processes call a program with the same scalars? Asked within `phlox.debug.checks()`."""
+"""Checking that all processes call a program with the same scalars, within `phlox.debug.checks()`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from phlox.transform.tree import leaves_of
 
 
 def check_scalars(compare: Callable[[Mapping[str, Any]], object], named: Sequence[tuple[str, Any]]) -> None:
-    """Raise `DistributedError` where scalars among the arguments differ between processes, or the random streams do.
+    """Raise `DistributedError` if scalars among the arguments, or the random streams, differ between processes.
 
-    Only a call that all processes make is looked at: one on arrays in shards, or on the rows of a process. One of them
-    would otherwise go on with another learning rate, say, and the copies of a model drift apart without an error.
+    Only a call that all processes make is checked: one on sharded arrays, or on the rows of a process. Otherwise one
+    process might use another learning rate, and the copies of a model would drift apart without an error.
     """
     if row_group() is not None or any(_is_global(value) for _, value in named):
         compare(dict(leaf for name, value in named for leaf in leaves_of(value, (int, float, str), name)))

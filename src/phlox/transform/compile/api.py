@@ -1,4 +1,4 @@
-"""`compile`: a whole step, state changes and random draws included, as one program."""
+"""`compile`: a whole step as one program, including state changes and random draws."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from phlox.transform.compile.trace import Call, OtherFirstStates
 P = ParamSpec("P")
 R = TypeVar("R")
 Use: TypeAlias = Callable[[Program, Call, Callable[[], Call]], Any]
-"""What is done with the program of a call: it is called, or analyzed; the last argument reads the call again."""
+"""A use of the program of a call: calling or analysing it; the last argument reads the call again."""
 
 
 @overload
@@ -52,31 +52,32 @@ def compile(
 def compile(
     fn: Callable[P, R], *, donate: Sequence[str] = (), steps: int | None = None, over: Sequence[str] = ()
 ) -> Compiled[P, R]:
-    """`fn` as a function whose calls run as one program where the backend has a compiler, and mean the same.
+    """Compile `fn`: each call runs as one program if the backend has a compiler, with the same result as an eager call.
 
-    Arguments may be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these; anything
-    else, `True` and `False` included, is a constant, for which a new program is made when it changes. Scalars are
-    arguments: they do not recompile. A NumPy array means the tensor that `phlox.tensor` makes of it, on the device of
-    the first module among the arguments, or tensor, or on the default device. What a call changes outside its result
-    happens as in an eager call: the state of optimizers, running statistics of modules that are passed in, the position
-    of the random stream. A tensor's value cannot be asked for inside; those that come back have no history, and a
-    gradient that needs one is an error.
+    Arguments can be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these. Anything
+    else, also `True` and `False`, is a constant: the function is recompiled when it changes. Numbers do not recompile.
+    A NumPy array is converted as by `phlox.tensor`, on the device of the first module or else the first tensor among
+    the arguments, or on the default device.
 
-    With `steps=n` one call means n calls one after the other, as one loop of the program. Parameters named in `over`
-    have an entry for each: tensors, also in containers, on their first axis of size n; numbers as a list or an array of
-    n. A module in the result that has the parameters of one that was passed in takes its place in the next step, and
-    comes back as the last step left it; other results come back stacked on a first axis of n, without history.
+    A call updates optimizer states, running statistics of modules among the arguments, and the random stream, as an
+    eager call does. The function cannot read the value of a tensor. Tensors that it returns have no history; a gradient
+    that needs their history raises an error.
+
+    With `steps=n` one call does n calls, as one loop of the program. Parameters named in `over` have one entry per
+    step: tensors, also in containers, on a first axis of size n; numbers in a list or array of n. A module in the
+    result that continues a module argument replaces it in the next step, and is returned as the last step left it.
+    Other results are stacked on a first axis of size n, without history.
 
     Args:
-        fn: the function; a module or a method of one counts as an argument too. On a backend without a compiler
-            (NumPy) it is called as it is.
-        donate: names of parameters whose memory the program may reuse for its results. A donated module or tensor is
-            used up by the call; a donated optimizer goes on with its new state.
-        steps: how many steps a call takes; without it, one.
+        fn: the function; a module, or a method of one, is an argument too. On a backend without a compiler (NumPy) it
+            is called as it is.
+        donate: names of parameters whose memory the program may reuse for its results. A donated module or tensor
+            cannot be used after the call; a donated optimizer continues with its new state.
+        steps: the number of steps in a call; by default one.
         over: names of parameters that have an entry for each step.
 
-    Raises `CompileError` for an argument or result that cannot pass, for one that is used up (`DonatedError`), where a
-    value is needed while tracing, and for what cannot go on from step to step or be stacked.
+    Raises `CompileError` if an argument or result has an unsupported type, if a value is read during tracing, or if
+    results of steps cannot be continued or stacked; `DonatedError` if an argument was donated before.
 
     >>> import phlox as px
     >>> double = px.compile(lambda x: x * 2.0)
@@ -134,23 +135,23 @@ class Compiled(Generic[P, R]):
 
     @property
     def programs(self) -> int:
-        """The number of programs made so far: one for each combination of structures, shapes aside."""
+        """The number of programs so far: one for each combination of structures, whatever the shapes."""
         return len(self._programs)
 
     @property
     def traces(self) -> int:
-        """How often the function was traced: for every program, and within one for every combination of shapes.
+        """The number of traces so far: one for each combination of structures and shapes.
 
-        Once more in a first call whose optimizers do not step what they seem to, every trained parameter of a module:
-        so much is known only after a trace. `phlox.debug.explain_recompiles` says why.
+        The first call may need a second trace, if its optimizers do not step every trained parameter of a module.
+        `phlox.debug.explain_recompiles` explains each trace.
         """
         return self._history.traces
 
     @property
     def compilations(self) -> int:
-        """How often the engine has compiled: for every trace, and again where arrays lie on devices in another way.
+        """The number of compilations so far: one for each trace, and one for each other layout of arrays on devices.
 
-        The second is counted where there are several devices. `phlox.debug.explain_recompiles` explains both.
+        Layouts are counted if there are several devices. `phlox.debug.explain_recompiles` explains both.
         """
         return self._history.compilations
 
@@ -197,14 +198,13 @@ class Compiled(Generic[P, R]):
         return self._call_itself(values, kwargs)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> ExecutableReport:
-        """What a call with these arguments costs, without running it: operations, memory, traffic between devices.
+        """Report the cost of a call with these arguments without running it: operations, memory, traffic.
 
-        The function is traced and compiled as in a call, which then finds its program ready. No module, optimizer or
-        random stream among the arguments changes, and nothing is donated; deferred parameters are made. On JAX the
-        figures are those of XLA's own analysis. An engine whose compiler tells nothing, or that has none, is asked for
-        shapes alone: what remains unknown is None, and printed as such.
+        The function is traced and compiled as in a call, and a later call uses that program. Modules, optimizers and
+        random streams do not change, and nothing is donated; deferred parameters get their values. On JAX the figures
+        come from XLA's own analysis. On other engines they are computed from shapes, and unknown figures are None.
 
-        Raises `CompileError` where a function cannot be traced, or its arguments cannot pass.
+        Raises `CompileError` if the function cannot be traced, or if an argument has an unsupported type.
 
         >>> import phlox as px
         >>> from phlox.backend import Jax
@@ -241,7 +241,7 @@ class Compiled(Generic[P, R]):
     def _with_tensors(
         self, values: tuple[Any, ...], kwargs: dict[str, Any], place: Device, make: Make
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with tensors for NumPy arrays; of what is donated, as those that can be."""
+        """The arguments with tensors in place of NumPy arrays; those of donated arguments can be donated."""
         over = self._steps.over if self._steps is not None else frozenset[str]()
 
         def converted(name: str, value: Any) -> Any:
@@ -300,7 +300,7 @@ class Compiled(Generic[P, R]):
         return run(self._fn, self._name, steps, named, len(values))
 
     def _called(self, positional: int) -> list[str]:
-        """What arguments that are given by position are called."""
+        """The names of positional arguments."""
         places = self._places
         names = [*places[:positional], *(f"argument {number}" for number in range(len(places), positional))]
         self._names[positional] = names

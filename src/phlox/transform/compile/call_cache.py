@@ -1,7 +1,7 @@
-"""Reading the arguments of a call that is like the last one, as almost every call is.
+"""Fast reading of the arguments of a call that is like the last one, as almost every call is.
 
-`CallArguments` finds out what a call consists of. Here it is only checked that nothing but arrays and numbers has
-changed since: the structures are the same objects, which the results of a call share with its arguments.
+`CallArguments` reads the whole structure of a call. Here it is only checked that nothing has changed except arrays and
+numbers: the structures are the same objects, because the results of a call share them with its arguments.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
 """As `Take`, for optimizers, which it adds to the reader."""
 
 OTHER = object()
-"""What comes back for a call that is not like the last one."""
+"""The result for a call that is not like the last one."""
 
 
 Spread: TypeAlias = Callable[[Any, list[Any]], bool]
-"""`(value, leaves)`: is the container like the last one? If so what it holds is appended to the leaves."""
+"""`(value, leaves)`: is the container like the last one? If so, its contents are appended to the leaves."""
 
 
 class Argument(NamedTuple):
-    """An argument of the last call, or what stood in a container that was one."""
+    """An argument of the last call, or a value in a container argument."""
 
     path: str
     take: Take
@@ -48,11 +48,11 @@ class Argument(NamedTuple):
     is_array: bool
     """Does it add to the leaves at once?"""
     owner: int | None
-    """Of a module, the number of the owner that has its ids."""
+    """For a module, the number of the owner of its ids."""
 
 
 class CallCache:
-    """What the last call was like, and the program that served it."""
+    """The form of the last call, and its program."""
 
     __slots__ = (
         "_arguments",
@@ -91,7 +91,7 @@ class CallCache:
 
     @classmethod
     def of(cls, program: Program, call: Call) -> CallCache | None:
-        """The calls like this one; None if it has arguments of kinds that must be looked at anew each time."""
+        """A cache for calls like this one; None if some arguments must be read again each time."""
         reader = call.reader
         if call.keywords or call.over or program.steps is not None:
             return None
@@ -154,7 +154,7 @@ class CallCache:
             return OTHER
 
     def _flat(self, values: Sequence[Any]) -> list[Any] | None:
-        """The arguments with what stands in containers in their place; None where these are not like the last ones."""
+        """The arguments with containers replaced by their contents; None if these are not like the last ones."""
         spread = self._spread
         assert spread is not None
         if len(values) != len(spread):
@@ -207,7 +207,7 @@ class CallCache:
 
 
 def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
-    """Tell the reader of an argument whose arrays stand at a place of the leaves."""
+    """Note in the reader an argument whose arrays are at this position of the leaves."""
     array = leaves[place]
     if argument.owner is not None:
         reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, place))
@@ -217,9 +217,9 @@ def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[An
 
 
 def _spread(value: Any, path: str, within: list[tuple[str, Any]]) -> Spread | None:
-    """How a container like this one is taken apart; None for what is none. What it holds is appended to `within`.
+    """How to flatten a container like this one; None if it is not one. Its contents are appended to `within`.
 
-    Raises NotImplementedError for a container that is looked at anew each time.
+    Raises `NotImplementedError` for a container that must be read again each time.
     """
     container = container_of(value)
     if container is None:

@@ -1,4 +1,4 @@
-"""What a call of a program changes besides its result, and what it donates: all of it, or nothing."""
+"""Side effects and donations of a call of a program: all of them happen, or none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 
 class DonationScope(SignalGuard):
-    """A scope from the moment at which a program is started until modules and optimizers have what follows.
+    """A scope from the start of a program until modules and optimizers have their new values.
 
-    Ctrl-C waits while a donated value is lost and its successor is nowhere yet: as soon as the engine has begun to
-    write over what is donated, and from the return of the arrays on. What is interrupted then does not get its result.
-    If something was donated the step has happened, and the modules that were given hold what it has made of them;
-    otherwise it has not, and everything is as it was. A step that fails has not happened either, unless the engine has
-    lost what was donated: then that is said where it is used.
+    Ctrl-C waits while a donated value is lost and its new value is not stored yet: from the moment when the engine
+    starts to overwrite donated memory until the end of the scope. An interrupted call does not return its result. If
+    something was donated, the step has happened, and the given modules hold the new values; otherwise nothing changed.
+    A step that raises an error changes nothing, unless the engine lost donated values: then using them is an error.
     """
 
     __slots__ = ("_changes", "_function", "_load", "_reader", "_results", "_waits", "has_released")
@@ -29,7 +28,7 @@ class DonationScope(SignalGuard):
         super().__init__()
         self._function, self._reader = function, reader
         self.has_released = False
-        """Has the engine asked for that?"""
+        """Has the engine asked to release the donated arguments?"""
         self._waits = bool(reader.donated)
         self._results: list[tuple[Any, Sequence[Any]]] = []
         self._load: Callable[[], object] | None = None
@@ -63,12 +62,12 @@ class DonationScope(SignalGuard):
         self._settle()
 
     def records(self) -> None:
-        """The program is traced and compiled before it is run, which takes long: so long signals need not wait."""
+        """Note that the program is being traced and compiled, which takes long: signals need not wait for that."""
         self._waits = False
         self.deliver()
 
     def _has_begun(self) -> bool:
-        """Has the engine begun to write over what is donated?"""
+        """Has the engine begun to overwrite donated memory?"""
         backend = self._reader.backend
         return self.has_released or any(
             hasattr(array, "shape") and backend.is_donated(array)
@@ -77,7 +76,7 @@ class DonationScope(SignalGuard):
         )
 
     def release(self, *, failed: bool = False) -> None:
-        """Drop all that is held of a call's donated arguments: some engines cannot tell who else holds an array."""
+        """Drop all references to donated arguments, because some engines cannot tell who else holds an array."""
         reader = self._reader
         self.has_released = True
         donated = reader.donated
@@ -94,25 +93,25 @@ class DonationScope(SignalGuard):
         reader.first = None
 
     def arrived(self, arrays: Sequence[Any], continued: Sequence[tuple[int, int]], load: Callable[[], object]) -> None:
-        """The program has returned: for some modules, by number, the place of the arrays that they go on with.
+        """Note that the program has returned. `continued` has module numbers, and the positions of their new arrays.
 
-        `load` gives optimizers, and parameters that were set, what is theirs. Signals wait from now on.
+        `load` stores the new states of optimizers and parameters that were set. Signals wait from now on.
         """
         self._waits = True
         self._results = [(self._reader.modules[number].module, arrays[place]) for number, place in continued]
         self._load = load
 
     def change(self, apply: Callable[[Any], object], value: Any, before: Any, undo: Any = None) -> None:
-        """`apply(value)`, which outlives the call; `undo(before)`, or the same function of that, takes it back."""
+        """Call `apply(value)`, a lasting change; `undo(before)` reverts it, by default `apply(before)`."""
         self._changes.append((undo or apply, before))
         apply(value)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Take back by `undo()` what has been done already."""
+        """Note that `undo()` reverts a change that was already made."""
         self._changes.append((lambda _: undo(), None))
 
     def _settle(self, error: BaseException | None = None) -> None:
-        """The caller does not get its result: what was given holds it, or is as it was."""
+        """After an error or interrupt: give the new values to the modules of the call, or restore the old ones."""
         changes, self._changes = self._changes, []
         done = self._load is None and self._results  # and too late to take it back
         if not done and (not self._has_begun() or isinstance(error, DonatedError)):  # by an earlier call

@@ -1,4 +1,4 @@
-"""One program: traced when first called, and once more for every combination of shapes; then run."""
+"""One program: traced at the first call, and again for every combination of shapes; then run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from phlox.transform.compile.trace import Call, OtherFirstStates, OutputSpec, St
 
 
 class TraceOutput:
-    """What a program returns: arrays, and what to make of them, which was found when it was traced.
+    """The outcome of a program: arrays, and their meaning, which was found at tracing.
 
-    As a PyTree node it lets the engine keep the second beside each trace.
+    It is a PyTree node, so the engine keeps the meaning with each trace.
     """
 
     __slots__ = ("arrays", "meaning")
@@ -65,15 +65,15 @@ def _alone(array: Any) -> Iterable[Any]:
 
 
 class Again(Exception):
-    """The arguments are to be read again, and the program called with them.
+    """The arguments must be read again, and the program called again.
 
-    The call has copied them to the device or backend of the program; or it was read as the last one was, with NumPy
-    arrays in their places, and is to be traced, for which they must be tensors.
+    Either the call copied them to the device or backend of the program. Or it was read like the last one, with NumPy
+    arrays, but must be traced, which needs tensors.
     """
 
 
 def _settle(donation: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
-    """Say how often a call has drawn; if the call is taken back, so are the draws."""
+    """Report the number of draws of a call; if the call is undone, so are the draws."""
     stream.settle(reserved, draws)
     if draws:
         donation.on_undo(partial(stream.settle, reserved._replace(draws=draws), 0))
@@ -85,7 +85,7 @@ _none: list[Any] = []
 
 
 class Program:
-    """A function of certain structures, as the engine runs it."""
+    """A function for arguments of fixed structure, as the engine runs it."""
 
     def __init__(
         self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, steps: Steps | None
@@ -95,9 +95,9 @@ class Program:
         self.rows = program_rows()
         self.run = backend.compile(self._body, self._let_go)
         self._prepared = backend.compilations(self.run)
-        """For how many kinds of arguments the engine is prepared; None where that needs no look after each call."""
+        """The number of compilations of the engine; None if it need not be checked after each call."""
         self.draws: int | None = None
-        """How often the last call has drawn; None until there has been one."""
+        """The number of draws of the last call; None before the first."""
         self._reserved: tuple[random.Stream, Reserved] | None = None
 
     def __call__(self, call: Call) -> Any:
@@ -156,7 +156,7 @@ class Program:
         return outcome
 
     def analyze(self, call: Call) -> Analysis | None:
-        """What the engine's compiler says of the program for these arguments, which are not changed; see `Analysis`."""
+        """The compiler's analysis of the program for these arguments, which are not changed; see `Analysis`."""
         call.reader.kept[0] = random.current().reserve(0)[0]
         token = _call.set(lambda: call)
         try:
@@ -170,16 +170,16 @@ class Program:
             _call.reset(token)
 
     def _let_go(self) -> None:
-        """The engine is about to write over what is donated in the call that is under way."""
+        """Called when the engine is about to overwrite the donated memory of the running call."""
         donation = _call.get()().reader.donation
         assert donation is not None
         donation.release()
 
     def fast_path(self, kept: list[Any], owners: Sequence[IdSource], read: Callable[[], Call]) -> Any:
-        """As a call, for one that gives nothing away and has no optimizers, of a program that is known not to draw.
+        """Call a program that does not draw, without donations and optimizers.
 
-        `kept` are its arrays, the first place free; what else there is to it is read only where it is needed: to record
-        the function for other shapes, to explain an error, or because the function does more than to return something.
+        `kept` are its arrays, with the first position free. The rest of the call is read only if it is needed: to trace
+        the function for other shapes, to explain an error, or because the function has side effects.
         """
         stream = random.current()
         reserved = self._start(stream)
@@ -207,7 +207,7 @@ class Program:
             return self._results(donation, outcome, call)
 
     def _look(self, read: Callable[[], Call]) -> None:
-        """Note how the arrays of the last call lie on devices, if the engine has prepared itself for it."""
+        """Note the layout of the arrays of the last call on devices, if the engine compiled for it."""
         prepared = self.backend.compilations(self.run)
         if prepared is None or prepared == self._prepared:
             return
@@ -222,7 +222,7 @@ class Program:
         donation.arrived(outcome.arrays, outcome.meaning.continued, lambda: self._load(donation, outcome, call))
 
     def _follow(self, outcome: TraceOutput, words: Any) -> int:
-        """Judge what is checked in a call; how often has it drawn?"""
+        """Evaluate the checks of a call, and return its number of draws."""
         meaning = outcome.meaning
         if meaning.checks:
             self._judge(outcome.arrays, meaning.checks)
@@ -252,7 +252,7 @@ class Program:
             donation.change(param.set, value, param.val(), undo=param.restore)
 
     def _judge(self, arrays: Sequence[Any], checks: list[Check]) -> None:
-        """Raise what the first failed check says, unless this is itself part of a program."""
+        """Raise the error of the first failed check, unless this call is part of an outer program."""
         numbers = arrays[len(arrays) - sum(check.count for check in checks) :]
         if any(map(self.backend.is_traced, numbers)):
             return
@@ -334,7 +334,7 @@ class Program:
             )
 
     def _note_donations(self, call: Call) -> None:
-        """Remember what was donated, and to what."""
+        """Note the donated arguments, and the call that they were donated to."""
         donated = call.reader.donated
         for given in call.reader.modules:
             if given.leaves is donated:
@@ -345,7 +345,7 @@ class Program:
                 note_donation(array, _alone, self.name, name)
 
     def _body(self, donated: list[Any], kept: list[Any]) -> TraceOutput:
-        """The function on tracers: what the engine records."""
+        """The function on tracers, which the engine traces."""
         call = _call.get()()
         if self.steps is None and any(has_arrays(value) for _, value, _ in call.named):
             raise Again

@@ -1,8 +1,8 @@
-"""NumPy arrays among the arguments of a compiled function: each means the tensor that `phlox.tensor` makes of it.
+"""NumPy arrays among the arguments of a compiled function: each is converted as by `phlox.tensor`.
 
-That is a tensor where the function computes: on the device of the first module among the arguments or, without any, of
-the first tensor; without either, on the default device. A program takes the array as its engine likes it best, in
-memory that is not the caller's, who may write to the array once the call has returned.
+The tensor is on the device of the first module among the arguments or, without one, of the first tensor; without
+either, on the default device. The program gets a copy in the form that suits its engine, so the caller may write to the
+array after the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Make: TypeAlias = Callable[[HostArray, Device], AnyTensor]
 
 
 def is_array(value: Any) -> bool:
-    """Is this a NumPy array that stands for a tensor? One of numbers without axes stands for a number."""
+    """Is this a NumPy array that becomes a tensor? A numeric array without axes is a number."""
     if not isinstance(value, np.ndarray):
         return False
     array = cast("HostArray", value)
@@ -47,7 +47,7 @@ def has_arrays(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, each with its label; a dataclass is one if it holds an array or a tensor."""
+    """The labelled contents of a container; a dataclass is one if it holds an array or a tensor."""
     container = container_of(value)
     if container is None:
         found = container_of_class(cast("type[Any]", type(value)))
@@ -61,7 +61,7 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def as_argument(value: HostArray, place: Device) -> AnyTensor:
-    """A tensor whose array a program takes, and nothing but a program."""
+    """A tensor that only a program can use."""
     kind = kind_of_dtype(value.dtype)
     engine = engine_of(place.backend)
     return wrap(ops_of(place.backend, kind), engine.host_argument(value, kind, place.on(engine)))
@@ -73,10 +73,10 @@ def as_tensor(value: HostArray, place: Device) -> AnyTensor:
 
 
 def with_tensors(value: Any, name: str, place: Device, make: Make, *, over: bool = False) -> Any:
-    """An argument with a tensor in place of each NumPy array; itself where it holds none.
+    """An argument with a tensor in place of each NumPy array; the argument itself if it has none.
 
-    Where a loop runs `over` it, arrays of numbers on one axis stay: they are a number for each step. Raises `KindError`
-    for elements that are no numbers, and `RangeError` for those that do not fit, with the path.
+    If a loop runs `over` it, numeric arrays with one axis stay: they are a number for each step. Raises `KindError` for
+    elements that are not numbers, and `RangeError` for those that do not fit, with the path.
     """
     if not has_arrays(value):
         return value
@@ -95,7 +95,7 @@ def with_tensors(value: Any, name: str, place: Device, make: Make, *, over: bool
 
 
 def place_of(values: Iterable[Any]) -> Device:
-    """Where the arrays among these arguments go."""
+    """The device for the arrays among these arguments."""
     given = list(values)
     for cls in (Module, Tensor):
         found = _first(given, cls)
@@ -133,9 +133,9 @@ def _place_of_module(module: Module) -> Device | None:
 
 
 def taker(kind: type[Kind], place: Device, shape: tuple[int, ...]) -> Callable[[Any, list[Any]], bool]:
-    """`(value, leaves)`: is this an array of that kind and shape? If so what a program takes is appended.
+    """A function `(value, leaves)`: is this an array of that kind and shape? If so, it appends the program's argument.
 
-    Of another shape the function may have to be traced, for which the arguments are read with tensors in their places.
+    For another shape the function may be traced, and the arguments are read again, with tensors in place of arrays.
     """
     engine = engine_of(place.backend)
     inside = place.on(engine)

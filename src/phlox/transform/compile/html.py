@@ -10,7 +10,7 @@ from phlox.transform.compile.report import ExecutableReport
 
 
 def html_of_report(report: ExecutableReport) -> str:
-    """The representation of what one call of a compiled function costs."""
+    """The representation of the cost of a compiled call."""
     return representation(report, _report)
 
 

@@ -1,8 +1,8 @@
-"""Several steps in one call: what each step is given, what goes on from one to the next, and what comes back.
+"""Several steps in one call: the arguments of each step, the values passed from step to step, and the results.
 
 A function of modules and data is called n times, each time with its own entry of the parameters that the loop runs
-over, and with the modules that the step before returned. On a backend without a compiler `run` calls it n times; with
-one, `Loop` traces one step and makes a loop of the program of it, for `Program` in `executable`.
+over, and with the modules that the step before returned. On a backend without a compiler, `run` calls it n times. With
+a compiler, `Loop` traces one step and makes a loop of it in the program, for `Program` in `executable`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, map_parts, pa
 
 
 class Steps(NamedTuple):
-    """How often a function is called in one call, and the parameters that have an entry for each step."""
+    """The number of steps in one call, and the parameters with an entry for each step."""
 
     number: int
     over: frozenset[str]
@@ -39,8 +39,8 @@ class Steps(NamedTuple):
 def taken_over(value: Any, path: str, steps: int) -> Any:
     """An argument that the loop runs over, with `StepScalars` for lists and arrays of them.
 
-    Raises `CompileError` where a first axis, or a list of numbers, is not as long as there are steps, and for what has
-    no entries.
+    Raises `CompileError` if the length of a first axis, or of a list of numbers, is not the number of steps, or if the
+    argument has no entries.
     """
     if isinstance(value, Tensor):
         shape = cast("AnyTensor", value).shape
@@ -89,7 +89,7 @@ def _scalars_of(value: Any, path: str) -> tuple[Any, ...] | None:
 
 
 def entry(value: Any, step: int) -> Any:
-    """What a step is given of an argument that the loop runs over."""
+    """The entry of a step in an argument that the loop runs over."""
     if isinstance(value, Tensor):
         return cast("AnyTensor", value)[step]
     if isinstance(value, StepScalars):
@@ -103,11 +103,11 @@ def modules_in(value: Any, path: str) -> list[tuple[str, Module]]:
 
 
 def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[str, Ids, Any]]) -> dict[int, int]:
-    """Which of the modules in a result takes the place of which argument in the next step: (argument, result).
+    """Pairs (argument, result): which module in the result replaces which argument in the next step.
 
-    One continues the other if it has the same parameters. Several arguments may have the same ones, as a network and
-    the average of its weights have: they are continued in their order. A result comes with what tells whether two are
-    one object. Raises `CompileError` where it cannot be told what continues what.
+    A module continues another if it has the same parameters. Several arguments can have the same ones, such as a
+    network and the average of its weights: they are continued in order. Each result has a key that is equal for the
+    same object. Raises `CompileError` if the pairs are ambiguous.
     """
     found: dict[int, int] = {}
     for ids in dict.fromkeys(ids for _, ids in arguments if ids):
@@ -162,9 +162,9 @@ def _ids(module: Module) -> Ids:
 
 
 def together(results: list[Any], path: str, name: str) -> Any:
-    """What the steps returned as one result: tensors stacked, modules as the last step left them, constants as always.
+    """The results of all steps as one: tensors stacked, modules of the last step, constants unchanged.
 
-    Raises `CompileError`, with the path, for what differs from step to step and cannot be stacked.
+    Raises `CompileError`, with the path, if a value differs from step to step and cannot be stacked.
     """
     if isinstance(results[-1], Module):
         return results[-1]
@@ -208,10 +208,10 @@ Record = Callable[[Call, Sequence[Any], Sequence[Any]], StepArguments]
 
 
 class Loop:
-    """What is traced of several steps: one step, and how its outcome goes into the next.
+    """The trace of several steps: one step, and how its results go into the next.
 
-    From step to step go the position of the random stream, the arrays of modules and the states of optimizers; every
-    step takes its own entry of the arrays that the loop runs over; the rest is the same in all.
+    The position of the random stream, the arrays of modules and the states of optimizers go from step to step. Every
+    step takes its own entry of the arrays that the loop runs over. All other values are the same in every step.
     """
 
     def __init__(self, record: Record, name: str, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> None:
@@ -240,7 +240,7 @@ class Loop:
         return self._record(self._call, now[id(reader.donated)], now[id(reader.kept)])
 
     def run(self, count: int) -> tuple[list[Any], OutputSpec]:
-        """The arrays that all steps come to, and what they mean."""
+        """The arrays after all steps, and their meaning."""
         sizes = [len(parts) for parts in self._carry]
         splits: list[_Split] = []
 
@@ -259,7 +259,7 @@ class Loop:
         return split.together(_grouped(last, sizes), stacked, count), replace(meaning, draws=meaning.draws * count)
 
     def _check(self, split: _Split) -> None:
-        """`CompileError` if the shape of what goes on is not what it was."""
+        """Raise `CompileError` if the shape of an array for the next step has changed."""
         modules = len(self._reader.modules)
         for number, (before, after) in enumerate(zip(self._carry[1:], split.carry[1 : 1 + modules], strict=False)):
             if _shapes(self._backend, before) != _shapes(self._backend, after):
@@ -272,7 +272,7 @@ class Loop:
 
 
 class _Split:
-    """The outcome of a step: what goes on to the next one, and what is stacked."""
+    """The outcome of a step: the arrays for the next step, and those to stack."""
 
     def __init__(self, name: str, reader: CallArguments, step: StepArguments) -> None:
         self._name, self._reader, self.step = name, reader, step
@@ -283,7 +283,7 @@ class _Split:
         )
         self.carry: list[tuple[Any, ...]] = [(step.words,)]
         self._carried: dict[int, int] = {}
-        """For the places of arrays that go on, which part of the carry they are."""
+        """The part of the carry for each position of an array that goes to the next step."""
         for number, (module, owner) in enumerate(zip(step.modules, owners, strict=True)):
             found = self._pairs.get(number)
             if found is None:
@@ -300,9 +300,9 @@ class _Split:
             self._carried[place] = len(self.carry)
             self.carry.append(step.arrays[place])
         self._set: dict[int, tuple[int, int]] = {}
-        """For the places of parameters that were set in a module that goes on by itself, the same and which of it."""
+        """The same for parameters that were set in a module that is not in the result, with their number in it."""
         self._first: set[int] = set()
-        """Those set in a module that another one continues: only the first step has it."""
+        """Positions of parameters that were set in a module that a result replaces: only the first step has it."""
         for number, param, place, _ in step.meaning.changed:
             if number in self._pairs:
                 self._first.add(place)
@@ -310,7 +310,7 @@ class _Split:
                 self._set[place] = 1 + number, param
 
     def rest(self) -> list[Any]:
-        """The arrays that do not go on."""
+        """The arrays that do not go to the next step."""
         places = [
             place for place in range(len(self.step.arrays)) if place not in self._carried and place not in self._set
         ]
@@ -336,7 +336,7 @@ class _Split:
         return arrays
 
     def refuse_module(self, number: int) -> None:
-        """Raise what to say of a module that is another one after a step."""
+        """Raise the error for a module whose structure changes in a step."""
         given = self._reader.modules[number]
         after = self.step.returned[self._pairs[number]]
         facets = [dict(module_facets(module, given.path)) for module in (self.step.modules[number], after.module)]
@@ -347,7 +347,7 @@ class _Split:
         )
 
     def refuse_state(self, number: int, backend: Backend) -> None:
-        """Raise what to say of an optimizer whose state is built otherwise after a step."""
+        """Raise the error for an optimizer whose state changes its form in a step."""
         before, after = self._reader.optimizers[number].packed, self.step.states[number][1]
         names: dict[ParamId, str] = {}
         for given in self._reader.modules:
@@ -367,7 +367,7 @@ class _Split:
 
 
 def _form(packed: FlatState) -> Hashable:
-    """What must stay; a state that holds nothing, as of an optimizer that keeps none, is none."""
+    """The form of states, which must not change from step to step; empty states are left out."""
     states = zip(packed.ids, packed.form.skeletons, strict=True)
     return (
         packed.form.places,

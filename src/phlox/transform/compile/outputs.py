@@ -1,4 +1,4 @@
-"""What comes out of a compiled function: how to make its results of the arrays that the program returns."""
+"""The results of a compiled function: how to build them from the arrays that the program returns."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Returned(NamedTuple):
     module: Module
     ids: Ids
     place: int
-    """Of the tuple of its arrays."""
+    """The position of the tuple of its arrays."""
 
 
 def no_history(name: str) -> str:
-    """What to say of a gradient that comes back to a result of a compiled function."""
+    """The error for a gradient with respect to a result of a compiled function."""
     return (
         f"a gradient has come back to a result of {name}, a compiled function, which keeps no history; call backward "
         "inside, as a compiled step does, or compile the gradient: phlox.compile(phlox.grad(fn))"
@@ -49,7 +49,7 @@ def no_history(name: str) -> str:
 
 
 class OutputWriter:
-    """Takes results apart into arrays and tuples of arrays, and knows how to put those of every later call together."""
+    """Flattens results into arrays and tuples of arrays, and returns how to rebuild those of later calls."""
 
     def __init__(self, owners: Sequence[IdSource], name: str) -> None:
         self.arrays: list[Any] = []
@@ -58,7 +58,7 @@ class OutputWriter:
         self._places = first_places(owner.ids for owner in owners)
 
     def write(self, value: Any, path: str = "the result") -> Maker:
-        """Append the arrays of a result and return how to make it; `CompileError` for what cannot leave a program."""
+        """Append the arrays of a result, and return how to build it; `CompileError` if it cannot leave a program."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Module):
             return self._module(value, path)
@@ -120,7 +120,7 @@ class OutputWriter:
         return lambda arrays, owners: unflatten(Aux(template, ids(owners)), arrays[place])
 
     def state(self, optimizer: Optimizer, device: Device) -> StateMaker:
-        """As `write`, for the state that an optimizer has after the call."""
+        """As `write`, for the state of an optimizer after the call."""
         packed = optimizer.pack(device)
         place = self._next(packed.leaves)
         ids, form = self._ids(packed.ids), packed.form

@@ -1,4 +1,4 @@
-"""Why a compiled function is traced again: what has changed among its arguments since the closest trace."""
+"""Explaining why a compiled function is traced again: the changes among its arguments since the closest trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MANY = 64  # after which there is a warning
 
 
 class Facet(NamedTuple):
-    """One thing that a program depends on: what is equal if it is alike, how to say it, and what to do if it varies."""
+    """One thing that a program depends on: a key to compare, a description, and a remedy if it varies."""
 
     key: Hashable
     text: str
@@ -46,7 +46,7 @@ _ABSENT = Facet(None, "not there")
 
 @dataclass(frozen=True)
 class Change:
-    """What was different: `model.layers.2.rate`, what it was, and what it is."""
+    """One difference: its path (`model.layers.2.rate`), the old value, and the new one."""
 
     path: str
     before: str
@@ -63,9 +63,9 @@ class Recompile:
 
     function: str
     number: int
-    """Of this compilation: the first that is explained is number 2."""
+    """The number of this compilation; the first that is explained is number 2."""
     changes: tuple[Change, ...]
-    """What has changed since the closest of the earlier ones; empty if nothing that Phlox can see."""
+    """The changes since the closest earlier trace; empty if Phlox sees none."""
 
     def __str__(self) -> str:
         shown, told = list[str](), set[str]()
@@ -88,12 +88,12 @@ _explained: ContextVar[list[Recompile] | None] = ContextVar("phlox_recompiles", 
 
 @contextmanager
 def explain_recompiles() -> Generator[list[Recompile]]:
-    """Within this scope, every recompilation is explained: which argument, where inside it, what it was and what it is.
+    """Within this scope, every recompilation is explained: the path in the arguments, the old value and the new one.
 
-    Gives a list that fills up with a `Recompile` for each trace of a function after its first, and logs the same
-    sentence as a warning to the logger `phlox.compile`. It compares with the closest of the traces before, whether
-    they were made in the scope or not. What a call costs that does not recompile stays the same. Where there are
-    several devices, it also explains what the engine compiles again because arrays lie on them in another way.
+    The scope returns a list. For each trace of a function after its first, a `Recompile` is added to the list, and
+    logged as a warning to the logger `phlox.compile`. Each trace is compared with the closest earlier one, even from
+    before the scope. Calls that do not recompile cost the same as outside. With several devices, it also explains
+    compilations for another layout of the arrays on the devices.
 
     >>> import phlox as px
     >>> from phlox.backend import Jax
@@ -116,11 +116,11 @@ class History:
         self.function = function
         self.traces = 0
         self.compilations = 0
-        """The traces, and what was compiled without one."""
+        """The number of traces and of compilations without a trace."""
         self._known: deque[tuple[dict[str, Facet], dict[str, Facet]]] = deque(maxlen=_KEPT)
-        """Of the traces what they depend on, and how the arrays lay on devices."""
+        """The facets of the last traces, and the layouts of their arrays on devices."""
         self._layouts: deque[tuple[Hashable, dict[str, Facet]]] = deque(maxlen=_KEPT)
-        """Of what was compiled the shapes, and how the arrays lay on devices."""
+        """The shapes of the last compilations, and the layouts of their arrays on devices."""
         self._is_traced = False
         """Has there been a trace since layouts were last noted?"""
         self._lock = threading.Lock()
@@ -140,9 +140,9 @@ class History:
             self._warn()
 
     def add_layout(self, shapes: Hashable, layouts: dict[str, Facet]) -> None:
-        """Note how the arrays of a call lie for which the engine has prepared a program anew.
+        """Note the layout of the arrays of a call that the engine compiled again.
 
-        That is counted if there was no trace, and a program for the same shapes, whose arrays lay in another way.
+        It is counted if there was no trace, and if there was a program for the same shapes with another layout.
         """
         with self._lock:
             is_traced, self._is_traced = self._is_traced, False
@@ -186,7 +186,7 @@ class History:
 
 
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:
-    """What differs, in the order of the arguments; of what is inside something new or gone, nothing is said."""
+    """The differences, in the order of the arguments; the contents of new or missing values are left out."""
     changes: list[Change] = []
     said: tuple[str, ...] = ()
     for path in {**before, **after}:
@@ -227,7 +227,7 @@ def facets_of(
 
 
 def layouts_of(named: list[tuple[str, Any]], reader: CallArguments) -> tuple[Hashable, dict[str, Facet]]:
-    """The shapes of the arrays of a call, and how each lies on devices, by path, where its engine can tell."""
+    """The shapes of the arrays of a call, and by path the layout of each on devices, if its engine reports it."""
     backend = reader.backend
     arrays: list[tuple[str, Any]] = []
     names: dict[ParamId, str] = {}
@@ -291,7 +291,7 @@ def _optimizer(value: Optimizer, path: str) -> Iterator[tuple[str, Facet]]:
 
 
 def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
-    """All that makes up the structure of a module, and the shapes of its parameters."""
+    """The facets of a module: its structure, and the shapes of its parameters."""
     arrays, aux = flatten(module)
     template = aux.template
 

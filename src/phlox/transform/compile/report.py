@@ -1,4 +1,4 @@
-"""`ExecutableReport`: what one call of a compiled function costs, without running it."""
+"""`ExecutableReport`: the cost of one call of a compiled function."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from phlox.transform.tree import AnyTensor, leaves_of, map_parts
 
 @dataclass(frozen=True, slots=True)
 class ExecutableReport:
-    """What `phlox.compile(fn).lower(...)` has found of one call: print it, or look at its numbers.
+    """The result of `phlox.compile(fn).lower(...)`: the cost of one call. `print` it, or read its figures.
 
-    All numbers are those of one device; None is not known.
+    All figures are for one device; None means unknown.
     """
 
     function: str
@@ -29,7 +29,7 @@ class ExecutableReport:
 
     @property
     def source(self) -> str:
-        """Who says so: `XLA`, or `shapes` where no compiler does."""
+        """The source of the figures: `XLA`, or `shapes` if no compiler reports them."""
         return self.analysis.source
 
     @property
@@ -39,7 +39,7 @@ class ExecutableReport:
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations; in a product an addition and a multiplication are two."""
+        """Floating-point operations; in a product, an addition and a multiplication count as two."""
         return self.analysis.flops
 
     @property
@@ -69,7 +69,7 @@ class ExecutableReport:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that the call needs in all: arguments, temporaries, and results that take no argument's memory."""
+        """Bytes that the call needs in total: arguments, temporaries, and results that reuse no argument's memory."""
         parts = self.arguments, self.temporaries, self.outputs, self.aliased
         if any(part is None for part in parts):
             return None
@@ -78,7 +78,7 @@ class ExecutableReport:
 
     @property
     def collectives(self) -> Mapping[str, Traffic] | None:
-        """By kind (`all-reduce`, ...): how many, bytes of their results, and bytes that a device sends."""
+        """For each kind (`all-reduce`, ...): the count, the bytes of the results, and the bytes that a device sends."""
         return self.analysis.collectives
 
     @property
@@ -88,7 +88,7 @@ class ExecutableReport:
         return None if found is None else sum(traffic.sent for traffic in found.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """All figures as plain values, for JSON."""
         collectives = None if self.collectives is None else {k: asdict(v) for k, v in self.collectives.items()}
         return {
             "function": self.function, "backend": self.backend, "source": self.source, "devices": self.devices,
@@ -137,7 +137,7 @@ def _lines(report: ExecutableReport) -> Iterator[str]:
 def analysis_by_shapes(
     call: Callable[[tuple[Any, ...], dict[str, Any]], Any], values: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Analysis:
-    """What shapes alone say of a call: it is run on arrays without values, which are counted and not computed."""
+    """The cost of a call from shapes alone: it runs on arrays without values, and operations are only counted."""
     from phlox.transform.abstract import Work, counted
     from phlox.transform.summary.evaluate import blank, undisturbed, without_values
 

@@ -1,8 +1,8 @@
-"""What goes into a compiled function: arrays on one side, structure on the other.
+"""The arguments of a compiled function: arrays on one side, structure on the other.
 
-`CallArguments` takes the arguments of a call apart into arrays and a key that is equal for calls which one program can
-serve; `Rebuilder` puts them together again from tracers. Parameter ids are in no key: they are told apart by the place
-of the parameter among the arguments, so that two models of one architecture share a program and keep their identities.
+`CallArguments` flattens the arguments of a call into arrays and a key, which is equal for calls that can use the same
+program; `Rebuilder` rebuilds them from tracers. Parameter ids are in no key: a parameter is identified by its position
+among the arguments, so that two models of one architecture share a program and keep their ids.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 Ids: TypeAlias = tuple[ParamId, ...]
 Place: TypeAlias = tuple[int, int]
-"""Which of the arguments with ids, and which of its ids."""
+"""The number of an argument with ids, and the position of an id in it."""
 
 
 class Owned(NamedTuple):
-    """The ids of gradients, which are arguments too."""
+    """The ids of gradients among the arguments."""
 
     ids: Ids
 
@@ -57,9 +57,9 @@ class ModuleArg(NamedTuple):
     """The number of the owner that has its ids."""
     path: str
     leaves: list[Any]
-    """The list that its arrays have gone to, as one tuple,"""
+    """The list that has its arrays, as one tuple."""
     place: int
-    """and where in it."""
+    """The position of the tuple in that list."""
 
 
 class OptimizerArg(NamedTuple):
@@ -68,15 +68,15 @@ class OptimizerArg(NamedTuple):
     optimizer: Optimizer
     packed: FlatState
     leaves: list[Any]
-    """The list that its arrays have gone to, as one tuple,"""
+    """The list that has its arrays, as one tuple."""
     place: int
-    """and where in it."""
+    """The position of the tuple in that list."""
     ready: Optimizer
-    """A twin with states that its first step makes, if there are any to make; else the optimizer."""
+    """A twin with the states that its first step creates, if there are any; else the optimizer."""
 
 
 class StepScalars:
-    """One scalar for each step of a loop, as an argument: all of them go in, and each step gets its own."""
+    """One scalar for each step of a loop, as one argument."""
 
     __slots__ = ("values",)
 
@@ -91,13 +91,13 @@ class _EachStep(tuple[Any, ...]):
 
 
 IdSource: TypeAlias = Aux | FlatState | Owned | StateIds
-"""What has the ids of an argument."""
+"""The objects that hold the ids of an argument."""
 
 _INT_RANGE = range(-(2**63), 2**63)
 
 
 def arrays_of(leaves: Iterable[Any]) -> list[Any]:
-    """The arrays among leaves, some of which are tuples of them, and some numbers."""
+    """The arrays among leaves; a leaf can be an array, a tuple of arrays, or a number."""
     parts = [part for leaf in leaves for part in _parts(leaf)]
     return [part for part in parts if hasattr(part, "shape") and not isinstance(part, np.ndarray)]
 
@@ -161,7 +161,7 @@ def _remedy(value: Any) -> str:
 
 
 class FirstStates:
-    """Which states the optimizers of a call make in their first step: what a trace has shown, before that a guess."""
+    """Which states the optimizers of a call create in their first step: a guess, until a trace shows it."""
 
     def __init__(self, found: Sequence[Mapping[Place, int]] | None = None) -> None:
         self._found = found
@@ -169,15 +169,15 @@ class FirstStates:
 
     @property
     def is_guess(self) -> bool:
-        """Is it not known from a trace?"""
+        """Is it still a guess?"""
         return self._found is None
 
     def of(
         self, number: int, count: int, reader: CallArguments, known: Collection[ParamId]
     ) -> list[tuple[ModuleArg, Mapping[ParamId, int] | None]]:
-        """The modules whose parameters an optimizer begins with, and which of these, or None for all trained ones.
+        """The modules whose parameters an optimizer starts with, and which of these (None for all trained ones).
 
-        `count` is that of the optimizers, `known` are the parameters that this one has states of.
+        `count` is the number of optimizers, `known` are the parameters that this one has states for.
         """
         modules = reader.modules
         if self._found is None:
@@ -193,7 +193,7 @@ class FirstStates:
 
 
 class CallArguments:
-    """The arguments of one call, taken apart."""
+    """The arguments of one call, flattened."""
 
     __slots__ = (
         "_known", "_late", "_place", "backend", "donated", "donation", "first", "guess", "kept", "modules",
@@ -209,11 +209,11 @@ class CallArguments:
         self.optimizers: list[OptimizerArg] = []
         self.first: tuple[Any, str] | None = None
         self.donation: DonationScope | None = None
-        """Of what is donated, once the engine has asked for it."""
+        """The donations of the call, after the engine has asked for them."""
         self.guess = False
-        """Is it a guess which states a first step makes?"""
+        """Are the states that a first step creates a guess?"""
         self.twins: list[Optimizer] = []
-        """Of the optimizers, if any: those that the function stepped if it was traced, or those made ready."""
+        """The twins of the optimizers, if any: those that the traced function stepped, or prepared ones."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
         self._place: Device | None = None
         self._known: Backend | None = None  # the backend that was last seen to be one of this engine
@@ -231,7 +231,7 @@ class CallArguments:
         return self._place
 
     def read(self, value: Any, path: str, leaves: list[Any]) -> Hashable:
-        """Append the arrays of a value, those of a module as one tuple, to `leaves`; what is left is the key."""
+        """Append the arrays of a value to `leaves`, those of a module as one tuple; returns the key of the rest."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Tensor):
             return self._tensor(cast("Tensor[Any, Any, Any]", value), path, leaves)
@@ -291,10 +291,10 @@ class CallArguments:
         self.first = self.donation = None
 
     def read_late(self, first: FirstStates | None = None) -> Hashable:
-        """As `read`, for optimizers, once everything else has been: their states belong to parameters, or to none.
+        """As `read`, for optimizers, after everything else, because their states belong to parameters.
 
-        `first` says which states a first step makes. They are made in a twin: the optimizer gets them when the call
-        has come to its end.
+        `first` says which states a first step creates. They are created in a twin; the optimizer gets them at the end
+        of the call.
         """
         key: list[Hashable] = []
         self.guess = first is not None and first.is_guess
@@ -321,7 +321,7 @@ class CallArguments:
         return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
 
     def complete(self) -> None:
-        """Make of the leaves what a program takes."""
+        """Convert the leaves to the arguments of a program."""
         for leaves in (self.donated, self.kept):
             leaves[:] = [self._with_scalars(leaf) for leaf in leaves]
         if self.donated:
@@ -335,9 +335,9 @@ class CallArguments:
         return leaf
 
     def _separate(self) -> None:
-        """Copy what is donated wherever it stands among the arguments a second time: no engine takes it so.
+        """Copy donated arrays that are among the arguments a second time, because no engine accepts that.
 
-        An average of weights begins with those of the model, a student may be a copy of its teacher.
+        For example, an average of weights begins with the model's arrays, and a student can be a copy of its teacher.
         """
         seen = {id(array) for array in arrays_of(self.kept)}
 
@@ -354,7 +354,7 @@ class CallArguments:
         self.donated[:] = [alone(leaf) for leaf in self.donated]
 
     def shares_donated(self) -> bool:
-        """Does something that is donated stand among the arguments a second time?"""
+        """Is a donated argument passed a second time?"""
         donated, kept = arrays_of(self.donated), arrays_of(self.kept)
         return len({id(x) for x in donated}.difference(map(id, kept))) < len(donated)
 
@@ -420,7 +420,7 @@ def _relation(earlier: tuple[Ids, ...], ids: Ids) -> Hashable:
 
 
 def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
-    """Where each id stands first."""
+    """The first position of each id."""
     places: dict[ParamId, Place] = {}
     for number, ids in enumerate(owners):
         for place, id in enumerate(ids):
@@ -429,7 +429,7 @@ def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
 
 
 class Rebuilder:
-    """Puts the arguments together again from tracers, inside the program that is being traced."""
+    """Rebuilds the arguments from tracers, inside the program that is being traced."""
 
     def __init__(self, tracing: object | None, backend: Backend) -> None:
         self.tracing, self.backend = tracing, backend
@@ -465,7 +465,7 @@ class Rebuilder:
         return TracedScalar(self.backend, self.backend.scalar_from_argument(tracer, whole), whole)
 
     def twins_of(self, optimizers: Sequence[OptimizerArg]) -> list[Optimizer]:
-        """The optimizers that the function will see: what happens to them must not show as long as it is traced."""
+        """The optimizers that the function sees, so that tracing does not change the user's."""
         self._twins = [(argument.optimizer, argument.ready.twin()) for argument in optimizers]
         return [twin for _, twin in self._twins]
 

@@ -1,4 +1,4 @@
-"""One call of a function on tracers: what goes in, what comes out, and what it changes besides."""
+"""One call of a function on tracers: its arguments, results and side effects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class OutputSpec:
-    """What the arrays of an outcome stand for: the result, states of optimizers, and parameters that were set."""
+    """The meaning of the arrays that a program returns: the result, optimizer states, and parameters that were set."""
 
     result: Maker
     states: list[StateMaker]
@@ -42,29 +42,29 @@ class OutputSpec:
     """Module, parameter, array, and the backend that it is seen from."""
     draws: int
     checks: list[Check]
-    """What is checked after the call; its numbers are the last of the arrays."""
+    """The checks after the call; their scalars are the last arrays."""
     continued: list[tuple[int, int]]
-    """Modules, by number, and the arrays of the ones in the result that have their parameters."""
+    """Modules, by number, and the positions of the arrays of the modules in the result that continue them."""
     plain: bool = field(init=False)
-    """Is the result all that there is to a call?"""
+    """Is the result the only effect of a call?"""
 
     def __post_init__(self) -> None:
         self.plain = not (self.states or self.changed or self.draws or self.checks)
 
 
 class StepArguments(NamedTuple):
-    """What one call on tracers has come to."""
+    """The outcome of one call on tracers."""
 
     arrays: list[Any]
-    """With tuples of them for modules and states; at last the numbers of checks."""
+    """The arrays, with tuples of them for modules and states; the last are the scalars of checks."""
     meaning: OutputSpec
     words: Any
-    """Where the random stream stands afterwards."""
+    """The position of the random stream after the call."""
     modules: list[Module]
-    """Those among the arguments."""
+    """The modules among the arguments."""
     returned: list[Returned]
     states: list[tuple[int, FlatState]]
-    """For each optimizer the place of its state among the arrays, and the state."""
+    """For each optimizer the position of its state among the arrays, and the state."""
 
 
 def record(
@@ -110,9 +110,9 @@ def record(
 
 
 def cut_alike(backend: Backend, results: Any, arguments: Any) -> Any:
-    """What goes on from call to call stays cut over devices as it was given, for else each call may be another program.
+    """Give results that continue arguments the same sharding, because each other sharding needs another program.
 
-    Both are tuples of arrays; those that are not alike, as new states, stay as they are.
+    Both are tuples of arrays. If their lengths differ, as with new states, results are not changed.
     """
     if len(results) != len(arguments):
         return results
@@ -120,7 +120,7 @@ def cut_alike(backend: Backend, results: Any, arguments: Any) -> Any:
 
 
 class OtherFirstStates(Exception):
-    """The function steps other parameters than was guessed: `found` are those that it does step."""
+    """The function steps other parameters than guessed; `found` are those that it steps."""
 
     def __init__(self, found: list[dict[Place, int]]) -> None:
         super().__init__()

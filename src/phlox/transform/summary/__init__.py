@@ -1,4 +1,4 @@
-"""`Module.summary`: a table of a model's layers, what they cost and what they return, without running it."""
+"""`Module.summary`: a table of a model's layers, their cost and outputs, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model run on arrays without values: which modules are called, what they return, and what that would compute."""
+"""Running a model on arrays without values: the calls of its modules, their results and operations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from phlox.transform.tree import AnyTensor, leaves_of, map_parts, tensors_of
 
 @dataclass(slots=True)
 class Calls:
-    """What is known of the calls of one module, all of them together."""
+    """The data about all calls of one module."""
 
     count: int = 0
     outputs: Any = None
-    """What the first call has returned, a `TensorSpec` in place of each tensor."""
+    """The result of the first call, with a `TensorSpec` in place of each tensor."""
     work: Work = field(default_factory=Work)
     activations: int = 0
     """Bytes of the results of the modules below that call no other module, or of its own if it calls none."""
@@ -47,7 +47,7 @@ def blank(shape: Iterable[int], kind: Any, place: Device) -> AnyTensor:
 
 
 def abstract_of(backend: Backend) -> Abstract:
-    """The `Abstract` backend inside of the decorators."""
+    """The `Abstract` backend inside the decorators."""
     below: Backend | None = backend
     while below is not None and not isinstance(below, Abstract):
         below = below.inner
@@ -56,7 +56,7 @@ def abstract_of(backend: Backend) -> Abstract:
 
 
 def without_values(model: Module) -> Module:
-    """The model with tensors that have no values for its parameters; no deferred one is made."""
+    """The model with parameters that have no values; deferred ones stay deferred."""
     structure = model.structure()
     params: list[Param] = []
     for param in structure.params:
@@ -68,7 +68,7 @@ def without_values(model: Module) -> Module:
 
 
 def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
-    """Where inputs go: to the device of the first parameter or, without any, to that of the first input."""
+    """The device for inputs: that of the first parameter or, without parameters, of the first input."""
     params = [param for param in model.params() if param.kind is Float and not param.full_precision]
     found = [param.device for param in params] or [x.device for _, x in leaves_of(inputs, (TensorSpec, Tensor))]
     place = found[0] if found else as_device(None)
@@ -79,7 +79,7 @@ def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
 def blanks_of(value: Any, place: Device, *, training: bool) -> Any:
     """Inputs with a tensor without values in place of each `TensorSpec`, tensor and NumPy array.
 
-    Specs and arrays are on `place`. Tensors stay where they are, but for those of another engine and in training.
+    Specs and arrays go to `place`. Tensors stay on their device, except those of another engine, and in training.
     """
 
     def visit(part: Any, path: str) -> Any:
@@ -112,12 +112,12 @@ def specs_of(value: Any) -> Any:
 
 
 def bytes_of(tensor: AnyTensor) -> int:
-    """What the elements of a tensor take."""
+    """The bytes of a tensor's elements."""
     return tensor.size * engine_of(tensor.backend).host_dtype(tensor.kind).itemsize
 
 
 class Evaluation:
-    """A model without values, run once and, if it is to be trained, differentiated."""
+    """A model without values, run once and, for training, differentiated."""
 
     def __init__(self, model: Module) -> None:
         self.model = model
@@ -127,7 +127,7 @@ class Evaluation:
         self._parents: set[int] = set()
 
     def run(self, args: Any, kwargs: Any, *, training: bool) -> None:
-        """One call of the model, all of whose inputs are without values."""
+        """Call the model once, with inputs that have no values."""
         with undisturbed(), counted(self.work):
             with observed(self.model, self._left, on_enter=self._entered):
                 outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
@@ -211,9 +211,9 @@ def _around(call: Call) -> set[str]:
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Within this scope no random stream moves, tensors are made without values, and parameters keep what they hold.
+    """Within this scope random streams and parameters do not change, and new tensors have no values.
 
-    Compiled functions are called as they are.
+    Compiled functions are called without compiling.
     """
     place = as_device(None)
     with (

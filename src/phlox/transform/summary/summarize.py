@@ -115,7 +115,7 @@ def _name(module: Module) -> str:
 
 
 def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
-    """What the states of an optimizer take after its first step; None for one that steps all parameters at once."""
+    """The bytes of an optimizer's states after its first step; None if it updates all parameters at once."""
     if not isinstance(optimizer, Optimizer) and callable(getattr(optimizer, "init", None)):
         optimizer = optimizer.init()
     if not isinstance(optimizer, Optimizer):

@@ -1,4 +1,4 @@
-"""`Summary`: the table itself, its rows and totals, for programs as for people."""
+"""`Summary`: the table of `Module.summary`, with its rows and totals."""
 
 from __future__ import annotations
 
@@ -9,78 +9,78 @@ from typing import Any
 from phlox.errors import ModuleError
 
 COLUMNS = ("output", "parameters", "trained", "flops", "memory")
-"""All columns beside the layer's path and class, which are always there."""
+"""All columns besides the layer's path and class, which are always shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One module, with all modules in it, over all its calls."""
+    """One module, including all modules in it, over all its calls."""
 
     path: str
     """`layers.0`; the model itself is the empty string."""
     name: str
-    """Its class; of a function among layers, the function's name."""
+    """The name of its class, or of the function if it is one."""
     depth: int
-    """In how many modules it stands."""
+    """The number of modules around it."""
     calls: int
-    """How often it was called."""
+    """The number of calls."""
     outputs: Any
-    """What the first call returns, a `TensorSpec` in place of each tensor; None where it is not called."""
+    """The result of the first call, with a `TensorSpec` in place of each tensor; None if it is not called."""
     parameters: int
-    """The elements of its parameters, but for those that are tied to a parameter outside of it that stands earlier."""
+    """The number of elements of its parameters, without those tied to an earlier parameter outside of it."""
     trained: int
-    """Those of them that are trained."""
+    """The number of these elements that are trained."""
     tied: tuple[tuple[str, str], ...]
-    """Its parameters that are not counted, and those that they are tied to, by path."""
+    """Paths of the parameters that are not counted, with the paths that they are tied to."""
     bytes: int
-    """Of its parameters, as they are counted."""
+    """The bytes of the counted parameters."""
     products: int
     """Floating-point operations of matrix products and convolutions."""
     flops: int
     """All floating-point operations."""
     activations: int
-    """Bytes of the results of the modules in it that call no other, or of its own."""
+    """The bytes of the results of the modules in it that call no other module, or of its own results."""
     repeats: int = 1
-    """How many equal rows this one stands for; more than one only where rows are collapsed."""
+    """The number of equal modules that this row represents; more than one only if rows are collapsed."""
     span: str = ""
-    """Of several, the paths of all: `blocks.0-11`."""
+    """The paths of a collapsed row: `blocks.0-11`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the model takes, in bytes; None is not known."""
+    """The memory of the model, in bytes; None means unknown."""
 
     parameters: int
     activations: int | None
-    """Of one call: the results of all modules that call no other module, which the backward pass may need.
+    """An estimate for one call: the results of all modules that call no other module.
 
-    That is an estimate: operations within a layer may keep more, and a result that shares memory counts too.
+    Operations in a layer may save more for the backward pass, and results that share memory are counted too.
     """
     gradients: int | None
-    """Of trained parameters; None unless `training` was asked for."""
+    """The gradients of trained parameters; None without `training`."""
     optimizer: int | None
-    """The state of the optimizer that was given, after its first step."""
+    """The state of the given optimizer after its first step."""
 
     @property
     def total(self) -> int:
-        """The sum of what is known."""
+        """The sum of the known parts."""
         return sum(part or 0 for part in (self.parameters, self.activations, self.gradients, self.optimizer))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What `Module.summary` has found: print it, or look at it in a notebook."""
+    """The result of `Module.summary`: print it, or show it in a notebook."""
 
     rows: list[Row]
     """Every module, the model first, in the order of declaration."""
     parameters: int
-    """The elements of all parameters, tied ones counted once."""
+    """The number of elements of all parameters; tied ones count once."""
     trained: int
-    """Those of them that are trained."""
+    """The number of these elements that are trained."""
     flops: int | None
     """Floating-point operations of one call; with `training`, of its forward and backward pass. None without inputs."""
     products: int | None
-    """Those of them in matrix products and convolutions."""
+    """The part of `flops` in matrix products and convolutions."""
     memory: Memory
     training: bool
     depth: int | None
@@ -88,12 +88,12 @@ class Summary:
     columns: tuple[str, ...]
 
     def shown(self) -> list[Row]:
-        """The rows of the table: none deeper than `depth`, and equal neighbours as one if `collapse`."""
+        """The rows that are shown: none deeper than `depth`, and consecutive equal modules as one if `collapse`."""
         rows = [row for row in self.rows if self.depth is None or row.depth <= self.depth]
         return collapsed(rows) if self.collapse else rows
 
     def row(self, path: str) -> Row:
-        """The row of a path; `ModuleError` where there is none."""
+        """The row of a path; raises `ModuleError` if there is none."""
         for row in self.rows:
             if row.path == path:
                 return row
@@ -108,7 +108,7 @@ class Summary:
         return str(self)
 
     def to_html(self) -> str:
-        """The table as a piece of HTML, for light and dark pages, that needs nothing else."""
+        """The table as self-contained HTML, for light and dark pages."""
         from phlox.transform.summary.html import html
 
         return html(self)
@@ -118,7 +118,7 @@ class Summary:
 
 
 def checked_columns(columns: Sequence[str] | None, *, evaluated: bool) -> tuple[str, ...]:
-    """The columns in the order given; all that say something unless given."""
+    """The columns in the given order; by default all that have content."""
     if columns is None:
         return COLUMNS if evaluated else ("parameters", "trained", "memory")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -139,7 +139,7 @@ class _Block:
     inside: list[_Block]
 
     def likeness(self) -> tuple[Any, ...]:
-        """What is equal for blocks that are shown as one."""
+        """A key that is equal for blocks that are shown as one."""
         row = self.row
         numbers = row.calls, row.parameters, row.trained, row.products, row.flops, row.activations, row.bytes
         outputs = repr(row.outputs)
@@ -156,7 +156,7 @@ def _key(path: str, outer: str) -> str:
 
 
 def collapsed(rows: Sequence[Row]) -> list[Row]:
-    """The rows with equal neighbours, which differ in the last number of their path alone, as one."""
+    """The rows, with consecutive equal ones whose paths differ only in the last number as one."""
     stack: list[_Block] = []
     roots: list[_Block] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A summary as plain text, and the words and numbers that it shares with the one in HTML."""
+"""A summary as plain text, and the text that it shares with the one in HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEFT = frozenset({"path", "class", "output", "trained"})
 
 
 def output(value: Any) -> str:
-    """The shapes of a result: `(1, 10)`, with the kind where it is not Float."""
+    """The shapes of a result: `(1, 10)`, with the kind if it is not Float."""
     found: list[str] = []
 
     def visit(part: Any) -> None:
@@ -54,7 +54,7 @@ def _parameters(row: Row) -> str:
 
 
 def cells(summary: Summary, row: Row) -> dict[str, str]:
-    """What stands in a row, by column."""
+    """The cells of a row, by column."""
     called = row.calls > 0
     evaluated = summary.flops is not None
     where = row.span or row.path or "(the model)"
@@ -71,7 +71,7 @@ def cells(summary: Summary, row: Row) -> dict[str, str]:
 
 
 def totals(summary: Summary) -> list[tuple[str, str]]:
-    """What is said below the table."""
+    """The lines below the table."""
     memory = summary.memory
     fixed = summary.parameters - summary.trained
     parts = f"{summary.parameters:,}" + (f", of which {fixed:,} are not trained" if fixed else ", all trained")
@@ -93,7 +93,7 @@ def totals(summary: Summary) -> list[tuple[str, str]]:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """What explains the signs in the table, where they are used."""
+    """The explanations of the marks that are used in the table."""
     rows = summary.shown()
     found: list[str] = []
     tied = {pair for row in summary.rows for pair in row.tied}
