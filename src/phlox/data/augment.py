@@ -18,17 +18,17 @@ _SUB_STREAM = int.from_bytes(b"warp")
 
 @dataclass(frozen=True)
 class RandomAffine(ImageTransform):
-    """Shifts, rotates and stretches each image of a batch a little, by bilinear interpolation; outside is zero.
+    """Shifts, rotates and stretches each image of a batch at random, by bilinear interpolation; outside is zero.
 
     A transform for a `Loader`: it changes the images of a batch, floats `[n, channels, height, width]`, and passes the
-    rest on. What it does to an image depends on the loader's seed, the epoch and the number of the row alone. In
-    `Batches` it depends on `seed`, the step and the place in the batch.
+    rest on. The distortion of an image depends only on the loader's seed, the epoch and the number of the row. In
+    `Batches` it depends on `seed`, the step and the position in the batch.
 
     Args:
         shift: the largest shift in each direction, in pixels.
         turn: the largest rotation, in degrees.
         stretch: the largest relative change of the height, and of the width.
-        seed: of the distortions in `Batches`; from 0 to `2**64 - 1`.
+        seed: the seed of the distortions in `Batches`; from 0 to `2**64 - 1`.
 
     Raises:
         DataError: an argument is out of range.

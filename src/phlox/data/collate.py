@@ -16,17 +16,17 @@ from phlox.errors import DataError
 
 @dataclass(frozen=True)
 class Pad:
-    """Brings the arrays of a batch to the length of the longest row, and says in a mask which entries are real.
+    """Pads the arrays of a batch to the length of the longest row, and adds a mask of the real entries.
 
-    The first axis of every array of one or more axes is padded; numbers are stacked. A batch of dicts gets the mask
-    `bool [rows, length]` under the name `mask`; a batch of anything else becomes `(batch, mask)`.
+    The first axis of every array of one or more axes is padded; scalars are stacked. A batch of dicts gets the mask
+    `bool [rows, length]` under the name `mask`; any other batch becomes `(batch, mask)`.
 
     Args:
-        value: of the padding.
-        length: pad to this one in place of the longest: batches of one shape compile once.
-        multiple_of: round the longest up to a multiple of this: few shapes, and little padding.
-        mask: the name of the mask in dicts; None for no mask at all.
-        truncate: whether what is longer than `length` is cut, or is an error.
+        value: the value of the padding.
+        length: the length to pad to, in place of the longest; batches of one shape compile once.
+        multiple_of: rounds the longest up to a multiple of this: few shapes, and little padding.
+        mask: the name of the mask in dicts; None adds no mask.
+        truncate: whether rows longer than `length` are cut; otherwise they are an error.
 
     Raises:
         DataError: a row is longer than `length`, or the arrays of a row differ in length.
@@ -93,17 +93,17 @@ def _flat(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Pack:
-    """Puts several short sequences into one row, so that hardly anything is padded.
+    """Packs several short sequences into one row, so that little is padded.
 
-    The longest first, each goes into the first row that has room (first-fit decreasing). A batch is a dict: the
-    arrays, `[packed rows, length]`, and beside them int32 arrays `segment` (0 for padding, then 1, 2, ... within a row:
-    attention must not cross from one to another) and `position` (from 0 in each sequence), and the bool array `mask`.
+    Each sequence, the longest first, goes into the first row with enough room (first-fit decreasing). A batch is a
+    dict: the arrays, `[packed rows, length]`; the int32 arrays `segment` (0 for padding, then 1, 2, ... within a row:
+    attention must not cross from one to another) and `position` (from 0 in each sequence); and the bool array `mask`.
 
     Args:
-        length: of a packed row.
-        rows: how many packed rows a batch has. If not given, as many as are needed; batches of one shape compile once.
-        value: of the padding.
-        field: the name of a row that is a bare sequence.
+        length: the length of a packed row.
+        rows: the number of packed rows in a batch; by default as many as are needed. Batches of one shape compile once.
+        value: the value of the padding.
+        field: the name in the batch for rows that are bare sequences.
 
     Raises:
         DataError: a sequence is longer than `length`, or more than `rows` rows are needed.

@@ -22,10 +22,10 @@ SHA256 = "b3b9c8cc11d765ce4264d8748bf3edbafa5038d91c93cf713ddbd6ae8652b410"
 
 @dataclass(frozen=True)
 class Digits:
-    """The handwritten digits.
+    """The handwritten digits, as `load_digits` returns them.
 
     Attributes:
-        images: `uint8 [1797, 8, 8]`, from 0 (paper) to 16 (ink); row by row from the top left corner.
+        images: `uint8 [1797, 8, 8]`, from 0 (paper) to 16 (ink); the first pixel is the top left one.
         labels: `uint8 [1797]`, the digit that each image shows.
     """
 
@@ -71,15 +71,15 @@ class Split(NamedTuple):
 def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, seed: int = 0) -> Split:
     """Split labelled images into a training and a test set, each label in the same proportion.
 
-    Of the `n` images of a label, `held_out * n`, rounded half up, go to the test set. They are the first ones in the
-    order of the SHA-256 of the text `"{seed}:{index}"`, where `index` is the image's index in `images`. So the split
-    is the same with every version of Python and NumPy and on every machine. Both sets keep the order of `images`.
+    The test set gets `held_out * n` of the `n` images of a label, rounded half up: the first ones in the order of the
+    SHA-256 of the text `"{seed}:{index}"`, where `index` is the image's index in `images`. So the split is the same on
+    every machine and with every version of Python and NumPy. Both sets keep the order of `images`.
 
     Args:
         images: `[n, ...]`, of any dtype.
         labels: `[n]`, integers (or anything that NumPy can compare).
         held_out: the fraction of the test set, between 0 and 1, both excluded.
-        seed: another seed gives another split.
+        seed: the seed; another one gives another split.
 
     Raises:
         DataError: the two lengths differ, `labels` has more than one axis, or one of the sets would be empty.

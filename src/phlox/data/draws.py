@@ -23,16 +23,16 @@ def _nothing_to_load(rows: Rows) -> Any:
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for the rows of a batch, each a function of the seed, the epoch and the number of the row.
+    """Random numbers for the rows of a batch; each depends only on the seed, the epoch and the number of the row.
 
-    So a row is augmented alike whatever rows share its batch, and however many workers or processes there are.
+    So a row gets the same augmentation in any batch, and with any number of workers or processes.
 
     Attributes:
-        seed: of the loader.
-        epoch: counted from 0.
+        seed: the seed of the loader.
+        epoch: the number of the epoch, from 0.
         rows: `int64 [n]`, the number in the source of each row of the batch.
-        num_rows: of the source.
-        stage: which transform of several this is, so that each draws numbers of its own.
+        num_rows: the number of rows in the source.
+        stage: the index of the transform, so that each transform draws different numbers.
 
     >>> draws = Draws(seed=0, epoch=1, rows=np.array([4, 9]))
     >>> alone = Draws(seed=0, epoch=1, rows=np.array([9]))
@@ -46,25 +46,25 @@ class Draws:
     num_rows: int = 1
     stage: int = 0
     load: Callable[[Rows], Any] = field(default=_nothing_to_load, repr=False, compare=False)
-    """`(row numbers)`: these rows of the source, as a batch that has gone through the transforms before this one."""
+    """A function from row numbers to a batch of these rows, which has gone through the transforms before this one."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def at_stage(self, stage: int) -> Draws:
-        """The same rows for another transform, whose numbers are others."""
+        """The draws of the same rows for another transform; its numbers differ."""
         return replace(self, stage=stage)
 
     def uniform(
         self, name: str, low: float = 0.0, high: float = 1.0, size: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Uniform numbers in [low, high): one for each row, float32 [n]; with `size`, so many, [n, size].
+        """Draw uniform numbers in [low, high): one for each row, float32 [n], or `size` for each row, [n, size].
 
         Args:
-            name: what is drawn. Another name gives other numbers.
-            low: the least.
-            high: the bound.
-            size: how many for each row.
+            name: a name for the numbers. Another name gives other numbers.
+            low: the lower bound, included.
+            high: the upper bound, excluded.
+            size: the number of numbers for each row.
 
         Raises:
             DataError: `high` is below `low`.
@@ -76,11 +76,11 @@ class Draws:
         return (low + (high - low) * unit).astype(np.float32)
 
     def integers(self, name: str, low: int, high: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """One integer in [low, high) for each row, int64 [n]; `high` may be one bound for each row."""
+        """Draw an integer in [low, high) for each row, int64 [n]; `high` may be an array of a bound for each row."""
         return (low + np.floor(self._unit(name, 0) * (np.asarray(high) - low))).astype(np.int64)
 
     def happens(self, name: str, probability: float) -> npt.NDArray[np.bool_]:
-        """True for each row with this probability, bool [n]."""
+        """Draw True with this probability for each row, bool [n]."""
         return self._unit(name, 0) < probability
 
     def _unit(self, name: str, number: int) -> npt.NDArray[np.float64]:

@@ -32,7 +32,7 @@ class Images(NamedTuple):
 
 
 def read_images(path: str | os.PathLike[str], *, size: tuple[int, int] = (8, 8), maximum: float = 16.0) -> Images:
-    """Read images of one channel, scaled to [0, 1]. The suffix of the file selects the format.
+    """Read images of one channel, scaled to [0, 1], from a file; its suffix selects the format.
 
     - `.npz`, a NumPy archive: the array named `images`, or the only array besides `labels`, of shape `[n, h, w]`,
       `[n, 1, h, w]`, `[n, h * w]`, or `[h, w]` for a single image. An array `labels`, `[n]`, is optional.
@@ -46,7 +46,7 @@ def read_images(path: str | os.PathLike[str], *, size: tuple[int, int] = (8, 8),
     Args:
         path: the file.
         size: the height and width, in pixels, that each image must have.
-        maximum: the value of full ink in `.npz` and `.csv` files; values go from 0 to it. PNG images have their own.
+        maximum: the value of full ink in `.npz` and `.csv` files; values go from 0 to it. It is not used for PNG.
 
     Raises:
         DataError: the file is missing, damaged, empty, of another format or size, or contains something that is not a

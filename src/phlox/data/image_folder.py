@@ -19,14 +19,14 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", 
 
 
 class ImageFolder(RowSource):
-    """The images of a folder, whose subfolders are the classes; without subfolders they have no labels.
+    """A source of the images in a folder, whose subfolders are the classes; without subfolders there are no labels.
 
-    A row is `{"image": uint8 [channels, height, width], "label": int64}`. Pillow decodes an image when it is asked for,
-    so a loader with `workers` decodes several at a time.
+    A row is `{"image": uint8 [channels, height, width], "label": int64}`. Pillow decodes an image when it is read, so a
+    loader with `workers` decodes several at a time.
 
     Args:
-        path: of the folder.
-        size: height and width that every image is brought to; if not given, all must have one size.
+        path: the path of the folder.
+        size: the height and width to which every image is resized; if not given, all must have the same size.
         channels: 3 for colour, 1 for grey.
 
     Attributes:

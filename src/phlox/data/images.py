@@ -23,7 +23,7 @@ Images = npt.NDArray[Any]
 
 
 class ImageTransform(ABC):
-    """Changes the images of a batch."""
+    """The base of transforms that change the images of a batch. Implement `apply`."""
 
     def __call__(self, batch: Any, draws: Draws) -> Any:
         path, images = images_of(batch, type(self).__name__)
@@ -31,7 +31,7 @@ class ImageTransform(ABC):
 
     @abstractmethod
     def apply(self, images: Images, draws: Draws) -> Images:
-        """The images `[n, channels, height, width]`, changed; those given must not be written to."""
+        """Return the changed images, `[n, channels, height, width]`; do not write to the given ones."""
 
 
 def images_of(batch: Any, what: str) -> tuple[str, Images]:
@@ -65,7 +65,11 @@ def _as(images: npt.NDArray[Any], dtype: np.dtype[Any]) -> Images:
 
 @dataclass(frozen=True)
 class RandomFlip(ImageTransform):
-    """Mirrors each image, left to right or upside down, with a probability for each.
+    """Flips images at random, horizontally (left to right) and vertically.
+
+    Args:
+        horizontal: the probability of a horizontal flip.
+        vertical: the probability of a vertical flip.
 
     >>> from phlox.data import Draws
     >>> images = np.arange(4.0).reshape(1, 1, 2, 2)
@@ -90,15 +94,19 @@ class RandomFlip(ImageTransform):
 
 @dataclass(frozen=True)
 class RandomCrop(ImageTransform):
-    """Cuts a part of one size out of each image, at a random place.
+    """Crops each image to a fixed size at a random position.
 
     Args:
-        size: height and width of the part.
-        padding: how many pixels of `value` are put around the image first.
-        value: of the padding.
+        size: height and width of the crop.
+        padding: the number of pixels of `value` that are added on each side of the image first.
+        value: the value of the padding.
 
     Raises:
-        DataError: the padded image is smaller than the part.
+        DataError: the padded image is smaller than the crop.
+
+    >>> from phlox.data import Draws
+    >>> RandomCrop((2, 2), padding=1)(np.ones((1, 1, 3, 3)), Draws(0, 0, np.array([0]))).shape
+    (1, 1, 2, 2)
     """
 
     size: tuple[int, int]
@@ -114,7 +122,7 @@ class RandomCrop(ImageTransform):
 
 @dataclass(frozen=True)
 class CenterCrop(ImageTransform):
-    """Cuts the middle of this size, height and width, out of each image.
+    """Crops each image to its centre of the given size, `(height, width)`.
 
     >>> from phlox.data import Draws
     >>> CenterCrop((1, 1))(np.arange(9.0).reshape(1, 1, 3, 3), Draws(0, 0, np.array([0]))).item()
@@ -154,14 +162,14 @@ def _cut(images: Images, top: npt.NDArray[Any], left: npt.NDArray[Any], size: tu
 
 @dataclass(frozen=True)
 class Resize(ImageTransform):
-    """Brings images to another size, by bilinear interpolation, seen from the middle of the pixels.
+    """Resizes images by bilinear interpolation, with half-pixel centres.
 
-    An image that becomes smaller is averaged over all pixels that fall into one (as with antialias in PyTorch and
+    If an image becomes smaller, each pixel averages all pixels that it covers (as with antialias in PyTorch and
     Pillow). Values equal PyTorch's `interpolate(mode="bilinear", align_corners=False, antialias=True)`.
 
     Args:
         size: height and width.
-        antialias: False takes the two nearest pixels whatever the scale is.
+        antialias: False uses only the two nearest pixels along each axis, also if the image becomes smaller.
 
     >>> from phlox.data import Draws
     >>> Resize((1, 1))(np.arange(4.0).reshape(1, 1, 2, 2), Draws(0, 0, np.array([0]))).item()
@@ -206,14 +214,18 @@ def _weights(old: int, new: int, antialias: bool) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class RandomResizedCrop(ImageTransform):
-    """Cuts a random part out of each image, of a random size and shape, and brings it to one size.
+    """Crops each image to a part of random area, aspect ratio and position, and resizes it to a fixed size.
 
     Args:
         size: height and width of the result.
-        scale: least and greatest part of the area.
-        ratio: least and greatest width over height.
+        scale: the smallest and largest area of the part, as fractions of the image's area.
+        ratio: the smallest and largest aspect ratio, width / height.
 
-    As in "Going deeper with convolutions" (Szegedy and others, 2015).
+    Source: "Going deeper with convolutions" (Szegedy and others, 2015).
+
+    >>> from phlox.data import Draws
+    >>> RandomResizedCrop((4, 4))(np.ones((1, 3, 8, 8)), Draws(0, 0, np.array([0]))).shape
+    (1, 3, 4, 4)
     """
 
     size: tuple[int, int]
@@ -240,12 +252,12 @@ class RandomResizedCrop(ImageTransform):
 
 @dataclass(frozen=True)
 class Normalize(ImageTransform):
-    """(x * scale - mean) / std for each channel, as float32.
+    """Normalizes each channel to (x * scale - mean) / std, as float32.
 
     Args:
-        mean: of each channel, or one for all.
-        std: of each channel, or one for all.
-        scale: what pixels are multiplied by first; 1/255 brings uint8 to 0 to 1.
+        mean: the mean of each channel, or one for all.
+        std: the standard deviation of each channel, or one for all.
+        scale: a factor that is applied first; 1/255 maps uint8 to the range 0 to 1.
 
     >>> from phlox.data import Draws
     >>> images = np.full((1, 1, 1, 1), 255, np.uint8)
@@ -274,7 +286,7 @@ class Normalize(ImageTransform):
 
     @staticmethod
     def of(images: Images, scale: float = 1.0) -> Normalize:
-        """The one that brings these images, `[n, channels, height, width]`, to mean 0 and standard deviation 1."""
+        """Make the transform that gives these images, `[n, channels, height, width]`, mean 0 and standard deviation 1."""
         values = np.asarray(images, np.float64) * scale
         return Normalize(values.mean(axis=(0, 2, 3)).tolist(), values.std(axis=(0, 2, 3)).tolist(), scale)
 
@@ -284,12 +296,16 @@ class ColorJitter(ImageTransform):
     """Changes brightness, contrast, saturation and hue of each image at random.
 
     Args:
-        brightness: each image is multiplied by 1 - brightness to 1 + brightness.
-        contrast: likewise, its distance from its mean grey.
-        saturation: likewise, its distance from its own grey image; for three channels.
-        hue: colours are turned by at most this part of the circle, at most 0.5; for three channels.
+        brightness: each image is multiplied by a factor from 1 - brightness to 1 + brightness.
+        contrast: the difference of each image from its mean grey is multiplied by such a factor.
+        saturation: the difference of each image from its grey image is multiplied by such a factor; for three channels.
+        hue: the hue is shifted by at most this fraction of the colour circle, up to 0.5; for three channels.
 
-    Pixels stay within 0 and 255 (whole numbers) or 0 and 1 (floats).
+    Pixels are clipped to 0 to 255 (integers) or 0 to 1 (floats).
+
+    >>> from phlox.data import Draws
+    >>> ColorJitter(brightness=0.2, hue=0.1)(np.ones((1, 3, 4, 4)), Draws(0, 0, np.array([0]))).shape
+    (1, 3, 4, 4)
     """
 
     brightness: float = 0.0
@@ -354,17 +370,23 @@ def _turned(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.ND
 
 @dataclass(frozen=True)
 class Mixup:
-    """Adds to each image a part of another one of the source, and to its label likewise.
-
-    "mixup: Beyond empirical risk minimization" (Zhang and others, 2018).
+    """Blends each image with a random other image of the source, and its label with the other's in the same proportion.
 
     Labels become floats `[n, num_classes]`, which `cross_entropy_loss` takes as probabilities.
 
     Args:
-        num_classes: of the labels, whole numbers from 0.
-        alpha: of the Beta distribution of the part: small leaves images nearly as they are, 1 is uniform.
-        label: the name or place of the labels in the batch: `"label"`, or 1 for tuples. If not given, they are the
-            only array of whole numbers of one axis.
+        num_classes: the number of classes; labels are integers from 0.
+        alpha: the parameter of the Beta distribution of the proportion: a small one changes most images little, 1 is
+            uniform.
+        label: the name or index of the labels in the batch: `"label"`, or 1 for tuples. By default, the only integer
+            array with one axis.
+
+    Source: "mixup: Beyond empirical risk minimization" (Zhang and others, 2018).
+
+    >>> from phlox.data import Loader
+    >>> data = {"image": np.zeros((4, 1, 2, 2), np.float32), "label": np.array([0, 1, 2, 0])}
+    >>> next(iter(Loader(data, 4, transform=Mixup(num_classes=3))))["label"].shape
+    (4, 3)
     """
 
     num_classes: int
@@ -385,9 +407,16 @@ class Mixup:
 
 @dataclass(frozen=True)
 class CutMix:
-    """Puts a rectangle of another image into each, and mixes the labels by its area ("CutMix", Yun and others, 2019).
+    """Replaces a random rectangle of each image with that of another image, and mixes the labels by its area.
 
-    Args: as of `Mixup`.
+    The arguments are those of `Mixup`.
+
+    Source: "CutMix: Regularization strategy to train strong classifiers" (Yun and others, 2019).
+
+    >>> from phlox.data import Loader
+    >>> data = {"image": np.zeros((4, 1, 2, 2), np.float32), "label": np.array([0, 1, 2, 0])}
+    >>> next(iter(Loader(data, 4, transform=CutMix(num_classes=3))))["label"].shape
+    (4, 3)
     """
 
     num_classes: int

@@ -23,33 +23,35 @@ _LAST_EPOCH = 2**32 - 1
 
 
 class Loader:
-    """The batches of a source, epoch after epoch.
+    """Loads batches of rows from a source, epoch after epoch, and can resume at any batch.
 
-    A batch is a function of (seed, epoch, number): it is the same with any number of workers, in threads or processes,
-    for any number of hosts that share it, and whether or not those before it were asked for. Whoever writes down
-    (epoch, number) resumes exactly there.
+    A batch depends only on the seed, the epoch and its number. It is the same with any number of worker threads,
+    processes or hosts, and whether or not the batches before it were made. To resume, save the epoch and the number of
+    the next batch.
 
     Args:
-        source: arrays in any nesting, a path, a list of rows, a data set of another library: see `as_source`.
-        batch_size: rows in a batch.
-        shuffle: each epoch in a random order of its own; otherwise in the order of the source.
-        seed: of the order and the transforms, from 0 to `2**64 - 1`.
-        transform: a function of a batch, `(batch)` or `(batch, draws)`, or several in a list; `draws` has the numbers
-            of the rows and random numbers for each, see `Draws`.
-        collate: a function of a list of rows that gives a batch, such as `Pad()`; rows of one shape are stacked
-            without.
-        drop_last: leave out a last batch of fewer rows.
-        order: in place of `shuffle`: `Weighted`, `ClassBalanced`, `ByLength`, or an `Order` of one's own.
-        workers: how many threads or processes make batches in the background; 0 makes each when it is asked for.
+        source: arrays in any nesting, a path, a list of rows, or a data set of another library: see `as_source`.
+        batch_size: the number of rows in a batch.
+        shuffle: whether each epoch has its own random order; otherwise it has the order of the source.
+        seed: the seed of the order and the transforms, from 0 to `2**64 - 1`.
+        transform: a function of a batch, `(batch)` or `(batch, draws)`, or a list of several; `draws` has the numbers
+            of the rows and random numbers for each row, see `Draws`.
+        collate: a function from a list of rows to a batch, such as `Pad()`. By default rows, of one shape, are stacked.
+        drop_last: whether to leave out a last batch with fewer rows.
+        order: in place of `shuffle`: `Weighted`, `ClassBalanced`, `ByLength`, or your own `Order`.
+        workers: the number of threads or processes that make batches in the background; with 0 a batch is made when it
+            is needed.
         worker_type: `"thread"`, for NumPy, files and decoders; or `"process"`, for transforms in plain Python.
-        prefetch: how many batches are made ahead; 2 for each worker, if not given. With no workers, one thread makes
-            them.
-        device: where to put the arrays, as tensors, in the background too; NumPy arrays are given out without.
-        on_error: `"raise"` an error that names the row that cannot be read, or `"skip"` it: `skipped` lists them.
-        timeout: seconds after which a worker that makes nothing is replaced.
+        prefetch: the number of batches that are made ahead; by default 2 for each worker. Without workers, one thread
+            makes them.
+        device: the device for the arrays, as tensors, also put there in the background; without it, batches are NumPy
+            arrays.
+        on_error: for a row that cannot be read: `"raise"` an error that names it, or `"skip"` it and list it in
+            `skipped`.
+        timeout: the seconds after which a worker that makes no batch is replaced.
 
     Raises:
-        DataError: an argument is wrong, or there are no rows.
+        DataError: an argument is invalid, or there are no rows.
 
     >>> loader = Loader({"x": np.arange(10), "y": np.arange(10) % 2}, batch_size=4)
     >>> [batch["x"].tolist() for batch in loader]
@@ -127,7 +129,7 @@ class Loader:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows that an epoch gives out, to all processes together."""
+        """The number of rows in an epoch, over all processes."""
         return self._make.length
 
     @property
@@ -136,39 +138,39 @@ class Loader:
         return self._make.order
 
     def rows(self, epoch: int, number: int) -> Rows:
-        """The numbers of the rows of a batch, int64 [rows]: of this process's part of it."""
+        """The numbers of the rows in this process's part of a batch, int64 [rows]."""
         self._check_place(epoch, number)
         return self._make.rows(Task(epoch, number))
 
     def rows_in(self, number: int) -> int:
-        """How many rows batch `number` has, of all processes together."""
+        """The number of rows in batch `number`, over all processes."""
         return min(self.batch_size, self._make.length - number * self.batch_size)
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which part of each batch it gives out, of how many: (0, 1) is the whole; see `shard`."""
+        """The part of each batch that it returns, and the number of parts: (0, 1) is the whole; see `shard`."""
         return self._make.part
 
     @property
     def skips_rows(self) -> bool:
-        """Are rows left out that cannot be read (`on_error="skip"`)?"""
+        """Are unreadable rows left out (`on_error="skip"`)?"""
         return self._make.skips
 
     def with_part(self, part: int, parts: int) -> Loader:
-        """The same batches, of each of which it gives out this part, whatever it gave out before.
+        """A loader of this part of each batch, like `shard`, but some parts may be empty.
 
-        As `shard`, without its error: of a batch of fewer rows than there are parts some have none.
+        A loader that is already a part is replaced by the new part of the whole batch.
         """
         _check("parts", parts, 1)
         _check("part", part, 0, parts - 1)
         return self._with(replace(self._make, part=(part, parts), block=[]))
 
     def shard(self, part: int, parts: int) -> Loader:
-        """The part of each batch that one of several processes takes: together they have the batch, in its order.
+        """A loader of one part of each batch, for one of several processes; together the parts are the batch, in order.
 
         Args:
-            part: which, counted from 0.
-            parts: how many there are.
+            part: the index of the part, from 0.
+            parts: the number of parts.
 
         Raises:
             DataError: a batch, or the last one, has fewer rows than there are parts.
@@ -185,7 +187,7 @@ class Loader:
         return self._with(replace(self._make, part=(first * parts + part, count * parts), block=[]))
 
     def on_device(self, device: DeviceLike | None) -> Loader:
-        """The same batches as tensors on a device, put there in the background; as NumPy arrays for None."""
+        """A loader of the same batches as tensors on a device, put there in the background; None gives NumPy arrays."""
         return self._with(replace(self._make, device=None if device is None else as_device(device)))
 
     def _with(self, make: Maker) -> Loader:
@@ -197,15 +199,15 @@ class Loader:
     # --- iterating
 
     def epoch(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch, from batch `start` on.
+        """Iterate over the batches of an epoch, from batch `start` on.
 
         Args:
-            epoch: counted from 0; without a shuffle or a random transform all are alike.
+            epoch: the number of the epoch, from 0; without a shuffle or a random transform all epochs are the same.
             start: the first batch, counted from 0; `len(self)` gives none.
-            stop: the batch before which it ends; None is the end of the epoch.
+            stop: the batch before which to end; None is the end of the epoch.
 
         Raises:
-            DataError: a number is out of range; or, on the way, a row cannot be read.
+            DataError: a number is out of range; or, during the iteration, a row cannot be read.
         """
         self._check_place(epoch, start, beyond=1)
         return self._batches(epoch, start, len(self) if stop is None else min(stop, len(self)))
@@ -251,7 +253,7 @@ class Loader:
         self._position = (epoch + 1, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a `for` over this loader stands, as plain values; `load_state_dict` goes on there."""
+        """Return the position of a `for` loop over this loader, as plain values; `load_state_dict` continues there."""
         epoch, number = self._position
         return {
             "epoch": epoch, "batch": number, "seed": self.seed, "batch_size": self.batch_size,
@@ -259,10 +261,10 @@ class Loader:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand where another loader of the same batches stood.
+        """Continue at the position that `state_dict` of a loader of the same batches returned.
 
         Raises:
-            DataError: the other one had other batches: another seed, size, order or number of rows.
+            DataError: the other loader had other batches: another seed, batch size, order or number of rows.
         """
         expected = self.state_dict()
         for name, value in expected.items():

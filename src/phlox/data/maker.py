@@ -18,13 +18,13 @@ from phlox.errors import DataError
 from phlox.tensor import tensor
 
 Transform = Callable[..., Any]
-"""`(batch)` or `(batch, draws)` to the batch that is given out; see `Draws`."""
+"""A function of `(batch)` or `(batch, draws)` that returns the new batch; see `Draws`."""
 
 Collate = Callable[[Sequence[Any]], Any]
-"""A list of rows to a batch."""
+"""A function from a list of rows to a batch."""
 
 _AT_ONCE = 4096
-"""So many positions of an order are looked up in one call."""
+"""The number of positions of an order that are looked up in one call."""
 
 
 class Task(NamedTuple):
@@ -38,10 +38,12 @@ class Task(NamedTuple):
 
 
 class SkippedRow(NamedTuple):
-    """A row that could not be read, with `on_error="skip"`."""
+    """A row that a loader with `on_error="skip"` could not read."""
 
     row: int
+    """The number of the row in the source."""
     error: str
+    """The message of the error."""
 
 
 @dataclass(frozen=True)

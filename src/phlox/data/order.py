@@ -22,11 +22,11 @@ from phlox.errors import DataError
 Rows = npt.NDArray[np.int64]
 
 VERSION = 1
-"""Of the orders in this file. A saved position holds it, since another version would give other rows."""
+"""The version of the orders in this file. A saved position has it, since another version would give other rows."""
 
 _SUB_STREAM = int.from_bytes(b"data")
 _SMALL = 1 << 12
-"""Up to so many rows a permutation is sorted as a whole; beyond, only the positions that are asked for are computed."""
+"""Up to this many rows a permutation is sorted as a whole; for more, only the requested positions are computed."""
 _ROUNDS = 8
 
 
@@ -84,23 +84,23 @@ def _hashed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 class Order(ABC):
-    """The order of an epoch. A subclass says how many positions an epoch has, and which row stands at each of them.
+    """The base of orders of rows in an epoch. Implement `length` and `rows`.
 
-    Both must depend on their arguments alone: workers, processes and resumed trainings each ask for themselves.
+    Both must depend only on their arguments: workers, processes and resumed trainings each call them.
     """
 
     def length(self, num_rows: int) -> int:
-        """How many positions an epoch of a source of `num_rows` rows has."""
+        """The number of positions in an epoch of a source with `num_rows` rows."""
         return num_rows
 
     @abstractmethod
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
-        """The numbers of the rows at these positions of an epoch."""
+        """The numbers of the rows at the given positions of an epoch."""
 
 
 @dataclass(frozen=True)
 class InOrder(Order):
-    """Each row once, in the order of the source."""
+    """The order of the source, each row once; the default of a `Loader`."""
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
         return positions
@@ -108,7 +108,7 @@ class InOrder(Order):
 
 @dataclass(frozen=True)
 class Shuffled(Order):
-    """Each row once, in a random order of every epoch's own."""
+    """A random order that differs in each epoch, each row once; a `Loader` uses it with `shuffle=True`."""
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
         return permuted(positions, num_rows, key_of(seed, epoch))
@@ -116,11 +116,11 @@ class Shuffled(Order):
 
 @dataclass(frozen=True)
 class Weighted(Order):
-    """Rows drawn with replacement, each as often as its weight says.
+    """An order of rows drawn with replacement, in proportion to their weights.
 
     Args:
-        weights: one number for each row, at least 0; they need not add up to 1.
-        num_samples: how many rows an epoch draws; as many as the source has, if not given.
+        weights: a number of at least 0 for each row, [n]; they need not add up to 1.
+        num_samples: the number of rows in an epoch; by default as many as the source has.
 
     Raises:
         DataError: a weight is negative or not finite, or all are zero.
@@ -160,11 +160,11 @@ class Weighted(Order):
 
 
 def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weighted:
-    """Rows drawn with replacement, so that every class is as frequent as every other one.
+    """An order of rows drawn with replacement, so that all classes are equally frequent.
 
     Args:
         labels: the class of each row, [n].
-        num_samples: how many rows an epoch draws; as many as there are, if not given.
+        num_samples: the number of rows in an epoch; by default as many as the source has.
 
     >>> drawn = ClassBalanced(["cat"] * 90 + ["dog"] * 10).rows(np.arange(1000), 100, seed=1, epoch=0, batch_size=10)
     >>> bool(450 < (drawn >= 90).sum() < 550)
@@ -176,14 +176,15 @@ def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weig
 
 @dataclass(frozen=True)
 class ByLength(Order):
-    """Each row once, rows of similar length in one batch, so that little is padded.
+    """An order with rows of similar length in one batch, so that little is padded; each row once.
 
-    The rows are shuffled, `batches` batches at a time are sorted by length, and these batches come in random order.
+    The rows are shuffled and then sorted by length within groups of `batches` batches; the batches come in random
+    order.
 
     Args:
-        lengths: of each row, [n]; such as the numbers of tokens.
-        batches: how many batches are sorted together. More leaves less to pad, and batches that are less random.
-        shuffle: False leaves out both shuffles: for evaluation.
+        lengths: the length of each row, [n], such as the number of tokens.
+        batches: the number of batches that are sorted together. More means less padding, but less random batches.
+        shuffle: whether to shuffle the rows and the batches; give False for evaluation.
 
     >>> order = ByLength([5, 1, 4, 2], shuffle=False)
     >>> order.rows(np.arange(4), 4, seed=0, epoch=0, batch_size=2).tolist()

@@ -25,7 +25,7 @@ from phlox.errors import DataError
 
 @runtime_checkable
 class Source(Protocol):
-    """Rows by number."""
+    """The protocol of sources: rows by number, with `len` and `[rows]`."""
 
     def __len__(self) -> int: ...
 
@@ -35,17 +35,16 @@ class Source(Protocol):
 
 
 class NoSuchRowError(DataError, IndexError):
-    """Also an `IndexError`, which ends a `for` loop over a source: a source itself is no iterable of batches."""
+    """There is no such row; also an `IndexError`, so that a `for` loop over a source ends after the last row."""
 
 
 class RowSource:
-    """A source that takes more than an array of row numbers, as people write it.
+    """The base of sources that take any index. Implement `take(rows)`, for an array of row numbers, and `len`.
 
-    `source[3]` is one row, without the axis of the batch; `source[-2:]`, `source[[5, 1]]` and a mask are batches. A
-    class defines `take(rows)` for an array of row numbers, and `len`.
+    `source[3]` is one row, without the batch axis; `source[-2:]`, `source[[5, 1]]` and a mask are batches.
 
     Raises:
-        DataError: there is no such row, or it is no number of a row.
+        DataError: there is no such row, or the index is invalid.
     """
 
     def __getitem__(self, rows: Any, /) -> Any:
@@ -72,15 +71,17 @@ class RowSource:
         raise NotImplementedError
 
     def take(self, rows: Rows, /) -> Any:
-        """The batch of these rows, numbers from 0, `int64 [n]`."""
+        """The batch of the rows with these numbers, `int64 [n]`, counted from 0."""
         raise NotImplementedError
 
 
 class Arrays(RowSource):
-    """Arrays of one length, in any nesting of tuples, dicts and dataclasses. Memory maps stay on the disk.
+    """A source of arrays of one length, in any nesting of tuples, dicts and dataclasses.
+
+    Memory-mapped arrays are read from the disk when their rows are needed.
 
     Raises:
-        DataError: the arrays have different numbers of rows, or there is none.
+        DataError: the arrays have different numbers of rows, or there is no array.
 
     >>> source = Arrays({"x": np.arange(6).reshape(3, 2), "y": [7, 8, 9]})
     >>> len(source), source[np.array([2, 0])]["y"].tolist()
@@ -207,9 +208,9 @@ def _column(values: Any) -> Any:
 
 
 def as_source(data: Any) -> Source:
-    """Make a source of arrays, a list of rows, a file, a folder of images, a data set of another library, or a source.
+    """Make a source from arrays, rows, a file, a folder of images or a data set of another library.
 
-    | what it is | a batch is |
+    | `data` | a batch is |
     |---|---|
     | arrays (NumPy, memory maps, tensors) in any nesting | the same nesting |
     | a path to `.npy`, `.npz`, `.csv`, `.parquet` | an array; dicts of the arrays or columns |
@@ -217,10 +218,13 @@ def as_source(data: Any) -> Source:
     | a list of rows | the rows, stacked |
     | a Hugging Face `datasets.Dataset` | a dict of its columns |
     | a PyTorch map-style `Dataset` | its rows, stacked |
-    | anything else with `len` and `[rows]` | what it gives |
+    | anything else with `len` and `[rows]` | what `[rows]` returns |
 
     Raises:
-        DataError: it is none of these, has no rows, or cannot be read.
+        DataError: `data` is none of these, has no rows, or cannot be read.
+
+    >>> as_source([(1.0, 0), (2.0, 1)])[np.array([1])][0].tolist()
+    [2.0]
     """
     source = _as_source(data)
     if len(source) == 0:
@@ -300,7 +304,11 @@ def opened(path: Path) -> Any:
 
 
 class Subset(RowSource):
-    """Some rows of a source, as a source.
+    """A source of some rows of another source.
+
+    Args:
+        source: see `as_source`.
+        rows: the numbers of the rows, in order.
 
     >>> Subset(np.arange(10) * 10, [3, 5])[np.array([1, 0])].tolist()
     [50, 30]
@@ -321,7 +329,7 @@ class Subset(RowSource):
 
 
 class Concat(RowSource):
-    """Sources one after the other, whose rows have one structure.
+    """The concatenation of sources whose rows have the same structure.
 
     >>> Concat(np.arange(3), np.arange(10, 12))[np.array([4, 0])].tolist()
     [11, 0]
@@ -357,13 +365,13 @@ class Concat(RowSource):
         return mapped(joined, *found)
 
     def located(self, row: int) -> tuple[Source, Rows]:
-        """The source that has a row, and its number there."""
+        """The source that has the given row, and the row's number in it."""
         number = bisect_right(self._ends, row)
         return self.sources[number], np.array([row - [0, *self._ends][number]])
 
 
 class Mapped(RowSource):
-    """A source whose batches go through a function: `fn(batch)`.
+    """A source that applies a function, `fn(batch)`, to the batches of another source.
 
     >>> Mapped(np.arange(4), lambda batch: batch * 2)[np.array([3])].tolist()
     [6]
@@ -386,9 +394,9 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
 
     Args:
         source: see `as_source`.
-        shares: of each part, which add up to 1.
-        seed: of the shuffling; None keeps the order.
-        labels: the class of each row: every part then has each class in its proportion (stratified).
+        shares: the fraction of each part; together they are 1.
+        seed: the seed of the shuffling; None keeps the order.
+        labels: the class of each row, for a stratified split: each class has the same proportion in every part.
 
     Raises:
         DataError: a share is not positive, they do not add up to 1, or a part would have no rows.

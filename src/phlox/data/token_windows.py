@@ -15,13 +15,14 @@ from phlox.errors import DataError
 
 
 class TokenWindows(RowSource):
-    """Windows of a long sequence of tokens, for language models: row i has the inputs, and as targets the next tokens.
+    """A source of windows of a long sequence of tokens, for language models; the targets are the next tokens.
 
     Args:
-        tokens: one axis of integers: an array, or the path of a `.npy` file or of a flat file, which is mapped.
-        length: of a window.
-        stride: from one window to the next; `length` if not given, so that windows do not overlap.
-        dtype: of the elements of a flat file, such as `np.uint16`.
+        tokens: integers with one axis: an array, or the path of a `.npy` file or of a flat binary file, which is
+            memory-mapped.
+        length: the length of a window.
+        stride: the distance from one window to the next; by default `length`, so that windows do not overlap.
+        dtype: the dtype of the elements of a flat file, such as `np.uint16`.
 
     A row is `{"input": int32 [length], "target": int32 [length]}`.
 

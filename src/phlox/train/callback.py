@@ -1,4 +1,4 @@
-"""`Callback`: what takes part in a training, step by step."""
+"""`Callback`: the base class of code that is called during a training."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ def _hint(name: str, known: Sequence[str] = ()) -> str:
 
 
 class Callback:
-    """Takes part in a training: it may look at the learner, stop it, save it, change rates, freeze and unfreeze.
+    """The base class of callbacks, whose methods a `Learner` calls at the events of a training.
 
-    Override the methods that you need. At every event callbacks are called in the order in which they were given, and
-    those that are `last` (such as `Checkpoints`, which save what the others hold) after all others. `on_fit_end` is
-    called in the opposite order, of every callback whose `on_fit_start` was called, however the training ends; so the
-    last state is saved before the others put the best weights back, for example.
+    Override the methods that you need. A callback may read the learner, stop it, save it, change learning rates, and
+    freeze or unfreeze parameters.
 
-    An exception in a callback ends the training: `on_exception` and `on_fit_end` of all are called, and the exception
-    goes on to the caller of `fit`. The model is what the last step has made of it.
+    Callbacks are called in the order in which they were given; those with `last = True` (such as `Checkpoints`, which
+    saves the state of the others) come after all others. `on_fit_end` is called in the opposite order, however the
+    training ends, for every callback whose `on_fit_start` was called. So, for example, the last state is saved before
+    `EarlyStopping` restores the best weights.
 
-    What a callback has to remember when a training is resumed it gives as `state`, in plain values, and takes with
+    An exception in a callback ends the training: `on_exception` and `on_fit_end` of all callbacks are called, then
+    `fit` raises the exception. The model keeps the weights of the last step.
+
+    A callback with state of its own returns it from `state`, as plain values; a resumed training passes it to
     `restore`.
 
-    A class with an event of another library's, or a misspelled one, is a `KindError`: nobody would call it.
+    Defining a method for an event that does not exist (misspelled, or another library's) raises `KindError`.
 
     >>> from phlox.train import Callback
     >>> class Shout(Callback):
@@ -51,11 +54,11 @@ class Callback:
     """
 
     last: ClassVar[bool] = False
-    """Is it called after those that are not?"""
+    """Is it called after all callbacks that are not `last`?"""
     writes: ClassVar[bool] = False
-    """Does it write files? A dry run leaves out those that do."""
+    """Does it write files? A dry run leaves such callbacks out."""
     main_only: ClassVar[bool | None] = None
-    """Of several processes, is it called in process 0 alone? None: where it writes."""
+    """With several processes, is it called only in process 0? None means: only if it `writes`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -65,49 +68,52 @@ class Callback:
 
     @classmethod
     def is_of_main(cls) -> bool:
-        """Of several processes (`mesh=`), is it called in process 0 alone?"""
+        """Is it called only in process 0, with several processes (`mesh=`)?"""
         return cls.writes if cls.main_only is None else cls.main_only
 
     def save_now(self, learner: AnyLearner) -> None:
-        """Save, if it saves the state: all processes have agreed on this step."""
+        """Called at a step on which all processes have agreed, to save the state if this callback saves it."""
 
     def on_fit_start(self, learner: AnyLearner) -> None:
-        """Before the first step; where a training is resumed, its state has been restored."""
+        """Called before the first step. If the training is resumed, its state has been restored."""
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
-        """Before the first batch of an epoch; not where one is resumed in the middle."""
+        """Called before the first batch of an epoch, but not when an epoch is resumed in the middle."""
 
     def on_step_end(self, learner: AnyLearner) -> None:
-        """After each step; with `steps_per_call=n`, after n of them. `learner.loss` waits for the engine."""
+        """Called after each step; with `steps_per_call=n`, after each n. Reading `learner.loss` waits for its value."""
 
     def on_validation_start(self, learner: AnyLearner) -> None:
-        """Before the validation data are gone through."""
+        """Called before each validation."""
 
     def on_validation_end(self, learner: AnyLearner) -> None:
-        """After that: `learner.validation` has the values, by metric."""
+        """Called after each validation; `learner.validation` has its values by the name of the metric."""
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
-        """After an epoch and its validation, which `learner.history[-1]` reports."""
+        """Called after an epoch and its validation; `learner.history[-1]` is the report of the epoch."""
 
     def on_checkpoint(self, learner: AnyLearner, path: Path) -> None:
-        """After the state was saved to a file."""
+        """Called after the state was saved to the file `path`."""
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
-        """Where the training ends with an exception, Ctrl-C included."""
+        """Called when the training ends with an exception, Ctrl-C included."""
 
     def on_fit_end(self, learner: AnyLearner) -> None:
-        """At the end."""
+        """Called at the end of `fit`, however the training ended."""
 
     def state(self) -> Mapping[str, Any]:
-        """What is to be restored where the training is resumed, as plain values."""
+        """Return the state to restore when the training is resumed, as plain values."""
         return {}
 
     def restore(self, state: Mapping[str, Any], /) -> None:
-        """Take such a state."""
+        """Restore a state that `state` returned."""
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions, by event: each is called with the learner.
+    """A callback made of functions, given by the names of events; each is called with the learner.
+
+    Args:
+        events: the functions, such as `on_epoch_end=...`.
 
     Raises `RunError` for an event that does not exist.
 

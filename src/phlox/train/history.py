@@ -1,4 +1,4 @@
-"""What a training reports: its size before it starts, and every epoch after it has ended."""
+"""The reports of a training: its planned size, and one report for each epoch."""
 
 from __future__ import annotations
 
@@ -11,68 +11,71 @@ import numpy as np
 from phlox.optim.optimizer import Rate
 
 Values = dict[str, Any]
-"""The loss and the metrics by name: floats; of a metric with a value for each class, a list of floats."""
+"""The loss and the metrics by name: a float or, for a metric with a value per class, a list of floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The size of a training, as far as it is known; None where it is not."""
+    """The planned size of a training; a field is None if it is not known."""
 
     epochs: int | None
     """The number of the last epoch."""
     steps: int | None
     """The number of the last step."""
     steps_per_epoch: int | None
+    """The number of steps in an epoch."""
     batch_size: int | None
+    """The number of rows in a batch."""
     first_epoch: int = 0
-    """How many epochs had ended, and how many steps had been taken, before it began."""
+    """The number of epochs that had ended before this training began."""
     first_step: int = 0
+    """The number of steps that had been taken before it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """An epoch that has ended."""
+    """The report of an epoch that has ended."""
 
     epoch: int
-    """Its number, from 1."""
+    """The number of the epoch, from 1."""
     step: int
     """The number of steps since the beginning of the training."""
     lr: Rate
-    """The learning rate of the last step; by group where groups have rates of their own."""
+    """The learning rate of the last step; by group if the groups have their own rates."""
     train: Values
     """The loss and the metrics over the epoch's batches, while the model was trained."""
     validation: Values = field(default_factory=dict[str, Any])
-    """The same on the validation data, in inference mode; empty without validation."""
+    """The loss and the metrics on the validation data, in inference mode; empty without validation."""
     seconds: float = 0.0
-    """The time of the steps and of waiting for data; that of validation and callbacks is left out."""
+    """The time of the steps and of waiting for data, without validation and callbacks."""
     rows: int = 0
     """The number of rows (for example images) that were trained on."""
     complete: bool = True
-    """Has it gone through all batches? A limit in the middle of an epoch leaves one that has not; it can be resumed."""
+    """Were all batches used? Not if a limit ended the epoch in the middle; it can then be resumed."""
 
     @property
     def rate(self) -> float:
-        """Rows a second."""
+        """The number of rows per second."""
         return self.rows / self.seconds if self.seconds > 0.0 else float("nan")
 
     def completed(self) -> EpochReport:
-        """The report of an epoch that does not go on."""
+        """This report with `complete` set."""
         return replace(self, complete=True)
 
     def flat(self) -> dict[str, float]:
-        """All that is a number, in one dict: `train/loss`, `validation/accuracy`, `lr`; see `flattened`."""
+        """All scalars of the report in one dict: `train/loss`, `validation/accuracy`, `lr`; see `flattened`."""
         return {
             "epoch": self.epoch, "step": self.step, **flattened("lr", self.lr), **flattened("train", self.train),
             **flattened("validation", self.validation), "seconds": self.seconds, "rows_per_second": self.rate,
         }  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values, for records and JSON."""
+        """Convert to plain values, for records and JSON."""
         return plain(asdict(self))
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> EpochReport:
-        """The report of plain values."""
+        """Make a report from the plain values of `to_plain`."""
         return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
     def _repr_html_(self) -> str:
@@ -82,7 +85,7 @@ class EpochReport:
 
 
 class History(list[EpochReport]):
-    """The epochs of a training that have ended: a list; a notebook shows curves and a table."""
+    """The list of the epochs' reports (`EpochReport`); a notebook shows it as curves and a table."""
 
     def _repr_html_(self) -> str:
         from phlox.train.views.html import html_of_history
@@ -91,7 +94,7 @@ class History(list[EpochReport]):
 
 
 def flattened(name: str, value: Any) -> dict[str, float]:
-    """A value of numbers in any nesting as `{"name/part": number}`; items of lists are counted from 0.
+    """Flatten nested dicts and lists of scalars to `{"name/part": scalar}`; list items are counted from 0.
 
     >>> flattened("validation", {"loss": 0.5, "recall": [1.0, 0.25]})
     {'validation/loss': 0.5, 'validation/recall/0': 1.0, 'validation/recall/1': 0.25}
@@ -111,7 +114,7 @@ def _flattened(name: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def plain(value: Any) -> Any:
-    """The same value of dicts, lists and Python's own numbers; arrays become lists."""
+    """Convert to dicts, lists and Python scalars; arrays become lists."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):

@@ -65,36 +65,38 @@ class Learner(State, Generic[M]):
     """Trains a model on batches: `fit`, `evaluate`, `predict`, and one record of its whole state.
 
     Args:
-        model: a module on any backend, or several in a dict by name. The learner trains a copy: what you gave stays as
-            it is, and `learner.model` is the model after the last step.
-        optimizer: a config such as `optim.AdamWConfig()`, or an optimizer; of several models a dict by their names.
-            Models without one are not trained, and are given to the step in inference mode (a teacher).
-        lr: the learning rate: a number, a schedule (which takes a step with each step of the optimizer), or a dict of
+        model: a module on any backend, or several in a dict by name. The learner trains a copy and leaves yours
+            unchanged; `learner.model` is the model after the last step.
+        optimizer: a config such as `optim.AdamWConfig()`, or an optimizer; for several models a dict by their names.
+            A model without one (a teacher) is not trained, and the step gets it in inference mode.
+        lr: the learning rate: a number, a schedule (which advances with each step of the optimizer), or a dict of
             these by the names of the models.
-        loss: `(output, *targets)` to a scalar. Batches are then `(input, *targets)`; a tuple of inputs is given to the
-            model as several arguments, and the metrics are updated with `(output, *targets)`.
-        step: in place of `loss`, `(model, batch)` to the loss, to `(loss, metric_inputs)`, or to `(loss, metric_inputs,
-            scalars)`: the inputs are a tuple for all metrics, or a dict of tuples by metric (`MetricInputs`, with
-            weights); scalars are further numbers by name, whose means are reported.
-        update: in place of `step`, a whole update of one's own: `(models, optimizers, rates, batch)` to `(models,
-            logs)` or `(models, logs, metric_inputs)`; logs are scalars by name.
-        validate: as `step`, for validation, where that is another function.
-        metrics: by name, from `phlox.metrics`; or functions of the same arguments, whose means are reported.
-        accumulate: the gradients of so many batches make one step of the optimizer.
-        clip: keeps gradients within bounds: `optim.GradientClipping.global_norm(1.0)`.
+        loss: a function from `(output, *targets)` to a scalar. Batches are then `(input, *targets)`; a tuple of inputs
+            is passed to the model as several arguments, and the metrics are updated with `(output, *targets)`.
+        step: in place of `loss`, a function from `(model, batch)` to the loss, to `(loss, metric_inputs)`, or to
+            `(loss, metric_inputs, scalars)`. `metric_inputs` is a tuple for all metrics, or a dict of tuples (or of
+            `MetricInputs`, with weights) by metric; `scalars` is a dict of further scalars, whose means are reported.
+        update: in place of `step`, your own update: a function from `(models, optimizers, rates, batch)` to
+            `(models, logs)` or `(models, logs, metric_inputs)`; logs are scalars by name.
+        validate: the `step` for validation, if it is a different function.
+        metrics: a dict by name of metrics from `phlox.metrics`, or of functions of the same arguments, whose means are
+            reported.
+        accumulate: the number of batches whose gradients make one step of the optimizer.
+        clip: gradient clipping, such as `optim.GradientClipping.global_norm(1.0)`.
         ema: the decay of an average of the weights (`optim.Ema`), which validation, `predict` and best checkpoints use.
-        loss_scaling: for f16, so that small gradients do not vanish; True, or an `optim.LossScaler`. By default where
-            the model is of f16.
-        precision: what the model computes in, "bf16" for example; optimizers keep copies of the weights in f32.
-        steps_per_call: so many steps are one call of a compiled program; callbacks are called after each call.
-        compile: is a step compiled into one program? By default on JAX.
-        carry: what goes on from batch to batch, as the state of an RNN: tensors in any nesting, or a function of
-            (model, batch) that makes them. The step is then `(model, batch, carry)` to `(result, carry)`. It begins
-            anew with each epoch, and no gradient flows through it from one batch to the next.
+        loss_scaling: for f16, so that small gradients do not vanish: True, or an `optim.LossScaler`. By default it is
+            on if the model is in f16.
+        precision: the precision of the model's computation, such as "bf16"; optimizers keep copies of the weights in
+            f32.
+        steps_per_call: the number of steps in one call of a compiled program; callbacks are called after each call.
+        compile: whether a step is compiled into one program; the default is to compile on JAX only.
+        carry: state that is passed from batch to batch, such as that of an RNN: tensors in any nesting, or a function
+            of (model, batch) that makes them. The step is then a function from `(model, batch, carry)` to `(result,
+            carry)`. The carry is reset at each epoch, and no gradient flows through it to an earlier batch.
         mesh: the devices of all processes, a `px.distributed.Mesh`: each process has its rows of each batch. The model
-            is one that `model.shard(layout, mesh)` has given, or is replicated.
+            is a result of `model.shard(layout, mesh)`, or is replicated.
 
-    Raises `RunError` for an argument that is wrong, or does not go with another.
+    Raises `RunError` for an argument that is invalid or contradicts another.
 
     >>> import numpy as np
     >>> from phlox import nn, optim
@@ -222,9 +224,10 @@ class Learner(State, Generic[M]):
 
     @property
     def model(self) -> M:
-        """The model after the last step, with a tape; for inference use `learner.model.valid()`. Several by name.
+        """The model after the last step, in training mode, or a dict of several by name.
 
-        A compiled step writes over the model before it: after another step take it again, and do not keep it.
+        For inference use `learner.model.valid()`. A compiled step overwrites the model before it: get the model again
+        after a further step, and do not keep the old one.
         """
         return self._models[ONLY] if self._single else cast("M", dict(self._models))
 
@@ -240,23 +243,23 @@ class Learner(State, Generic[M]):
 
     @property
     def average(self) -> M:
-        """The averaged model (`ema=`), for inference; the model itself where there is none."""
+        """The averaged model (`ema=`), in inference mode; without `ema`, the model itself."""
         found = self._for_inference()
         return found[ONLY] if self._single else cast("M", found)
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer; several by name."""
+        """The optimizer, or a dict of several by the name of the model."""
         return self._optimizers[ONLY] if self._single else dict(self._optimizers)
 
     @property
     def schedule(self) -> Any:
-        """The schedule of the learning rate; several by name."""
+        """The schedule of the learning rate, or a dict of several by the name of the model."""
         return self._schedules[ONLY] if self._single else dict(self._schedules)
 
     @property
     def loss(self) -> float:
-        """The loss of the last step, NaN before the first; waits for the engine."""
+        """The loss of the last step, NaN before the first; reading it waits for the engine."""
         last = self._last
         if last is None or last.output.loss is None:
             return float("nan")
@@ -265,24 +268,24 @@ class Learner(State, Generic[M]):
 
     @property
     def seconds(self) -> float:
-        """The time of the fit that is going on, or of the last one, in seconds; with what was before it was resumed."""
+        """The seconds of the current or last `fit`, with the time before it was resumed."""
         return 0.0 if self._fit is None else self._fit.seconds
 
     def means(self) -> Values:
-        """The loss and the metrics of this epoch so far; waits for the engine.
+        """Return the loss and the metrics of this epoch so far; waits for the engine.
 
-        On PyTorch and NumPy with several processes the metrics are those of the rows of this process; at the end of an
-        epoch they are those of all.
+        With several processes on PyTorch or NumPy, the metrics are over the rows of this process until the epoch ends;
+        then they are over the rows of all.
         """
         self._read()
         return self._training.values()
 
     def values(self) -> dict[str, float]:
-        """The newest values, flat: `train/loss`, `validation/accuracy`."""
+        """Return the newest values in one dict, with names such as `train/loss` and `validation/accuracy`."""
         return dict(self._values)
 
     def value(self, name: str) -> float:
-        """The newest value of this name; `RunError`, which lists the names, where there is none."""
+        """Return the newest value of this name; `RunError`, which lists the names, if there is none."""
         if name not in self._values:
             known = ", ".join(self._values) or "none before the end of the first epoch"
             raise RunError(f"there is no value {name!r}; there are: {known}")
@@ -291,11 +294,11 @@ class Learner(State, Generic[M]):
     # --- what callbacks do
 
     def stop(self, reason: str) -> None:
-        """End the training after this step."""
+        """End the training after this step, for the given reason."""
         self.stopped = self.stopped or reason
 
     def warn(self, text: str) -> None:
-        """Note an event, which views and reports show."""
+        """Add an event to `learner.events`, which views and reports show."""
         self.events.append((self.step, text))
 
     def announce(self, path: Path) -> None:
@@ -336,31 +339,32 @@ class Learner(State, Generic[M]):
     ) -> History:
         """Train until a limit is reached, and return the history.
 
-        Limits count from the beginning of this fit; one that is resumed goes on to the limits from where it began.
+        Limits count from the beginning of this fit; for a resumed fit, from where it first began.
 
         Args:
-            data: a `Loader`, or any iterable of batches: a generator (or a function that makes one, for several
-                epochs), a `DataLoader` of PyTorch, a data set of grain.
-            epochs, steps, time: how long; at least one of them. Time is in seconds, or a `timedelta`.
-            validation: as `data`: the loss and the metrics are measured on it in inference mode.
-            validate_every: after so many epochs.
-            validate_every_steps: and, within epochs, after so many steps.
-            callbacks: called in their order; see `Callback`.
-            folder: of the run, which then holds settings, environment, metrics, checkpoints and a report. Of one that
-                is open already, a `RunFolder`, it is yours to say that it is complete.
-            resume: True, to go on where the run in `folder` stands; or a folder of checkpoints, or a checkpoint. Where
-                there is no checkpoint it begins at the beginning.
-            overwrite: may a finished run in `folder` be replaced?
-            progress: show how it goes: a live view in a terminal, otherwise a line for each epoch.
+            data: a `Loader`, or any iterable of batches: a generator (or, for several epochs, a function that makes
+                one), a PyTorch `DataLoader`, a grain data set.
+            epochs, steps, time: the limits; give at least one. Time is in seconds, or a `timedelta`.
+            validation: validation data, in the form of `data`; the loss and the metrics are measured on it in inference
+                mode.
+            validate_every: the number of epochs after which to validate.
+            validate_every_steps: the number of steps after which to validate within an epoch, too.
+            callbacks: the callbacks, called in this order; see `Callback`.
+            folder: the folder of the run, for settings, environment, metrics, checkpoints and a report. If you give an
+                open `RunFolder`, call its `complete` yourself.
+            resume: True to resume the run in `folder`, or the path of a checkpoint or a folder of checkpoints. Without
+                a checkpoint the training begins at the start.
+            overwrite: whether a finished run in `folder` may be replaced.
+            progress: whether to show the progress: a live view in a terminal, otherwise a line for each epoch.
             config: the settings of the run, which are written to `config.json` in its folder.
-            dry_run: two batches of everything, checkpoint and resume included, and nothing changed afterwards;
-                `learner.dry_run` does the same, and says what it has found.
+            dry_run: whether to try only two batches of everything, with a checkpoint and a resume, and to change
+                nothing; it prints what `learner.dry_run` returns.
 
-        Ctrl-C (and SIGTERM) ends the training after the running step, with the state saved where there is a folder, by
-        a `KeyboardInterrupt` that says how to go on; a second one ends at once.
+        Ctrl-C (or SIGTERM) ends the training after the current step, and saves the state if there is a folder. `fit`
+        then raises a `KeyboardInterrupt` that says how to resume. A second Ctrl-C ends it at once.
 
-        Raises `RunError` for arguments that are wrong and for a loss that is not finite, `DataError` for batches that
-        do not fit, `RecordError` for a checkpoint of another model; and whatever a callback raises.
+        Raises `RunError` for invalid arguments and for a loss that is not finite, `DataError` for batches that do not
+        fit, `RecordError` for a checkpoint of another model, and any exception of a callback.
         """
         limits = Limits.of(epochs, steps, time)
         if validation is not None:
@@ -379,39 +383,45 @@ class Learner(State, Generic[M]):
         return self.history
 
     def dry_run(self, data: Any, *, validation: Any = None, callbacks: Iterable[Callback] = ()) -> DryRun:
-        """Two batches of everything, with a checkpoint and a resume: what would fail late fails now. Nothing changes.
+        """Try two batches of everything, with a checkpoint and a resume, to find late errors early; changes nothing.
 
-        Callbacks that write are left out. `print` what it returns: the time of a step, and the memory.
+        Callbacks that write files are left out. Returns the time of a step and the memory; `print` the result.
         """
         from phlox.train.trials.dry_run import dry_run
 
         return dry_run(self, data, validation, list(callbacks))
 
     def lr_find(self, data: Any, *, low: float = 1e-7, high: float = 1.0, steps: int = 100) -> LrCurve:
-        """The loss at learning rates from low to high, one a step, and a rate to begin with. Nothing changes.
+        """Measure the loss at learning rates from low to high, to find a good one; changes nothing.
 
-        See Smith 2017, "Cyclical learning rates for training neural networks". It ends early where the loss diverges.
+        Each step has a higher rate than the one before. The search ends early if the loss diverges. Source: Smith 2017,
+        "Cyclical learning rates for training neural networks".
+
+        Args:
+            data: as for `fit`.
+            low, high: the first and the last learning rate.
+            steps: the number of steps, at least 10.
         """
         from phlox.train.trials.lr_find import lr_find
 
         return lr_find(self, data, low, high, steps)
 
     def evaluate(self, data: Any) -> Results:
-        """The loss and the metrics on all batches of `data`, in inference mode; rows have the same weight.
+        """Compute the loss and the metrics on all batches of `data`, in inference mode; all rows have equal weight.
 
-        Of several processes (`mesh=`) all call it, and get the values of all rows.
+        With several processes (`mesh=`) call it in all of them; each gets the values over all rows.
         """
         return evaluate(self, data)
 
     def predict(self, data: Any, function: Callable[..., Any] | None = None) -> Any:
-        """The outputs for all rows, in inference mode, as NumPy arrays in the structure that the model gives.
+        """Compute the outputs for all rows, in inference mode, as NumPy arrays in the structure of the model's output.
 
-        Of several processes (`mesh=`) all call it, and get the outputs for the rows of all, batch by batch.
+        With several processes (`mesh=`) call it in all of them; each gets the outputs for all rows, batch by batch.
 
         Args:
             data: a `Loader` or any iterable of batches.
-            function: `(model, batch)` to the outputs, whose first axis is that of the rows. Without it the model is
-                called with the batch or, of batches `(input, ...)`, with the input.
+            function: a function from `(model, batch)` to the outputs, whose first axis is the rows. Without it the
+                model is called with the batch or, if batches are `(input, ...)`, with the input.
         """
         return predict(self, data, function)
 
@@ -423,7 +433,7 @@ class Learner(State, Generic[M]):
     # --- within
 
     def feed(self, data: Any, name: str = "data") -> Feed:
-        """Batches to train on, or for `"validation"`: of several processes those of this one."""
+        """The batches of this process, to train on or, with `name="validation"`, to validate on."""
         if self._team is None:
             return Feed(data, name)
         return self._team.feed(data, name, trains=name == "data", weighs=self._functions.update is None)

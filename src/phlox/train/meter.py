@@ -1,4 +1,4 @@
-"""What a pass over data measures: the mean loss, metrics, and whatever scalars a step gives."""
+"""The measurements of a pass over data: the mean loss, the metrics, and further scalars of the steps."""
 
 from __future__ import annotations
 
@@ -30,17 +30,23 @@ AnyTensor = Tensor[Any, Any, Any]
 
 LOSS = "loss"
 _LAG = 64
-"""So many steps the loop may be ahead of the losses that it has read, so that it does not wait for the engine."""
+"""How many steps the loop may be ahead of the last loss that was read, so that it does not wait for the engine."""
 
 
 class MetricInputs(NamedTuple):
-    """What a metric is updated with where that is more than its arguments: weights, one for each row.
+    """The arguments of a metric's update together with a weight for each row.
 
-    A step gives a tuple of arguments for all metrics, or a dict of such tuples, or of these, by the name of the metric.
+    A step returns a tuple of arguments for all metrics, a dict of tuples by the name of the metric, or a dict of
+    `MetricInputs` if rows have weights.
+
+    >>> MetricInputs(args=([0.2, 0.9], [0.0, 1.0]), weights=[1.0, 0.5]).weights
+    [1.0, 0.5]
     """
 
     args: tuple[Any, ...]
+    """The arguments, such as `(output, target)`."""
     weights: Any = None
+    """The weights, [rows]; None for equal weights."""
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class NanGuard(Callback):
-    """Stops at the first step whose loss, or what it would make of the weights, is not finite: before that step.
+    """Stops the training at the first step with a loss or new weights that are not finite, and undoes that step.
 
-    A compiled loop otherwise reads losses some steps later, when the weights that gave them are gone. With this it
-    waits for each step, and keeps the weights before it, which takes their memory once more. The error names the step,
-    the rows and the first layer, and the model is that before the step.
+    Without it, a compiled loop reads losses some steps later, when the weights that gave them are gone. With it, the
+    loop waits for each step and keeps a copy of the weights before it, which takes their memory once more. The error
+    names the step, the rows and the first layer; the model has the weights before the step.
 
     >>> from phlox.train import NanGuard
     >>> NanGuard().state()

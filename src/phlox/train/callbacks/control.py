@@ -1,4 +1,4 @@
-"""Callbacks that steer a training, each by a value or a point in time, and `Print`, which shows one."""
+"""Callbacks that control a training by a value or at a point in time, and `Print`, which shows its progress."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Selector: TypeAlias = "str | Callable[[str, Any], bool] | Sequence[str]"
 
 
 class EarlyStopping(Monitor):
-    """Stops the training when a value has not got better for a while.
+    """Stops the training when a value has not improved for a while.
 
     Args:
         monitor: the name of the value, see `Monitor`.
-        patience: after how many looks in a row that found it no better: validations for `validation/...`, epochs for
-            any other. A NaN is no better.
+        patience: stop after this many checks in a row without an improvement. A check is a validation for
+            `validation/...`, an epoch for any other value. NaN is no improvement.
         min_delta: a value counts as better if it is better than the best one by more than this.
-        mode: whether less ("min") or more ("max") of it is better; "auto" takes that from its name.
-        restore_best: whether the model gets the weights back that it had at the best value. They are copied to host
-            memory whenever the value gets better. Where the training ends with an exception the model is left as it
-            is; `best_weights` has them then, too.
-        threshold: ends the training at once when the value is as good as this.
+        mode: whether less ("min") or more ("max") of it is better; "auto" derives that from its name.
+        restore_best: whether the model gets the weights of the best value back at the end. They are copied to host
+            memory whenever the value improves. If the training ends with an exception, the model is left as it is;
+            `best_weights` still has them.
+        threshold: the training ends at once when the value is as good as this.
 
     Attributes:
-        bad: how many looks in a row have found it no better.
+        bad: the number of checks in a row without an improvement.
         best_weights: with `restore_best`, the weights at the best value, as a record; None before the first.
 
-    Another `fit` of the same learner begins with full patience. A training that it has stopped and that is resumed
-    stops at once, unless the patience is larger now. Raises `RunError` as `Monitor` does, and for a patience that is no
-    whole number of at least one.
+    Another `fit` of the same learner begins with full patience. If a training that this callback stopped is resumed, it
+    stops at once, unless the patience is larger now. Raises `RunError` as `Monitor` does, and for a patience that is
+    not an integer of at least 1.
 
     >>> EarlyStopping("validation/accuracy", patience=3, restore_best=True)
     EarlyStopping('validation/accuracy', mode='max')
@@ -139,16 +139,16 @@ class EarlyStopping(Monitor):
 
 
 class ReduceOnPlateau(Watch):
-    """Tells the learner's schedule of a value, so that an `optim.ReduceOnPlateauLr` in it reduces the rate.
+    """Reports a value to the learner's schedule, so that an `optim.ReduceOnPlateauLr` in it reduces the learning rate.
 
-    The learner's events say when the rate has fallen. With a dict of schedules, all of those that listen are told. A
-    NaN counts as a value that is no better.
+    Each reduction is noted with `learner.warn`. In a dict of schedules, all that have a `ReduceOnPlateauLr` get the
+    value. NaN counts as the worst value.
 
     Args:
         monitor: the name of the value, see `Watch`.
 
-    Raises `RunError`, where a training begins, if no part of the schedule listens, and if the schedule takes the wrong
-    way of the value for better.
+    Raises `RunError`, when the training begins, if no part of the schedule takes a value, or if the mode of the
+    schedule contradicts the name of the value.
 
     >>> from phlox import optim
     >>> schedule = optim.ReduceOnPlateauLr(0.1, mode="max", patience=2)  # the lr= of the learner
@@ -198,19 +198,19 @@ class ReduceOnPlateau(Watch):
 
 
 class Unfreeze(Callback):
-    """Trains parameters that are frozen from an epoch on.
+    """Unfreezes frozen parameters at the start of an epoch, so that they are trained from then on.
 
-    The model is given to the learner frozen: `model.freeze("backbone.**")`. Where the training is resumed they are
-    unfrozen again.
+    Freeze them in the model that you give to the learner: `model.freeze("backbone.**")`. A resumed training unfreezes
+    them again.
 
     Args:
-        patterns: those that `Module.unfreeze` takes: a pattern of paths, several, or a function of path and parameter.
-        epoch: before which epoch, the first being number 1.
-        lr_scale: what `learner.lr_scale`, which multiplies all rates, is multiplied with then.
-        model: which one, where the learner has several.
+        patterns: as for `Module.unfreeze`: a pattern of paths, several, or a function of path and parameter.
+        epoch: the number of the epoch, from 1, before which they are unfrozen.
+        lr_scale: a factor for `learner.lr_scale`, which scales all learning rates, applied at the same time.
+        model: the name of the model, if the learner has several.
 
-    Raises `RunError` for an epoch that is none; where a training begins, `ModuleError` for a pattern that means no
-    parameter.
+    Raises `RunError` if `epoch` is not an integer of at least 1 and, when the training begins, `ModuleError` for a
+    pattern that matches no parameter.
 
     >>> Unfreeze("backbone.**", epoch=3, lr_scale=0.1)
     Unfreeze('backbone.**', epoch=3)
@@ -278,16 +278,18 @@ class Unfreeze(Callback):
 
 
 class StopAfter(Watch):
-    """Ends the training after the first of these, counted from its beginning: what was resumed is part of it.
+    """Ends the training when the first of several limits is reached.
+
+    Limits count from the beginning of the training, before any resume.
 
     Args:
-        epochs: so many epochs.
-        steps: so many steps.
-        seconds: so many seconds of training.
-        value: `("validation/accuracy", 0.99)`: when that value is as good as this. Where its name does not say which
-            way is better, the mode is third: `("validation/heat", 0.1, "min")`.
+        epochs: the number of epochs.
+        steps: the number of steps.
+        seconds: the seconds of training.
+        value: `("validation/accuracy", 0.99)` stops when that value is as good as this. If its name does not imply a
+            mode, give the mode third: `("validation/heat", 0.1, "min")`.
 
-    Raises `RunError` if none is given, or one that is not greater than zero.
+    Raises `RunError` if no limit is given, or if a number of epochs, steps or seconds is not greater than zero.
 
     >>> StopAfter(epochs=10, value=("validation/accuracy", 0.99))
     StopAfter(epochs=10, value=('validation/accuracy', 0.99))
@@ -341,13 +343,15 @@ class StopAfter(Watch):
 
 
 class Print(Callback):
-    """Prints a plain line at the end of each epoch, and why the training was stopped.
+    """Prints a plain line at the end of each epoch, and the reason if the training was stopped.
 
     Args:
-        every_steps: a line after every so many steps, too, with the means of the epoch so far.
-        stream: where to; standard output if None.
+        every_steps: the number of steps after which to print a further line, with the means of the epoch so far.
+        stream: the stream to write to; standard output if None.
 
-    A stream that cannot be written to any more ends the lines, not the training.
+    If the stream can no longer be written to, the learner is warned once, and the training goes on without lines.
+
+    >>> callback = Print(every_steps=100)
     """
 
     main_only: ClassVar[bool | None] = True
@@ -401,7 +405,7 @@ def modules_of(model: Any) -> dict[str, Module]:
 
 
 def _take(module: Module, weights: Record) -> None:
-    """Load weights, be they another module's; the ids by which the optimizer knows the parameters stay."""
+    """Load weights, also another module's, but keep the ids by which the optimizer knows the parameters."""
     own = module.into_record().tensors
     module.load_record(
         Record({
@@ -426,7 +430,7 @@ def _schedules(learner: AnyLearner) -> dict[str, LrSchedule[Any]]:
 
 
 def _hearing(schedule: LrSchedule[Any]) -> Iterator[LrSchedule[Any]]:
-    """The parts of a schedule, at any time, that heed a report."""
+    """The parts of a schedule that react to a reported value, now or later."""
     if type(schedule).hear is not LrSchedule.hear:
         yield schedule
     for part in schedule.parts().values():

@@ -1,4 +1,4 @@
-"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: which way does it get better?"""
+"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: is less or more of it better?"""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MORE = """
     reward returns success explained tpr tnr truepositive truenegative passed throughput
 """
 _IS_LESS = dict.fromkeys(_LESS.split(), True) | dict.fromkeys(_MORE.split(), False)
-"""The words that say which way is better; of two that are written apart, `true_positive`, both at once."""
+"""By word of a name: is less of the value better? Two words (`true_positive`) are one key without the underscore."""
 _OPPOSITE = frozenset({"neg", "negative", "minus"})
 
 
 def better_mode(name: str) -> Mode:
-    """Which way a value gets better, as its name says: "min" where less of it is better, "max" where more is.
+    """The mode that the name of a value implies: "min" if less of it is better, "max" if more is.
 
-    The last known word of the name decides, and its last part before the others: `validation/top_5_accuracy`,
-    `validation/recall/0`, `valLoss`; `negative_...` is the other way.
+    The last known word of the name decides; the parts between slashes are read from the last to the first:
+    `validation/top_5_accuracy`, `validation/recall/0`, `valLoss`. `negative_...` reverses the mode.
 
-    Raises `RunError`, which asks for a mode, for a name that does not say.
+    Raises `RunError`, which asks for a mode, if the name has no known word.
 
     >>> better_mode("validation/loss"), better_mode("validation/macro_f1"), better_mode("negative_log_likelihood")
     ('min', 'max', 'min')
@@ -69,14 +69,20 @@ def _words(part: str) -> list[str]:
 class Watch(Callback):
     """The base of callbacks that look at one value of a training. Implement `look`.
 
-    A value of the validation (`validation/...`) is looked at after each validation, be it in the middle of an epoch;
-    any other (`train/...`) at the end of each epoch.
+    A validation value (`validation/...`) is looked at after each validation, also in the middle of an epoch; any other
+    (`train/...`) at the end of each epoch.
 
     Args:
         monitor: the name of the value, as `learner.value` takes it.
 
-    Raises `RunError` for what is no name and, where a training begins, for a value of the validation without validation
-    data.
+    Raises `RunError` if `monitor` is not a string or is empty and, when the training begins, for a validation value
+    without validation data.
+
+    >>> class Show(Watch):
+    ...     def look(self, learner, value):
+    ...         print(f"{self.monitor}: {value:.3f}")
+    >>> Show("train/loss")
+    Show('train/loss')
     """
 
     def __init__(self, monitor: str) -> None:
@@ -87,12 +93,12 @@ class Watch(Callback):
         self.monitor = monitor
 
     def look(self, learner: AnyLearner, value: float) -> None:
-        """A new value."""
+        """Called with each new value."""
         raise NotImplementedError(f"{type(self).__name__}: implement look(learner, value)")
 
     @property
     def is_of_validation(self) -> bool:
-        """Is it a value of the validation?"""
+        """Is it a validation value (`validation/...`)?"""
         return self.monitor.startswith("validation/")
 
     def on_fit_start(self, learner: AnyLearner) -> None:
@@ -115,20 +121,21 @@ class Watch(Callback):
 
 
 class Monitor(Watch):
-    """The base of callbacks that want the best of a value, see `Watch`. Implement `observe`.
+    """The base of callbacks that keep track of the best value, see `Watch`. Implement `observe`.
 
-    A training that begins anew, at step 0, has no best at first; another `fit` of the same learner goes on with it.
+    The best value is forgotten when a training begins at step 0; another `fit` of the same learner keeps it.
 
     Args:
         monitor: the name of the value, as `learner.value` takes it.
-        mode: whether less ("min") or more ("max") of it is better; "auto" takes that from its name, see `better_mode`.
+        mode: whether less ("min") or more ("max") of it is better; "auto" derives that from its name, see
+            `better_mode`.
         min_delta: a value counts as better if it is better than the best one by more than this.
 
     Attributes:
-        best: the best value so far; None before the first. A NaN is never the best, nor an infinity of the bad side.
-        best_epoch, best_step: when that was: the number of the epoch, from 1, and that of the step.
+        best: the best value so far; None before the first. It is never NaN, nor the infinity on the worse side.
+        best_epoch, best_step: the epoch (from 1) and the step of the best value.
 
-    Raises `RunError` for a mode that is none of these, and for a name that does not say its mode.
+    Raises `RunError` for any other mode, and with "auto" for a name that does not imply a mode.
 
     >>> class Tell(Monitor):
     ...     def observe(self, learner, value, improved):
@@ -147,7 +154,7 @@ class Monitor(Watch):
         self.reset()
 
     def observe(self, learner: AnyLearner, value: float, improved: bool) -> None:
-        """A new value; `best` is up to date already.
+        """Called with each new value; `best` is already up to date.
 
         Args:
             learner: the learner.
@@ -157,12 +164,12 @@ class Monitor(Watch):
         raise NotImplementedError(f"{type(self).__name__}: implement observe(learner, value, improved)")
 
     def reset(self) -> None:
-        """Forget the best."""
+        """Forget the best value."""
         self.best: float | None = None
         self.best_epoch = self.best_step = 0
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Is a value better than another one, by more than `min_delta`; None stands for the worst?"""
+        """Is `value` better than `than` by more than `min_delta`? None is the worst possible value."""
         worst = math.inf if self.mode == "min" else -math.inf
         bar = worst if than is None else than
         return value < bar - self.min_delta if self.mode == "min" else value > bar + self.min_delta
@@ -194,7 +201,7 @@ class Monitor(Watch):
 
 
 def mode_of(name: str, mode: str, place: str) -> Mode:
-    """A mode that is given, "auto" being that of the value's name; `RunError`, naming the place, for any other."""
+    """The given mode; for "auto", the one that the value's name implies. `RunError`, naming `place`, for any other."""
     if mode == "min" or mode == "max":
         return mode
     if mode != "auto":

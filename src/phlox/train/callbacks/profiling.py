@@ -17,28 +17,28 @@ from phlox.train.callback import AnyLearner, Callback
 from phlox.train.callbacks.monitor import is_count, is_number
 
 _WINDOWS = 100
-"""Of so many windows, the last ones, the median is taken."""
+"""The number of the last windows whose median is taken."""
 
 
 class Throughput(Callback):
-    """Measures the speed of a training: steps, rows, tokens and floating-point operations a second.
+    """Measures the speed of a training in steps, rows, tokens and floating-point operations (FLOPs) per second.
 
-    Each is the median over windows of `every_steps` steps, of which the first, that compiles, is left out. The end of a
-    window waits for the engine. Validation, and what happens between epochs, is not counted.
+    Each speed is the median over windows of `every_steps` steps. The first window is left out, since it compiles. At
+    the end of a window the engine is waited for. Validation, and the time between epochs, do not count.
 
     Args:
         every_steps: the length of a window, in steps.
-        flops_per_row: the floating-point operations that a row's forward and backward pass take, by the model's
-            formula: about six for each trained parameter and token of a transformer.
-        tokens_per_row: for models of sequences.
-        peak_flops: what the device could do, in floating-point operations a second at the dtype in use.
+        flops_per_row: the FLOPs of the forward and backward pass of a row, by the model's formula: about six for each
+            trained parameter and token of a transformer.
+        tokens_per_row: the number of tokens in a row, for sequence models.
+        peak_flops: the peak FLOPs per second of the device, at the dtype in use.
 
     Attributes:
-        values: `steps_per_second`, `rows_per_second`, and `tokens_per_second`, `flops_per_second` and `utilization` (a
-            fraction of `peak_flops`) where what they need is given. Empty before the end of the second window. Loggers
-            have them as `throughput/...`.
+        values: `steps_per_second` and `rows_per_second`; also `tokens_per_second`, `flops_per_second` and `utilization`
+            (a fraction of `peak_flops`) if the arguments they need are given. Empty before the end of the second
+            window. In the rows of loggers they are `throughput/...`.
 
-    Raises `RunError` for what is no number above zero, and for `peak_flops` without `flops_per_row`.
+    Raises `RunError` for an argument that is not a number above zero, and for `peak_flops` without `flops_per_row`.
 
     >>> speed = Throughput(every_steps=20, tokens_per_row=1024)
     >>> speed.values
@@ -128,21 +128,22 @@ class Throughput(Callback):
 
 
 class Profile(Callback):
-    """Profiles some steps, and writes what the engine's own tool opens.
+    """Profiles some steps of a training, and writes the profile to a file.
 
-    On JAX and PyTorch that is a trace, which https://ui.perfetto.dev shows; on NumPy a profile of Python's functions
-    (`.prof`), for `pstats` or snakeviz. The learner's events say where it is.
+    On JAX and PyTorch the file is a trace, which https://ui.perfetto.dev shows; on NumPy it is a profile of Python
+    functions (`.prof`), for `pstats` or snakeviz. The learner notes the path with `warn`.
 
     Args:
-        steps: the first and the last, counted from 1 since the beginning of the training. The first steps compile; take
-            later ones, and few of them.
-        folder: where to write; without one `profile` in the folder of the run or, where there is none, here.
+        steps: the first and the last step, counted from 1 at the beginning of the training. The first steps compile;
+            take later ones, and few of them.
+        folder: the folder to write to. By default it is `profile` in the run's folder or, without one, in the working
+            directory.
 
     Attributes:
         path: the file, once it is written.
 
-    Where a profile cannot be made or written, the learner is warned, and the training goes on. Raises `RunError` for
-    steps that are none.
+    If a profile cannot be made or written, the learner is warned, and the training goes on. Raises `RunError` if
+    `steps` is not a valid range.
     """
 
     writes: ClassVar[bool] = True

@@ -48,30 +48,30 @@ _STATE, _BEST = "state", "best"
 
 
 class Checkpoints(Callback):
-    """Saves the whole state of a training, from which `fit(resume=True)` goes on as if nothing had happened.
+    """Saves the whole state of a training, from which `fit(resume=True)` continues it.
 
-    A checkpoint is a copy of the state in memory, which a thread writes while the training goes on. If the one before
-    is still being written it waits, and if yet another comes, the newer takes its place; so at most three copies are
-    held. A file gets its name, `step-00000090.safetensors`, when it is complete on the disk; `checkpoints.json` lists
-    what there is, with the values and a CRC-32 of each. A full disk ends no training: it is a warning, the older
-    checkpoints stay, and the next one tries again.
+    A checkpoint is a copy of the state in memory, which a thread writes while the training goes on. If the previous
+    one is still being written, the copy waits; a newer copy replaces one that waits. So at most three copies are held.
+    A file gets its name, `step-00000090.safetensors`, when it is complete on the disk; `checkpoints.json` lists the
+    checkpoints, with the values and a CRC-32 of each. A full disk does not end the training: the learner is warned, the
+    older checkpoints stay, and the next save tries again.
 
     The last state is saved when the training ends, also by Ctrl-C or because data cannot be read. After any other error
     the checkpoints stay as they are.
 
     Args:
-        folder: where to write; `checkpoints` in the run's folder if None.
+        folder: the folder to write to; `checkpoints` in the run's folder if None.
         every_steps, every_epochs, every_minutes: when to save; if none is given, after each epoch.
-        keep: how many of the newest to keep; None keeps all. The one at the best value is kept besides.
-        best: the name of a value, such as "validation/f1": the model's weights at its best are kept in
+        keep: how many of the newest to keep; None keeps all. The one at the best value is kept as well.
+        best: the name of a value, such as "validation/f1". The model's weights at its best are kept in
             `best.safetensors`.
-        mode: whether "min" or "max" is the best; "auto" takes it from the name.
-        background: False waits until each file is written.
-        precision: of the tensors in the files, such as `HALF`; None keeps them as they are, so that a resumed training
-            gives the same numbers.
+        mode: whether "min" or "max" is the best; "auto" derives it from the name.
+        background: whether a thread writes the files; False waits until each file is written.
+        precision: the precision of the tensors in the files, such as `HALF`. None keeps them as they are, so that a
+            resumed training gives exactly the same results.
 
-    Raises RunError for invalid arguments; when a training starts, if it has no folder, or if there are checkpoints of
-    another one.
+    Raises RunError for invalid arguments and, when a training starts, if it has no folder or the folder has the
+    checkpoints of another training.
 
     >>> Checkpoints(every_minutes=10, best="validation/loss", keep=2)
     Checkpoints(every_minutes=10, keep=2, best='validation/loss', mode='min')
@@ -132,7 +132,7 @@ class Checkpoints(Callback):
 
     @staticmethod
     def latest_in(folder: str | os.PathLike[str]) -> Path:
-        """The newest checkpoint that is whole, in a run folder or its folder of checkpoints; see `load`."""
+        """The newest undamaged checkpoint of a run folder or its folder of checkpoints; see `load`."""
         found = place(folder)
         if holds_several(found):
             return newest_whole(found)[0]
@@ -156,12 +156,12 @@ class Checkpoints(Callback):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Record:
-        """The state in the newest checkpoint of a run folder or a folder of checkpoints, or in one file.
+        """Load the newest checkpoint of a run folder or a folder of checkpoints, or one checkpoint file.
 
-        All checksums are verified. In a folder, a checkpoint that is damaged is passed over with a `RunWarning`.
+        All checksums are verified. In a folder, damaged checkpoints are skipped with a `RunWarning`.
 
         Raises:
-            RunError: there is no such folder, no checkpoint in it is whole, or a newer Phlox has written it.
+            RunError: there is no such folder, it has no undamaged checkpoint, or a newer version of Phlox wrote it.
             RecordError: the file is damaged.
         """
         found = place(path)
@@ -169,7 +169,7 @@ class Checkpoints(Callback):
 
     @staticmethod
     def exist_in(folder: str | os.PathLike[str]) -> bool:
-        """Is there any checkpoint in a run folder or a folder of checkpoints, whole or not?"""
+        """Is there any checkpoint, damaged or not, in a run folder or a folder of checkpoints?"""
         path = Path(folder)
         return path.is_dir() and bool(newest_first(place(path)))
 
@@ -180,11 +180,11 @@ class Checkpoints(Callback):
         return {} if self._best is None else {"best": dict(self._best)}
 
     def restore(self, state: Mapping[str, Any], /) -> None:
-        """Take such a state."""
+        """Restore the best value."""
         self._remembered = dict(state)
 
     def on_fit_start(self, learner: AnyLearner) -> None:
-        """Find out what is in the folder, and lock it."""
+        """Lock the folder, and read which checkpoints it has."""
         if self.best is not None and self.best.startswith("validation/") and learner.validation_data is None:
             raise RunError(
                 f"Checkpoints: best={self.best!r} is a value of the validation, and there are no validation data; give "
@@ -223,7 +223,7 @@ class Checkpoints(Callback):
             self._take(learner)
 
     def save_now(self, learner: AnyLearner) -> None:
-        """Save: all processes have agreed on this step."""
+        """Save the state at a step on which all processes have agreed."""
         self._take(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
@@ -253,7 +253,7 @@ class Checkpoints(Callback):
         self._error = error
 
     def on_fit_end(self, learner: AnyLearner) -> None:
-        """Save the last state, unless an error has spoilt it, and wait until all is written."""
+        """Save the last state, unless the training ended with an error, and wait until all files are written."""
         if not self._is_open:
             return
         try:

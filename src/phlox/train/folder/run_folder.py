@@ -1,4 +1,4 @@
-"""`RunFolder`: the folder of a training run, in which it can be continued after any end."""
+"""`RunFolder`: the folder of a training run, from which it can be resumed however it ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from phlox.version import __version__
 MANIFEST = "run.json"
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 FORMAT = 1
-"""The version of `run.json`; those written before there was one have the name of Phlox and the files alone."""
+"""The version of `run.json`; the files from before it have none, only the version of Phlox and the list of files."""
 
 Status: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
 
@@ -39,31 +39,31 @@ _OPEN: weakref.WeakValueDictionary[str, RunFolder] = weakref.WeakValueDictionary
 
 
 class RunFolder:
-    """The folder of a training run, from its first file on; each file in it is complete at any moment.
+    """The folder of a training run: it creates, locks and describes the folder, and writes each file atomically.
 
-    `run.json` says what the run is: its status, its sessions (one for each start: when, where, and the command line),
-    and the files that it has written. The status is "running" until the block ends or `complete` is called: then
-    "finished", or after an exception "interrupted" (Ctrl-C) or "failed", with the reason. A process that is killed
-    leaves "running" behind, but not its lock, so the next one can tell. A run that has not finished and has written
-    nothing but its description gives way to a new one.
+    `run.json` describes the run: its status, its sessions (one for each start: when, where, and the command line), and
+    the files that it has written. The status is "running" until the `with` block ends or `complete` is called. Then it
+    is "finished" or, after an exception, "interrupted" (Ctrl-C) or "failed", with the reason. A killed process leaves
+    the status "running" but no lock, so the next process can see that it was killed. A run that is not finished and has
+    written only its description is replaced by a new one.
 
     A folder without `run.json`, or with files that no run has written, is never deleted or written to: it is an error.
-    With `overwrite` the older run stays untouched beside it, in `NAME.replaced`, until the new one is complete.
+    With `overwrite` the older run is kept beside it, in `NAME.replaced`, until the new one is complete.
 
     Args:
         path: the path of the folder. It may exist if it is empty.
         overwrite: whether a run in it may be replaced.
-        resume: True to go on with the run in it; "auto" to do so if there is one, and to begin one if not.
-        kind: what kind of run it is; a run of another kind cannot be resumed.
+        resume: True to resume the run in it; "auto" to resume it if there is one, and to begin one otherwise.
+        kind: the kind of the run; a run of another kind cannot be resumed.
 
     Attributes:
-        is_resumed: whether there was a run, which goes on.
+        is_resumed: whether an earlier run is resumed.
         files: the names of the files that the run has written.
 
     Raises:
-        RunError: there is a run in the folder, and neither `overwrite` nor `resume` says what to do with it; there are
-            other files in it; it is to be resumed, but there is none, or one of another kind or of a newer Phlox;
-            another process is writing it; or the system cannot create it.
+        RunError: the folder has a run, but neither `overwrite` nor `resume` was given; it has other files; with
+            `resume`, it has no run, or one of another kind or of a newer version of Phlox; another process is writing
+            it; or the system cannot create it.
 
     >>> import tempfile
     >>> base = Path(tempfile.mkdtemp())
@@ -112,27 +112,32 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """The status of the run."""
+        """The status of the run: "running", "finished", "interrupted" or "failed"."""
         return self._manifest["status"]
 
     @property
     def files(self) -> list[str]:
-        """The names of the files that the run has written: of a folder, `NAME/`, or `NAME/*` with all that is in it."""
+        """The names of the files that the run has written; `NAME/` is a folder, `NAME/*` one with all files in it."""
         return list(self._manifest["files"])
 
     def describe(
         self, config: BaseConfig | None = None, device: Device | None = None, seeds: Mapping[str, Any] | None = None
     ) -> None:
-        """Write `environment.json` (see `environment`) and, of what has one, `config.json`.
+        """Write `environment.json` (see `environment`) and, if a config is given, `config.json`.
 
-        In a resumed run with another config or environment, the former files are kept as `config-1.json`, ...
+        If a resumed run has another config or environment, the former files are kept as `config-1.json`, ...
+
+        Args:
+            config: the settings of the run.
+            device: the device, for the environment.
+            seeds: the seeds of the run by name, for the environment.
         """
         self._replace(ENVIRONMENT, json.dumps(environment(device, seeds), indent=2) + "\n")
         if config is not None:
             self._replace(CONFIG, config.to_json() + "\n")
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, completely or not at all, and replace one of that name; RunError if the system cannot."""
+        """Write a file atomically, and replace one of that name; RunError if the system cannot."""
         path = self.file(name)
         try:
             with atomic_write(path) as file:
@@ -141,14 +146,14 @@ class RunFolder:
             raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
     def writer(self, name: str) -> Callable[[bytes], None]:
-        """A function that writes the file `name`."""
+        """A function of the bytes, which writes them to the file `name`."""
         return lambda data: self.write(name, data)
 
     def file(self, name: str) -> Path:
-        """The path to which to write the file `name`, for writers that are atomic themselves, as recorders are.
+        """The path for the file `name`, for writers that are atomic themselves, such as recorders.
 
-        `NAME/` is a folder whose files are those that `NAME/NAME.json` lists under "files", `NAME/*` one of which all
-        is the run's. The folder is created.
+        `NAME/` is a folder whose files `NAME/NAME.json` lists under "files"; `NAME/*` is a folder in which all files
+        belong to the run. The folder is created.
         """
         plain = name.removesuffix("*").removesuffix("/") if name.endswith(("/", "/*")) else name
         if Path(plain).name != plain or plain in ("", "..", MANIFEST):
@@ -163,7 +168,7 @@ class RunFolder:
         return path
 
     def complete(self) -> Path:
-        """The run is finished: say so, delete the older run that it replaces, and return the path."""
+        """Mark the run as finished, delete the older run that it replaces, and return the path."""
         self._end("finished", None)
         if self._replaced.exists():
             self._discard_replaced()
@@ -171,7 +176,7 @@ class RunFolder:
         return self.path
 
     def close(self, status: Status = "interrupted", reason: str | None = None) -> None:
-        """End a run that is not complete, and release the lock; after the end it does nothing."""
+        """End a run that is not complete, and release the lock; a further call does nothing."""
         if self._lock is not None:
             with contextlib.suppress(RunError):  # a full disk: the status remains "running", without a lock
                 self._end(status, reason)

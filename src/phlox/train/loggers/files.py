@@ -1,4 +1,4 @@
-"""`Logger`, the base of callbacks that only watch, and those that write rows of numbers to a file."""
+"""`Logger`, the base of callbacks that only watch, and loggers that write rows of scalars to a file."""
 
 from __future__ import annotations
 
@@ -33,28 +33,29 @@ _FORMER = {
 
 
 class Logger(Callback):
-    """A callback that only watches. Override `write`, and perhaps `begin` and `close`.
+    """The base of callbacks that only log: it calls `write` with rows of scalars.
 
-    It is given a row at the end of each epoch, after each validation in the middle of one, every so many steps, and
-    where the training ends in the middle of an epoch; one row for a step, at most. A row in the middle of an epoch is
-    given when the next step has been taken, or the training ends. It has
+    Override `write`, and `begin` and `close` if you need them. `write` gets a row at the end of each epoch, after each
+    validation within an epoch, every `every_steps` steps, and when the training ends within an epoch; at most one row
+    for a step. A row within an epoch is written after the next step, or when the training ends. It has
 
     - `epoch`, the number of the epoch, from 1, and `step`,
-    - `train/...`, the loss and metrics of this epoch so far, and `validation/...` where there was one at this step,
+    - `train/...`, the loss and metrics of this epoch so far, and `validation/...` if there was a validation at this
+      step,
     - `lr`, or `lr/...` for each group,
-    - `seconds`, those that this epoch's steps have taken so far, and `rows_per_second`,
-    - what callbacks have put into `learner.extra`.
+    - `seconds`, the time of this epoch's steps so far, and `rows_per_second`,
+    - the values that callbacks have put into `learner.extra`.
 
-    Where `write` raises one of the exceptions `tolerated`, the learner is warned once, and the training goes on.
+    If `write` raises one of the exceptions in `tolerated`, the learner is warned once, and the training goes on.
 
     Args:
-        every_steps: a row after every so many steps, besides those of epochs and validations.
+        every_steps: the number of steps after which to write a further row; None writes none.
 
     Attributes:
-        failed: the exception that the training ends with, if it does, when `close` is called.
+        failed: when `close` is called, the exception that ended the training, or None.
 
-    Raises `RunError` for `every_steps` that is none, and `KindError`, which is a `TypeError`, for a subclass that has a
-    method of the former interface (`start`, `step`, `epoch`, `stop`).
+    Raises `RunError` if `every_steps` is not an integer of at least 1, and `KindError`, a `TypeError`, for a subclass
+    with a method of the former interface (`start`, `step`, `epoch`, `stop`).
 
     >>> class Shout(Logger):
     ...     def write(self, row):
@@ -91,20 +92,21 @@ class Logger(Callback):
     # --- for subclasses
 
     def begin(self, learner: AnyLearner) -> None:
-        """Before the first row."""
+        """Called before the first row."""
 
     def write(self, row: Row) -> None:
-        """A row."""
+        """Called with each row."""
         raise NotImplementedError(f"{type(self).__name__}: implement write(row)")
 
     def close(self) -> None:
-        """After the last row, however the training ends."""
+        """Called after the last row, however the training ends."""
 
     @property
     def last_step(self) -> int:
-        """The step of the last row that was given. When `begin` is called in a resumed training: before the checkpoint.
+        """The step of the last row that was written.
 
-        Later rows are given again.
+        When `begin` is called in a resumed training, it is the last one before the checkpoint; `write` gets the later
+        rows again.
         """
         return self._last
 
@@ -200,16 +202,17 @@ class FileLogger(Logger):
     """The base of loggers that write rows to one file: `JsonlLogger` and `CsvLogger`.
 
     Args:
-        path: the file; folders on the way are made.
+        path: the file; missing folders are created.
         every_steps: see `Logger`.
-        append: whether rows may be added to a file that exists.
-        overwrite: whether such a file may be replaced. A resumed training goes on with its own file nevertheless.
+        append: whether rows may be added to an existing file.
+        overwrite: whether an existing file may be replaced. A resumed training continues its own file in any case.
 
-    A resumed training cuts the file back to the rows up to where it is resumed, so that it ends as it would have
-    without the interruption. The file has complete lines at any moment. Rows that cannot be written (a full disk, a
-    folder that is gone) are kept, and written with a later one once that is possible.
+    A resumed training removes the rows after the checkpoint, so that the file ends as it would have without the
+    interruption. The file has complete lines at any moment. Rows that cannot be written (a full disk, a missing folder)
+    are kept, and written together with a later row.
 
-    Raises `RunError`, when the training begins, for a file that exists, and for one that cannot be written.
+    Raises `RunError`, when the training begins, if the file exists and neither `append` nor `overwrite` is set, or if
+    it cannot be written.
     """
 
     writes: ClassVar[bool] = True
@@ -233,23 +236,23 @@ class FileLogger(Logger):
     # --- of a format
 
     def read_rows(self, data: bytes) -> list[Any]:
-        """The rows of a file, and what else of it has to be remembered; a line that is not complete is left out."""
+        """Read the rows of a file, with all that `to_bytes` needs to write them again, except an incomplete line."""
         raise NotImplementedError
 
     def step_of(self, row: Any) -> int | None:
-        """The step of such a row, if it has one."""
+        """The step of a row that `read_rows` has read; None if it has none."""
         raise NotImplementedError
 
     def to_bytes(self, rows: Sequence[Any]) -> bytes:
-        """A whole file of such rows."""
+        """The bytes of a whole file of such rows."""
         raise NotImplementedError
 
     def lines(self, rows: Sequence[Row]) -> bytes | None:
-        """Lines to add to the file; None where it has to be made anew."""
+        """The lines to append to the file; None if the file has to be rewritten."""
         raise NotImplementedError
 
     def added(self, rows: Sequence[Row]) -> list[Any]:
-        """New rows as those that are read."""
+        """New rows in the form that `read_rows` returns."""
         raise NotImplementedError
 
     # --- as a logger
@@ -326,7 +329,7 @@ class FileLogger(Logger):
 class JsonlLogger(FileLogger):
     """Writes a line of JSON for each row (https://jsonlines.org).
 
-    JSON has no NaN and no infinity: they are `null`, which pandas, Polars and the like read as a missing value.
+    JSON has no NaN and no infinity: they become `null`, which pandas and Polars read as a missing value.
 
     See `FileLogger` for the arguments.
 
@@ -360,10 +363,10 @@ class JsonlLogger(FileLogger):
 
 
 class CsvLogger(FileLogger):
-    """Writes a table of comma-separated values: a column for each name, with a header, and a line for each row.
+    """Writes a table of comma-separated values: a header, a column for each name, and a line for each row.
 
-    Where a row has names that none before it had, the file is replaced, atomically, by one with these columns, too. A
-    value that a row lacks is an empty cell; NaN and infinities are `nan`, `inf` and `-inf`.
+    If a row has new names, the file is replaced, atomically, by one with the new columns added. A value that a row
+    lacks is an empty cell; NaN and infinities are `nan`, `inf` and `-inf`.
 
     See `FileLogger` for the arguments.
 

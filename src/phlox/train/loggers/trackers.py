@@ -19,22 +19,22 @@ from phlox.train.loggers.event_file import EventFile
 from phlox.train.loggers.files import Logger, Row
 
 _PARAMS = 100
-"""So many parameters MLflow takes in one call."""
+"""The number of parameters that MLflow takes in one call."""
 
 
 class TensorBoardLogger(Logger):
-    """Writes event files for TensorBoard, which need neither TensorFlow nor PyTorch: `tensorboard --logdir runs`.
+    """Writes event files for TensorBoard, without TensorFlow or PyTorch: see them by `tensorboard --logdir runs`.
 
-    Where a training is resumed, TensorBoard no longer shows what was written after the checkpoint. Values are float32.
+    After a resume, TensorBoard no longer shows the values that were written after the checkpoint. Values are float32.
 
     Args:
-        folder: one for each run; it is made.
+        folder: the folder of this run's event files; it is created.
         every_steps: see `Logger`.
-        config: hyper-parameters of the run: a config, a dataclass or a dict, nested or not. They are shown as a text
+        config: the hyper-parameters of the run: a config, a dataclass or a dict, nested or not. They are shown as text
             and in the table of hyper-parameters.
         append: whether the folder may have event files of another run.
 
-    Raises `RunError`, when the training begins, for a folder that has event files, and for one that cannot be written.
+    Raises `RunError`, when the training begins, if the folder has event files of another run or cannot be written.
 
     >>> import tempfile
     >>> TensorBoardLogger(tempfile.mkdtemp() + "/first", config={"lr": 0.1})
@@ -90,24 +90,24 @@ class TensorBoardLogger(Logger):
 
 
 class MlflowLogger(Logger):
-    """Writes to MLflow, by its package (`pip install mlflow`, or `mlflow-skinny`).
+    """Logs to MLflow, through its package (`pip install mlflow`, or `mlflow-skinny`).
 
-    The run is finished, failed, or killed (Ctrl-C), as the training is. Where a training is resumed, so is the run;
-    MLflow keeps the values that were written after the checkpoint, too. Where it cannot be reached during the training,
-    the learner is warned once, and the training goes on.
+    At the end MLflow's status of the run is finished, failed, or killed (Ctrl-C). A resumed training resumes the run;
+    MLflow also keeps the values that were written after the checkpoint. If the server cannot be reached during the
+    training, the learner is warned once, and the training goes on.
 
     Args:
-        experiment: its name; it is made.
-        run_name: of the run; MLflow makes one up if None.
-        tracking_uri: where to; MLflow's own default (`MLFLOW_TRACKING_URI`) if None.
+        experiment: the name of the experiment; it is created if needed.
+        run_name: the name of the run; MLflow makes one up if None.
+        tracking_uri: the server or folder; MLflow's default (`MLFLOW_TRACKING_URI`) if None.
         every_steps: see `Logger`.
-        config: hyper-parameters of the run: a config, a dataclass or a dict, nested or not; they become parameters.
-        tags: of the run.
+        config: the hyper-parameters of the run: a config, a dataclass or a dict, nested or not. They become parameters.
+        tags: the tags of the run.
 
     Attributes:
-        run_id: of the run, once it has begun.
+        run_id: the id of the run, once it has begun.
 
-    Raises `ExtraNotInstalledError`, when the training begins, without the package.
+    Raises `ExtraNotInstalledError`, when the training begins, if the package is missing.
     """
 
     writes: ClassVar[bool] = True
@@ -166,24 +166,24 @@ class MlflowLogger(Logger):
 
 
 class WandbLogger(Logger):
-    """Writes to Weights & Biases, by its package (`pip install wandb`).
+    """Logs to Weights & Biases, through its package (`pip install wandb`).
 
-    Where a training is resumed, so is the run. Curves are drawn over `step`.
+    A resumed training resumes the run. The x-axis of the curves is `step`.
 
     Args:
-        project: its name; that of wandb's own settings if None.
-        name: of the run; wandb makes one up if None.
-        offline: whether to write to a folder only, for `wandb sync` later.
-        folder: in which wandb makes its folder `wandb`; the working directory if None.
+        project: the name of the project; the one of wandb's settings if None.
+        name: the name of the run; wandb makes one up if None.
+        offline: whether to write only to a folder, for `wandb sync` later.
+        folder: the folder in which wandb makes its folder `wandb`; the working directory if None.
         every_steps: see `Logger`.
-        config: hyper-parameters of the run: a config, a dataclass or a dict, nested or not.
-        tags: of the run.
-        options: further ones of `wandb.init`, such as `entity=`, `group=`, `notes=`.
+        config: the hyper-parameters of the run: a config, a dataclass or a dict, nested or not.
+        tags: the tags of the run.
+        options: further arguments of `wandb.init`, such as `entity=`, `group=`, `notes=`.
 
     Attributes:
-        run_id: of the run, once it has begun.
+        run_id: the id of the run, once it has begun.
 
-    Raises `ExtraNotInstalledError`, when the training begins, without the package.
+    Raises `ExtraNotInstalledError`, when the training begins, if the package is missing.
     """
 
     writes: ClassVar[bool] = True

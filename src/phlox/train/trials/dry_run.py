@@ -1,4 +1,4 @@
-"""`Learner.dry_run`: two batches of everything, before hours are spent."""
+"""`Learner.dry_run`: a trial with two batches, to find errors early."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _BATCHES = 2
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a dry run has found; `print` it."""
+    """The time and memory that `Learner.dry_run` has measured; `print` it."""
 
     first_step: float
-    """Seconds of the first step, which includes tracing and compiling,"""
+    """The seconds of the first step, tracing and compiling included."""
     step: float
-    """and of the second one."""
+    """The seconds of the second step."""
     model: int
-    """Bytes of the parameters,"""
+    """The bytes of the parameters."""
     optimizer: int
-    """of the optimizers' states (with copies of the weights in f32, where they have some),"""
+    """The bytes of the optimizers' states, with their copies of the weights in f32 if they have any."""
     checkpoint: int
-    """and of a checkpoint on the disk."""
+    """The bytes of a checkpoint on the disk."""
     process: int | None
-    """The most memory that the process has had so far, in bytes; None where the system does not say."""
+    """The peak memory of the process so far, in bytes; None if the system does not report it."""
     device: int | None
-    """The most memory of the device, where it has memory of its own."""
+    """The peak memory of the device, in bytes; None if it has no memory of its own."""
     left_out: tuple[str, ...]
-    """Callbacks that were left out, since they write."""
+    """The callbacks that were left out because they write files."""
 
     def __str__(self) -> str:
         saved = f"parameters {_size(self.model)}, states of the optimizer {_size(self.optimizer)}, checkpoint "

@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from phlox.train.learner import Learner
 
 _SMOOTH = 0.9
-"""The weight of the losses before, in the smoothed one."""
+"""The weight of the earlier losses in the smoothed loss."""
 _DIVERGED = 4.0
-"""So many times the lowest loss is far enough."""
+"""The search ends when the loss is this many times the lowest."""
 
 
 @dataclass(frozen=True)
 class LrCurve:
-    """What `Learner.lr_find` has found."""
+    """The losses that `Learner.lr_find` has measured at each learning rate; `print` it."""
 
     rates: list[float]
-    """The learning rate of each step,"""
+    """The learning rate of each step."""
     losses: list[float]
-    """and the loss before it, smoothed."""
+    """The smoothed loss of each step, before its update."""
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the loss falls fastest: one to begin with.
+        """The learning rate at which the loss falls fastest, as a first choice.
 
-        The first tenth, where the smoothed loss is of few steps, and what comes after the lowest loss do not count.
+        The first steps, whose smoothed loss is of few losses, and those after the lowest loss do not count. Raises
+        `RunError` if the loss does not fall at any rate.
         """
         width = max(1, len(self.rates) // 10)
         places = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))

@@ -1,4 +1,4 @@
-"""`on_trial`: whatever a learner does within, it is as it was afterwards."""
+"""`on_trial`: a scope after which a learner is as it was before."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _KEPT = (
     "folder", "plan", "stopped", "batch", "extra", "validation_data", "_fit", "_last", "is_resumed", "guards",
     "_schedules", "_carry_saved",
 )  # fmt: skip
-"""Fields that are no part of its record."""
+"""The learner's fields that are not part of its record."""
 
 
 @contextmanager
 def on_trial(learner: Learner[Any]) -> Generator[None]:
-    """A scope at whose end the learner is as it was, but for the programs that were compiled within."""
+    """A scope at whose end the learner is as it was before, except for the programs that were compiled in it."""
     this: Any = learner
     fields = {name: getattr(this, name) for name in _KEPT}
     fields["extra"] = dict(learner.extra)

@@ -14,7 +14,7 @@ _INK = "#2b2f36"
 
 
 def draw_curves(history: Sequence[EpochReport], *, title: str = "", format: Literal["png", "svg"] = "png") -> bytes:
-    """Plot the learning curves of a training: one panel for the loss and one for each metric that is a number.
+    """Plot the learning curves of a training: one panel for the loss and one for each scalar metric.
 
     Returns the bytes of a PNG or SVG file; equal histories give equal bytes.
 

@@ -45,25 +45,25 @@ _SHARE = 20
 
 
 class Report(Callback):
-    """Keeps one HTML file about a training up to date. It needs no network, and no other file.
+    """Writes a report of the training as one HTML file, which needs no network and no other file.
 
     It shows the state of the training, curves of the loss and of all metrics, learning rates, times, a confusion matrix
-    where a metric is one, examples that went wrong, the parameters of the model, the environment and the events. It is
-    written at the end of every epoch, and every `every_seconds` within one; a reader finds a complete file at any time.
-    What fails in it (a full disk, an error of `wrong`) is told by `learner.warn`, and the training goes on.
+    if a metric is one, wrong predictions, the parameters of the model, the environment and the events. It is
+    written after every epoch, and every `every_seconds` within one; the file is complete at any time. If it fails (a
+    full disk, an error of `wrong`), the learner is warned, and the training goes on.
 
     Args:
         path: the file; `report.html` in the folder of the run if None.
-        samples: show so many examples that went wrong.
+        samples: the number of wrong predictions to show.
         every_seconds: seconds between two writes within an epoch.
         classes: the names of the classes.
         table: names and values that are shown as settings, such as hyper-parameters.
-        wrong: a function of the learner that gives what went wrong, as tuples `(content, expected, got, confidence)`.
-            The content is an image (an array [H, W], [H, W, C] or [C, H, W]) or a text. What was expected and what came
-            out are numbers of classes, or texts; the confidence, from 0 to 1, may be left out. It is called after
-            epochs, at most every `every_seconds`, and at the end.
+        wrong: a function of the learner that returns wrong predictions, as tuples `(content, expected, got,
+            confidence)`. The content is an image (an array [H, W], [H, W, C] or [C, H, W]) or a text; `expected` and
+            `got` are class indices or texts; the confidence, from 0 to 1, may be left out. It is called after epochs,
+            at most every `every_seconds`, and at the end.
 
-    Raises `RunError` where a training begins, if there is neither a path nor a folder.
+    Raises `RunError`, when a training begins, if there is neither a path nor a folder.
 
     >>> Report("report.html", classes=["cat", "dog"])
     Report('report.html')
@@ -192,7 +192,7 @@ class Report(Callback):
             learner.warn(text)
 
     def html(self, learner: AnyLearner) -> str:
-        """The page, as it is now."""
+        """The HTML of the report, as it is now."""
         state, status = self._status(learner)
         path = self.path
         title = learner.folder.name if learner.folder is not None else path.stem if path is not None else "training"

@@ -36,7 +36,7 @@ def progress(stream: TextIO | None = None, *, unit: str = "rows") -> View:
 
     Args:
         stream: the stream to write to; standard output if None.
-        unit: what a row of a batch is, for the rate.
+        unit: the name of a row of a batch, such as "images", shown with the rate.
 
     >>> import io
     >>> progress(io.StringIO(), unit="images")
@@ -54,9 +54,9 @@ def progress(stream: TextIO | None = None, *, unit: str = "rows") -> View:
 
 
 class View(Callback):
-    """The base of the views: what they know of the running training. They only watch.
+    """The base of the views that show the progress of a training.
 
-    Reading the loss waits for the engine, so they look at it every `interval` seconds at most.
+    Reading the loss waits for the engine, so a view reads it every `interval` seconds at most.
     """
 
     interval: ClassVar[float] = 0.2
@@ -82,16 +82,16 @@ class View(Callback):
     # --- what a view does
 
     def begin(self, learner: AnyLearner) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def show(self, learner: AnyLearner) -> None:
-        """The snapshot `self._now` is new."""
+        """Called when the snapshot `self._now` is new."""
 
     def epoch(self, learner: AnyLearner, label: str, report: EpochReport, best: set[str]) -> None:
-        """An epoch has ended, or a validation within one; the names of what is the best so far."""
+        """Called after an epoch, or a validation within one; `best` has the names of the values that are the best."""
 
     def end(self, learner: AnyLearner) -> None:
-        """At the end, however it came."""
+        """Called at the end, however the training ended."""
 
     # --- events
 
@@ -213,7 +213,7 @@ class View(Callback):
 class PlainProgress(View):
     """One plain line for each epoch; in long epochs also a line every `every_seconds`, and one for each event.
 
-    A line is made of parts with two spaces between them, without control characters.
+    The parts of a line are separated by two spaces; there are no control characters.
     """
 
     def __init__(
@@ -278,9 +278,9 @@ def _rate(rate: float | None, unit: str) -> list[str]:
 
 
 class RichProgress(View):
-    """A live view on a terminal: a line for each epoch, and below them the running one, rates, times and events.
+    """A live view in a terminal: a line for each epoch, and below them the current epoch, rates, times and events.
 
-    It needs rich: `ExtraNotInstalledError` where that is missing.
+    It needs rich: `ExtraNotInstalledError` if that is missing.
     """
 
     def __init__(self, stream: TextIO | None = None, *, unit: str = "rows") -> None:
@@ -303,7 +303,7 @@ class RichProgress(View):
 
 
 class NotebookProgress(PlainProgress):
-    """In a notebook: one line that is updated in place, and a plain line for each epoch."""
+    """A view in a notebook: one line that is updated in place, and a plain line for each epoch."""
 
     interval: ClassVar[float] = 1.0
 
