@@ -286,7 +286,7 @@ class Normalize(ImageTransform):
 
     @staticmethod
     def of(images: Images, scale: float = 1.0) -> Normalize:
-        """Make the transform that gives these images, `[n, channels, height, width]`, mean 0 and standard deviation 1."""
+        """Make the transform that gives images, [n, channels, height, width], mean 0 and standard deviation 1."""
         values = np.asarray(images, np.float64) * scale
         return Normalize(values.mean(axis=(0, 2, 3)).tolist(), values.std(axis=(0, 2, 3)).tolist(), scale)
 

@@ -27,9 +27,9 @@ def _flat(name: str, values: Any, weights: Any) -> tuple[AnyTensor, AnyTensor | 
 
 @dataclass(frozen=True)
 class Mean(Metric):
-    """The weighted mean of numbers; of nothing, NaN.
+    """The weighted mean of numbers; NaN without any.
 
-    Args of `update`: `(values)`, of any shape. The mean loss of a batch is weighted with its rows:
+    Args of `update`: `(values)`, of any shape. To weight the mean loss of a batch with its number of rows:
     `mean.update(state, loss, weights=len(x))`.
 
     >>> from phlox import metrics
@@ -57,9 +57,10 @@ class StandardDeviation(Metric):
     Args of `update`: `(values)`, of any shape.
 
     Args:
-        correction: what is taken off the number of rows: 0, of the values; 1, the estimate for what they are drawn of.
+        correction: the number subtracted from the number of rows: 0 for the deviation of the values themselves, 1 for
+            an estimate of the population's.
 
-    NaN unless there are more rows than that.
+    NaN unless there are more rows than `correction`.
 
     >>> from phlox import metrics
     >>> metrics.StandardDeviation()([1.0, 2.0, 3.0, 4.0])
@@ -84,17 +85,17 @@ class StandardDeviation(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile(Metric):
-    """Quantiles of numbers, between two of them by linear interpolation, as `numpy.quantile`.
+    """Quantiles of numbers, with linear interpolation between two numbers, as `numpy.quantile`.
 
     Args of `update`: `(values)`, of any shape. Weights count as repetitions.
 
     Args:
-        q: from 0 to 1, the median unless said; or a sequence of such, for an array of one value each.
-        bins: None, exact, which keeps all numbers; or how many equally wide bins there are between the bounds of
-            `range`. The state is of fixed size then, and compiles; the value is within a bin's width of the exact one.
-        range: the least and the greatest number, for bins; what is outside is in the first or last bin.
+        q: the quantile, from 0 to 1, by default the median; or a sequence, for an array with one value for each.
+        bins: None for the exact quantile, which keeps all numbers; or the number of equally wide bins in `range`. With
+            bins the state has a fixed size, so it compiles; the value is within a bin's width of the exact one.
+        range: the smallest and the largest number, for bins; numbers outside count in the first or last bin.
 
-    Of nothing it is NaN.
+    NaN without any numbers.
 
     >>> from phlox import metrics
     >>> metrics.Quantile(q=[0.5, 0.9])([1.0, 2.0, 3.0, 4.0]).tolist()
@@ -161,12 +162,13 @@ class Quantile(Metric):
 
 @dataclass(frozen=True)
 class Throughput(Metric):
-    """How many rows, tokens or whatever are processed a second.
+    """The number of items (such as rows or tokens) that are processed per second.
 
-    Args of `update`: `(count, seconds)`: how many, and how long they took, by a clock that has waited for the engine.
-    Processes that work at the same time add up their counts, but not their seconds: merge those of one, and multiply.
+    Args of `update`: `(count, seconds)`: the number of items and the time they took; wait for the engine before you
+    read the clock. `merge` adds up seconds too: for processes that work at the same time, compute the throughput of one
+    process and multiply it by their number.
 
-    NaN where no time has passed.
+    NaN if no time has passed.
 
     >>> from phlox import metrics
     >>> metrics.Throughput()(512, 0.25)

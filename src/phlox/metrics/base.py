@@ -14,47 +14,47 @@ from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
 from phlox.tensor import Tensor, zeros
 
 State: TypeAlias = dict[str, Any]
-"""Statistics by name: `Sum`s and `Rows`, of a collection further states. `{}` is the state before the first batch."""
+"""Statistics by name: `Sum`s and `Rows`, or the states of a collection. `{}` is the state before the first batch."""
 
 Shapes: TypeAlias = dict[str, "tuple[int, ...] | None"]
-"""The shape of each sum of a state; None where rows are kept."""
+"""The shape of each sum of a state; None if rows are kept."""
 
 
 class Rows(NamedTuple):
-    """Rows that a metric needs all of, batch by batch: of one batch a tensor, once merged arrays on the host."""
+    """The rows that a metric keeps, batch by batch: a tensor for one batch, arrays on the host after a merge."""
 
     chunks: tuple[Any, ...]
 
 
 class Statistic(ABC):
-    """What is measured of a batch. Of those that are equal, a collection measures one."""
+    """The base of measurements of a batch; a collection measures equal statistics only once."""
 
     @abstractmethod
     def shapes(self) -> Shapes:
-        """The shapes of the sums that `measure` gives, by name; None for `Rows`."""
+        """The shapes of the sums that `measure` returns, by name; None for `Rows`."""
 
     @abstractmethod
     def measure(self, *args: Any, **options: Any) -> State:
-        """The statistics of one batch: `measure(*batch, weights=None)`."""
+        """Measure the statistics of one batch: `measure(*batch, weights=None)`."""
 
     @property
     def gathers(self) -> bool:
-        """Are rows kept, so that the state grows with every batch?"""
+        """Does it keep rows, so that the state grows with every batch?"""
         return any(shape is None for shape in self.shapes().values())
 
 
 class Metric(Statistic):
-    """A streaming metric: `init`, `update`, `compute`. It is immutable; what was seen is in the state alone.
+    """The base of streaming metrics: `init`, `update`, `compute`. A metric is immutable; its state is a separate value.
 
-    `update(state, *batch) = merge(state, measure(*batch))`. A state is a dict of sums on the device of the first batch,
-    so that `update` compiles (`px.compile`), and `merge` is associative, so that shards and processes add up. The
-    result does not depend on how rows are cut into batches: counts are exact up to 2^48, and sums of floats are pairs
-    of a value and its rounding error, as good as float64 over any number of batches.
+    `update(state, *batch)` is `merge(state, measure(*batch))`. A state is a dict of sums on the device of the first
+    batch, so `update` compiles (`px.compile`). `merge` is associative, so the states of shards and processes can be
+    combined. The result does not depend on how rows are divided into batches: counts are exact up to 2^48, and sums of
+    floats are pairs of a value and its rounding error, as accurate as float64 over any number of batches.
 
-    Metrics that need all rows (`gathers`) keep them on the host instead. In a compiled function call `measure`, which
-    is a result like any other, and `merge` outside of it.
+    Metrics that need all rows (`gathers`) keep them on the host instead. With these, call `measure` in a compiled
+    function and `merge` outside of it.
 
-    A metric of one's own gives `shapes`, `measure` and `result`; see docs/metrics.md.
+    A metric of your own defines `shapes`, `measure` and `result`; see docs/metrics.md.
 
     >>> from phlox import metrics
     >>> accuracy = metrics.Accuracy()
@@ -77,18 +77,18 @@ class Metric(Statistic):
 
     @property
     def statistic(self) -> Statistic:
-        """What is measured: the metric itself, or what it shares with others."""
+        """The statistic that is measured: the metric itself, or one that it shares with other metrics."""
         return self
 
     @abstractmethod
     def result(self, *args: Any, **statistics: Any) -> Any:
-        """The value of the statistics, which are float64 arrays on the host, by name."""
+        """Compute the value from the statistics, float64 arrays on the host, by name."""
 
     def init(self, device: DeviceLike | None = None) -> State:
-        """The state before the first batch.
+        """Return the state before the first batch.
 
-        Without a device it is `{}`, which takes its place and backend from the first batch. With one it is zeros there,
-        of the structure that `update` returns, so that a compiled update is traced once and not twice.
+        Without a device it is `{}`, and the first batch decides the device and the backend. With a device it has zeros
+        there, in the structure that `update` returns, so that a compiled update is traced only once.
         """
         if device is None:
             return {}
@@ -96,9 +96,9 @@ class Metric(Statistic):
         return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
-        """The state after a batch more; the one that was given stays as it is.
+        """Return the state after a further batch; the given state does not change.
 
-        Raises `KindError` where no state comes first.
+        Raises `KindError` if the first argument is not a state.
         """
         if not isinstance(cast("Any", state), Mapping):
             raise KindError(
@@ -109,17 +109,17 @@ class Metric(Statistic):
         return self.merge(state, self.measure(*args, weights=weights))
 
     def merge(self, first: State, second: State) -> State:
-        """The state of all that either of two has seen: of batches, shards or processes.
+        """Combine the states of two sets of rows, such as batches, shards or processes.
 
-        Raises `ShapeError` for states of different metrics, and `UnsupportedError` where rows would be gathered inside
-        of a compiled function.
+        Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
+        compiled function.
         """
         return _merged(type(self).__name__, first, second)
 
     def compute(self, state: State) -> Any:
-        """The value: a float, an array of one value a class or output, or a dict; in float64, on the host.
+        """Compute the value: a float, an array with one value per class or output, or a dict; float64, on the host.
 
-        Of nothing it is NaN, unless the metric says otherwise.
+        Without any rows it is NaN, unless the metric says otherwise.
         """
         shapes = self.statistic.shapes()
         if state and state.keys() != shapes.keys():
@@ -152,7 +152,7 @@ class Derived(Metric):
 
 
 class Results(dict[str, Any]):
-    """The values of several metrics by name: a dict; a notebook shows a table."""
+    """The values of several metrics: a dict by name, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         from phlox.metrics.html import html_of_results
@@ -161,10 +161,12 @@ class Results(dict[str, Any]):
 
 
 class Collection(Metric):
-    """Several metrics of the same arguments as one, whose value is a dict. What they share is measured once.
+    """Several metrics with the same arguments as one metric; equal statistics are measured only once.
+
+    Its value is a dict.
 
     Args:
-        metrics: by name; they may be collections.
+        metrics: the metrics by name; they may be collections.
 
     >>> from phlox import metrics
     >>> both = metrics.Collection({"accuracy": metrics.Accuracy(num_classes=3), "f1": metrics.F1(num_classes=3)})
@@ -190,7 +192,7 @@ class Collection(Metric):
         return f"Collection({self.metrics!r})"
 
     def shapes(self) -> Shapes:
-        """Of its metrics' states, flat: `name.sum`."""
+        """The shapes of its metrics' sums, by `name.sum`."""
         return {f"{n}.{part}": shape for n, one in self._groups.items() for part, shape in one.shapes().items()}
 
     def init(self, device: DeviceLike | None = None) -> State:
@@ -199,11 +201,11 @@ class Collection(Metric):
         return {group: self.metrics[group].init(device) for group in self._groups}
 
     def measure(self, *args: Any, **options: Any) -> State:
-        """The statistics of one batch, by the name of the first metric that needs them."""
+        """Measure the statistics of one batch, by the name of the first metric that needs them."""
         return {group: statistic.measure(*args, **options) for group, statistic in self._groups.items()}
 
     def compute(self, state: State) -> Results:
-        """The values of all metrics, by name."""
+        """Compute the values of all metrics, by name."""
         if state and state.keys() != self._groups.keys():
             raise ShapeError(f"Collection: a state of {', '.join(state)} is not of these metrics: {self!r}")
         return Results({name: one.compute(state.get(self.group_of[name], {})) for name, one in self.metrics.items()})

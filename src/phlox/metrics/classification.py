@@ -1,4 +1,4 @@
-"""Metrics of counts by class: each is a formula over how often a class was there, was predicted, and both."""
+"""Classification metrics: each is a formula of the counts of true and predicted classes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from phlox.metrics.inputs import Average, Classes, Task, check_average, one_of
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Derived):
-    """A metric of classes; its arguments are those of all of them.
+    """The base of classification metrics, with the arguments that all of them have.
 
     Args of `update`: `(predictions, targets)`, rows of any shape [...].
 
-    - multiclass: predictions are class numbers, Int [...], or scores, Float [..., num_classes] with the classes along
-      `axis`, of which the greatest counts; targets are class numbers, Int [...], or one-hot, of the shape of scores.
-    - binary: predictions are truths (Int 0 and 1, or Bool) or scores (Float), [...]; targets are 0 or 1, [...].
-    - multilabel: the same, [..., num_labels].
+    - multiclass: predictions are class indices, Int [...], or scores, Float [..., num_classes] with the classes along
+      `axis`, of which the largest is the prediction; targets are class indices, Int [...], or one-hot, with the shape
+      of the scores.
+    - binary: predictions are 0 and 1 (Int or Bool) or scores (Float), [...]; targets are 0 or 1, [...].
+    - multilabel: as binary, [..., num_labels].
 
     Args:
-        num_classes: how many classes there are (multiclass).
+        num_classes: the number of classes (multiclass).
         task: "binary", "multiclass" or "multilabel".
-        num_labels: how many labels there are (multilabel).
-        threshold: the probability above which a score is a yes (binary, multilabel).
+        num_labels: the number of labels (multilabel).
+        threshold: a score with a probability above this predicts 1 (binary, multilabel).
         from_logits: whether scores are logits; otherwise they are probabilities.
-        ignore_index: targets of this value count for nothing.
-        axis: of the classes among the axes of scores.
+        ignore_index: targets with this value are ignored.
+        axis: the axis of the classes in the scores.
     """
 
     num_classes: int | None = None
@@ -51,7 +52,7 @@ class Classification(Derived):
 
     @property
     def classes(self) -> Classes:
-        """How rows are read."""
+        """The settings by which predictions and targets are read."""
         return Classes(
             name=type(self).__name__,
             task=self.task,
@@ -70,17 +71,18 @@ class Classification(Derived):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaged(Classification):
-    """A quotient of counts for each class, averaged over classes.
+    """The base of metrics that are a quotient of counts for each class, averaged over classes.
 
     Besides the arguments of all classification metrics (see `Classification`):
 
     Args:
-        average: "macro", the mean over classes; "micro", the quotient of all counts together; "weighted", by how many
-            rows are of a class; None, an array of one value a class. Of a binary task it is the one of the positive
-            class.
-        zero_division: what 0 / 0 is for a class that is there: precision where it is never predicted.
+        average: "macro", the mean over classes; "micro", the quotient of the counts of all classes together;
+            "weighted", the mean weighted by the number of rows of each class; None, an array of one value per class. A
+            binary task has only the value of the positive class.
+        zero_division: the value of 0 / 0 for a class that occurs, such as the precision of a class that is never
+            predicted.
 
-    A class that is neither among targets nor predictions is NaN, and left out of averages, as in scikit-learn.
+    A class that occurs neither in targets nor in predictions is NaN, and is left out of averages, as in scikit-learn.
     """
 
     average: Average = "macro"
@@ -92,7 +94,7 @@ class Averaged(Classification):
 
     @abstractmethod
     def quotient(self, c: Counts) -> tuple[Any, Any]:
-        """Of each class the numerator and the denominator."""
+        """The numerator and the denominator of each class."""
 
     def result(self, counts: Array) -> Any:
         c = Counts.of(counts)
@@ -111,17 +113,17 @@ class Averaged(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(Classification):
-    """The proportion of rows (of labels, in multilabel tasks) that are right.
+    """The fraction of rows (in multilabel tasks, of labels) that are predicted correctly.
 
     Besides the arguments of all classification metrics (see `Classification`):
 
     Args:
-        average: "micro", over all rows; "macro", balanced: the mean over the classes among the targets of the
-            proportion of their rows that are right (Brodersen et al. 2010), in a binary task of both classes; None,
-            that of each class. For labels, over all, or by label.
-        top_k: a row is right if its target is among so many greatest scores; of equal scores the first count.
+        average: "micro", the fraction over all rows; "macro", balanced accuracy: the mean, over the classes in the
+            targets, of the fraction of their rows that are correct (Brodersen et al. 2010), also in a binary task;
+            None, an array of the fractions by class. In multilabel tasks: over all labels, or by label.
+        top_k: a row is correct if its target has one of the `top_k` largest scores; of equal scores the first count.
 
-    `num_classes` may be left out if the average is "micro". Of nothing it is NaN.
+    `num_classes` may be left out if the average is "micro". NaN without any rows.
 
     >>> import phlox as px
     >>> from phlox import metrics
@@ -168,7 +170,7 @@ class Accuracy(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactMatch(Classification):
-    """The proportion of rows all of whose labels are right; labels that are ignored are.
+    """The fraction of rows with all labels predicted correctly; ignored labels count as correct.
 
     >>> from phlox import metrics
     >>> metrics.ExactMatch(num_labels=2)([[1, 0], [1, 1]], [[1, 0], [0, 1]])
@@ -188,7 +190,9 @@ class ExactMatch(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class Precision(Averaged):
-    """Of what is predicted to be of a class, how much is: tp / (tp + fp). See `Averaged` for the arguments.
+    """Precision, tp / (tp + fp): the fraction of the rows predicted as a class that belong to it.
+
+    See `Averaged` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.Precision(num_classes=2, average=None)([0, 1, 1], [0, 1, 0]).tolist()
@@ -201,7 +205,9 @@ class Precision(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Averaged):
-    """Of what is of a class, how much is predicted to be: tp / (tp + fn); also sensitivity. See `Averaged`.
+    """Recall or sensitivity, tp / (tp + fn): the fraction of the rows of a class that are predicted as it.
+
+    See `Averaged` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.Recall(num_classes=2, average=None)([0, 1, 1], [0, 1, 0]).tolist()
@@ -214,7 +220,9 @@ class Recall(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class Specificity(Averaged):
-    """Of what is not of a class, how much is predicted not to be: tn / (tn + fp). See `Averaged`.
+    """Specificity, tn / (tn + fp): the fraction of the rows of other classes that are not predicted as a class.
+
+    See `Averaged` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.Specificity(task="binary")([0, 1, 1, 0], [0, 1, 0, 0])
@@ -227,9 +235,10 @@ class Specificity(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class FBeta(Averaged):
-    """The weighted harmonic mean of precision and recall (van Rijsbergen 1979). See `Averaged` for the arguments.
+    """The weighted harmonic mean of precision and recall (van Rijsbergen 1979).
 
-    (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp); a `beta` above one weighs recall higher.
+    It is (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp); a `beta` above 1 gives recall more weight. See
+    `Averaged` for the other arguments.
 
     >>> from phlox import metrics
     >>> metrics.FBeta(task="binary", beta=2.0)([1, 1, 0], [1, 0, 1])
@@ -250,7 +259,7 @@ class FBeta(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class F1(Averaged):
-    """The harmonic mean of precision and recall: 2 tp / (2 tp + fn + fp). See `Averaged` for the arguments.
+    """The harmonic mean of precision and recall, 2 tp / (2 tp + fn + fp). See `Averaged` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.F1(num_classes=3, average="macro")([0, 1, 2, 2], [0, 1, 1, 2])
@@ -263,7 +272,9 @@ class F1(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class Dice(F1):
-    """The overlap of two segmentations over their mean size, 2 |A & B| / (|A| + |B|) (Dice 1945): F1 of pixels.
+    """The Dice coefficient of two segmentations, 2 |A & B| / (|A| + |B|) (Dice 1945): the F1 of pixels.
+
+    See `Averaged` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.Dice(task="binary")([[1, 1], [0, 0]], [[1, 0], [0, 0]])
@@ -288,7 +299,7 @@ class IoU(Averaged):
 
 @dataclass(frozen=True, kw_only=True)
 class Hamming(Classification):
-    """The proportion of rows, or labels, that are wrong (Hamming 1950): one less `Accuracy`, the smaller the better.
+    """The fraction of rows, or labels, that are predicted wrongly (Hamming 1950), which is 1 - `Accuracy`.
 
     >>> from phlox import metrics
     >>> metrics.Hamming(num_labels=2, task="multilabel")([[1, 0], [1, 1]], [[1, 0], [0, 1]])
@@ -304,9 +315,9 @@ class Hamming(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class MatthewsCorrelation(Classification):
-    """The correlation between predicted and true classes, from -1 to 1 (Matthews 1975; Gorodkin 2004, many classes).
+    """The Matthews correlation coefficient of predicted and true classes, from -1 to 1 (Matthews 1975).
 
-    0 if all rows are of one class, or predicted to be. Tasks: binary, multiclass.
+    It is 0 if all targets, or all predictions, are the same class. Tasks: binary, multiclass (Gorodkin 2004).
 
     >>> from phlox import metrics
     >>> metrics.MatthewsCorrelation(task="binary")([1, 1, 0, 0], [1, 0, 0, 0])
@@ -325,15 +336,16 @@ class MatthewsCorrelation(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class CohenKappa(Classification):
-    """The agreement of predictions and targets above that of chance (Cohen 1960): (p_o - p_e) / (1 - p_e), at most 1.
+    """Cohen's kappa: the agreement of predictions and targets beyond chance, at most 1 (Cohen 1960).
 
-    Besides the arguments of all classification metrics (see `Classification`):
+    It is (p_o - p_e) / (1 - p_e), with the observed agreement p_o and the one expected by chance p_e. Besides the
+    arguments of all classification metrics (see `Classification`):
 
     Args:
-        weighting: how much a wrong class counts: None, all alike; "linear" or "quadratic" in the distance of the class
-            numbers (Cohen 1968).
+        weighting: the weight of an error: None, all equal; "linear" or "quadratic" in the distance of the class indices
+            (Cohen 1968).
 
-    NaN if all rows are of one class and predicted to be. Tasks: binary, multiclass.
+    NaN if all targets and all predictions are one class. Tasks: binary, multiclass.
 
     >>> from phlox import metrics
     >>> metrics.CohenKappa(num_classes=2)([1, 1, 0, 0], [1, 0, 0, 0])
@@ -365,14 +377,15 @@ class CohenKappa(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusionMatrix(Classification):
-    """How many rows of each class are predicted to be of which: [true, predicted]; of labels [label, 2, 2].
+    """The confusion matrix: the number of rows for each true and predicted class, [true, predicted].
 
-    Besides the arguments of all classification metrics (see `Classification`):
+    In multilabel tasks its shape is [label, 2, 2]. Besides the arguments of all classification metrics (see
+    `Classification`):
 
     Args:
-        normalize: None, counts; "true", proportions of each row; "pred", of each column; "all", of everything.
+        normalize: None, counts; "true", fractions of each matrix row; "pred", of each column; "all", of the total.
 
-    Of nothing it is all zeros; normalized, what has no rows is NaN.
+    Without any rows it is all zeros; a fraction of zero rows is NaN.
 
     >>> from phlox import metrics
     >>> metrics.ConfusionMatrix(num_classes=2)([0, 1, 1], [0, 1, 0]).tolist()

@@ -25,9 +25,9 @@ class Psnr(Derived):
     Args of `update`: `(predictions, targets)`, two arrays of one shape.
 
     Args:
-        data_range: the greatest possible difference of two pixels: 1 for images from 0 to 1, 255 for bytes.
+        data_range: the largest possible difference of two pixels: 1 for images from 0 to 1, 255 for bytes.
 
-    Infinite where all pixels are equal; of nothing NaN.
+    Infinite if all pixels are equal; NaN without any images.
 
     >>> from phlox import metrics
     >>> metrics.Psnr(data_range=1.0)([[0.5, 0.5]], [[0.4, 0.6]])
@@ -49,22 +49,22 @@ class Psnr(Derived):
 
 @dataclass(frozen=True, kw_only=True)
 class Ssim(Metric):
-    """The mean over images of their structural similarity, at most 1 (Wang et al. 2004).
+    """The mean structural similarity (SSIM) of images, at most 1 (Wang et al. 2004).
 
-    Means, variances and covariance are taken under a Gaussian window, wherever it lies wholly inside of the
-    image, as there and in scikit-image (torchmetrics adds a border of reflected pixels).
+    Means, variances and covariances are computed under a Gaussian window, at all positions where it lies inside the
+    image, as in the paper and scikit-image (torchmetrics adds a border of reflected pixels).
 
-    Args of `update`: `(predictions, targets)`, images [..., height, width] and further axes after these (channels) as
-    many as `channel_axes` says; each of the leading axes [...] is an image of its own. For [N, C, H, W] leave it at 0.
+    Args of `update`: `(predictions, targets)`, images [..., height, width], followed by `channel_axes` further axes
+    (channels). Each index of the leading axes [...] is a separate image. For [N, C, H, W] leave `channel_axes` at 0.
 
     Args:
-        data_range: the greatest possible difference of two pixels: 1 for images from 0 to 1, 255 for bytes.
-        window: the side of the window, odd.
-        sigma: of the Gaussian, in pixels.
-        k1, k2: times the range, squared, what steadies the two quotients.
-        channel_axes: how many axes follow height and width.
+        data_range: the largest possible difference of two pixels: 1 for images from 0 to 1, 255 for bytes.
+        window: the side of the window in pixels, an odd number.
+        sigma: the standard deviation of the Gaussian, in pixels.
+        k1, k2: the constants (k * data_range)^2 stabilize the two quotients.
+        channel_axes: the number of axes after height and width.
 
-    Of nothing it is NaN.
+    NaN without any images.
 
     >>> import phlox as px
     >>> from phlox import metrics

@@ -15,16 +15,22 @@ from phlox.tensor import Tensor, tensor, where
 from phlox.tensor.backend_promotion import common_backend
 
 Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
-"""One class or none; one of many classes; any number of labels."""
+"""Two classes; one of many classes; any number of labels."""
 Average: TypeAlias = Literal["micro", "macro", "weighted"] | None
-"""Over classes: of all counts together; of all classes alike; by how many rows are of a class; not at all."""
+"""How to average over classes; None does not average. See `Averaged`."""
 
 
 def meet(name: str, **operands: Any) -> list[Any]:
-    """The operands as tensors of one backend, without history and at full precision.
+    """Convert the operands to tensors of one backend, without gradients and at full precision.
 
-    Arrays, lists and numbers go to the device of the tensors; if there are none, to NumPy, in float64 where one of them
-    is. None stays None.
+    Arrays, lists and numbers are put on the device of the tensors; without tensors, on NumPy, in float64 if one of them
+    is float64. None stays None.
+
+    Raises `BackendError`, with `name`, for tensors of different backends.
+
+    >>> predictions, targets = meet("MyMetric", predictions=[1.0, 2.0], targets=[1, 2])
+    >>> predictions.shape
+    (2,)
     """
     tensors: list[AnyTensor] = [x for x in operands.values() if isinstance(x, Tensor)]
     if tensors:
@@ -64,9 +70,13 @@ def expect_same(name: str, predictions: AnyTensor, targets: AnyTensor) -> None:
 
 
 def row_weights(name: str, weights: AnyTensor | None, shape: tuple[int, ...]) -> AnyTensor | None:
-    """The weight of each of the rows of `shape`, flat. It is given for all of them, or along the first axes.
+    """The weight of each of the rows of `shape`, flat; given weights may have only the first axes of `shape`.
 
-    Raises `ShapeError`, and `RangeError` for a weight that is negative or not finite (not under a trace).
+    Raises `ShapeError`, and `RangeError` for a weight that is negative or not finite (not checked while tracing).
+
+    >>> import phlox as px
+    >>> row_weights("MyMetric", px.tensor([1.0, 0.5]), (2, 2)).tolist()
+    [1.0, 1.0, 0.5, 0.5]
     """
     if weights is None:
         return None

@@ -65,17 +65,17 @@ class Surprise(Statistic):
 
 @dataclass(frozen=True, kw_only=True)
 class LogLoss(Classification):
-    """The mean of -log p(target), in nats: cross-entropy, the smaller the better.
+    """The cross-entropy: the mean of -log p(target), in nats.
 
     Args of `update`: `(predictions, targets)`: scores, Float [..., classes] (binary [...], multilabel [..., labels],
-    whose labels all count alike), and targets; see `Classification`.
+    with equal weight for all labels), and targets; see `Classification`.
 
     Besides the arguments of all classification metrics (see `Classification`):
 
     Args:
-        epsilon: what a probability counts as at least; logits need no such bound.
+        epsilon: probabilities below this are replaced by it; logits need no such bound.
 
-    `num_classes` may be left out. Of nothing it is NaN.
+    `num_classes` may be left out. NaN without any rows.
 
     >>> from phlox import metrics
     >>> metrics.LogLoss()([[0.5, 0.5], [0.25, 0.75]], [0, 1])
@@ -99,15 +99,15 @@ class LogLoss(Classification):
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity(Derived):
-    """exp of the mean of -log p(token): how many tokens one hesitates between (Jelinek et al. 1977).
+    """The perplexity of a language model, exp of the mean of -log p(token) (Jelinek et al. 1977).
 
     Args of `update`: `(predictions, targets)`, scores [..., vocabulary], and tokens, Int [...].
 
     Args:
         from_logits: whether scores are logits; otherwise they are probabilities.
-        ignore_index: targets of this value (padding) count for nothing.
+        ignore_index: targets with this value (padding) are ignored.
 
-    Of nothing it is NaN.
+    NaN without any tokens.
 
     >>> import phlox as px
     >>> from phlox import metrics
@@ -133,21 +133,22 @@ class Perplexity(Derived):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationError(Metric):
-    """How far confidence is from accuracy, over bins of confidence (Naeini et al. 2015; Guo et al. 2017).
+    """The gap between confidence and accuracy, over bins of confidence (Naeini et al. 2015; Guo et al. 2017).
 
-    Of many classes the confidence is the greatest probability, and a row is right if that is the target's; in a binary
-    task they are the probability, and the target.
+    In a multiclass task the confidence is the largest probability, and a row is correct if it is the target's. In a
+    binary task the probability is compared with the fraction of targets that are 1.
 
     Args of `update`: `(predictions, targets)`, scores and targets; see `Classification`.
 
     Args:
-        bins: how many there are.
-        norm: "l1", the mean gap, weighted by the bins' rows (ECE); "l2", the root of the mean square; "max", the
-            greatest gap (MCE).
-        adaptive: bins with equally many rows instead of equally wide ones (Nguyen, O'Connor 2015); keeps all rows.
+        bins: the number of bins.
+        norm: "l1", the mean gap, weighted by the rows of the bins (ECE); "l2", the root of the mean square; "max", the
+            largest gap (MCE).
+        adaptive: whether bins have equal numbers of rows instead of equal widths (Nguyen, O'Connor 2015); keeps all
+            rows.
         task, num_classes, from_logits, ignore_index, axis: see `Classification`; `num_classes` may be left out.
 
-    Of nothing it is NaN.
+    NaN without any rows.
 
     >>> from phlox import metrics
     >>> metrics.CalibrationError(task="binary", bins=2)([0.25, 0.75, 1.0], [0, 1, 1])

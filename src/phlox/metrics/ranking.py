@@ -58,24 +58,24 @@ class ScoredRows(Statistic):
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking(Derived):
-    """An area under a curve of thresholds. Of many classes, each against the rest.
+    """The base of areas under a curve over all thresholds; of many classes, each against the rest.
 
     Args of `update`: `(predictions, targets)`, rows of any shape [...].
 
-    - binary: scores, Float [...], the greater the likelier; targets are 0 or 1.
-    - multiclass: scores, Float [..., num_classes] with the classes along `axis`; class numbers, Int [...], or one-hot.
+    - binary: scores, Float [...], larger for more likely; targets are 0 or 1.
+    - multiclass: scores, Float [..., num_classes] with the classes along `axis`; class indices, Int [...], or one-hot.
     - multilabel: scores, Float [..., num_labels]; targets are 0 or 1, of the same shape.
 
     Args:
         task, num_classes, num_labels, from_logits, ignore_index, axis: see `Classification`.
-        average: "macro", the mean over classes; "micro", of all classes' rows together; "weighted", by how many rows
-            are of a class; None, an array of one value a class.
-        bins: None, exact, which keeps all rows; or how many equally wide bins of the probabilities there are. The state
-            is of fixed size then, and compiles; scores in one bin count as equal.
-        from_logits: whether scores are logits. The exact curve asks for order alone, so in binary and multilabel tasks
-            scores may be any numbers.
+        average: "macro", the mean over classes; "micro", of all classes' rows together; "weighted", the mean weighted
+            by the number of rows of each class; None, an array of one value per class.
+        bins: None for the exact area, which keeps all rows; or the number of equally wide bins of the probabilities.
+            With bins the state has a fixed size, so it compiles; scores in one bin count as equal.
+        from_logits: whether scores are logits. The exact curve depends only on the order of the scores, so in binary
+            and multilabel tasks they may be any numbers.
 
-    NaN where there are no rows of a class, or only such; averages leave such a class out.
+    NaN for a class that has no rows, or all of them; averages leave such a class out.
     """
 
     num_classes: int | None = None
@@ -108,7 +108,7 @@ class Ranking(Derived):
 
     @abstractmethod
     def area(self, tp: Array, fp: Array) -> float:
-        """Of how many rows of the class, and others, lie above each threshold, from the highest to the lowest."""
+        """The area from the numbers of rows of the class, and of others, above each threshold, the highest first."""
 
     def result(
         self,
@@ -166,10 +166,10 @@ def _steps(scores: Array, is_own: Array, weights: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class Auroc(Ranking):
-    """The area under the receiver operating characteristic, from 0 to 1 (Hanley, McNeil 1982).
+    """The area under the receiver operating characteristic (ROC), from 0 to 1 (Hanley, McNeil 1982).
 
-    It is the probability that a row of the class has a higher score than another row, where equal scores count half.
-    See `Ranking` for the arguments.
+    It is the probability that a row of the class has a higher score than a row of another class; equal scores count
+    half. See `Ranking` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.Auroc(task="binary")([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
@@ -185,9 +185,10 @@ class Auroc(Ranking):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(Ranking):
-    """The area under the curve of precision over recall, as the sum of steps (R_n - R_(n-1)) P_n, from 0 to 1.
+    """The average precision: the area under the precision-recall curve, from 0 to 1.
 
-    See `Ranking` for the arguments.
+    It is the sum of (R_n - R_(n-1)) P_n over the thresholds, for recall R and precision P. See `Ranking` for the
+    arguments.
 
     >>> from phlox import metrics
     >>> metrics.AveragePrecision(task="binary")([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])

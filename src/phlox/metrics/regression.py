@@ -34,13 +34,13 @@ def numbers(
 
 @dataclass(frozen=True, kw_only=True)
 class OfNumbers:
-    """The settings of metrics of numbers.
+    """The base of regression metrics, with the arguments that all of them have.
 
     Args of `update`: `(predictions, targets)`, two arrays of one shape, [...] or [..., num_outputs].
 
     Args:
-        num_outputs: how many outputs lie along the last axis, each of which is measured by itself; None: one.
-        multioutput: what becomes of them: "uniform_average", their mean; "raw_values", an array.
+        num_outputs: the number of outputs along the last axis, each of which is measured separately; None means one.
+        multioutput: the result for several outputs: "uniform_average", their mean; "raw_values", an array.
     """
 
     num_outputs: int | None = None
@@ -55,11 +55,11 @@ class OfNumbers:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What `multioutput` may be."""
+        """The allowed values of `multioutput`."""
         return ("uniform_average", "raw_values")
 
     def over_outputs(self, values: Array, weights: Array | None = None) -> Any:
-        """One value for all outputs, or all of them."""
+        """One value for all outputs, or an array of all values, as `multioutput` says."""
         if self.multioutput == "raw_values":
             return values if self.num_outputs is not None else values[0]
         if self.multioutput == "variance_weighted" and weights is not None:
@@ -72,7 +72,7 @@ class OfNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanError(OfNumbers, Metric):
-    """The weighted mean of an error of each number. See `OfNumbers` for the arguments. Of nothing it is NaN."""
+    """The weighted mean of an error of each number; NaN without any. See `OfNumbers` for the arguments."""
 
     @abstractmethod
     def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
@@ -136,7 +136,7 @@ class MeanSquaredError(OfNumbers, Derived):
 
 @dataclass(frozen=True, kw_only=True)
 class RootMeanSquaredError(MeanSquaredError):
-    """The root of the mean of (prediction - target)^2, of each output by itself. See `OfNumbers` for the arguments.
+    """The root of the mean of (prediction - target)^2, for each output separately. See `OfNumbers` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.RootMeanSquaredError()([1.0, 2.0], [1.0, 4.0])
@@ -149,10 +149,12 @@ class RootMeanSquaredError(MeanSquaredError):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanAbsolutePercentageError(MeanError):
-    """The mean of |prediction - target| / |target|, as a proportion: 0.1 is ten percent. See `OfNumbers`.
+    """The mean of |prediction - target| / |target|, as a fraction: 0.1 is ten percent.
+
+    Besides the arguments of `OfNumbers`:
 
     Args:
-        epsilon: what |target| counts as at least.
+        epsilon: if |target| is smaller than this, it is replaced by it.
 
     >>> from phlox import metrics
     >>> metrics.MeanAbsolutePercentageError()([1.0, 3.0], [1.0, 4.0])
@@ -172,9 +174,9 @@ class MeanAbsolutePercentageError(MeanError):
 
 @dataclass(frozen=True, kw_only=True)
 class CosineSimilarity(Metric):
-    """The mean over rows of the cosine of the angle between prediction and target, vectors [..., d] along `axis`.
+    """The mean cosine similarity of predictions and targets, vectors along `axis`.
 
-    A vector of length zero has the cosine 0.
+    Args of `update`: `(predictions, targets)`, two arrays of one shape, [..., d]. The cosine with a zero vector is 0.
 
     >>> from phlox import metrics
     >>> metrics.CosineSimilarity()([[1.0, 0.0], [1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]])
@@ -261,9 +263,9 @@ class Explained(OfMoments):
 
 @dataclass(frozen=True, kw_only=True)
 class R2(Explained):
-    """The coefficient of determination, 1 - sum (t - p)^2 / sum (t - mean t)^2; at most 1. See `OfNumbers`.
+    """The coefficient of determination, 1 - sum (t - p)^2 / sum (t - mean t)^2; at most 1.
 
-    NaN where all targets are equal, as those of a single row are.
+    NaN if all targets are equal, as with a single row. See `OfNumbers` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.R2()([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
@@ -276,9 +278,9 @@ class R2(Explained):
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedVariance(Explained):
-    """1 - var(t - p) / var(t): `R2`, which a constant offset of the predictions does not change. See `OfNumbers`.
+    """The explained variance, 1 - var(t - p) / var(t): like `R2`, but it ignores a constant offset of the predictions.
 
-    NaN where all targets are equal.
+    NaN if all targets are equal. See `OfNumbers` for the arguments.
 
     >>> from phlox import metrics
     >>> metrics.ExplainedVariance()([2.0, 3.0, 4.0], [1.0, 2.0, 3.0])
@@ -294,7 +296,7 @@ class ExplainedVariance(Explained):
 class Pearson(OfMoments):
     """Pearson's correlation of predictions and targets, from -1 to 1. See `OfNumbers` for the arguments.
 
-    NaN where either is constant.
+    NaN if either is constant.
 
     >>> from phlox import metrics
     >>> metrics.Pearson()([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
@@ -309,10 +311,10 @@ class Pearson(OfMoments):
 
 @dataclass(frozen=True, kw_only=True)
 class Spearman(Metric):
-    """Spearman's rank correlation, from -1 to 1: `Pearson` of ranks, of which equal numbers share their mean.
+    """Spearman's rank correlation, from -1 to 1: the `Pearson` correlation of ranks; equal numbers get their mean rank.
 
-    Args of `update`: `(predictions, targets)`, two arrays of one shape, all of whose numbers are rows. Weights count as
-    repetitions. Keeps all rows. NaN where either is constant.
+    Args of `update`: `(predictions, targets)`, two arrays of one shape; each number is a row. Weights count as
+    repetitions. Keeps all rows. NaN if either is constant.
 
     >>> from phlox import metrics
     >>> metrics.Spearman()([1.0, 2.0, 9.0], [1.0, 2.0, 3.0])

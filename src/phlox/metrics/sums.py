@@ -23,7 +23,7 @@ AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 
 class Sum(NamedTuple):
-    """A sum in two Float tensors: `value + error` is the sum, `value` what one tensor holds of it."""
+    """A sum as two Float tensors: the sum is `value + error`, and `value` is the sum rounded to one Float."""
 
     value: AnyTensor
     error: AnyTensor
@@ -44,7 +44,7 @@ _FORMATS = {"f32": _Format(2.0**12 + 1.0, 50, (-120, 127)), "f64": _Format(2.0**
 _CARRY = 29
 """The bits of a sum of limbs; an Int element has 32."""
 _CHUNK, _CHUNKS = 2**14, 64
-"""More addends than these would leave few bits to a limb, and are added up in so many parts."""
+"""More addends than this would leave too few bits to a limb, and are summed in several parts."""
 
 
 def is_traced(x: AnyTensor) -> bool:
@@ -66,11 +66,11 @@ def add(a: Sum, b: Sum) -> Sum:
 
 
 def total(values: AnyTensor, weights: AnyTensor | None = None) -> Sum:
-    """The sum of `values` [n, ...] over the first axis, each times its weight.
+    """The weighted sum of `values` [n, ...] over the first axis.
 
     Args:
-        values: of any kind; truth counts as 1.
-        weights: [n, ...], Float factors or a Bool mask; what is masked, or weighs nothing, may be NaN.
+        values: a tensor of any kind; True counts as 1.
+        weights: [n, ...], Float factors or a Bool mask; a value that is masked, or has weight 0, may be NaN.
 
     A value that is not finite makes the sum NaN.
 
@@ -83,9 +83,9 @@ def total(values: AnyTensor, weights: AnyTensor | None = None) -> Sum:
 
 
 def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor | None = None) -> Sum:
-    """The `total` of each of several columns of one shape, one after the other on a first axis.
+    """The `total` of each of several columns of one shape, stacked along a new first axis.
 
-    A pair of columns stands for their product, which is not rounded.
+    A pair of columns means their product, which is not rounded.
 
     >>> import phlox as px
     >>> x = px.tensor([1.0, 2.0, 4.0])
@@ -118,11 +118,11 @@ def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTenso
 
 
 def bin_totals(indices: AnyTensor, size: int, weights: AnyTensor | None = None) -> Sum:
-    """For each of `size` bins the sum of the weights of the indices that are its number.
+    """The sum of the weights in each of `size` bins; each index names the bin of its weight.
 
     Args:
         indices: Int, [n], from 0 to size - 1.
-        size: how many bins there are.
+        size: the number of bins.
         weights: [n], Float, or a Bool mask; without them each index counts once.
 
     >>> import phlox as px

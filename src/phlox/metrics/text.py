@@ -59,16 +59,16 @@ def summed(rows: Iterable[Sequence[float]], width: int) -> Sum:
 
 @dataclass(frozen=True)
 class ErrorRate(Metric):
-    """The edits that make the targets of the predictions, over the length of the targets (Levenshtein 1966).
+    """The number of edits from predictions to targets, divided by the length of the targets (Levenshtein 1966).
 
     Args of `update`: `(predictions, targets)`, two lists of strings, or two strings. Insertions, deletions and
-    substitutions cost one each. All sentences together: long ones count more. Above 1 where predictions are too long;
-    NaN where all targets are empty.
+    substitutions cost one each. Edits and lengths are summed over all sentences, so long sentences count more. The rate
+    is above 1 if predictions are too long, and NaN if all targets are empty.
     """
 
     @abstractmethod
     def units(self, text: str) -> Sequence[str]:
-        """What is edited: words or characters."""
+        """The units that are edited: words or characters."""
 
     def shapes(self) -> Shapes:
         return {"edits": (2,)}
@@ -89,7 +89,7 @@ class ErrorRate(Metric):
 
 @dataclass(frozen=True)
 class WordErrorRate(ErrorRate):
-    """`ErrorRate` of words, which white space separates: WER.
+    """The word error rate (WER): the `ErrorRate` of words separated by white space.
 
     >>> from phlox import metrics
     >>> metrics.WordErrorRate()(["the cat sat"], ["the cat sat down"])
@@ -102,7 +102,7 @@ class WordErrorRate(ErrorRate):
 
 @dataclass(frozen=True)
 class CharacterErrorRate(ErrorRate):
-    """`ErrorRate` of characters: CER. White space counts, but for that at both ends.
+    """The character error rate (CER): the `ErrorRate` of characters; white space counts, except at both ends.
 
     >>> from phlox import metrics
     >>> metrics.CharacterErrorRate()(["kitten"], ["sitting"])
@@ -133,7 +133,7 @@ Smoothing: TypeAlias = Literal["exp", "floor", "add-k", "none"]
 
 
 def tokenize_13a(text: str) -> list[str]:
-    """Words and signs as WMT's mteval-v13a has them, the standard of BLEU.
+    """Split a text into words and punctuation as WMT's mteval-v13a does, the standard for BLEU.
 
     >>> tokenize_13a("It's 3.5, isn't it?")
     ["It's", '3.5', ',', "isn't", 'it', '?']
@@ -153,20 +153,20 @@ _TOKENIZERS: dict[str, Tokenize] = {"13a": tokenize_13a, "none": str.split, "cha
 
 @dataclass(frozen=True, kw_only=True)
 class Bleu(Metric):
-    """BLEU of a corpus, from 0 to 1 (Papineni et al. 2002): the geometric mean of n-gram precisions, times brevity.
+    """BLEU of a corpus, from 0 to 1: the geometric mean of n-gram precisions times the brevity penalty.
 
-    Args of `update`: `(predictions, targets)`: a list of strings, and a list of one string each or of several
-    references each. All sentences together; the mean of sentences' BLEUs is another thing.
+    Args of `update`: `(predictions, targets)`: a list of strings, and for each a target or a list of several
+    references. N-grams are counted over all sentences; this is not the mean BLEU of the sentences.
 
     Args:
-        max_order: the longest n-grams.
-        smoothing: what becomes of a precision of 0: "exp", halved anew for each (Lin, Och 2004; Chen, Cherry 2014);
-            "floor", 0.1 matches; "add-k", 1 added above and below, but for single words; "none", it is 0.
-        tokenize: "13a", words and signs; "none", at white space; "char", characters; or a function.
+        max_order: the length of the longest n-grams.
+        smoothing: what to count in place of 0 matches: "exp", 1/2, then 1/4, ... (Lin, Och 2004; Chen, Cherry 2014);
+            "floor", 0.1; "none", 0. "add-k" adds 1 to numerator and denominator, except for single words.
+        tokenize: "13a", words and punctuation; "none", at white space; "char", characters; or a function.
         lowercase: whether to ignore case.
 
-    Published scores are a hundred times as much, mostly of sacrebleu (Post 2018), whose defaults these are. 0 where
-    nothing is predicted; of nothing NaN.
+    Published scores are 100 times as large; most are from sacrebleu (Post 2018), which has the same defaults. It is 0
+    if all predictions are empty, and NaN without any sentences. Source: Papineni et al. 2002.
 
     >>> from phlox import metrics
     >>> metrics.Bleu()(["the cat sat on the mat"], [["the cat sat on a mat", "the cat is on the mat"]])
@@ -246,19 +246,19 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RougeL(Metric):
-    """The mean over sentences of ROUGE-L, from 0 to 1 (Lin 2004), of their longest common subsequence of words.
+    """The mean ROUGE-L of sentences, from 0 to 1 (Lin 2004), by the longest common subsequence of words.
 
-    Its length over that of the target is recall, over that of the prediction precision. Of several references the one
-    with the highest F counts.
+    The length of the subsequence divided by the length of the target is recall; divided by the length of the prediction
+    it is precision. Of several references the one with the highest F1 counts.
 
-    Args of `update`: `(predictions, targets)`: a list of strings, and a list of one string each or of several
-    references each.
+    Args of `update`: `(predictions, targets)`: a list of strings, and for each a target or a list of several
+    references.
 
     Args:
-        component: "f1", their harmonic mean; "precision"; "recall"; or "all", a dict of the three.
-        tokenize: a function to words; unless given, runs of a-z and 0-9 in lower case.
+        component: "f1", the harmonic mean of both; "precision"; "recall"; or "all", a dict of the three.
+        tokenize: a function from a text to words; by default, runs of a-z and 0-9 in lower case.
 
-    Of nothing it is NaN; an empty prediction or target counts as 0.
+    NaN without any sentences; an empty prediction or target counts as 0.
 
     >>> from phlox import metrics
     >>> metrics.RougeL()(["the cat sat on the mat"], ["the cat is on the mat"])

@@ -31,7 +31,7 @@ LARGE = 1 << 24
 PORTION = 1 << 18
 """Bytes per block of a cast that does not need the whole array."""
 _OF_ENGINES = 4
-"""Factor of the block size if an engine casts: its threads share the block, and need no memory of their own."""
+"""Factor of the block size if an engine casts: its threads share the block."""
 
 
 class LazyTensor(msgspec.Struct, frozen=True, eq=False):
@@ -55,11 +55,11 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     recast: Recast = float_casts.recast
     """Casts floats faster than NumPy, with the engine of a model's tensors."""
     underflow: Underflow | None = None
-    """Collects the numbers of values that casts make zero; without it each read gives a warning."""
+    """Collects how many values casts make zero; without it, each read gives a warning."""
     part: Callable[[Index], Array] | None = None
-    """Gives a part of what `source` gives, and reads no more than that takes; without it the whole is read and cut."""
+    """Reads a part of the result of `source`, and no more; without it, the whole is read and sliced."""
     shards: Callable[[], list[Shard]] | None = None
-    """The parts, at `dtype`, that this process has to save; None for a tensor of which every process has the whole."""
+    """The parts, at `dtype`, that this process has to save; None if every process has the whole tensor."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
@@ -79,7 +79,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     ) -> LazyTensor:
         """Wrap a function without arguments that returns an array of this shape and dtype; each read calls it.
 
-        `shards` gives the parts of it that this process has to save, where several processes have it together.
+        If the tensor is divided among several processes, `shards` returns the parts that this one has to save.
         """
         dtype = canonical(dtype, path)
         return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast, shards=shards)
@@ -114,11 +114,11 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return array if self.dtype == self.source_dtype else self.cast(array)
 
     def read_part(self, index: Index) -> Array:
-        """`read()[index]`: a slice for each axis. It reads and casts no more than it must.
+        """Read `read()[index]`, for a slice for each axis, without reading or casting the rest if possible.
 
-        Of a mapped file, and of a folder that several processes have written, only what the part takes is read.
-        Checksums are verified of what is read, where it is contiguous in the file, and else of the whole tensor.
-        Raises RecordError as `read` does, and for an index that is no part of the tensor.
+        From a mapped file, or a folder that several processes have written, only this part is read. If it is contiguous
+        in the file, only its checksums are verified; otherwise those of the whole tensor. Raises RecordError as `read`
+        does, and for an index outside of the tensor.
 
         >>> import numpy as np
         >>> LazyTensor.from_array(np.arange(12).reshape(3, 4)).read_part((slice(1, 3), slice(0, 2))).tolist()
@@ -132,7 +132,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return self.cast(array)
 
     def blocks(self) -> Iterator[Array]:
-        """The elements in order, as 1-d arrays. It casts block by block, so there is never a full cast copy."""
+        """The elements in order, as 1-d arrays that are cast block by block, without a full cast copy."""
         array = self.stored()
         return self._cast(array) if self.is_cast else iter((array,))
 

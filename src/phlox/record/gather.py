@@ -21,12 +21,12 @@ _PARTS = "parts"
 
 @runtime_checkable
 class Recordable(Protocol):
-    """An object that can be saved as a record and loaded from one: modules, optimizers, schedules, user classes.
+    """The protocol of objects that can be saved as a record and loaded from one: modules, optimizers, your classes.
 
-    It may also have `prepare_load(record)`: it checks everything that can fail, changes nothing, and returns a function
-    that does the rest. `restore` prefers it, since no trial load is then needed. If that function has an attribute
-    `undo`, also a function, it reverts the load after Ctrl-C or the failure of another part; otherwise the previous
-    record is loaded.
+    An object may also have `prepare_load(record)`, which checks everything that can fail, changes nothing, and returns
+    a function that does the load. `restore` prefers it, since it then needs no trial load. If that function has an
+    attribute `undo`, also a function, `restore` calls it to revert the load after Ctrl-C or the failure of another
+    part; otherwise it loads the previous record.
     """
 
     def into_record(self) -> Record:

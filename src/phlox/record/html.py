@@ -13,7 +13,7 @@ from phlox.record.loading.report import LoadReport
 from phlox.record.record import Record
 
 _LONGEST = 200
-"""The most letters of a path, which may come from a file of strangers."""
+"""The most letters of a path, which may come from an untrusted file."""
 
 
 def html_of_record(record: Record) -> str:

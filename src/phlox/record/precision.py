@@ -31,11 +31,11 @@ class Precision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrecisionSettings:
-    """One dtype for all floats and one for all ints; None keeps them unchanged. Raises RecordError for other names.
+    """A precision with one dtype for all floats and one for all ints; None keeps them unchanged.
 
-    `float` does not narrow floats that accumulate over training steps below f32, since resuming from them would fail.
-    These are moments and averages of optimizers, and parameters kept at full precision, such as running statistics. Use
-    `state` to set their dtype explicitly.
+    Floats that accumulate over training steps stay at least f32 under `float`, since resuming from less would fail:
+    moments and averages of optimizers, and parameters kept at full precision, such as running statistics. Use `state`
+    to set their dtype explicitly. Raises RecordError for an unknown dtype.
 
     >>> str(PrecisionSettings(float="bf16", int="i32"))
     'float=bf16, int=i32'

@@ -91,11 +91,11 @@ class _Index(msgspec.Struct):
 class PartsReader(Reader):
     """Reads a folder that `phlox.distributed.save` has written, by its index; all files are memory-mapped.
 
-    A tensor, or a part of it, is made of the parts that overlap it. Where one part has it all, it is a view of the
-    mapped file. A block of 4 MiB is verified when something in it is first read.
+    A tensor is assembled from its parts. If one part has all of it, it is a view of the mapped file. A block of 4 MiB
+    is verified when something in it is first read.
 
-    Raises RecordError, which lists all that is missing with the paths, if a file is not there or has another size, and
-    if parts do not make up a tensor.
+    Raises RecordError, with the paths of all missing files, if a file is missing or has another size, and if the parts
+    of a tensor are incomplete.
     """
 
     format = "parts"
@@ -272,7 +272,7 @@ def find_index(folder: Path) -> Path | None:
 
 
 OWNER = ".phlox-owner.json"
-"""The file that says who is writing to a folder; it is there while a save is under way."""
+"""The file that names the process that is writing to a folder; it exists during a save."""
 
 
 def is_unfinished(name: str) -> bool:

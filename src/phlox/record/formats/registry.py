@@ -63,9 +63,9 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
     """Load a record from a file of any format and compression; memory-mapped if possible.
 
     Args:
-        source: the path of the file, with or without its suffix; or a folder with one model of Hugging Face, in one
-            file or in shards, or one that `phlox.distributed.save` has written, of which the newest step is read; or
-            the content: bytes, or an open binary file, which is read from its position to its end.
+        source: the path of the file, with or without its suffix; the path of a folder, either of one Hugging Face
+            model, in one file or in shards, or of `phlox.distributed.save`, whose newest step is read; or the content:
+            bytes, or an open binary file, which is read from its position to its end.
         max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
         verify: verify checksums, if the file has them: those of values and metadata at once, that of a tensor on its
@@ -153,7 +153,7 @@ def save(
     *,
     durable: bool = True,
 ) -> Path | Stream:
-    """Save `record` in the format (and compression) of the suffix of `path`; returns the path of the file.
+    """Save `record` in the format and compression that the suffix of `path` names; returns the path of the file.
 
     A path without the suffix of a format gets that of safetensors, the default. Raises RecordError, with the remedy,
     for the suffix of a format that Phlox does not write. `path` can be a binary file open for writing, which is

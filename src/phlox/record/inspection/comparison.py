@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class RecordDifference:
-    """The result of `difference`. `ok`: all entries agree; `identical`: everything else agrees too."""
+    """The result of `difference`; `ok` says whether all entries agree, `identical` whether everything else does too."""
 
     equal: int = 0
     """The number of entries that are in both records and agree within the tolerance."""
@@ -58,7 +58,7 @@ class RecordDifference:
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     """Id of a parameter in the second record -> its id in the first, if entry names contain ids.
 
-    Those of optimizer states do: the states of one parameter in two runs are compared with each other.
+    The names of optimizer states contain ids; the states of one parameter in two runs are compared with each other.
     """
     aliases: list[Change] = field(default_factory=list[Change])
     """Alias -> its target in each record, None if it is not an alias there."""
@@ -90,7 +90,7 @@ class RecordDifference:
         )
 
     def summary(self, first: str = "the first", second: str = "the second") -> str:
-        """One line with the numbers of entries that agree, and that differ in each way; arguments name the records."""
+        """One line that counts the entries that agree, and those that differ in each way; arguments name the records."""
         counts = [
             (len(self.only_first), f"only in {first}"),
             (len(self.only_second), f"only in {second}"),

@@ -20,7 +20,7 @@ _THREADS = 2
 
 
 class Sink:
-    """The output of a format: bytes, and tensors as raw little-endian elements.
+    """The output of a format, for bytes and for tensors as raw little-endian elements.
 
     Args:
         stream: the stream to write to.
@@ -61,7 +61,7 @@ class Sink:
         return sums
 
     def blocks(self, tensor: LazyTensor) -> Iterator[memoryview]:
-        """The bytes of the elements in order; in small blocks where the whole is not needed."""
+        """The bytes of the elements in order, in small blocks if the whole is not needed."""
         for block in tensor.blocks():
             data = element_bytes(block)
             for start in range(0, len(data), CALL):

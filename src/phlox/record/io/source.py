@@ -25,7 +25,7 @@ from phlox.record.io.files import map_file
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The input of a format: the whole (decompressed) file as one read-only buffer; lazy tensors are views of it."""
+    """The input of a format: the whole decompressed file as a read-only buffer, of which lazy tensors are views."""
 
     data: memoryview
     name: str

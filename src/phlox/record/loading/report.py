@@ -60,7 +60,7 @@ class LoadReport:
     unreadable: dict[str, str] = field(default_factory=dict[str, str])
     """Expected paths whose entry is unreadable (see `Record`) -> why; other unreadable entries are `ignored`."""
     untied: list[Difference] = field(default_factory=list[Difference])
-    """Tied in the module, but two different tensors in the record: at `found` and at `expected`."""
+    """Tied tensors of the module that are two different tensors in the record: at `found` and at `expected`."""
     kept: dict[str, str] = field(default_factory=dict[str, str])
     """Expected paths that keep their current value -> why."""
     ignored: dict[str, str] = field(default_factory=dict[str, str])
