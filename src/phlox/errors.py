@@ -39,11 +39,11 @@ __all__ = [
 
 
 class PhloxError(Exception):
-    """Base of all errors of Phlox."""
+    """The base of all errors of Phlox."""
 
 
 class KindError(PhloxError, TypeError):
-    """Tensors of different kinds (Float, Int, Bool) in one operation, or a kind that lacks the operation."""
+    """An operation got tensors of different kinds (Float, Int, Bool), or of a kind that it does not support."""
 
 
 class ShapeError(PhloxError, ValueError):
@@ -59,11 +59,11 @@ class IndexRangeError(PhloxError, IndexError):
 
 
 class LinalgError(PhloxError, ValueError):
-    """A matrix is singular or not positive definite where the operation needs the opposite; names its batch index."""
+    """A matrix is singular or not positive definite, and the operation is undefined for it; names its batch index."""
 
 
 class BackendError(PhloxError, ValueError):
-    """Tensors of different backends in one operation, or a backend that lacks a feature."""
+    """An operation got tensors of different backends, or a backend lacks a feature."""
 
 
 class UnsupportedError(BackendError, AttributeError):
@@ -71,11 +71,11 @@ class UnsupportedError(BackendError, AttributeError):
 
 
 class OutOfMemoryError(PhloxError, MemoryError):
-    """Out of memory, on the host or a device; names the operation and its arguments on every engine."""
+    """The host or a device is out of memory; names the operation and its arguments on every engine."""
 
 
 class DeviceError(PhloxError, ValueError):
-    """A device is unknown or unavailable, or tensors of different devices are in one operation."""
+    """A device is unknown or unavailable, or an operation got tensors of different devices."""
 
 
 class EngineNotInstalledError(PhloxError, ImportError):
@@ -131,7 +131,7 @@ class DataError(PhloxError, ValueError):
 
 
 class DataWarning(UserWarning):
-    """A row was left out, or a worker of a loader was replaced; the batches that are given out are right."""
+    """A row was left out, or a worker of a loader was replaced; the batches of the loader are correct."""
 
 
 class RunError(PhloxError, ValueError):
@@ -139,11 +139,11 @@ class RunError(PhloxError, ValueError):
 
 
 class RunWarning(UserWarning):
-    """A run was found damaged in part, such as its newest checkpoint, and what is whole of it is used."""
+    """A part of a run is damaged, such as its newest checkpoint; the undamaged rest is used."""
 
 
 class DistributedError(PhloxError, RuntimeError):
-    """Processes do not fit together, one of them is gone, or a value is not all in this process; names the rank."""
+    """Processes differ, one of them is gone, or a value is only partly in this process; names the rank."""
 
 
 class ShardingError(DistributedError, ValueError):

@@ -1,4 +1,4 @@
-"""Debugging: what is not finite, where engines differ, what is slow, and what layers give."""
+"""Debugging: find NaN and infinities, compare engines, profile layers, and capture their outputs."""
 
 from __future__ import annotations
 

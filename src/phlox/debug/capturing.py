@@ -20,22 +20,22 @@ from phlox.transform.tree import AnyTensor, leaves_of, map_leaves
 def capture(
     model: Module, *patterns: str, inputs: bool = False, keep: Callable[[AnyTensor], Any] | None = None
 ) -> Capture:
-    """Within `with capture(model, "blocks.*.mlp") as seen:`, the outputs of the selected layers are kept.
+    """Keep the outputs of selected layers, in a scope: `with capture(model, "blocks.*.mlp") as seen:`.
 
-    `seen["blocks.0.mlp"]` is what the last call of that layer has returned, `seen.outputs` is a dict of the outputs of
-    all calls: path -> list, in the order of the calls. They are the model's own tensors: those on a tape may be
-    differentiated. In a compiled function, open it inside, and return `seen.outputs` as a result.
+    `seen["blocks.0.mlp"]` is the result of the last call of that layer. `seen.outputs` is a dict of the results of all
+    calls: path -> list, in the order of the calls. They are the model's own tensors, so they can be differentiated if
+    they track gradients. In a compiled function, open the scope inside, and return `seen.outputs` as a result.
 
     Args:
-        model: as it is when the scope begins; views of its layers (by `valid`, `freeze`) are its layers too.
-        patterns: paths, in which `*` matches any part of one segment and `**` any number of segments; `!` in front
-            removes. A path selects that layer alone, not what is in it; without any, all layers are
-            selected.
-        inputs: keep the positional arguments of the calls in place of what they return.
-        keep: what is kept of each tensor, such as `lambda x: x.abs().max()`; else the tensor.
+        model: the model, as it is when the scope begins; views of it (by `valid`, `freeze`) are captured too.
+        patterns: paths, in which `*` matches any part of one segment and `**` any number of segments; a pattern with
+            `!` in front excludes. A path selects only that layer, not the layers in it. Without patterns, all layers
+            are selected.
+        inputs: keep the positional arguments of the calls in place of the results.
+        keep: a function of each tensor whose result is kept, such as `lambda x: x.abs().max()`; by default the tensor.
 
-    Raises `ModuleError` for a pattern that no layer matches, and where no layer of the model was called in the scope;
-    `CompileError` where a layer is called in a compiled function that the scope is outside of.
+    Raises `ModuleError` for a pattern that no layer matches, and if no layer of the model was called in the scope;
+    `CompileError` if a layer is called in a compiled function and the scope is outside of it.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -51,22 +51,22 @@ def capture(
 
 
 class Capture:
-    """A scope that keeps what layers give; see `capture`."""
+    """A scope that keeps the outputs of layers; see `capture`."""
 
     def __init__(
         self, model: Module, patterns: Sequence[str], *, inputs: bool, keep: Callable[[AnyTensor], Any] | None
     ) -> None:
         self.model, self.inputs, self.keep = model, inputs, keep
         self.paths = _selected(patterns, [path for path, _ in named_modules(model)])
-        """The layers that are selected."""
+        """The paths of the selected layers."""
         self.outputs: dict[str, list[Any]] = {}
-        """What they have given, call by call, in the order of their first calls."""
+        """The results of each layer, call by call, in the order of their first calls."""
         self._called = False
         self._scope: AbstractContextManager[None] | None = None
         self._trace: object | None = None
 
     def __getitem__(self, path: str) -> Any:
-        """What the last call of a layer has given."""
+        """The result of the last call of a layer."""
         if path in self.outputs:
             return self.outputs[path][-1]
         known = ", ".join(self.outputs) or "none"

@@ -21,7 +21,7 @@ Contestant: TypeAlias = DeviceLike | os.PathLike[str] | Any
 """An engine; a PyTorch module; the path of an ONNX file, or what the `onnx` package has made of one."""
 
 _TORCH = "phlox.interop.pytorch.beside"
-"""By location, because `interop` stands on what stands on this package."""
+"""Imported by name, because `interop` imports packages that import this one."""
 _FLOATS = ("f64", "f32", "f16", "bf16")
 
 
@@ -36,24 +36,25 @@ def compare(
     names: Mapping[str, str] | None = None,
     weights: Weights = "copy",
 ) -> Comparison:
-    """Where do engines, or a port and its original, differ: layer by layer, value and gradient.
+    """Compare a model on several engines, or with its original, layer by layer: values and gradients.
 
-    The model is run on each with the same parameters, inputs and random numbers, and differentiated; each layer is
-    compared with the first of `backends`, the reference. `print` the result, or `.to_html(path)`;
-    `.first_beyond(1e-4)` is the first row that differs by more, `.rows` has them all.
+    The model runs on each with the same parameters, inputs and random numbers, and is differentiated. Each layer is
+    compared with that of the first of `backends`, the reference. `print` the result, or write it with `.to_html(path)`;
+    `.first_beyond(1e-4)` is the first row with a larger difference, `.rows` has all rows.
 
     Args:
-        model: in the mode that it has; it stays as it is. Every call of a layer is a row.
-        inputs: its arguments: `[x]`, `(x, mask)`, or `{"x": x}`; tensors or arrays.
+        model: the model, in its current mode; it does not change. Every call of a layer is a row.
+        inputs: the arguments of the model: `[x]`, `(x, mask)`, or `{"x": x}`; tensors or arrays.
         backends: two or more of: a backend, a device, a name (`"jax"`, `"torch:bf16"`, `"numpy:f64"`); a PyTorch module
             of the same structure; an ONNX file (which has no gradients), whose nodes are named by layers.
-        loss: from the outputs to one number, which is differentiated; else it is the outputs in a fixed direction.
+        loss: a function from the outputs to a scalar, which is differentiated; by default the sum of the outputs with
+            fixed weights.
         gradients: whether to differentiate.
-        tolerance: what `.ok` and the tables call beyond, relative to the largest magnitude of a layer.
-        names: of a PyTorch module or an ONNX file, our path -> its path, where it is another: `{"head": "fc"}`. What is
-            inside of a layer that is named goes with it.
-        weights: of a PyTorch module: "copy" gives a copy of it our weights, "theirs" gives a copy of the model its
-            weights, "own" takes both as they are.
+        tolerance: the largest difference that is accepted, relative to the largest magnitude of a layer.
+        names: our path -> the path in a PyTorch module or an ONNX file, if it differs: `{"head": "fc"}`. The layers
+            inside of a named layer follow it.
+        weights: for a PyTorch module: "copy" copies our weights to a copy of it, "theirs" copies its weights to a copy
+            of the model, "own" leaves both as they are.
 
     Raises `ModuleError` for fewer than two backends, and for a PyTorch module whose weights do not fit.
 

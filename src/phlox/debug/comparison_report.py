@@ -18,7 +18,7 @@ Kind: TypeAlias = Literal["value", "gradient", "parameter"]
 Measure: TypeAlias = Literal["relative", "absolute", "cosine"]
 
 _SHOWN = 12
-"""So many gradients of parameters are shown in the text; all of them in the page, and in `rows`."""
+"""The number of gradients of parameters that the text shows; the page and `rows` have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,25 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` has found: print it, look at it in a notebook, or write it with `to_html`."""
+    """The result of `compare`: print it, show it in a notebook, or write it with `to_html`."""
 
     reference: str
-    """The label of what the others are compared with."""
+    """The label of the reference."""
     backends: tuple[str, ...]
-    """The labels of the others."""
+    """The labels of the backends that are compared with it."""
     rows: list[Difference]
-    """Values in the order in which layers return, then gradients as they come back, then those of parameters."""
+    """The values in the order in which layers return, the gradients in backward order, then those of parameters."""
     tolerance: float
+    """The largest accepted difference, relative to the largest magnitude of a layer."""
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
-    """The layers of the reference that another has no counterpart of, by backend."""
+    """By backend, the layers of the reference that it does not have."""
     losses: dict[str, float] = field(default_factory=dict[str, float])
-    """The loss on each, where one was given."""
+    """The loss on each backend, if `compare` was given one."""
 
     def beyond(
         self, tolerance: float | None = None, *, measure: Measure = "relative", backend: str | None = None
     ) -> Iterator[Difference]:
-        """The rows whose difference is larger than a tolerance (that of the comparison), in order."""
+        """The rows whose difference is larger than a tolerance (by default that of the comparison), in order."""
         bound = self.tolerance if tolerance is None else tolerance
         if backend is not None and backend not in self.backends:
             raise ModuleError(f"compare: there is no {backend!r} in it; there are {', '.join(self.backends)}")
@@ -92,12 +93,12 @@ class Comparison:
     def first_beyond(
         self, tolerance: float | None = None, *, measure: Measure = "relative", backend: str | None = None
     ) -> Difference | None:
-        """The first of them: where the port, or the engine, begins to differ; None if all are within."""
+        """The first row beyond the tolerance, where the results begin to differ; None if there is none."""
         return next(self.beyond(tolerance, measure=measure, backend=backend), None)
 
     @property
     def ok(self) -> bool:
-        """Is nothing beyond the tolerance?"""
+        """Are all differences within the tolerance?"""
         return self.first_beyond() is None
 
     def __str__(self) -> str:
@@ -107,7 +108,7 @@ class Comparison:
         return str(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The comparison as one HTML file, for light and dark screens, that needs nothing else; returns its text."""
+        """Write the comparison as one self-contained HTML file, for light and dark screens; returns its text."""
         title = f"{', '.join(self.backends)} against {self.reference}"
         found = page(title, self._body(whole=True))
         if path is not None:

@@ -26,22 +26,22 @@ def find_nan(
     backward: bool = True,
     **kwargs: Any,
 ) -> NonFinite | None:
-    """The first NaN or infinity of a model, or of a function, on these arguments; None where all is finite.
+    """Find the first NaN or infinity of a model or a function on these arguments; None if all values are finite.
 
-    It is run eagerly, on its own engine, with the random numbers that a call would draw now, and nothing changes:
-    neither parameters nor optimizers nor the stream. What is not finite is followed back to the operation that made it:
+    The target runs eagerly, on its own engine, with the random numbers that a call would draw now. Nothing changes:
+    neither parameters, nor optimizers, nor the random stream. The value is traced back to the operation that made it:
     `found.path` is the layer, `found.operation` the operation, `found.place` the line, `found.inputs` the ranges of its
-    operands; `print(found)` says all. An infinity that reaches neither result nor gradient (a mask of -inf) is not
+    operands; `print(found)` shows all. An infinity that reaches neither a result nor a gradient (a mask of -inf) is not
     reported.
 
     Args:
         target: a model; or a function, compiled or not, such as a training step: the models and optimizers among its
-            arguments are found. A compiled function is run as it is written, so that what only a compiler makes not
-            finite is not found.
-        args, kwargs: its arguments; NumPy arrays become tensors.
-        loss: from the outputs of a model to one number, which is differentiated; else it is the outputs in a fixed
-            direction.
-        backward: whether a model is differentiated too. A function does itself what it does.
+            arguments are found. A compiled function runs eagerly, so a value that is not finite only in the compiled
+            program is not found.
+        args, kwargs: the arguments of the target; NumPy arrays become tensors.
+        loss: a function from the outputs of a model to a scalar, which is differentiated; by default the sum of the
+            outputs with fixed weights.
+        backward: whether to differentiate a model, too. A function is only called.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -166,7 +166,7 @@ def _names_of(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def find_nonfinite(run: Callable[[], object], **models: Module) -> str | None:
-    """The old name of `find_nan`, for a function without arguments, whose models are given by name; gives words."""
+    """The old name of `find_nan`, for a function without arguments and its models by name; returns a text."""
     warnings.warn(
         "find_nonfinite(run, model=model) is called find_nan(function, model, ...) now, and gives more than words; the "
         "old name goes with 0.3.0",

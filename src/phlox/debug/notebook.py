@@ -14,13 +14,13 @@ from phlox.metrics.html import body as body_of_results
 
 
 def to_html(value: Any, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> str:
-    """What a notebook shows of a value, as one HTML file for light and dark screens; returns its text.
+    """Make an HTML page of a value, as a notebook shows it, for light and dark screens; returns its text.
 
     Args:
-        value: anything that has `_repr_html_`: tensors, modules, optimizers, records, reports, histories; results of
-            metrics; other values by their `repr`. Of dicts, lists and tuples each part is shown.
-        path: the file, if there is to be one. It needs nothing else, and no network.
-        title: of the page; the class of the value unless given.
+        value: a value with `_repr_html_`, such as a tensor, module, optimizer, record, report, history or result of
+            metrics; any other is shown by its `repr`. Each part of dicts, lists and tuples is shown.
+        path: the file to write; None writes none. It needs no other file and no network.
+        title: the title of the page; by default the class of the value.
 
     >>> import phlox as px
     >>> text = px.debug.to_html({"weights": px.ones((2, 3)), "loss": 0.5}, title="after one epoch")

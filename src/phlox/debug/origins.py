@@ -28,33 +28,33 @@ Phase: TypeAlias = Literal["parameter", "input", "forward", "backward"]
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """The first NaN or infinity of a computation: print it."""
+    """The first NaN or infinity of a computation, as `find_nan` returns it; print it."""
 
     phase: Phase
-    """Is it a parameter or an input that is not finite, or what arises forward or backward?"""
+    """Where the value is: in a parameter, in an input, or in a result of the forward or the backward pass."""
     path: str
-    """The layer, `layers.1`, or the parameter; the model itself is the empty string."""
+    """The path of the layer, such as `layers.1`, or of the parameter; the empty string is the model itself."""
     layer: str
-    """The class of the layer; of a function among layers, the function's name. Empty outside of all layers."""
+    """The class of the layer, or the name of a function among layers. Empty outside of all layers."""
     operation: str | None
-    """The operation, `sqrt`; backward, that whose derivative it is. None where only the layer is known."""
+    """The operation, such as `sqrt`; in the backward pass, the one that is differentiated. None if it is not known."""
     found: Range
-    """What it gave; backward, the gradient that it gave."""
+    """The range of the result; in the backward pass, of the gradient that the operation returned."""
     inputs: tuple[Range, ...] = ()
-    """What it was given: its Float operands; backward, the gradient that reached it comes first."""
+    """The ranges of the Float operands; in the backward pass, the gradient that reached the operation comes first."""
     place: Place | None = None
     """The line of the program."""
     model: str = ""
-    """Which of several models, by name."""
+    """The name of the model, if there are several."""
 
     @property
     def what(self) -> Literal["NaN", "infinity"]:
-        """Which of the two."""
+        """Is the value "NaN" or "infinity"?"""
         return "NaN" if self.found.nans else "infinity"
 
     @property
     def full_path(self) -> str:
-        """The path with the name of the model, where it has one."""
+        """The path, with the name of the model if it has one."""
         return ".".join(part for part in (self.model, self.path) if part)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ _BELOW = tuple(
     f"{_PACKAGE}{name}{os.sep}"
     for name in ("autodiff", "backend", "batching", "debug", "module", "tensor", "transform")
 )
-"""The packages that no layer or model stands in."""
+"""The packages that contain no layers or models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,41 +48,44 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `profile` has found: print it, look at it in a notebook, or write it with `to_html` or `to_chrome_trace`."""
+    """The result of `profile`: print it, show it in a notebook, or write it with `to_html` or `to_chrome_trace`."""
 
     rows: list[ProfileRow]
     """The layers that were called, the model first, in the order of declaration."""
     device: str
+    """The device of the model."""
     source: Literal["eager", "program"]
-    """Were layers timed as they were called, or by an engine's trace of a compiled program?"""
+    """How layers were timed: "eager", at each call; "program", by the engine's trace of a compiled program."""
     calls: int
-    """How many runs the times are the mean of."""
+    """The number of runs over which the times are averaged."""
     outside_forward: float
-    """Seconds of what belongs to no layer: the loss."""
+    """The forward seconds outside of all layers, such as those of the loss."""
     outside_backward: float
+    """The backward seconds outside of all layers."""
     optimizer: float | None
-    """Seconds of the optimizer's step; None where none was given."""
+    """The seconds of the optimizer's step; None without an optimizer."""
     peak_memory: int | None
-    """Bytes, as the engine says; None where it does not."""
+    """The peak memory in bytes; None if the engine does not report it."""
     events: list[Event] = field(repr=False, default_factory=list[Event])
-    """What was timed, one after the other: eagerly of the last run, of a program of all runs."""
+    """The timed events, in order: of the last run if they are eager, of all runs of a program."""
     notes: tuple[str, ...] = ()
+    """Notes on the measurement."""
 
     @property
     def seconds(self) -> float:
-        """One run: layers, what is outside of them, and the optimizer."""
+        """The seconds of one run: layers, the rest of the model, and the optimizer."""
         outside = self.outside_forward + self.outside_backward + (self.optimizer or 0.0)
         return (self.rows[0].seconds if self.rows else 0.0) + outside
 
     def row(self, path: str) -> ProfileRow:
-        """The row of a layer; `ModuleError` where there is none."""
+        """The row of a layer; `ModuleError` if there is none."""
         for row in self.rows:
             if row.path == path:
                 return row
         raise ModuleError(f"profile: `{path}` was not called; these were: {', '.join(r.path for r in self.rows[1:])}")
 
     def slowest(self, count: int = 5) -> list[ProfileRow]:
-        """The layers that take most time by themselves, without those in them."""
+        """The layers that take the most time, without the time of the layers in them."""
         return sorted(self.rows, key=lambda row: -(row.forward_own + row.backward_own))[:count]
 
     def __str__(self) -> str:
@@ -93,7 +96,7 @@ class Profile:
         return str(self)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
+        """Write the profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
         graph = flame(self._frames())
         body = "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks())
         found = page(
@@ -107,7 +110,7 @@ class Profile:
         return fragment(self._body() + "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks()))
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """What was timed as a trace that chrome://tracing and https://ui.perfetto.dev open; returns it."""
+        """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""
         threads = {name: number for number, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
         found: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name or self.device}}

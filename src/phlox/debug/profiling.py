@@ -26,22 +26,22 @@ def profile(
     compiled: bool | None = None,
     **named: Any,
 ) -> Profile:
-    """Which layers take the time, forward and backward, and what their results take in memory.
+    """Measure the time of each layer, forward and backward, and the memory of its results.
 
-    On NumPy and PyTorch each layer is timed as it is called, and each step of the backward pass counts for the layer
-    whose operation it is of. On JAX the run is compiled as one program, and XLA's trace of it says how long each
-    operation took; one that XLA has fused of several layers counts for the layer of its result. `print` the result, or
-    `.to_html(path)` with a flame graph, or `.to_chrome_trace(path)`. The model and the optimizer stay as they are.
+    On NumPy and PyTorch each layer is timed as it is called, and each step of the backward pass counts for the layer of
+    its operation. On JAX the run is compiled as one program, and XLA's trace has the time of each operation; one that
+    XLA fused from several layers counts for the layer of its result. `print` the result, or write it with
+    `.to_html(path)`, which has a flame graph, or `.to_chrome_trace(path)`. The model and the optimizer do not change.
 
     Args:
-        model: in the mode that it has.
+        model: the model, in its current mode.
         inputs, named: the arguments of the call; NumPy arrays become tensors.
-        calls: over how many runs times are averaged.
-        warmup: so many runs come before that, and are not counted.
-        backward: whether it is differentiated too.
-        loss: from the outputs to one number; else it is the outputs in a fixed direction.
+        calls: the number of runs over which the times are averaged.
+        warmup: the number of runs before them, which are not timed.
+        backward: whether to differentiate, too.
+        loss: a function from the outputs to a scalar; by default the sum of the outputs with fixed weights.
         optimizer: an optimizer or its config, whose step is timed too (eagerly).
-        compiled: False times eagerly on JAX too; True is an error where there is no compiled program with names.
+        compiled: False times eagerly also on JAX; True is an error if the engine has no compiled program with names.
 
     >>> import phlox as px
     >>> from phlox import nn

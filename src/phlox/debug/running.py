@@ -23,7 +23,7 @@ from phlox.transform.summary.evaluate import place_of
 from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, tensors_of
 
 LossOf: TypeAlias = Callable[[Any], AnyTensor]
-"""From the outputs of a model to its loss."""
+"""A function from the outputs of a model to its loss."""
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from phlox.transform.tree import AnyTensor, map_leaves, tensors_of
 
 Phase: TypeAlias = Literal["forward", "backward", "optimizer"]
 OUTSIDE = None
-"""The path of what belongs to no layer."""
+"""The path for what is outside of all layers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,20 @@ Name: TypeAlias = Literal["mean", "sum", "gather", "broadcast"]
 
 
 def mean(x: T) -> T:
-    """The mean over all processes, the same in each of them.
+    """Compute the mean over all processes; each process gets the result.
+
+    Call it in all processes, in the same order. A single process gets x back, and so does a tensor on a mesh of JAX,
+    which is one global array. The mean of the processes' batch means is the mean of the global batch if they have
+    equally many rows.
 
     Args:
         x: a Float tensor, a number, an array, `GradientsParams`, a module, or a list, tuple, dict or dataclass of
             these, of the same structure and shapes in every process.
 
-    Returns it with the means in place of what it held; tensors may be on a tape, for which the loss of all processes is
-    one. All processes call it, in the same order. Alone, it returns x; so it does for a tensor on a mesh of JAX, which
-    is one global array. A mean over a batch is the mean of the processes' means, as they have equally many rows.
+    Returns the same structure with the means as values. Gradients flow through it: they are those of the sum of all
+    processes' losses.
 
-    Raises `KindError` for what has no mean, with its path; `DistributedError` where another process is gone.
+    Raises `KindError`, with the path, for a value that has no mean; `DistributedError` if another process is gone.
 
     >>> import phlox as px
     >>> from phlox.distributed import mean
@@ -45,7 +48,7 @@ def mean(x: T) -> T:
 
 
 def sum(x: T) -> T:
-    """The sum over all processes, the same in each of them; see `mean`. Int tensors have one, too.
+    """Compute the sum over all processes; each process gets the result. As `mean`, and also for Int tensors.
 
     >>> from phlox.distributed import sum
     >>> sum(3)
@@ -55,17 +58,17 @@ def sum(x: T) -> T:
 
 
 def gather(x: Any) -> Any:
-    """The rows of all processes, in the order of their ranks: tensors and arrays joined along their first axis.
+    """Gather the rows of all processes in each of them: tensors and arrays are joined along the first axis, by rank.
 
     A tensor on a mesh of JAX is replicated, after which `.numpy()` works in every process. Numbers, and tensors without
-    axes that are not on a mesh, become vectors of one element for each process. Modules and gradients, which are the
-    same in every process, or on a mesh and then replicated, keep their shapes. Processes may have different numbers of
+    axes that are not on a mesh, become vectors with one element per process. Modules and gradients keep their shapes:
+    they are the same in every process, or are replicated if they are on a mesh. Processes may have different numbers of
     rows, except in a compiled function.
 
     Args:
         x: as for `mean`, of any kind.
 
-    Raises `DistributedError` where shapes differ between processes in more than the number of rows.
+    Raises `DistributedError` if the shapes of processes differ in more than the number of rows.
 
     >>> import phlox as px
     >>> from phlox.distributed import gather
@@ -76,11 +79,13 @@ def gather(x: Any) -> Any:
 
 
 def broadcast(x: T, root: int = 0) -> T:
-    """What process `root` has, in every process; a module is another one, with its values. Alone, it returns x.
+    """Send the value of process `root` to every process; a single process gets x back.
+
+    A module is returned as a new module with the values of `root`.
 
     Args:
         x: as for `mean`, of any kind; of the same structure and shapes in every process.
-        root: the rank of the process.
+        root: the rank of the process that sends.
 
     Raises `RangeError` if there is no such process.
 

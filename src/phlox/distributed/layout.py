@@ -25,15 +25,15 @@ Spec = tuple[AxisNames, ...]
 
 
 class Layout:
-    """How the parameters of a model are cut over the axes of a mesh.
+    """The layout of a model on a mesh: over which mesh axes each parameter is sharded.
 
     Args:
-        patterns: pattern of paths (as for `Module.freeze`) -> for each axis of the parameter the name of a mesh axis
-            that it is cut over, a tuple of names, or None where it is whole; None in place of the tuple: replicated.
-            The first pattern that matches a path counts.
-        rest: the mesh axis (or axes) over which the parameters are cut that no pattern matches, each along its largest
-            axis that divides: fully sharded data parallel (FSDP). None replicates them.
-        least: parameters of fewer elements than this are not cut by `rest`.
+        patterns: pattern of paths (as for `Module.freeze`) -> for each axis of the parameter the name of the mesh axis
+            over which it is sharded, a tuple of names, or None if it is not; None in place of the whole spec replicates
+            the parameter. The first pattern that matches a path counts.
+        rest: the mesh axis (or axes) for the parameters that no pattern matches: each is sharded along its largest axis
+            that is divisible (fully sharded data parallel, FSDP). None replicates them.
+        least: `rest` does not shard parameters with fewer elements than this.
 
     >>> from phlox import nn
     >>> from phlox.distributed import Layout
@@ -64,10 +64,10 @@ class Layout:
         self.least = least
 
     def specs(self, model: Module, mesh: Mesh) -> dict[str, Spec]:
-        """For each parameter of a model, by path, the mesh axes that its axes are cut over.
+        """The mesh axes over which the axes of each parameter are sharded, by path.
 
-        Raises `ShardingError` for a pattern that matches nothing, a spec of another rank, an axis that the mesh has
-        not, and a size that does not divide; all of them at once.
+        Raises `ShardingError`, with all problems at once, for a pattern that matches nothing, a spec of another rank,
+        an unknown mesh axis, and a size that is not divisible.
         """
         structure = model.structure()
         named = dict(structure.named())
@@ -104,7 +104,7 @@ class Layout:
         return (*[None] * longest, self.rest)
 
     def shard(self, model: M, mesh: Mesh) -> M:
-        """The model with its parameters cut over the mesh; see `Module.shard`."""
+        """The model with its parameters sharded over the mesh; see `Module.shard`."""
         specs = self.specs(model, mesh)
         if not mesh.backend.partitions:
             cut = next((path for path, spec in specs.items() if any(spec)), None)
@@ -137,17 +137,26 @@ class Layout:
 
 
 def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
-    """The layout of a transformer cut over the axis `model` as Megatron does (Shoeybi et al. 2019).
+    """The layout of a transformer for tensor parallelism over one mesh axis, as in Megatron (Shoeybi et al. 2019).
 
-    Of attention and of the layers `up` and `gate` the columns are cut, of `out` and `down` the rows: a block needs two
-    all-reduces forward and two backward. The tables of tokens and the head are cut by token. It knows the parameters by
-    the names that `Gpt`, `Llama` and `Bert` have, wherever they stand in `model`.
+    The weights of attention and of the layers `up` and `gate` are sharded by columns, those of `out` and `down` by
+    rows, so a block needs two all-reduces forward and two backward. Embeddings and the head are sharded by token.
+    Parameters are found by the names that they have in `Gpt`, `Llama` and `Bert`, anywhere in `model`.
 
     Args:
-        fsdp: another mesh axis over which all parameters are cut besides.
+        model: the transformer, or a model that contains it.
+        mesh: the devices.
+        axis: the mesh axis for tensor parallelism.
+        fsdp: a further mesh axis over which all parameters are sharded.
 
     Raises:
-        ShardingError: the model has no such parameters, or its heads do not divide over the axis.
+        ShardingError: the model has no such parameters, or its heads cannot be divided over the axis.
+
+    >>> from phlox.distributed import Mesh
+    >>> from phlox.models import GptConfig
+    >>> model = GptConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2).init("numpy")
+    >>> tensor_parallel(model, Mesh(model=-1, device="numpy")).patterns["blocks.0.up.weight"]
+    (None, 'model')
     """
     size = mesh.shape.get(axis)
     if size is None:

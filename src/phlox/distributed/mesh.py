@@ -22,29 +22,29 @@ from phlox.tensor.tensor import wrap
 from phlox.transform.tree import map_leaves
 
 BATCH_AXIS = "data"
-"""The axis that rows of a batch are cut over, where the mesh has one of this name."""
+"""The mesh axis over which the rows of a batch are divided, if the mesh has one with this name."""
 
 _open: ContextVar[tuple[AbstractContextManager[object], ...]] = ContextVar("phlox_open_meshes", default=())
-"""The scopes of the meshes that are open here: each thread and task has its own."""
+"""The open scopes of meshes; each thread and task has its own."""
 
 
 class Mesh:
-    """All devices of all processes in a grid, whose axes have names: `Mesh(data=-1, model=2)`.
+    """A mesh: all devices of all processes in a grid with named axes, such as `Mesh(data=-1, model=2)`.
 
     On JAX the devices of all processes form the grid. On PyTorch and NumPy a process is one device, and the grid has
-    one axis. Rows of a batch are cut over the axis `data` (over the first one, if none is called so); over which axes
-    parameters are cut a `Layout` says.
+    one axis. The rows of a batch are divided over the axis `data` or, if there is none, over the first axis. A `Layout`
+    says over which axes parameters are sharded.
 
-    As a context (`with mesh:`) it says that the code inside computes on this process's rows of a global batch: on
-    PyTorch and NumPy random draws are then those rows of the global draw, and `GradientsParams.from_grads` averages the
-    gradients over the processes. On JAX XLA's partitioner sees to both, and the context does nothing.
+    As a context (`with mesh:`) it declares that the code inside computes on this process's rows of a global batch. On
+    PyTorch and NumPy random draws are then these rows of the global draw, and `GradientsParams.from_grads` averages the
+    gradients over the processes. On JAX XLA's partitioner does both, and the context does nothing.
 
     Args:
-        device: a backend or device of the engine; the default device's if not given.
-        axes: the size of each axis; one of them may be -1, which takes what is left.
+        device: a backend or device of the engine; by default that of the default device.
+        axes: the size of each axis; one of them may be -1, which takes the remaining devices.
 
     Raises:
-        ShardingError: the sizes do not fit the devices; the sentence has both numbers.
+        ShardingError: the sizes do not fit the number of devices; the message has both.
 
     >>> from phlox.distributed import Mesh
     >>> mesh = Mesh(data=-1, device="numpy")
@@ -78,23 +78,23 @@ class Mesh:
 
     @property
     def device(self) -> Device:
-        """All devices of the mesh together; what is made there is replicated on each."""
+        """All devices of the mesh as one device; tensors that are made on it are replicated."""
         return self.device_for(())
 
     def device_for(self, spec: tuple[AxisNames, ...]) -> Device:
-        """All devices of the mesh together, for arrays that are cut so."""
+        """All devices of the mesh as one device, for arrays that are sharded by `spec`."""
         return self.backend.mesh_device(Sharding(self.native, spec))
 
     def batch(self, *arrays: Any) -> Any:
-        """The rows of this process as parts of a global batch, on its devices.
+        """Put this process's rows of a global batch on its devices, as one global batch.
 
-        `arrays` are arrays or tensors, in any nesting; each process gives its own rows, as many as the others do, and
-        the first axis of the result counts the rows of all. (On PyTorch and NumPy the tensors stay this process's
-        rows.) Numbers are replicated. Nothing is sent or compared. One argument is returned alone, several as a tuple.
+        `arrays` are arrays or tensors, in any nesting. Each process gives its own rows, all equally many; the first
+        axis of the result has the rows of all. (On PyTorch and NumPy it has only this process's rows.) Numbers are
+        replicated. Nothing is sent or compared. One argument is returned alone, several as a tuple.
 
         Raises:
-            ShardingError: the number of rows does not divide over the devices of this process, or differs between
-                arrays.
+            ShardingError: the number of rows is not divisible by the number of this process's devices, or differs
+                between arrays.
 
         >>> import numpy as np
         >>> from phlox.distributed import Mesh

@@ -163,7 +163,7 @@ def _input(name: str, leaf: Any) -> Input:
 # --- sizes for the open axes
 
 _GUESSES = ((7, 12), (37, 30), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (32, 12))
-"""Sizes that are tried where none are given: what a model needs of a size (a window, a context) is not known."""
+"""The sizes to try if none are given, since it is not known which sizes a model takes (a window, a context)."""
 
 
 _MOST_ELEMENTS = 1 << 24

@@ -18,7 +18,7 @@ from phlox.tensor import Tensor, tensor
 from phlox.transform.tree import leaves_of
 
 TOLERANCES = {"f64": 1e-6, "f32": 1e-4, "f16": 3e-2, "bf16": 2e-1}
-"""The largest relative difference that is taken for rounding, by the model's floats."""
+"""The largest relative difference that counts as rounding, by the float dtype of the model."""
 _SMALL = 1 << 26
 """A model of fewer bytes is compared with itself in f64."""
 

@@ -9,35 +9,40 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output, at one choice of sizes."""
+    """The difference of one output, at one choice of sizes."""
 
     sizes: dict[str, int]
     """The sizes of the open axes."""
     output: str
+    """The name of the output."""
     absolute: float
     """The largest difference of an element."""
     relative: float
-    """That, divided by the largest element of the model's own."""
+    """The absolute difference, divided by the largest element of the model's own result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """A file that an export wrote, and what was found when it was run."""
+    """The report of an export: the file, and how far its results are from the model's."""
 
     path: Path
+    """The path of the file."""
     size: int
     """The bytes of all files."""
     inputs: dict[str, str]
-    """Element type and shape by name: `f32 [batch, 8]`."""
+    """The element type and shape of each input by name, such as `f32 [batch, 8]`."""
     outputs: dict[str, str]
+    """The element type and shape of each output by name."""
     runtime: str
-    """What has run the file; empty if nothing has."""
+    """The runtime that ran the file; empty if it was not run."""
     reference: str
-    """With what the results were compared."""
+    """The model and backend of the expected results, such as `the model on NumPy(float='f64')`."""
     differences: tuple[Difference, ...]
+    """The difference of each output, for each of the sizes."""
     seconds: float
+    """The seconds that the export took."""
     constraints: tuple[str, ...] = ()
-    """What the open axes must satisfy; the file refuses other sizes."""
+    """The conditions on the sizes of open axes; the file refuses other sizes."""
 
     @property
     def largest_difference(self) -> float:
@@ -50,11 +55,11 @@ class ExportReport:
         return max([one.relative for one in self.differences], default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """The report as plain values, for JSON."""
         return asdict(self) | {"path": str(self.path), "largest_difference": self.largest_difference}
 
     def _about(self) -> list[str]:
-        """What it says of the file itself."""
+        """The lines about the file itself."""
         return [f"{self.path}: {self.size:,} bytes, {self.seconds:.1f} s"]
 
     def __str__(self) -> str:

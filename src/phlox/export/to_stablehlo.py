@@ -40,26 +40,27 @@ def stablehlo(
     check_file: bool = True,
     tolerance: float | None = None,
 ) -> ExportReport:
-    """Write a model as a StableHLO program with its weights, run the file, and say how far it is from the model.
+    """Write a model with its weights as a StableHLO program, run it, and report how far its results are off.
 
-    The file is what `jax.export` serializes. A process that has JAX and not Phlox runs it:
+    The file is a serialized `jax.export` program. JAX runs it without Phlox:
     `jax.export.deserialize(open(path, "rb").read()).call(x)`. It takes the inputs in order, and returns an array, or a
-    dict by name where there are several outputs. Conditions on open axes that the model's own checks of shapes imply
-    are part of the program, which refuses other sizes; the report lists them.
+    dict by name if there are several outputs. Conditions on open axes that follow from the model's own shape checks are
+    part of the program, which refuses other sizes; the report lists them.
 
     Args:
-        model: any module; its deferred parameters are made.
+        model: any module; its deferred parameters are initialized.
         inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name.
         path: the file; an old one is replaced once the new one is complete.
-        platforms: what the program runs on: "cpu", "cuda", "rocm", "tpu", one or more of them.
-        input_names: by default those of the arguments.
-        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
-        sizes: for each open axis the sizes to run with, where the model does not take every size.
-        check_file: whether the file is run, which needs one of the platforms here.
+        platforms: the platforms of the program, one or more of "cpu", "cuda", "rocm", "tpu".
+        input_names: the names of the inputs; by default those of the arguments.
+        output_names: the names of the outputs; by default "output", or "output_0" and so on, or the keys and fields of
+            the model's result.
+        sizes: the sizes to run with, for each open axis, if the model does not take every size.
+        check_file: whether to run the file, which needs one of the platforms here.
         tolerance: as for `phlox.export.onnx`.
 
-    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
-    from the model, of which nothing is left then.
+    Raises `ExportError`, with the layer and the line, for a model that cannot be exported, and for a file that differs
+    from the model; the file is then deleted.
 
     >>> import tempfile, phlox as px
     >>> from phlox import nn

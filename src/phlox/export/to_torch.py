@@ -26,7 +26,7 @@ from phlox.module import Module
 _CALL = "export.torch"
 _ROUNDS = 4
 _FIX = re.compile(r"^\s*(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", re.MULTILINE)
-"""What PyTorch proposes for an axis: `height = Dim('height', min=3)`."""
+"""PyTorch's suggestion for an axis: `height = Dim('height', min=3)`."""
 
 
 def torch(
@@ -40,24 +40,25 @@ def torch(
     check_file: bool = True,
     tolerance: float | None = None,
 ) -> ExportReport:
-    """Write a model as a program of PyTorch's with its weights, run the file, and say how far it is from the model.
+    """Write a model with its weights as a PyTorch program, run it, and report how far its results are off.
 
-    The file is what `torch.export.save` writes. A process that has PyTorch and not Phlox runs it:
-    `torch.export.load(path).module()(x)`, which returns a tensor, or a dict by name where there are several outputs.
-    The program has PyTorch's own operators alone, and its parameters have our paths.
+    The file is a `torch.export` program. PyTorch runs it without Phlox: `torch.export.load(path).module()(x)`, which
+    returns a tensor, or a dict by name if there are several outputs. The program has only PyTorch's own operators, and
+    its parameters have the paths of the Phlox model.
 
     Args:
-        model: any module; its deferred parameters are made.
+        model: any module; its deferred parameters are initialized.
         inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name.
-        path: the file, of the suffix .pt2; an old one is replaced once the new one is complete.
-        input_names: by default those of the arguments.
-        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
-        sizes: for each open axis the sizes to trace and run with, where the model does not take every size.
-        check_file: whether the file is run.
+        path: the file, with the suffix .pt2; an old one is replaced once the new one is complete.
+        input_names: the names of the inputs; by default those of the arguments.
+        output_names: the names of the outputs; by default "output", or "output_0" and so on, or the keys and fields of
+            the model's result.
+        sizes: the sizes to trace and run with, for each open axis, if the model does not take every size.
+        check_file: whether to run the file.
         tolerance: as for `phlox.export.onnx`.
 
-    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
-    from the model, of which nothing is left then.
+    Raises `ExportError`, with the layer and the line, for a model that cannot be exported, and for a file that differs
+    from the model; the file is then deleted.
 
     >>> import tempfile, phlox as px
     >>> from phlox import nn

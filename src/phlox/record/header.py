@@ -21,17 +21,20 @@ class NewerSchemaError(RecordError):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The header of a file. `positional`: entries have no names, only positions.
-
-    `fingerprint`: for a positional file, that of the omitted names (`names.fingerprint_of`), if known.
-    """
+    """The header of a record file: its format, versions and precision."""
 
     schema: int
+    """The version of the schema."""
     format: str
+    """The name of the format."""
     precision: str
+    """The precision with which the tensors were written."""
     phlox: str
+    """The version of Phlox that wrote the file."""
     positional: bool = False
+    """Whether entries have no names, only positions."""
     fingerprint: str | None = None
+    """The fingerprint of the omitted names of a positional file (`names.fingerprint_of`), if known."""
 
     @staticmethod
     def of(record: Record, format: str, precision: str) -> Header:

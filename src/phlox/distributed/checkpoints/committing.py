@@ -30,7 +30,7 @@ from phlox.record.formats.assembled import Part, gap_in
 from phlox.record.formats.parts import BLOCK, INDEX, encoded, is_own_file, is_unfinished, step_of
 
 APPEARS = 20.0
-"""Seconds in which a file of another host becomes visible on a network file system."""
+"""Seconds after which a file of another host is visible on a network file system."""
 _SHOWN = 8
 
 

@@ -18,7 +18,7 @@ from phlox.record.formats.parts import OWNER
 BEAT = 4.0
 """Seconds after which a living owner changes the file."""
 PATIENCE = 3.5
-"""After so many beats without a change an owner on another host is taken for dead."""
+"""The number of beats without a change after which an owner on another host counts as dead."""
 
 
 class Claim:

@@ -24,7 +24,7 @@ from phlox.record.precision import Precision, Underflow, checked_precision, prec
 
 
 class SaveHandle:
-    """A save that may still be under way. `wait` ends when all processes have done their part."""
+    """The handle of a save that may still be running; `wait` returns when all processes have finished."""
 
     def __init__(self, work: Callable[[], str], path: str, lost: Underflow, *, background: bool) -> None:
         self.path = path
@@ -42,13 +42,13 @@ class SaveHandle:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the save has ended, with or without an error."""
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> str:
         """Wait until the checkpoint is complete; returns its path or URL.
 
-        Raises what went wrong, in this process or in another, once.
+        Raises the error of the save, in this process or another; a second call does not raise it again.
         """
         if self._thread is not None:
             self._thread.join()
@@ -97,11 +97,11 @@ def save(
     storage_options: Mapping[str, Any] | None = None,
     group: Group | None = None,
 ) -> SaveHandle:
-    """Save a record in shards: each process writes the parts that it holds. All processes call it, in the same order.
+    """Save a record in shards: each process writes its parts. Call it in all processes, in the same order.
 
-    The checkpoint is complete or not there: a save that is killed leaves the one before as it was, and the next save
-    removes what it left. `phlox.record.load` reads it with NumPy alone, on any number of processes; the files are
-    safetensors.
+    A checkpoint is complete or does not exist: if a save is killed, the previous checkpoint stays, and the next save
+    removes the incomplete files. `phlox.record.load` reads a checkpoint with NumPy alone, on any number of processes;
+    the files are safetensors.
 
     Args:
         record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values are those of
@@ -112,11 +112,11 @@ def save(
         keep: how many of the newest steps to keep; None keeps all.
         asynchronous: copy the values to host memory and return, while a thread writes them. The training may go on, and
             may donate the arrays.
-        precision: of the tensors in the files; None keeps their dtypes.
-        storage_options: what fsspec needs for the URL, such as credentials.
+        precision: the precision of the tensors in the files; None keeps their dtypes.
+        storage_options: the options of fsspec for the URL, such as credentials.
         group: the processes that save together; by default those of `phlox.distributed.initialize`.
 
-    Returns a handle whose `wait()` ends when all processes are done. Without `asynchronous` that is so already.
+    Returns a handle whose `wait()` returns when all processes have finished; without `asynchronous`, at once.
 
     Raises:
         RecordError: a value does not fit the precision, or the arguments are invalid.
@@ -124,7 +124,7 @@ def save(
             processes save different records.
         ExtraNotInstalledError: for a URL, fsspec is missing.
 
-    An error of an asynchronous save is raised by its `wait()`, or else by the next `save`.
+    An error of an asynchronous save is raised by its `wait()` or, without that, by the next `save`.
 
     >>> import tempfile
     >>> import numpy as np
@@ -174,17 +174,17 @@ def load(
     verify: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Record:
-    """The record that `save` wrote, read lazily: a process reads only the parts that it uses, wherever they lie.
+    """Load a record that `save` wrote, lazily: a process reads only the parts that it uses, from any file.
 
     Args:
         folder: the path or URL that was given to `save`, or that of a step in it. A path may also be a file or a folder
             of any format that `phlox.record.load` reads.
         step: the step; None takes the newest, or the folder itself.
-        verify: verify checksums: that of each block of 4 MiB when something in it is first read.
-        storage_options: what fsspec needs for the URL.
+        verify: whether to verify checksums: that of each block of 4 MiB when something in it is first read.
+        storage_options: the options of fsspec for the URL.
 
-    Raises RecordError if there is no such checkpoint, or if a file of it is missing or damaged; it names files and
-    paths.
+    Raises RecordError, naming files and paths, if there is no such checkpoint, or if a file of it is missing or
+    damaged.
     """
     storage = storage_of(folder, storage_options)
     target = "" if step is None else f"step-{step:08d}"
@@ -211,7 +211,7 @@ def load(
 
 
 def latest(folder: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> int | None:
-    """The newest step in a folder whose save was completed; None if there is none, or no such folder.
+    """The newest completely saved step in a folder; None if there is none, or no such folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

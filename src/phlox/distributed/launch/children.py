@@ -30,9 +30,9 @@ for group in groups:
 """A process of its own that ends groups of processes when its input ends, as it does however the launcher ends."""
 
 _LOOK = 0.05
-"""The seconds between two looks at the processes, where nothing wakes the launcher earlier."""
+"""The seconds between two checks of the processes, if nothing wakes the launcher earlier."""
 _LONGEST = 1 << 16
-"""The bytes after which a line is shown though it goes on."""
+"""The bytes after which a line is shown although it has not ended."""
 
 
 @dataclass(slots=True)

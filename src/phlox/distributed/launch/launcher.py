@@ -27,10 +27,10 @@ from phlox.errors import DistributedError
 OVER = 124
 """The exit status when a time limit ended the processes."""
 PORT = 29_577
-"""The port on which the launcher of the first host listens, where nothing else is said."""
+"""The default port of the launcher on the first host."""
 _FORCED = "--xla_force_host_platform_device_count"
 _PASSED_ON = ("PHLOX_", "JAX_", "XLA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "PYTHON")
-"""The variables that ssh takes along begin with one of these."""
+"""The prefixes of the environment variables that are passed through ssh."""
 
 
 @dataclass(frozen=True, slots=True)

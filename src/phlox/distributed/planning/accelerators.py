@@ -42,5 +42,5 @@ ACCELERATORS = {
         Accelerator("tpu-v6e", 32e9, 918e12, 918e12 / 6, 400e9, 12.5e9, 256, _GOOGLE.format("v6e")),
     )
 }
-"""By name. A TPU multiplies in bf16: a product in f32 is taken for six of these. Networks of GPUs have one adapter for
-each: 200 Gbit/s with the A100, 400 with the others."""
+"""The accelerators by name. A TPU multiplies in bf16: a product in f32 counts as six. Each GPU has its own network
+adapter: 200 Gbit/s with the A100, 400 with the others."""

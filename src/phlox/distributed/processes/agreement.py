@@ -18,16 +18,16 @@ from phlox.tensor import Tensor
 
 
 def check_agreement(timeout: float | None = None, /, **values: Any) -> None:
-    """Raise `DistributedError` where the processes differ in one of these values, or in their random streams.
+    """Raise `DistributedError` if the processes differ in one of these values, or in their random streams.
 
     Args:
         timeout: the seconds to wait for the others; None is the limit given to `initialize`.
-        values: what must be the same, by the name it has in the error: scalars, text, arrays, tensors, modules, and
-            lists, tuples and dicts of these. Arrays are compared by a digest of their bytes. What is in shards on one
-            mesh is one value for all processes, and is passed over.
+        values: the values, by the names for the error: scalars, text, arrays, tensors, modules, and lists, tuples and
+            dicts of these. Arrays are compared by a digest of their bytes. Arrays in shards on one mesh are one value
+            for all processes, and are skipped.
 
-    Every process must call it, at the same point, with the same names. The first difference is named, by its path, with
-    the ranks and both values. Alone, it does nothing.
+    Every process must call it, at the same point, with the same names. The error names the first difference by its
+    path, with the ranks and both values. In a single process it does nothing.
 
     >>> check_agreement(lr=0.1, step=3)
     """

@@ -15,7 +15,7 @@ from phlox.errors import DistributedError
 Environment: TypeAlias = Mapping[str, str]
 
 COORDINATOR = "PHLOX_COORDINATOR"
-"""host:port at which process 0 keeps the store. It may also stand beside the variables of another launcher."""
+"""The variable with the host:port of process 0's store. It may be set beside the variables of another launcher."""
 
 
 @dataclass(frozen=True, slots=True)

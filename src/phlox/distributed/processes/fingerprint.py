@@ -15,7 +15,7 @@ from phlox.errors import DistributedError
 from phlox.version import __version__
 
 _HOSTS = {"default_worker.py"}
-"""Programs that run functions of others, as an actor of Ray does: their command lines differ, and say nothing."""
+"""Programs that run functions of other programs, as Ray's actors do; their command lines are not compared."""
 
 
 def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
 SEED = "PHLOX_SEED"
-"""The environment variable with the seed of a launch, for programs that name none."""
+"""The environment variable with the seed of a launch, for programs that give none."""
 LISTENER = "PHLOX_LISTENER"
 """The environment variable with the number of the open socket on which process 0 keeps the store."""
 _LINGERS = 5.0
-"""The seconds for which process 0 keeps the store when it fails, for the others to read what is wrong."""
+"""The seconds for which process 0 keeps the store after a failure, so that the others can read the error."""
 _LAST_WORDS = 2.0
-"""The seconds that an engine has to end in a process that has failed: it would wait for the others."""
+"""The seconds after which an engine is ended in a failed process; it would wait for the other processes."""
 
 
 @dataclass(slots=True)
@@ -51,23 +51,23 @@ _has_failed = False
 
 
 def initialize(seed: int | None = None, device: DeviceLike | None = None, timeout: float = 300.0) -> None:
-    """Join the other processes of this program. Alone, it does nothing but seed.
+    """Join the other processes of this program; a single process only seeds its random stream.
 
-    Call it first, before a tensor or a device is made: JAX cannot join later. Who the others are is read from the
+    Call it first, before a tensor or a device is made: JAX cannot join later. The other processes are found by the
     environment variables of `phlox launch`, torchrun, Open MPI, or a SLURM step; actors of Ray set those of
-    `phlox launch`, as examples/ray_train.py shows. Afterwards the ambient random stream is the same in all processes,
-    and all have been found to run the same script with the same arguments, versions and number of devices.
+    `phlox launch`, as examples/ray_train.py shows. Afterwards the ambient random stream is the same in all processes.
+    It checks that all run the same script with the same arguments, versions and number of devices.
 
     Args:
-        seed: of the ambient random stream, as for `px.random.seed`. None: a seed of the launch, the same in all
-            processes; alone, the stream stays as it is.
-        device: the device whose engine joins now; a name (`"jax"`, `"torch:gpu"`) touches no device yet. None: that of
-            the default device. NumPy joins when a mesh or a collective first needs it.
+        seed: the seed of the ambient random stream, as for `px.random.seed`. None takes the seed of the launch, which
+            is the same in all processes; in a single process the stream stays as it is.
+        device: the device whose engine joins now; a name (`"jax"`, `"torch:gpu"`) opens no device yet. None takes the
+            default device. NumPy joins when a mesh or a collective first needs it.
         timeout: the seconds for which a process waits for others: here, at a barrier, and in a collective of PyTorch.
 
-    Raises `DistributedError` where the variables are half set, where a process does not come, or where processes do not
-    fit together; it names the variables, or the ranks and both values. A second call does nothing if it says the same,
-    and is an error otherwise; alone, it seeds again.
+    Raises `DistributedError` if variables are missing, if a process does not arrive, or if processes differ; it names
+    the variables, or the ranks and both values. A second call with the same arguments does nothing, with others it is
+    an error; a single process seeds again.
 
     >>> import phlox as px
     >>> px.distributed.initialize(seed=0)
@@ -105,36 +105,36 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """The rank of this process, from 0."""
     return processes().rank
 
 
 def size() -> int:
-    """The number of processes; 1 where this one is alone."""
+    """The number of processes; 1 in a single process."""
     return processes().size
 
 
 def attempt() -> int:
-    """How often the launcher has started this program again after a failure; 0 the first time."""
+    """How often the launcher has restarted this program after a failure; 0 the first time."""
     return processes().attempt
 
 
 def is_main() -> bool:
-    """Is this process 0, which prints and writes what all have in common?"""
+    """Is this process 0, the one that prints and writes for all?"""
     return processes().rank == 0
 
 
 def barrier(name: str = "barrier", *, timeout: float | None = None) -> None:
-    """Wait until all processes have come here. Alone, it does nothing.
+    """Wait until all processes have arrived here; in a single process it does nothing.
 
     Args:
-        name: of the barrier, for the error.
+        name: the name of the barrier, for the error.
         timeout: the seconds to wait; None is the limit given to `initialize`.
 
-    Within `px.debug.checks()` it also compares the positions of the random streams, as calls of compiled functions on a
-    mesh do beside their scalars; see `check_agreement`.
+    Within `px.debug.checks()` it also compares the positions of the random streams; see `check_agreement`. (Calls of
+    compiled functions on a mesh then compare these and their scalars.)
 
-    Raises `DistributedError`, which names the processes that did not come, or are gone.
+    Raises `DistributedError`, which names the processes that did not arrive, or are gone.
 
     >>> barrier("data is ready")
     """
@@ -147,9 +147,9 @@ def barrier(name: str = "barrier", *, timeout: float | None = None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the group, when all processes have come here. It is called at the end of a program that ends well.
+    """Wait for all processes, then leave the group; it is called automatically when a program ends without an error.
 
-    Afterwards this process is alone. Raises `DistributedError` where a process does not come, or is gone.
+    Afterwards this is a single process. Raises `DistributedError` if a process does not arrive, or is gone.
 
     >>> shutdown()
     """

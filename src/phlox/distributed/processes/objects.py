@@ -20,15 +20,15 @@ _count = itertools.count()
 
 
 def broadcast_object(x: _T, root: int = 0, *, timeout: float | None = None) -> _T:
-    """What process `root` gives, in every process; what the others give is ignored.
+    """Send a small object from process `root` to every process; the objects of the others are ignored.
 
     Args:
-        x: None, bools, numbers, text, bytes, NumPy arrays, and lists, tuples and dicts of these; small.
-        root: the rank of the process that gives it.
+        x: None, bools, numbers, text, bytes, NumPy arrays, and lists, tuples and dicts of these.
+        root: the rank of the process that sends.
         timeout: the seconds to wait for it; None is the limit given to `initialize`.
 
-    Every process must call it, at the same point. Alone, it returns x. Raises `DistributedError` where that process
-    does not come, or is gone.
+    Every process must call it, at the same point. A single process gets x back. Raises `DistributedError` if the
+    process `root` does not arrive, or is gone.
 
     >>> broadcast_object({"run": "a", "steps": 10})
     {'run': 'a', 'steps': 10}
@@ -46,14 +46,14 @@ def broadcast_object(x: _T, root: int = 0, *, timeout: float | None = None) -> _
 
 
 def gather_objects(x: _T, *, timeout: float | None = None) -> list[_T]:
-    """What all processes give, in the order of their ranks, in every process.
+    """Gather a small object from each process, and return the list of all, by rank, in every process.
 
     Args:
         x: as in `broadcast_object`.
         timeout: the seconds to wait for the others; None is the limit given to `initialize`.
 
-    Every process must call it, at the same point. Alone, it returns `[x]`. Raises `DistributedError` where a process
-    does not come, or is gone; names it.
+    Every process must call it, at the same point. A single process gets `[x]`. Raises `DistributedError`, which names
+    the process, if one does not arrive or is gone.
 
     >>> gather_objects(3)
     [3]

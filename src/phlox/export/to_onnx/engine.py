@@ -216,7 +216,7 @@ class OnnxEngine(Abstract):
 
 
 _OPEN = frozenset({Value, Dimension, DimensionReal})
-"""What makes an operation part of the graph: a value of it, or a number that depends on open axes."""
+"""An operation with one of these becomes part of the graph: a value of it, or a scalar that depends on open axes."""
 
 
 def _has_open(parts: Sequence[Any]) -> bool:

@@ -40,29 +40,30 @@ def onnx(
     tolerance: float | None = None,
     runtime: str | None = None,
 ) -> OnnxReport:
-    """Write a model as an ONNX file, run the file, and say how far its results are from the model's.
+    """Write a model as an ONNX file, run the file, and report how far its results are from the model's.
 
-    The model is exported as it predicts (`model.valid()`), with the element types of its backend. Axes of the inputs
-    that have a name in place of a size are open: the file takes any size there. It is run with onnxruntime or, where
-    that is not installed or lacks an operator, with the reference evaluator of the `onnx` package.
+    The model is exported in inference mode (`model.valid()`), with the element types of its backend. If an axis of an
+    input has a name in place of a size, it is open: the file takes any size there. The file is run with onnxruntime or,
+    if that is not installed or lacks an operator, with the reference evaluator of the `onnx` package.
 
     Args:
-        model: any module; its deferred parameters are made.
-        inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name. Values
-            of tensors and arrays are those the file is run with.
+        model: any module; its deferred parameters are initialized.
+        inputs: a `TensorSpec`, tensor or array for each argument of the model, in a list, or in a dict by name. The
+            file is run with the values of tensors and arrays.
         path: the file; an old one is replaced once the new one is complete. Large weights go to `path` + ".data".
         opset: the version of the operator set, 18 to 25; from 23 on attention is one operator.
-        input_names: by default those of the arguments.
-        output_names: by default "output", or "output_0" and so on, or the keys and fields of what the model returns.
-        sizes: for each open axis the sizes to trace and run with, where the model does not take every size.
-        external_data: whether large weights have a file of their own; by default from 64 MB on.
-        check_file: whether the file is run.
-        tolerance: the largest difference, relative to the largest element of an output, that is taken for rounding; by
+        input_names: the names of the inputs; by default those of the arguments.
+        output_names: the names of the outputs; by default "output", or "output_0" and so on, or the keys and fields of
+            the model's result.
+        sizes: the sizes to trace and run with, for each open axis, if the model does not take every size.
+        external_data: whether large weights go to a file of their own; by default if they have 64 MB or more.
+        check_file: whether to run the file.
+        tolerance: the largest difference, relative to the largest element of an output, that counts as rounding; by
             default 1e-4 for f32, 1e-6 for f64, 3e-2 for f16 and 2e-1 for bf16.
         runtime: "onnxruntime" or "onnx.reference".
 
-    Raises `ExportError` for a model that cannot be exported, with the layer and the line, and for a file that differs
-    from the model, of which nothing is left then.
+    Raises `ExportError`, with the layer and the line, for a model that cannot be exported, and for a file that differs
+    from the model; the file is then deleted.
 
     >>> import tempfile, phlox as px
     >>> from phlox import nn

@@ -16,7 +16,7 @@ from phlox.export.lines import line_of_caller
 from phlox.host.signal_guard import scope
 
 OPSETS = (18, 25)
-"""The least and the greatest version of the operator set that is written."""
+"""The lowest and the highest version of the operator set that can be written."""
 
 _WIDE = np.dtype(np.int64)
 

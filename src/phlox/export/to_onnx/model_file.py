@@ -16,12 +16,12 @@ from phlox.export.to_onnx.graph import Graph, Interface, Node
 from phlox.version import __version__
 
 INLINE = 1 << 26
-"""Weights of so many bytes together go into a file of their own, unless one is asked for or refused."""
+"""If all weights have at least this many bytes, they go to a file of their own by default."""
 _SMALL = 1 << 10
 """A constant of fewer bytes stays in the model's own file."""
 _ALIGNED = 1 << 12
 _MOST = 2**31 - 2**20
-"""A file of the format can be no larger."""
+"""The maximum size of a file of the format."""
 _NAMES = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11, "bfloat16": 16}
 
 

@@ -13,14 +13,14 @@ __all__ = ["Difference", "OnnxReport"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxReport(ExportReport):
-    """A file that was written by `phlox.export.onnx`, and what was found when it was run."""
+    """The report of `phlox.export.onnx`: the file, and how far its results are from the model's."""
 
     files: tuple[Path, ...]
-    """The model, and the file of its large weights."""
+    """The file of the model and, if there is one, that of its large weights."""
     opset: int
     """The version of the operator set."""
     operators: dict[str, int]
-    """How many nodes there are of each operator, the most frequent first."""
+    """The number of nodes of each operator, the most frequent first."""
 
     @property
     def nodes(self) -> int:
@@ -28,7 +28,7 @@ class OnnxReport(ExportReport):
         return sum(self.operators.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """The report as plain values, for JSON."""
         found = ExportReport.to_dict(self)
         return found | {"files": [str(file) for file in self.files], "nodes": self.nodes}
 

@@ -159,7 +159,7 @@ FROM_NOTHING: dict[str, Rule] = {
     "random_integers": creation.refuse_random,
     "random_permutation": creation.refuse_random,
 }  # fmt: skip
-"""Operations that take no array: of known sizes a constant."""
+"""Operations that take no array; with known sizes, they are a constant."""
 
 SOUND_AT_HALF = frozenset({
     "softmax", "log_softmax", "layer_norm", "rms_norm", "group_norm", "max_pool", "avg_pool", "adaptive_max_pool",
@@ -174,4 +174,4 @@ FULL_AT_BF16 = frozenset({
     "float_asinh", "float_acosh", "float_atanh", "float_sin", "float_cos", "det", "float_round", "float_isinf",
     "float_argtopk", "float_argsort", "float_leaky_relu", "float_prelu", "interpolate", "grid_sample", "gelu",
 })  # fmt: skip
-"""Operators that are not defined for bf16, in all or in older operator sets: they are those of f32, between casts."""
+"""Operators that are not defined for bf16, in all or in older operator sets: they run in f32, between casts."""

@@ -17,7 +17,9 @@ from phlox.record import Record
 
 @final
 class Adapter:
-    """Rules that convert a record of theirs into one of ours (`read`), and one of ours into theirs (`write`).
+    """An adapter converts records between another library's names and layouts ("theirs") and Phlox's ("ours").
+
+    `read` converts from theirs to ours, `write` from ours to theirs.
 
     Args:
         rules: created by `rename`, `transpose`, `split`, `join`, `convert`, `ignore`, `drop` and `default`. No two may
@@ -122,7 +124,7 @@ class Adapter:
         return origin
 
     def unused(self, record: Record) -> list[str]:
-        """The patterns of theirs that match nothing in this record: they are optional, or misspelt."""
+        """The patterns of theirs that match nothing in this record, which are optional or misspelt."""
         unused: list[str] = []
         for stage in self._stages:
             ways = reading(stage)

@@ -70,7 +70,7 @@ def save(
     precision: Precision = FULL,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `config.json` and `model.safetensors` to a folder, from which `from_pretrained` of `transformers` loads.
+    """Save `config.json` and `model.safetensors` in a folder that `from_pretrained` of `transformers` can load.
 
     Args:
         model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.

@@ -26,21 +26,23 @@ def load(
     device: DeviceLike | None = None,
     trained: bool | Patterns | None = None,
 ) -> OnnxModule:
-    """An ONNX file as a module, which computes it on any engine, is trained, compiled, and saved as any other.
+    """Load an ONNX file as a module, which runs on any engine, and can be trained, compiled and saved like any other.
 
-    Float initializers that are weights become parameters, under their names (of those that an exporter made up, under
-    the name of the node that uses them, as `layers.0.MatMul.weight`). Statistics of batch norms and large tables of
-    integers are parameters that are not trained; options, scalars and indices stay constants of the graph.
+    Float initializers that are weights become parameters, under their names. If an exporter made a name up, the
+    parameter is named after the node that uses it, such as `layers.0.MatMul.weight`. Statistics of batch norms and
+    large tables of integers are parameters that are not trained; options, scalars and indices are constants of the
+    graph.
 
     Args:
-        path: of the file, with its external data beside it; or its bytes, an open binary file, or a `ModelProto`.
-        device: where the parameters are; the default device unless given.
-        trained: which parameters are trained: all weights unless given, none for False, or patterns of paths.
+        path: the path of the file, with its external data beside it; or its bytes, an open binary file, or a
+            `ModelProto`.
+        device: the device of the parameters; by default the default device.
+        trained: the parameters to train: by default all weights; none for False; or patterns of paths.
 
     Raises:
-        RecordError: for a file that is no ONNX, damaged, newer than the installed `onnx` package, or contradictory.
-        UnsupportedError: with all operators in it that are not known, and the nodes.
-        ExtraNotInstalledError: without the `onnx` package.
+        RecordError: the file is not ONNX, damaged, inconsistent, or newer than the installed `onnx` package.
+        UnsupportedError: the file has unknown operators; the message lists all of them, with their nodes.
+        ExtraNotInstalledError: the `onnx` package is not installed.
 
     >>> import numpy as np, onnx, phlox as px
     >>> weight = onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), "head.weight")

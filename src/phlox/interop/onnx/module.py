@@ -24,7 +24,7 @@ class Value:
     name: str
     element: int
     shape: tuple[int | str, ...] | None
-    """None where the file does not say it."""
+    """None if the file does not give it."""
     container: str = "tensor"
     """tensor, sequence or optional."""
 
@@ -51,7 +51,7 @@ def value_of(proto: Any) -> Value:
 
 
 class Program:
-    """What a model computes, without its parameters: shared by its copies, and made anew from bytes when unpickled."""
+    """The graph of a model without its parameters; copies of the model share it, and unpickling rebuilds it from bytes."""
 
     __slots__ = ("graph", "inputs", "kept", "opsets", "outputs", "paths", "source")
 
@@ -92,11 +92,11 @@ class Program:
 
 
 class OnnxModule(Module):
-    """A model from an ONNX file, see `phlox.interop.onnx.load`.
+    """The module of an ONNX file, see `phlox.interop.onnx.load`.
 
-    Its weights are parameters, by the names of their initializers. It is called with its inputs in the order of the
-    file, or by name, as tensors, NumPy arrays or Python numbers; numbers are known while a function is compiled, so
-    give what says a size so. One output is returned as it is, several as a dict by name.
+    Its weights are parameters, by the names of their initializers. Call it with its inputs in the order of the file, or
+    by name, as tensors, NumPy arrays or Python numbers. Give sizes as numbers: their values are known while a function
+    is compiled. A single output is returned alone, several as a dict by name.
     """
 
     program: Program
@@ -113,7 +113,7 @@ class OnnxModule(Module):
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """The outputs, with element types and shapes where the file says them."""
+        """The outputs, with element types and shapes if the file gives them."""
         return self.program.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:

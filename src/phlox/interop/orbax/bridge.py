@@ -25,20 +25,20 @@ from phlox.record.values import from_json, to_json
 
 _ARRAYS, _OURS = "default", "phlox"
 _TREE = "_METADATA"
-"""The file of Orbax that makes a folder a tree of arrays."""
+"""The file of Orbax that marks a folder as a tree of arrays."""
 
 
 def save(state: Record | Module, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write an Orbax checkpoint. In several processes all call it: each writes its shards of a sharded module.
+    """Write an Orbax checkpoint; with several processes, call it in all: each writes its shards of a sharded module.
 
     `orbax.checkpoint` restores it as a nested dict of arrays, such as `tree["blocks"]["0"]["weight"]`, and a
     `CheckpointManager` too if `folder` is that of a step.
 
     Args:
         state: a module, or any record. The tensors of a record go through host memory, so all of them must be in this
-            process; those of a module may be in shards over several.
-        folder: must not exist, unless `overwrite`.
-        overwrite: replace what is there.
+            process; those of a module may be in shards over several processes.
+        folder: the folder to write; it must not exist, unless `overwrite`.
+        overwrite: whether to replace an existing folder.
 
     Raises ExtraNotInstalledError without Orbax, and RecordError if the folder exists, or for a record that has both
     `a` and `a.b`, which no tree can hold.
@@ -69,14 +69,13 @@ def save(state: Record | Module, folder: str | os.PathLike[str], *, overwrite: b
 
 
 def load(folder: str | os.PathLike[str]) -> Record:
-    """The record of an Orbax checkpoint on a local or mounted file system, read lazily.
+    """Load an Orbax checkpoint from a local or mounted file system as a record, lazily.
 
     The paths are the keys of its tree, joined by dots, so `model.load_record(load(folder))` loads what `save` wrote,
-    and `remap=` takes other names. A tensor is read when it is used; a module in shards reads only its own parts.
+    and `remap=` maps other names. A tensor is read when it is used; a module in shards reads only its own parts.
 
     Args:
-        folder: a checkpoint, with one tree of arrays, or the folder of a `CheckpointManager`, of which the newest step
-            is taken.
+        folder: a checkpoint with one tree of arrays, or the folder of a `CheckpointManager`, whose newest step is read.
 
     Raises ExtraNotInstalledError without Orbax, and RecordError if there is no checkpoint, or more than one tree.
     """

@@ -90,7 +90,7 @@ class RecordDifference:
         )
 
     def summary(self, first: str = "the first", second: str = "the second") -> str:
-        """One line that counts the entries that agree, and those that differ in each way; arguments name the records."""
+        """One line with the counts of entries that agree and that differ in each way; arguments name the records."""
         counts = [
             (len(self.only_first), f"only in {first}"),
             (len(self.only_second), f"only in {second}"),
