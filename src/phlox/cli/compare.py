@@ -18,19 +18,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--on",
         required=True,
         metavar="A,B,...",
-        help="engines, the first of which is the reference: numpy:f64,jax,torch:bf16; or an ONNX file, out.onnx",
+        help="engines, such as numpy:f64,jax,torch:bf16, or ONNX files; the first is the reference",
     )
-    parser.add_argument("--file", metavar="FILE", help="8x8 images; default: predictions.npz of the run")
-    parser.add_argument("--images", type=whole, default=16, metavar="N", help="how many images; default 16")
+    parser.add_argument("--file", metavar="FILE", help="8x8 images (default: predictions.npz of the run)")
+    parser.add_argument("--images", type=whole, default=16, metavar="N", help="number of images (default: 16)")
     parser.add_argument(
         "--tolerance",
         type=tolerance,
         default=1e-3,
         metavar="X",
-        help="relative to a layer's largest; default 1e-3",
+        help="largest difference, relative to a layer's largest magnitude (default: 1e-3)",
     )
-    parser.add_argument("--no-gradients", action="store_true", help="compare what layers give alone")
-    parser.add_argument("--html", metavar="FILE", help="write the comparison as a page, too")
+    parser.add_argument("--no-gradients", action="store_true", help="compare only the outputs of layers")
+    parser.add_argument("--html", metavar="FILE", help="also write the comparison as an HTML page")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
 
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     description="Run the model of a run on several engines, and compare each layer, value and gradient, with the first "
-    "of them. Exit status 1 if one differs by more than the tolerance; the first that does is named.",
+    "engine. The exit status is 1 if a layer differs by more than the tolerance; the first such layer is named.",
     arguments=arguments,
     run=run,
 )

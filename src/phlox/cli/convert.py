@@ -26,13 +26,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SRC", help="a file of any format and compression, with or without its suffix")
     add("target", metavar="DST", help="its suffix selects the format and compression: .safetensors, .json.gz, ...")
-    add("--precision", choices=FLOATS, default="as-is", help="of floats: %(choices)s (default: as-is)", metavar="NAME")
-    add("--ints", choices=INTS, default="as-is", help="of ints: %(choices)s (default: as-is)", metavar="NAME")
+    add(
+        "--precision",
+        choices=FLOATS,
+        default="as-is",
+        help="dtype of floats: %(choices)s (default: as-is)",
+        metavar="NAME",
+    )
+    add("--ints", choices=INTS, default="as-is", help="dtype of ints: %(choices)s (default: as-is)", metavar="NAME")
     add(
         "--format",
         choices=[recorder.format for recorder in RECORDERS],
         metavar="NAME",
-        help="%(choices)s (default: by the suffix of DST, or safetensors)",
+        help="%(choices)s (default: by the suffix of DST; safetensors without one)",
     )
     add("--compression", choices=COMPRESSIONS, metavar="NAME", help="%(choices)s (default: by the suffix of DST)")
     add(
@@ -43,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-names", action="store_true", help="binary: omit paths, ids and aliases")
     add("--pretty", action="store_true", help="json: with line breaks")
     add("--decimal", action="store_true", help="json: numbers as decimals, not as base64")
-    add("--overwrite", action="store_true", help="replace DST, which may be SRC, once the new file is complete")
+    add("--overwrite", action="store_true", help="replace DST once the new file is complete; DST may be SRC")
     reading_arguments(parser)
 
 
@@ -168,8 +174,8 @@ def _check_named(record: Record, source: str, option: str) -> None:
 
 COMMAND = Command(
     description="Write the record in SRC to DST in another format, precision or compression, one tensor at a time. "
-    "Ids, aliases, metadata and values are kept. Reads everything that phlox.record.load reads, including PyTorch "
-    "and NumPy files. A compressed SRC is decompressed into memory.",
+    "Ids, aliases, metadata and values are kept. It reads every format of phlox.record.load, including PyTorch and "
+    "NumPy files. A compressed SRC is decompressed into memory.",
     arguments=arguments,
     run=run,
 )

@@ -24,12 +24,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, torch:gpu:0, ...")
-    add("--compile", action="store_true", help="compile each step into one program, where the engine can (jax)")
+    add("--compile", action="store_true", help="compile each step into one program, if the engine can (jax)")
     add("--epochs", type=int, metavar="N", help="number of passes over the data (default: 80)")
     add("--seed", type=int, metavar="N", help="seed of the random numbers (default: 0)")
     add("--config", metavar="FILE", help="a config.json to use, from another run or your own")
     add("--out", default="runs/demo", metavar="DIR", help="where to save the run (default: runs/demo)")
-    add("--resume", action="store_true", help="go on with the run in DIR, which was interrupted")
+    add("--resume", action="store_true", help="resume the interrupted run in DIR")
     add("--overwrite", action="store_true", help="replace the run in DIR, once the new one is complete")
 
 
@@ -106,7 +106,7 @@ def _verify_in_new_process(path: Path) -> int:
 
 COMMAND = Command(
     description="Train a small convolutional network on handwritten digits, test it on the fifth of the data that "
-    "was kept for testing, save it, and check in a new process that the saved model predicts the same.",
+    "is kept for testing, save it, and check in a new process that the saved model makes the same predictions.",
     arguments=arguments,
     run=run,
 )

@@ -206,9 +206,9 @@ def _ids(changes: Sequence[Change]) -> list[str]:
 
 
 COMMAND = Command(
-    description="Compare two records entry by entry, of any formats and precisions, two tensors at a time. Exit status "
-    "1 if they differ: if one has an entry that the other lacks, or an entry differs in kind, shape or value. "
-    "Differences in precisions, ids, aliases and metadata are shown, and count only with --strict.",
+    description="Compare two records of any formats and precisions, entry by entry. The exit status is 1 if they "
+    "differ: if one has an entry that the other lacks, or an entry differs in kind, shape or value. "
+    "Differences in precisions, ids, aliases and metadata are shown, but count only with --strict.",
     arguments=arguments,
     run=run,
 )

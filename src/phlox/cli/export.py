@@ -41,7 +41,9 @@ def axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "model", metavar="MODEL", help="the folder of a run, a folder of Hugging Face, or FILE.py:NAME, which runs it"
+        "model",
+        metavar="MODEL",
+        help="the folder of a run, a Hugging Face folder, or NAME in the program FILE.py: FILE.py:NAME",
     )
     parser.add_argument("path", metavar="OUT.onnx", help="the file to write")
     parser.add_argument(
@@ -50,14 +52,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=spec,
         action="append",
         metavar="NAME:KIND:SIZES",
-        help="an input, in the order of the model's arguments: x:float:batch,1,8,8; a run's images by default",
+        help="an input, in the order of the model's arguments: x:float:batch,1,8,8 (default: the images of a run)",
     )
-    parser.add_argument("--record", metavar="FILE", help="the parameters of a model of FILE.py:NAME")
-    parser.add_argument("--float", choices=["f32", "f16", "bf16", "f64"], default="f32", help="default f32")
+    parser.add_argument("--record", metavar="FILE", help="the record with the parameters of FILE.py:NAME")
+    parser.add_argument(
+        "--float", choices=["f32", "f16", "bf16", "f64"], default="f32", help="the float dtype (default: f32)"
+    )
     parser.add_argument("--opset", type=whole, metavar="N", help="the version of the operator set, 18 to 25")
     parser.add_argument(
         "--sizes", type=axis_sizes, action="append", default=[], metavar="AXIS=N,N",
-        help="sizes to try for an open axis, where the model does not take every size",
+        help="sizes to try for an open axis, if the model does not take every size",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run the file")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
@@ -154,8 +158,8 @@ def inputs_of(model: Any, given: list[Any], device: Any) -> tuple[Any, list[str]
 
 
 COMMAND = Command(
-    description="Write a model as an ONNX file, run the file at several sizes of its open axes, and say how far its "
-    "results are from the model's. Needs NumPy and the onnx package; onnxruntime runs the file if it is installed.",
+    description="Write a model as an ONNX file, run the file at several sizes of its open axes, and show how far its "
+    "results are from the model's. It needs NumPy and the onnx package; onnxruntime runs the file if it is installed.",
     arguments=arguments,
     run=run,
 )

@@ -30,12 +30,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pattern", metavar="PATTERN", nargs="*", default=[], help="only these entries: encoder, '**.bias', '!head'"
     )
-    parser.add_argument("--sort", choices=["name", "size"], help="by name, or largest first (default: as in FILE)")
+    parser.add_argument(
+        "--sort", choices=["name", "size"], help="sort by name, or the largest first (default: the order in FILE)"
+    )
     parser.add_argument("--limit", type=whole, metavar="N", help="show the first N entries")
     parser.add_argument(
         "--stats",
         action="store_true",
-        help="show minimum, maximum, mean and number of non-finite elements of each tensor shown",
+        help="show minimum, maximum, mean and number of non-finite elements of each listed tensor",
     )
     parser.add_argument("--verify", action="store_true", help="read every tensor and check the checksums")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
@@ -227,8 +229,8 @@ def _as_json(
 
 COMMAND = Command(
     description="Print format, metadata, entries, shapes, precisions and sizes of a record file of Phlox, "
-    "safetensors, PyTorch or NumPy; of an ONNX file inputs, outputs, operators and initializers. Reads no tensor "
-    "unless --stats or --verify is given.",
+    "safetensors, PyTorch or NumPy; or inputs, outputs, operators and initializers of an ONNX file. It reads no "
+    "tensor unless --stats or --verify is given.",
     arguments=arguments,
     run=run,
     intermixed=True,

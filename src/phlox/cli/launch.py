@@ -33,26 +33,36 @@ def seconds(text: str) -> float:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("-n", "--processes", type=count, required=True, metavar="N", help="processes on each host")
-    parser.add_argument("--devices", type=count, metavar="K", help="let JAX show each process K devices, on processors")
-    parser.add_argument("--restarts", type=whole, default=0, metavar="R", help="start all again up to R times")
-    parser.add_argument("--elastic", action="store_true", help="restart with one process fewer after one failed")
-    parser.add_argument("--min", type=count, default=1, metavar="N", help="never fewer processes on a host; default 1")
+    parser.add_argument(
+        "-n", "--processes", type=count, required=True, metavar="N", help="number of processes on each host"
+    )
+    parser.add_argument("--devices", type=count, metavar="K", help="let JAX show each process K CPU devices")
+    parser.add_argument(
+        "--restarts", type=whole, default=0, metavar="R", help="after a failure, restart all up to R times"
+    )
+    parser.add_argument(
+        "--elastic", action="store_true", help="restart with one process fewer after each failure of one"
+    )
+    parser.add_argument(
+        "--min", type=count, default=1, metavar="N", help="keep at least N processes on a host (default: 1)"
+    )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="end all after S seconds, with exit status 124")
     parser.add_argument("--hang", type=seconds, metavar="S",
-                        help="show all stacks and end all where nothing is printed for S seconds")  # fmt: skip
+                        help="if no process prints or reports for S seconds, show all stacks and end all")  # fmt: skip
     parser.add_argument("--grace", type=seconds, default=5.0, metavar="S",
-                        help="seconds between SIGTERM and SIGKILL; default 5")  # fmt: skip
-    parser.add_argument("--hosts", metavar="A,B", help="the hosts, the first of which the others can reach")
+                        help="seconds between SIGTERM and SIGKILL (default: 5)")  # fmt: skip
+    parser.add_argument("--hosts", metavar="A,B", help="the hosts; the others must reach the first by this name")
     parser.add_argument("--host-rank", type=whole, metavar="H",
-                        help="the place of this host among --hosts, from 0; without it, ssh starts all")  # fmt: skip
+                        help="the index of this host in --hosts, from 0; without it, ssh starts all")  # fmt: skip
     parser.add_argument("--port", type=count, default=PORT, metavar="P",
-                        help=f"port of the launcher on the first host; default {PORT}")  # fmt: skip
-    parser.add_argument("--ssh", default="ssh -o BatchMode=yes", metavar="CMD", help="default 'ssh -o BatchMode=yes'")
+                        help=f"port of the launcher on the first host (default: {PORT})")  # fmt: skip
+    parser.add_argument(
+        "--ssh", default="ssh -o BatchMode=yes", metavar="CMD", help="command for ssh (default: 'ssh -o BatchMode=yes')"
+    )
     parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as in python -m")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the arguments of PROGRAM")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,8 +103,8 @@ def _again(options: argparse.Namespace) -> list[str]:
 
 
 COMMAND = Command(
-    description="Run a program in several processes, which px.distributed.initialize() makes one group. Their output "
-    "has the rank in front. The first that fails ends all, and its exit status is the one of the command.",
+    description="Run a program in several processes, which px.distributed.initialize() joins into one group. Each line "
+    "of their output begins with the rank. The first failure ends all processes and gives the exit status.",
     arguments=arguments,
     run=run,
 )

@@ -15,17 +15,17 @@ from phlox.version import __version__
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
     "predict": "classify images from a file with the model of a run, or compute an ONNX file",
-    "export": "write a model as an ONNX file, run it, and say how far it is from the model",
+    "export": "write a model as an ONNX file, run it, and show how far its results are from the model's",
     "verify": "check that a saved model still makes the predictions it made after training",
-    "convert": "write a record in another format, precision or compression",
-    "inspect": "show the contents of a record file",
+    "convert": "write a record in another format, precision or compression, or with other names",
+    "inspect": "show the contents of a record file or an ONNX file",
     "diff": "show how two records differ",
-    "runs": "list the runs under a folder, with their values and what differs between them",
+    "runs": "list the runs under a folder, with their values and the settings that differ",
     "watch": "follow a run in the terminal",
     "launch": "run a program in several processes, on this host or several",
     "compare": "compare the model of a run on several engines, layer by layer",
     "backends": "show which operations each backend supports, and how",
-    "plan": "say what a step of training costs each device of a mesh",
+    "plan": "compute what a training step costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",
 }
 """The commands in the order of the help, with one line about each. Each is the `COMMAND` of the module of its name."""
@@ -38,7 +38,7 @@ REMEDIES = {
     "remap: ": "--rename: ",
     " (a function that gives None for it)": " (--exclude)",
 }
-"""The remedy that an error names for Python -> the remedy on the command line."""
+"""The remedy in an error for Python -> the remedy on the command line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -68,26 +68,36 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--mesh", type=mesh, required=True, metavar="AXES", help="the devices, as data=8,model=4")
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", choices=sorted(CONFIGS), default="gpt", help="its architecture; default gpt")
-    model.add_argument("--preset", choices=["1B", "7B", "70B"], help="the sizes of a model of so many parameters")
-    model.add_argument("--config", metavar="FILE", help="its config, as JSON")
+    model.add_argument("--model", choices=sorted(CONFIGS), default="gpt", help="the architecture (default: gpt)")
+    model.add_argument(
+        "--preset", choices=["1B", "7B", "70B"], help="the sizes of a model with this number of parameters"
+    )
+    model.add_argument("--config", metavar="FILE", help="a JSON file with the config of the model")
     for name in SIZES:
         model.add_argument(f"--{name.replace('_', '-')}", type=whole, metavar="N", help="in place of the config's")
     training = parser.add_argument_group("the training")
     training.add_argument(
-        "--batch", type=whole, metavar="ROWS", help="rows of all devices together; default 1 for each"
+        "--batch", type=whole, metavar="ROWS", help="rows in a batch, over all devices (default: 1 for each device)"
     )
     training.add_argument(
-        "--layout", choices=LAYOUTS, help="default fsdp, with tensor-parallel if the mesh has `model`"
+        "--layout",
+        choices=LAYOUTS,
+        help="the layout (default: fsdp, with tensor-parallel if the mesh has an axis `model`)",
     )
-    training.add_argument("--precision", choices=["f32", "bf16", "f16"], default="bf16", help="default bf16")
-    training.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="adamw", help="default adamw")
-    training.add_argument("--no-checkpoint", action="store_true", help="keep all activations; recompute no block")
+    training.add_argument(
+        "--precision", choices=["f32", "bf16", "f16"], default="bf16", help="the precision (default: bf16)"
+    )
+    training.add_argument(
+        "--optimizer", choices=sorted(OPTIMIZERS), default="adamw", help="the optimizer (default: adamw)"
+    )
+    training.add_argument(
+        "--no-checkpoint", action="store_true", help="keep all activations instead of recomputing blocks"
+    )
     device = parser.add_argument_group("the device")
-    device.add_argument("--device", choices=sorted(ACCELERATORS), default="h100", help="default h100")
     device.add_argument(
-        "--flops", type=rate, metavar="RATE", help="its operations per second, in place of the vendor's"
+        "--device", choices=sorted(ACCELERATORS), default="h100", help="the accelerator (default: h100)"
     )
+    device.add_argument("--flops", type=rate, metavar="RATE", help="operations per second, in place of the vendor's")
     device.add_argument("--link", type=rate, metavar="RATE", help="bytes per second to devices of the same host")
     device.add_argument("--network", type=rate, metavar="RATE", help="bytes per second to devices of other hosts")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -177,8 +187,8 @@ def lines(
 
 
 COMMAND = Command(
-    description="Print what a step of training costs each device of a mesh, by formulas: memory, bytes sent, "
-    "operations, and the least time at the rates of an accelerator. No device is needed, and no parameter is made.",
+    description="Compute what a training step costs each device of a mesh, by formulas: memory, bytes sent, "
+    "operations, and the least time at the rates of an accelerator. It needs no device and makes no parameters.",
     arguments=arguments,
     run=run,
 )

@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="images: .npz, .csv or .png; for an ONNX file also .npy, or .npz of inputs by name"
     )
     parser.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
-    parser.add_argument("--out", metavar="FILE.npz", help="of an ONNX file: write the outputs there, by name")
+    parser.add_argument("--out", metavar="FILE.npz", help="write the outputs of an ONNX file to this file, by name")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,8 +54,8 @@ def print_classes(what: str, classes: Any, values: Sequence[str], called: str, l
 
 
 COMMAND = Command(
-    description="Classify images from a file with the model of a run: prints the digit and its probability for "
-    "each image, and the accuracy if the file has labels. Or compute an ONNX file, with NumPy and the onnx package.",
+    description="Classify images from a file with the model of a run: print the digit and its probability for "
+    "each image, and the accuracy if the file has labels. Or run an ONNX file, with NumPy and the onnx package.",
     arguments=arguments,
     run=run,
 )

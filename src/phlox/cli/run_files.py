@@ -1,4 +1,4 @@
-"""What the files of a run say, as far as they are there and whole: for `phlox runs` and `phlox watch`."""
+"""Reading the files of a run, as far as they exist and are complete, for `phlox runs` and `phlox watch`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:  # Windows
 
 MANIFEST, METRICS, SETTINGS = "run.json", "metrics.jsonl", "config.json"
 _DEPTH = 5
-"""Runs are looked for in so many levels of folders."""
+"""The number of levels of folders that are searched for runs."""
 _OLD_NAMES = {"train_": "train/", "held_out_": "validation/"}
 
 
@@ -30,11 +30,11 @@ class Run:
 
     path: Path
     status: str = "finished"
-    """What `run.json` says: "running", "finished", "interrupted", "failed"; or "killed", or "unknown"."""
+    """The status in `run.json` ("running", "finished", "interrupted", "failed"), or "killed", or "unknown"."""
     reason: str = ""
     """Why it ended, if that is written."""
     epochs: int | None = None
-    """How many epochs it was to have, if that is written."""
+    """The planned number of epochs, if that is written."""
     rows: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """The values of each epoch, and of some steps between."""
     settings: dict[str, str] = field(default_factory=dict[str, str])
@@ -92,7 +92,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """What the files of a run say. Nothing that they lack is an error: `notes` says it."""
+    """Read the files of a run. Missing files are no error; `notes` lists them."""
     run = Run(path)
     manifest = _json(path / MANIFEST, run)
     config = _json(path / SETTINGS, run)

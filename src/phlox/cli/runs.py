@@ -22,7 +22,9 @@ _VALUES = 3
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="a folder with runs in it, at any depth up to 5")
-    parser.add_argument("--sort", metavar="NAME", help="the best first, by this value, such as validation/accuracy")
+    parser.add_argument(
+        "--sort", metavar="NAME", help="show the best run first, by this value, such as validation/accuracy"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
@@ -123,8 +125,8 @@ def _as_json(one: Run, folder: Path) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    description="List the runs under a folder: their state, epochs, best and last values, and the settings that differ "
-    "between them. What a run lacks, or has only half written, is left out and noted.",
+    description="List the runs under a folder: their status, epochs, best and last values, and the settings that "
+    "differ between them. Missing and incomplete files of a run are noted.",
     arguments=arguments,
     run=run,
 )

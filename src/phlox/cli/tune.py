@@ -28,9 +28,11 @@ _VALUES = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("script", nargs="?", metavar="SCRIPT", help="a Python program that trains or predicts, unchanged")
-    add("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments; options of tune come before SCRIPT")
-    add("--devices", metavar="NAMES", help="default devices to try, separated by commas (default: all backends)")
+    add("script", nargs="?", metavar="SCRIPT", help="a Python program that trains or predicts")
+    add(
+        "args", nargs=argparse.REMAINDER, metavar="ARGS", help="the arguments of SCRIPT; options of tune come before it"
+    )
+    add("--devices", metavar="NAMES", help="devices to try, separated by commas (default: all backends)")
     add(
         "--xla-flags",
         action="append",
@@ -41,9 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--seconds", type=_positive, default=2.0, metavar="S", help="how long to measure steps in each run (default: 2)"
     )
-    add("--rounds", type=_rounds, default=3, metavar="N", help="how often to measure the fastest (default: 3)")
+    add("--rounds", type=_rounds, default=3, metavar="N", help="how often to measure the fastest settings (default: 3)")
     add("--limit", type=_positive, default=120.0, metavar="S", help="time limit of a run (default: 120)")
-    add("--save", metavar="FILE", help=f"write the settings found, for {FILE}=FILE; for example phlox-tuning.json")
+    add("--save", metavar="FILE", help=f"write the best settings to FILE, such as phlox-tuning.json, for {FILE}=FILE")
     add("--dry-run", action="store_true", help="only show what would be tried")
     add("--list", action="store_true", help="show all settings, and their present values")
 
@@ -150,10 +152,10 @@ def _rounds(text: str) -> int:
 
 
 COMMAND = Command(
-    description="Run a program several times, each time with other settings (device, allocator, threads, XLA flags, "
-    "code generation on PyTorch) and in a new process, until its steps have been measured. Compare, and print what to "
-    "set. The program runs unchanged. Its steps are the calls of functions that phlox.compile returned or, without "
-    "any, the steps of its optimizers. Each run writes the program's output files again.",
+    description="Run a program several times, each time in a new process with other settings (device, allocator, "
+    "threads, XLA flags, code generation on PyTorch), and measure its steps. Print the fastest settings. The program "
+    "runs unchanged. Its steps are the calls of functions that phlox.compile returned or, without any, the steps of "
+    "its optimizers. Each run writes the program's output files again.",
     arguments=arguments,
     run=run,
 )

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     description="Build the model of a run from its config and record, and compare its predictions on the test images "
-    "with the predictions that were saved after training. Exit status 1 if they do not agree.",
+    "with the predictions that were saved after training. The exit status is 1 if they do not agree.",
     arguments=arguments,
     run=run,
 )

@@ -31,8 +31,10 @@ def interval(text: str) -> float:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("path", metavar="RUN", help="the folder of a run, which may be under way")
-    parser.add_argument("--interval", type=interval, default=1.0, metavar="S", help="seconds between looks; default 1")
+    parser.add_argument("path", metavar="RUN", help="the folder of a run, running or ended")
+    parser.add_argument(
+        "--interval", type=interval, default=1.0, metavar="S", help="seconds between two updates (default: 1)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -126,8 +128,8 @@ def _ending(now: Run) -> str:
 
 
 COMMAND = Command(
-    description="Follow a run: a line for each epoch, and below it what is under way. It ends when the run ends, or "
-    "with Ctrl-C, which does not touch the run.",
+    description="Follow a run: a line for each epoch, and below them the current epoch. It ends when the run ends, or "
+    "with Ctrl-C, which does not stop the run.",
     arguments=arguments,
     run=run,
 )

@@ -51,7 +51,7 @@ def value_of(proto: Any) -> Value:
 
 
 class Program:
-    """The graph of a model without its parameters; copies of the model share it, and unpickling rebuilds it from bytes."""
+    """The graph of a model without its parameters; copies of the model share it, unpickling rebuilds it from bytes."""
 
     __slots__ = ("graph", "inputs", "kept", "opsets", "outputs", "paths", "source")
 
