@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where tensors live: `backend` computes, on the device that it calls `name` (`"cpu"`, `"gpu:0"`).
+    """A device of a backend, on which tensors are stored and computed, such as `"cpu"` or `"gpu:0"`.
 
     Get one from a backend, `Jax().device("gpu:0")`, rather than by calling the class.
     """
@@ -28,7 +28,7 @@ class Device:
     backend: Backend
     name: str
     sharding: Sharding | None = field(default=None, compare=False, repr=False)
-    """How an array is sharded over several devices, of which `name` is the first."""
+    """How arrays are sharded over several devices, of which `name` is the first."""
 
     def __str__(self) -> str:
         others = "" if self.sharding is None else self.backend.other_device_names(self)
@@ -39,11 +39,11 @@ class Device:
         return replace(self, backend=backend)
 
     def holds(self, other: Device) -> bool:
-        """Is what is on `other` here, sharded in the same way, so that it need not move?"""
+        """Are arrays on `other` already here, sharded in the same way, so that they need not move?"""
         return self == other and self.sharding == other.sharding
 
     def meets(self, other: Device) -> bool:
-        """Can one program compute with what is here and what is on `other`, on devices that share one mesh?"""
+        """Can one program compute with arrays here and arrays on `other`, since both share one mesh?"""
         mine, its = self.sharding, other.sharding
         return self == other and (mine is None or (its is not None and mine.mesh == its.mesh))
 
@@ -64,8 +64,7 @@ def as_device(device: DeviceLike | None) -> Device:
     """Resolve a device, backend or name to a device; None is the ambient default.
 
     The default is that of `default_device`, else the one that the environment variable PHLOX_DEVICE names, else
-    `"numpy"`.
-    Raises `DeviceError` for an unknown name and `EngineNotInstalledError` where the engine is missing.
+    `"numpy"`. Raises `DeviceError` for an unknown name and `EngineNotInstalledError` if the engine is missing.
 
     >>> as_device("numpy")
     NumPy().device('cpu')
@@ -111,7 +110,10 @@ def backend_of(device: DeviceLike | None) -> Backend:
 
 @contextmanager
 def default_device(device: DeviceLike) -> Generator[Device]:
-    """Within this scope (and thread or task), tensors and modules made without a device go to this one.
+    """A scope in which tensors and modules made without a device are on this one, in this thread or task.
+
+    Args:
+        device: a device, a backend or a name such as `"torch:gpu:0"`.
 
     >>> import phlox as px
     >>> with px.default_device("numpy"):

@@ -11,25 +11,25 @@ from phlox.errors import KindError
 
 
 class Kind:
-    """Base of the kind markers; a kind is the class itself and is never instantiated."""
+    """The base of the kinds `Float`, `Int` and `Bool`; a kind is the class itself and is never instantiated."""
 
     name: ClassVar[str]
 
 
 class Float(Kind):
-    """Real numbers: the only kind that has derivatives."""
+    """The kind of real numbers, the only one with derivatives."""
 
     name = "float"
 
 
 class Int(Kind):
-    """Whole numbers: indices, counts, tokens."""
+    """The kind of integers, such as indices, counts and tokens."""
 
     name = "int"
 
 
 class Bool(Kind):
-    """Truth values: masks."""
+    """The kind of truth values, such as masks."""
 
     name = "bool"
 

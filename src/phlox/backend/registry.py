@@ -27,7 +27,7 @@ EXPORTS: dict[str, str] = {
     "Autodiff": "phlox.autodiff:Autodiff",
     "Batched": "phlox.batching:Batched",
 }
-"""Where the classes that `phlox.backend` offers lazily are defined."""
+"""The locations of the classes that `phlox.backend` imports lazily."""
 
 
 def load(location: str) -> Any:
@@ -37,7 +37,7 @@ def load(location: str) -> Any:
 
 
 def register_backend(name: str, location: str) -> None:
-    """Make a backend known by `name`; `location` is `"package.module:Class"`, imported on first use.
+    """Register a backend under a name; `location` is `"package.module:Class"`, imported on first use.
 
     An installed package can instead declare an entry point in the group `phlox.backends`.
     """
@@ -45,12 +45,12 @@ def register_backend(name: str, location: str) -> None:
 
 
 def register_decorator(name: str, location: str) -> None:
-    """Make a decorator of backends known by `name`, for programs that are exported to a file; see `Decorator.spec`."""
+    """Register a decorator of backends under a name, for programs that are exported to a file; see `Decorator.spec`."""
     _DECORATORS[name] = location
 
 
 def load_decorator(name: str) -> Any:
-    """The decorator called `name`; `DeviceError` if none is."""
+    """The decorator with this name; `DeviceError` if there is none."""
     if name not in _DECORATORS:
         raise DeviceError(f"there is no decorator {name!r}; phlox.backend.register_decorator makes one known")
     return load(_DECORATORS[name])
@@ -69,7 +69,13 @@ def _installed() -> list[EntryPoint]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """The class of the backend called `name`: `DeviceError` if none is, `EngineNotInstalledError` without engine."""
+    """Import the class of a backend by name.
+
+    Raises `DeviceError` if there is no such backend, and `EngineNotInstalledError` if its engine is not installed.
+
+    >>> load_backend("numpy")()
+    NumPy()
+    """
     location = _BACKENDS.get(name)
     if location is None:
         location = next((point.value for point in _installed() if point.name == name), None)
@@ -83,5 +89,9 @@ def load_backend(name: str) -> type[Backend]:
 
 
 def backend_by_name(name: str) -> Backend:
-    """The backend called `name` with its default precision."""
+    """The backend with this name, at its default precision.
+
+    >>> backend_by_name("numpy")
+    NumPy()
+    """
     return load_backend(name)()

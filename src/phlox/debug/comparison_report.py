@@ -1,4 +1,4 @@
-"""`Comparison`: how far each layer of a model is from the same layer elsewhere, for programs as for people."""
+"""`Comparison`: how far each layer of a model is from the same layer on another engine, as text, page and rows."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one tensor is from the reference's."""
+    """The difference of one tensor from the reference's."""
 
     kind: Kind
-    """What a layer returns, the gradient of the loss towards that, or towards a parameter."""
+    """A layer's result, the gradient of the loss towards that result, or towards a parameter."""
     path: str
-    """The layer or the parameter; the model itself is the empty string."""
+    """The path of the layer or the parameter; the empty string is the model itself."""
     layer: str
     """The class of the layer."""
     call: int
-    """Which of the layer's calls, from zero."""
+    """The index of the layer's call, from zero."""
     output: int
-    """Which of several results of the call."""
+    """The index of the result, if the call has several."""
     backend: str
-    """The engine, module or file that is compared, by its label."""
+    """The label of the engine, module or file that is compared."""
     shape: tuple[int, ...]
     absolute: float
-    """The largest difference of an element; infinite where the shapes or what is finite differ."""
+    """The largest difference of an element; infinite if shapes differ, or if only one of two elements is finite."""
     relative: float
-    """That over the largest magnitude of the reference: in the tensor or, of a parameter, in those of its layer."""
+    """The absolute difference over the largest magnitude of the reference in the tensor (for parameters, the layer)."""
     cosine: float
-    """Of the angle between both, as vectors; 1 where they point the same way."""
+    """The cosine of the angle between both tensors as vectors; 1 if they point in the same direction."""
     note: str = ""
-    """What else is to be said: other shapes, or what is not finite."""
+    """A remark, if shapes or finite elements differ."""
 
     def by(self, measure: Measure) -> float:
-        """The difference by one of the measures; of the cosine, how much it is less than one."""
+        """The difference by one of the measures; for the cosine, 1 - cosine."""
         return 1.0 - self.cosine if measure == "cosine" else getattr(self, measure)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Comparison:
         return f"first beyond {self.tolerance:g}: {first}"
 
     def _layers(self, backend: str) -> list[tuple[Difference, Difference | None]]:
-        """Of each call its value and its gradient, each that of the result that differs most."""
+        """The value and the gradient of each call, each of the result that differs most."""
         found: dict[tuple[str, int], list[Difference | None]] = {}
         for row in self.rows:
             if row.backend != backend or row.kind == "parameter":
@@ -208,7 +208,7 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _shade(relative: float, tolerance: float) -> float:
-    """How strongly a difference is marked: not at all a hundredth below the tolerance, wholly a hundred times above."""
+    """How strongly a difference is marked, from 0 at a hundredth of the tolerance to 1 at a hundred times it."""
     if not relative > 0.0:
         return 0.0
     if not np.isfinite(relative) or tolerance <= 0.0:

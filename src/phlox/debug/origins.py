@@ -1,7 +1,7 @@
-"""Where values that are not finite come from: each is followed back to the operation that made the first of them.
+"""The origin of values that are not finite: each is traced back to the operation that made the first of them.
 
-An operation that gives something not finite of finite operands is an origin; what is computed of its result, forward
-and backward, comes from there. So an infinity that goes nowhere (a mask of -inf before a softmax) is not to blame.
+An operation whose operands are finite and whose result is not is an origin; everything computed from its result,
+forward and backward, comes from there. So an infinity that goes nowhere (a mask of -inf before a softmax) is no origin.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class NonFinite:
 class _Origin:
     found: NonFinite
     given: bool
-    """Has the program put it there itself: a constant of infinity, or an operand of unknown origin?"""
+    """Is it deliberate: a constant of infinity, or an operand of unknown origin?"""
 
 
 class Search:
-    """One computation that is looked at."""
+    """The search in one computation."""
 
     def __init__(self, models: dict[str, Module], run: CodeType) -> None:
         self.models, self.run = models, run
@@ -102,12 +102,12 @@ class Search:
 
     @property
     def first_forward(self) -> NonFinite | None:
-        """The first that the program has not put there itself, wherever it goes."""
+        """The first origin that is not deliberate, whether or not it reaches a result."""
         return self._made[0].found if self._made else None
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Within this scope the operations, and the calls of the models, are looked at."""
+        """A scope in which operations and calls of the models are observed."""
         with ExitStack() as stack:
             for name, model in self.models.items():
                 enter, leave = self._entering(name), self._leaving(name)
@@ -283,14 +283,14 @@ class Search:
 
 
 def _several(g: Any) -> list[Any]:
-    """A gradient, or those of a node with several results."""
+    """A gradient, or the gradients of a node with several results."""
     if g is None:
         return []
     return list(cast("dict[int, Any]", g).values()) if type(g) is dict else [g]
 
 
 def layer_name(module: Module) -> str:
-    """The class of a layer; of a function among layers, the function's name."""
+    """The class of a layer, or the name of a function among layers."""
     if not isinstance(module, FunctionLayer):
         return type(module).__name__
     function: Any = module.function
@@ -298,7 +298,7 @@ def layer_name(module: Module) -> str:
 
 
 def bad_parameter(models: dict[str, Module]) -> NonFinite | None:
-    """The first parameter that is NaN, or infinite where it is trained."""
+    """The first parameter with NaN, or the first trained one with an infinity."""
     for name, model in models.items():
         for path, param in model.named_params():
             if not param.is_initialized or param.kind is not Float:

@@ -1,4 +1,4 @@
-"""`Profile`: the times of a model's layers, for programs as for people."""
+"""`Profile`: the times of a model's layers, as text, page, trace and rows."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from phlox.module.calls import named_modules
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One layer, over all its calls in one run; times in seconds."""
+    """The profile of one layer, over all its calls in one run; times are in seconds."""
 
     path: str
-    """The model itself is the empty string."""
+    """The path of the layer; the empty string is the model itself."""
     layer: str
-    """Its class; of a function among layers, the function's name."""
+    """The class of the layer, or the name of a function among layers."""
     depth: int
-    """In how many layers it stands."""
+    """The number of layers around it."""
     calls: int
-    """How often it is called in a run."""
+    """The number of its calls in a run."""
     forward: float
-    """With the layers in it."""
+    """The forward time, with the layers in it."""
     forward_own: float
-    """Without them."""
+    """The forward time, without the layers in it."""
     backward: float
     backward_own: float
     results: int
-    """Bytes of the results of the layers in it that call no other, or of its own."""
+    """The bytes of the results of the innermost layers in it, or of its own results."""
 
     @property
     def seconds(self) -> float:
-        """Forward and backward."""
+        """The time of forward and backward pass."""
         return self.forward + self.backward
 
 

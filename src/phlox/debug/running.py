@@ -1,4 +1,4 @@
-"""Running a model for a look at it: nothing changes, and what it draws is what a call would draw now."""
+"""Running a model to inspect it: nothing changes, and it draws the random numbers that a call would draw now."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LossOf: TypeAlias = Callable[[Any], AnyTensor]
 
 @contextmanager
 def undisturbed() -> Generator[object]:
-    """Within this scope parameters may be set and numbers drawn, and afterwards all is as it was.
+    """A scope in which parameters may be set and random numbers drawn; its end restores them.
 
     Compiled functions are called as they are. Yields the trace that optimizers must belong to, see `twin_of`.
     """
@@ -61,14 +61,14 @@ def is_in_training(model: Module) -> bool:
 
 
 def with_tape(model: Module) -> Module:
-    """The model in the mode that it has, on a tape."""
+    """The model in its current mode, on a tape."""
     if is_on_tape(model):
         return model
     return model.train() if model.training else model.valid(tape=True)
 
 
 def moved(model: Module, device: Device, *, tape: bool) -> Module:
-    """The model in the mode that it has, on another device, with or without a tape."""
+    """The model in its current mode, on another device, with or without a tape."""
     training = is_in_training(model)
     view = model.valid().to_device(device)
     if tape:
@@ -118,9 +118,9 @@ def checked_model(what: str, model: Any) -> Module:
 
 
 def loss_of(outputs: Any, loss: LossOf | None) -> AnyTensor | None:
-    """What is differentiated: `loss(outputs)` or, without one, the outputs in a fixed direction, made one number.
+    """The scalar to differentiate: `loss(outputs)` or, without a loss, the sum of the outputs with fixed weights.
 
-    A plain sum has no gradient behind a softmax or a normalization. None where nothing has a gradient.
+    A plain sum has no gradient after a softmax or a normalization. None if nothing has a gradient.
     """
     if loss is not None:
         value = loss(outputs)
@@ -141,7 +141,7 @@ def loss_of(outputs: Any, loss: LossOf | None) -> AnyTensor | None:
 
 
 def host_of(backend: Backend, x: Any) -> np.ndarray[Any, Any] | None:
-    """The values of a backend's own array, those of a batch or a tape too; None where there are none (a tracer)."""
+    """The values of a backend's own array, also of one in a batch or on a tape; None for a tracer."""
     while isinstance(backend, Decorator):
         x, backend = backend.below(x), backend.inner
     if backend.is_traced(x):

@@ -1,4 +1,4 @@
-"""How long layers take: eagerly by the clock, or by the names in an engine's trace of a compiled program."""
+"""The times of layers: eagerly by the clock, or by the names in an engine's trace of a compiled program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTSIDE = None
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A piece of time."""
+    """A timed event."""
 
     path: str | None
     """The layer; None outside of all layers."""
@@ -44,12 +44,12 @@ class Event:
 
 @dataclass(slots=True)
 class Times:
-    """What has been measured, of all runs together."""
+    """The measurements of all runs together."""
 
     own: dict[tuple[str | None, Phase], float] = field(default_factory=dict[tuple[str | None, Phase], float])
-    """Seconds of a layer without those in it."""
+    """The seconds of a layer without the layers in it."""
     whole: dict[tuple[str | None, Phase], float] = field(default_factory=dict[tuple[str | None, Phase], float])
-    """Seconds of a layer with those in it."""
+    """The seconds of a layer with the layers in it."""
     calls: dict[str, int] = field(default_factory=dict[str, int])
     results: dict[str, int] = field(default_factory=dict[str, int])
     """Bytes of the results of the layers that call no other, in one run."""
@@ -58,7 +58,7 @@ class Times:
     runs: int = 0
 
     def add(self, chain: Sequence[str | None], phase: Phase, seconds: float) -> None:
-        """Time of the first of these layers, which is part of the others."""
+        """Add the time of the first of these layers, which is inside of the others."""
         first = chain[0]
         self.own[first, phase] = self.own.get((first, phase), 0.0) + seconds
         for path in dict.fromkeys(chain):
@@ -66,7 +66,7 @@ class Times:
 
 
 class Sizes:
-    """How often layers are called, and what their results take."""
+    """The number of calls of each layer, and the bytes of its results."""
 
     def __init__(self, times: Times) -> None:
         self.times = times

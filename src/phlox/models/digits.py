@@ -44,9 +44,9 @@ class DigitsConfig(Config):
 
 
 class DigitsNet(Module):
-    """Two convolutions, each followed by max pooling and gelu (its approximation by tanh); dropout; a dense layer.
+    """A small convolutional network: images [n, 1, height, width] to logits [n, classes].
 
-    Images [n, 1, height, width] to logits [n, classes].
+    Two convolutions, each followed by max pooling and gelu (its tanh approximation); then dropout and a dense layer.
     """
 
     def __init__(self, config: DigitsConfig, device: DeviceLike | None = None) -> None:

@@ -174,7 +174,7 @@ def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Verification:
-    """How the predictions of a loaded model compare with those of the model that was trained."""
+    """The comparison of a loaded model's predictions with those of the trained model."""
 
     images: int
     agreeing: int

@@ -36,18 +36,18 @@ class ArithmeticOps(ShapingOps):
     # --- floats: division with remainder
 
     def float_fmod(self, lhs: Array, rhs: Any) -> Array:
-        """The exact remainder of the quotient rounded toward zero, of the dividend's sign, as in C."""
+        """The exact remainder of the quotient rounded toward zero, with the dividend's sign, as in C."""
         return self.on_host(Float, np.errstate(all="ignore")(np.fmod), *self._floats(lhs, rhs))
 
     def float_mod(self, lhs: Array, rhs: Any) -> Array:
-        """The exact remainder of `//`, of the divisor's sign, a zero too; by zero NaN."""
+        """The exact remainder of `//`, with the divisor's sign, also if it is zero; division by zero gives NaN."""
         lhs, rhs = self._floats(lhs, rhs)
         rest = self.float_fmod(lhs, rhs)
         rest = self.where(self._beyond(rest, rhs), self.float_add(rest, rhs), rest)
         return self.where(self.float_equal(rest, 0.0), self.float_copysign(rest, rhs), rest)
 
     def float_floordiv(self, lhs: Array, rhs: Any) -> Array:
-        """The exact quotient rounded down, zero having the quotient's sign; by zero an infinity, or NaN."""
+        """The exact quotient rounded down, also the sign of a zero; division by zero gives an infinity, or NaN."""
         lhs, rhs = self._floats(lhs, rhs)
         rest, quotient = self.float_fmod(lhs, rhs), self.float_div(lhs, rhs)
         toward_zero = self.float_round(self.float_div(self.float_sub(lhs, rest), rhs))
@@ -68,19 +68,19 @@ class ArithmeticOps(ShapingOps):
         return self.bool_or(self.float_less(x, 0.0), self.bool_and(self.float_equal(x, 0.0), below_zero))
 
     def float_copysign(self, x: Array, sign: Any) -> Array:
-        """|x| with the sign of the other, NaN counting as positive."""
+        """|x| with the sign of `sign`; NaN counts as positive."""
         x, sign = self._floats(x, sign)
         size = self.float_abs(x)
         return self.where(self.float_signbit(sign), self.float_neg(size), size)
 
     def float_clip(self, x: Array, low: Any, high: Any) -> Array:
-        """Bound below, then above, each by a number, an array or (None) not at all; NaN stays."""
+        """Bound below, then above, each by a number or an array, or not at all (None); NaN stays NaN."""
         if low is not None:
             x = self.float_maximum(x, low)
         return x if high is None else self.float_minimum(x, high)
 
     def int_clip(self, x: Array, low: Any, high: Any) -> Array:
-        """Bound below, then above, each by a number, an array or (None) not at all."""
+        """Bound below, then above, each by a number or an array, or not at all (None)."""
         if low is not None:
             x = self.int_maximum(x, low)
         return x if high is None else self.int_minimum(x, high)
@@ -112,7 +112,7 @@ class ArithmeticOps(ShapingOps):
         return self.float_less(self.float_abs(x), math.inf)
 
     def float_isclose(self, lhs: Array, rhs: Any, rtol: float, atol: float, equal_nan: bool) -> Array:
-        """|lhs - rhs| <= atol + rtol |rhs|; an infinity is close to itself alone, NaN to NaN if `equal_nan`."""
+        """|lhs - rhs| <= atol + rtol |rhs|; an infinity is close only to itself, and NaN to NaN if `equal_nan`."""
         lhs, rhs = self._floats(lhs, rhs)
         # Infinities are set aside, since their difference would be NaN, and everything would be close to them.
         finite = self.bool_and(self.float_isfinite(lhs), self.float_isfinite(rhs))
@@ -163,7 +163,7 @@ class ArithmeticOps(ShapingOps):
         return self._bits(np.bitwise_or, lhs, rhs)
 
     def int_xor(self, lhs: Array, rhs: Any) -> Array:
-        """The bits that one has and the other has not."""
+        """The bits that only one of them has."""
         return self._bits(np.bitwise_xor, lhs, rhs)
 
     def _bits(self, function: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Array:
@@ -174,15 +174,15 @@ class ArithmeticOps(ShapingOps):
         return self.int_sub(-1, x)
 
     def int_left_shift(self, lhs: Array, rhs: Any) -> Array:
-        """lhs * 2^rhs; by the width of the element or more, or by a negative number, zero: every bit is out."""
+        """lhs * 2^rhs; zero for a shift by at least the width of the element, or by a negative number."""
         lhs, rhs = self._ints(lhs, rhs)
         places, inside = self._places(rhs)
         return self.where(inside, self.int_mul(lhs, self.int_pow(2, places)), 0)
 
     def int_right_shift(self, lhs: Array, rhs: Any) -> Array:
-        """lhs // 2^rhs; by the width of the element or more, or by a negative number, what is left of the sign.
+        """lhs // 2^rhs; only the sign is left for a shift by at least the element's width, or by a negative number.
 
-        That is -1 for negative numbers, 0 for others.
+        Then the result is -1 for negative numbers, 0 for others.
         """
         lhs, rhs = self._ints(lhs, rhs)
         places, _ = self._places(rhs)

@@ -37,29 +37,29 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         raise NotImplementedError
 
     def replicate_like(self, x: Array, like: Array) -> Array:
-        """x on all the devices that `like` is on, where an engine's arrays may be sharded.
+        """x on all the devices of `like`, if an engine's arrays may be sharded.
 
-        Sharded as `like` if x has the same shape; replicated otherwise.
+        It is sharded as `like` if x has the same shape, and replicated otherwise.
         """
         return x
 
     def other_device_names(self, device: Device) -> str:
-        """The names of the devices after the first, for an array on several, as they follow the first in its name."""
+        """The names of an array's devices after the first, as they follow the first one in the device's name."""
         return ""
 
     def memory_used(self, device: Device) -> int | None:
-        """The bytes that arrays take on a device with memory of its own; None where the engine does not say."""
+        """The bytes that arrays take on a device with memory of its own; None if the engine does not report them."""
         return None
 
     def peak_memory_used(self, device: Device) -> int | None:
-        """The most bytes that arrays have taken there so far, as `memory_used`."""
+        """The peak of `memory_used` so far."""
         return None
 
     def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
-        """Is one product with matrices that are joined along their columns faster than a product with each of them?
+        """Is one product with matrices joined along their columns faster than a product with each of them?
 
-        It is where each matrix is gathered from several devices: they then need one exchange together. `joined` are the
-        matrices, and the biases that are joined likewise.
+        It is if each matrix is gathered from several devices: joined, they need only one exchange. `joined` are the
+        matrices, and the biases that are joined in the same way.
         """
         return False
 
@@ -86,7 +86,7 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         return self.from_host(self.to_host(x).copy(), self.kind_of(x), self.device_of(x))
 
     def detach(self, x: Array) -> Array:
-        """The same values, as a constant for every tape."""
+        """The same values as a constant, without gradients on any tape."""
         return x
 
     # --- to and from the host
@@ -100,9 +100,9 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         raise NotImplementedError
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
-        """A host array as an argument of a compiled function: of this backend's elements, in memory of its own.
+        """A host array as an argument of a compiled function: with this backend's dtype, in memory of its own.
 
-        The caller's array may be written to once this has returned. Raises `RangeError` as `from_host` does.
+        The caller may then write to its own array. Raises `RangeError` as `from_host` does.
         """
         made = self.from_host(array, kind, device)
         return array.copy() if made is array else made
@@ -112,12 +112,12 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         raise NotImplementedError
 
     def await_array(self, x: Array) -> None:
-        """Block until the array is computed, where an engine dispatches asynchronously."""
+        """Block until the array is computed, if the engine dispatches asynchronously."""
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
-        """`fn`, a NumPy function, of the values on the host: defines operations that cannot be made of others.
+        """Apply the NumPy function `fn` to the values on the host, to define operations that no others make up.
 
-        `kinds` is the kind of the result, or a tuple of those of several. Raises `UnsupportedError` for tracers.
+        `kinds` is the kind of the result, or a tuple for several results. Raises `UnsupportedError` for tracers.
         """
         if any(self.is_traced(x) for x in arrays):
             raise UnsupportedError(f"{self!r} cannot do this while a function is being traced, only eagerly")
@@ -138,7 +138,7 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
     # --- to and from other libraries
 
     def from_dlpack(self, x: Any, device: Device) -> Array:
-        """Another library's array, with its element type; without a copy where possible.
+        """Another library's array, with its element type; without a copy if possible.
 
         `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. Any exception may be raised
         for an array that cannot be taken.

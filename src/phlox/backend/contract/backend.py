@@ -50,7 +50,7 @@ class Backend(
     name: str
     """The engine's name, as in the registry."""
     batched: int = 0
-    """How many nested `vmap`s is this backend inside of: how many batch axes do its arrays hide?"""
+    """The number of nested `vmap`s that this backend is inside of: its arrays hide this many batch axes."""
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -66,14 +66,15 @@ class Backend(
     # --- relations to other backends
 
     def full_precision(self) -> Backend:
-        """This backend with f32 in place of half-precision floats; itself where they are f32 or f64."""
+        """This backend with f32 in place of half-precision floats; itself if they are f32 or f64."""
         return self
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         """The values as an array of the engine behind `target`, on `device`, in its element type.
 
-        Floats are rounded as results of arithmetic are: what is too large becomes an infinity. Raises `RangeError` for
-        an integer that does not fit. Within one engine it is a conversion on the device; else it goes through the host.
+        Floats are rounded as results of arithmetic are: a float that is too large becomes an infinity. Raises
+        `RangeError` for an integer that does not fit. Within one engine it is a conversion on the device; otherwise
+        the values go through the host.
         """
         if self.is_traced(x):
             raise UnsupportedError(

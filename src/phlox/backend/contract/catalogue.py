@@ -17,7 +17,7 @@ Provision: TypeAlias = Literal["native", "derived", "unsupported"]
 _REQUIRED = (ShapeOps, FloatOps, IntOps, BoolOps, RandomOps)
 
 REQUIRED: frozenset[str] = frozenset(name for family in _REQUIRED for name in family.__annotations__)
-"""What a backend must have."""
+"""The operations that a backend must have."""
 
 _NO_FAMILIES = (Backend, ArrayOps, TracingOps, MeshOps, CollectiveOps)
 _FAMILIES = [cls for cls in Backend.__mro__ if issubclass(cls, ArrayOps) and cls not in _NO_FAMILIES]
@@ -28,10 +28,10 @@ DERIVED: dict[str, type[Any]] = {
     for name, value in vars(family).items()
     if not name.startswith("_") and (callable(value) or isinstance(value, staticmethod))
 } | {"detach": ArrayOps}
-"""What is defined in terms of other operations, and the family that defines it."""
+"""The operations that are defined by other operations, and the family that defines each."""
 
 OPERATIONS: frozenset[str] = REQUIRED | DERIVED.keys()
-"""All of them."""
+"""All operations."""
 
 
 _PARTS = ("_forward", "_backward", "_dx", "_dw")
@@ -56,7 +56,7 @@ def whole(name: str) -> str:
 def provision(backend: Backend, name: str) -> Provision:
     """How a backend implements an operation: natively, by the contract's definition, or not at all.
 
-    A composite is native where any of its functions is.
+    A composite is native if any of its functions is.
     """
     try:
         getattr(backend, name)

@@ -1,4 +1,4 @@
-"""Collectives: what the processes of a group make of the arrays that each of them has.
+"""Collectives: operations on arrays of which each process of a group has one.
 
 All processes call the same collectives in the same order, with arrays of the same shapes. An engine without collectives
 of its own goes through host memory, and gloo, which comes with PyTorch.
@@ -23,13 +23,13 @@ from phlox.errors import DistributedError, UnsupportedError
 Reduction: TypeAlias = Literal["sum", "mean"]
 
 BUCKET = 8 << 20
-"""The bytes that are reduced at once: of many small arrays each would wait for the others as long as of a large one."""
+"""The bytes that are reduced at once: many small arrays together take about as long as one large array."""
 
 
 class Presence(NamedTuple):
-    """Which of the arrays of a reduction this process has; it gives zeros for the others.
+    """The arrays of a reduction that this process has; it sends zeros for the others.
 
-    An array that some processes have and others have not is an error, which all of them raise.
+    If only some processes have an array, all of them raise an error.
     """
 
     names: tuple[str, ...]
@@ -40,10 +40,10 @@ class CollectiveOps(ArrayOps, ProcessOps):
     """The defaults go through the host."""
 
     def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
-        """The sum or the mean over all processes of each array; floats of half precision are added up in f32.
+        """The sum or the mean of each array over all processes; half-precision floats are summed in f32.
 
-        Arrays are sent in buckets, so that many small ones cost little more than one. A process alone gets them back.
-        Raises `DistributedError` where a process is gone, and for what `presence` finds.
+        Arrays are sent in buckets, so that many small ones cost little more than one. A single process gets them back.
+        Raises `DistributedError` if a process is gone, or if only some processes have an array (see `presence`).
         """
         if processes().size == 1:
             return list(arrays)
@@ -67,15 +67,15 @@ class CollectiveOps(ArrayOps, ProcessOps):
     def reduce_on_host(
         self, arrays: Sequence[np.ndarray[Any, Any]], op: Reduction, presence: Presence | None = None
     ) -> list[np.ndarray[Any, Any]]:
-        """`all_reduce` of arrays of NumPy, of integers or of floats of 32 or 64 bits."""
+        """`all_reduce` of NumPy arrays of integers, or of floats with 32 or 64 bits."""
         return self._gloo().reduce_on_host(arrays, op, presence)
 
     def gather_on_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """`all_gather` of an array of NumPy, of any of these or of bools."""
+        """`all_gather` of a NumPy array of integers, bools, or floats with 32 or 64 bits."""
         return self._gloo().gather_on_host(array)
 
     def broadcast_on_host(self, array: np.ndarray[Any, Any], root: int) -> np.ndarray[Any, Any]:
-        """`broadcast` of an array of NumPy, as `gather_on_host`."""
+        """`broadcast` of a NumPy array, with the dtypes of `gather_on_host`."""
         return self._gloo().broadcast_on_host(array, root)
 
     def _gloo(self) -> CollectiveOps:

@@ -18,13 +18,13 @@ class CompilingOps:
     """The defaults are those of an engine that compiles nothing."""
 
     compiles: bool = False
-    """Can this backend compile a function? Where not, `phlox.compile` calls the function itself."""
+    """Can this backend compile a function? If not, `phlox.compile` calls the function itself."""
 
     prefers_compiled: bool = False
     """Do single operations have so much overhead that a training is compiled by default?"""
 
     tunings: tuple[Settings, ...] = ()
-    """Settings of this engine alone that `phlox tune` tries. None changes results, except for rounding."""
+    """The settings of this engine that `phlox tune` tries; they change results only by rounding."""
 
     takes_xla_flags: bool = False
     """Does the engine compile with XLA, which reads its flags from the environment?"""
@@ -42,29 +42,29 @@ class CompilingOps:
         raise NotImplementedError
 
     def analyze(self, run: Callable[[Any, Any], Any], donated: Any, kept: Any) -> Analysis | None:
-        """The costs of the program that `run`, from `compile`, has for arguments like these.
+        """The costs of the program that `run`, a result of `compile`, has for arguments like these.
 
-        It is traced and compiled if it has not been, but not run. None where the engine's compiler reports nothing.
+        It is traced and compiled if needed, but not run. None if the engine's compiler reports nothing.
         """
         return None
 
     def layout_of(self, x: Array) -> tuple[Hashable, str] | None:
-        """An array's layout on devices, as a key and in words; None where programs do not depend on it."""
+        """An array's layout on devices, as a key and in words; None if programs do not depend on it."""
         return None
 
     def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
-        """For how many kinds of arguments the engine has prepared `run`; None where layouts cannot differ."""
+        """The number of argument types for which the engine has compiled `run`; None if layouts cannot differ."""
         return None
 
     def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Any:
-        """A shape and kind in place of an array, as an argument of `trace_only`."""
+        """An argument of `trace_only` with a shape and kind, but without values."""
         raise UnsupportedError(f"{self!r} computes eagerly, and cannot run a function on shapes alone")
 
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """`fn(self, *static, ...)`, a function of arrays and scalars written in operations of this backend.
 
-        An engine whose calls cost more than what they compute compiles it, with the arrays at the places `donate`
-        donated. Products have the precision of the elements.
+        An engine with slow calls compiles it as one program, with the arrays at the positions `donate` donated.
+        Products have the precision of the elements.
         """
         return partial(fn, self, *static)
 

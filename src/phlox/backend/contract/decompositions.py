@@ -1,4 +1,4 @@
-"""Decompositions and solutions by NumPy on the host: what no other operations make up."""
+"""Decompositions and solutions by NumPy on the host, which cannot be made of other operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_FINITE = "holds NaN or infinities, and so cannot be decomposed"
 
 
 def refuse(bad: Any, what: str) -> None:
-    """`LinalgError` if any matrix of a stack is `bad`: names the first."""
+    """Raise `LinalgError`, which names the first, if any matrix of a stack is `bad`."""
     bad = np.asarray(bad)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -41,7 +41,7 @@ def _each(fn: Callable[..., Any], what: str, first: Matrices, *others: Any) -> A
 
 
 def refuse_undefined(x: Matrices) -> None:
-    """`LinalgError` if any matrix of a stack holds NaN or infinities: of those LAPACK makes one thing or another."""
+    """Raise `LinalgError` if any matrix of a stack has NaN or infinities, for which LAPACK's results are undefined."""
     refuse(~np.isfinite(x).all((-2, -1)), NOT_FINITE)
 
 

@@ -18,10 +18,10 @@ from phlox.errors import UnsupportedError
 
 
 class Decorator(Backend):
-    """A backend whose arrays are the inner one's, some of them in a box that adds something.
+    """The base of backends that wrap another one: their arrays are the inner backend's, some of them in a box.
 
-    Questions about devices, scalars and traces go to the inner backend; those about an array go to it with the array
-    out of the box. A decorator overrides what its boxes change.
+    A box adds something to an array. Calls about devices, scalars and traces go to the inner backend, and so do calls
+    about an array, without its box. A decorator overrides the operations that its boxes change.
     """
 
     inner: Backend  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -33,7 +33,7 @@ class Decorator(Backend):
         return x.value if type(x) is self.box else x
 
     def spec(self) -> tuple[str, dict[str, Any]]:
-        """Its name (see `phlox.backend.register_decorator`) and options, as an exported program stores them."""
+        """The name (see `phlox.backend.register_decorator`) and the options, as an exported program stores them."""
         raise UnsupportedError(f"{self!r} has no name by which an exported program could ask for it")
 
     # --- devices

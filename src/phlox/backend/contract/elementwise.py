@@ -34,7 +34,7 @@ class ElementwiseOps(SpecialOps):
         return self.float_copysign(self.float_pow(self.float_abs(x), 1.0 / 3.0), x)
 
     def float_hypot(self, lhs: Array, rhs: Any) -> Array:
-        """sqrt(lhs^2 + rhs^2), without overflow; of an infinity infinity, whatever the other is."""
+        """sqrt(lhs^2 + rhs^2), without overflow; infinity if one of them is infinite, even beside NaN."""
         lhs, rhs = self._floats(lhs, rhs)
         x, y = self.float_abs(lhs), self.float_abs(rhs)
         more = self.float_maximum(x, y)
@@ -70,11 +70,11 @@ class ElementwiseOps(SpecialOps):
     # --- functions of probabilities
 
     def float_sigmoid(self, x: Array) -> Array:
-        """1 / (1 + exp(-x)), of full precision where that is small."""
+        """1 / (1 + exp(-x)), with full precision where the result is small."""
         return self.float_div(1.0, self.float_add(self.float_exp(self.float_neg(x)), 1.0))
 
     def float_logit(self, x: Array) -> Array:
-        """log(x / (1 - x)), of full precision near 1/2; NaN beyond [0, 1]."""
+        """log(x / (1 - x)), with full precision near 1/2; NaN outside [0, 1]."""
         odds = self.float_div(x, self.float_sub(1.0, x))
         beside = self.float_mul(self.float_sub(x, 0.5), 2.0)
         near = self.float_log1p(self.float_div(beside, self.float_sub(1.0, x)))
@@ -83,13 +83,13 @@ class ElementwiseOps(SpecialOps):
     # --- parts, bounds and blends
 
     def float_sinc(self, x: Array) -> Array:
-        """sin(pi x) / (pi x), which at zero is one."""
+        """sin(pi x) / (pi x), which is one at zero."""
         zero = self.float_equal(x, 0.0)
         angle = self.float_mul(self.where(zero, 1.0, x), math.pi)
         return self.where(zero, 1.0, self.float_div(self.float_sin(angle), angle))
 
     def float_sinc_backward(self, g: Array, x: Array) -> Array:
-        """g (cos(pi x) - sinc(x)) / x, near zero by its series, since the two cancel there."""
+        """g (cos(pi x) - sinc(x)) / x; near zero by its series, since the two terms cancel there."""
         near = self.float_less(self.float_abs(x), 0.25)
         angle = self.float_mul(self.where(near, x, 0.0), math.pi)
         # Half precision has no numbers as small as the first coefficients, and needs none.
@@ -111,7 +111,7 @@ class ElementwiseOps(SpecialOps):
         return self.where(self.float_equal(x, -math.inf), neginf, x)
 
     def float_lerp(self, x: Array, y: Any, weight: Any) -> Array:
-        """x + weight (y - x), which is exactly y where the weight is one."""
+        """x + weight (y - x), which is exactly y if the weight is one."""
         difference = self.float_sub(y, x)
         if isinstance(weight, (int, float)):
             if weight < 0.5:

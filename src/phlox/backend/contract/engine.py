@@ -14,7 +14,7 @@ from phlox.host.float_casts import recast
 
 
 class EngineBackend(Backend):
-    """Base of the backends that stand directly on an engine: `NumPy(float="f32", int="i32")`."""
+    """The base of backends that call an engine directly, such as `NumPy(float="f32", int="i32")`."""
 
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
     ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
@@ -37,7 +37,7 @@ class EngineBackend(Backend):
         return made.setdefault(key, self)
 
     def setup(self) -> None:
-        """Prepare what depends on the element types; called once for each backend."""
+        """Prepare everything that depends on the element types; called once for each backend."""
 
     def full_precision(self) -> Backend:
         return type(self)(int=self.int_element) if self.float_element in HALF_ELEMENTS else self
@@ -57,7 +57,7 @@ class EngineBackend(Backend):
     def recast(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
         """A host array of floats cast to another element type faster than NumPy does, with the same values.
 
-        None where there is no faster way, or where a value would become infinite. The payload of a NaN may differ.
+        None if there is no faster way, or if a value would become infinite. The payload of a NaN may differ.
         """
         return recast(array, dtype)
 

@@ -16,7 +16,7 @@ from phlox.backend.tracing.dimension import slice_size
 from phlox.errors import IndexRangeError
 
 Mode: TypeAlias = Literal["set", "add", "mul", "min", "max"]
-"""How updates combine with the element at their position; of several to set, the last one wins."""
+"""How updates combine with the element at their position; if several set one element, the last wins."""
 
 
 class IndexingOps(ArithmeticOps):
@@ -78,7 +78,7 @@ class IndexingOps(ArithmeticOps):
     def int_ravel_index(self, indices: Arrays, sizes: Shape) -> Array:
         """The flat, row-major positions of the elements with these indices, one array an axis, which broadcast.
 
-        Negative ones count from the end. Where one is out of range, the place is out of range too.
+        Negative ones count from the end. If one is out of range, so is the position.
         """
         places: Any = None
         outside: Any = None

@@ -1,8 +1,8 @@
 """Linear algebra, derived.
 
-Decompositions are unique here, so that every engine gives the same factors: a triangular factor R has no negative
-diagonal, and of an eigenvector or left singular vector the first component that is nearly the largest is positive.
-Where an operation needs of a matrix what it lacks, that is `LinalgError` where it can be seen, and NaN under a trace.
+Decompositions are unique, so that every engine gives the same factors: the diagonal of a triangular factor R is not
+negative, and in an eigenvector or left singular vector the first component that is nearly the largest is positive.
+If an operation is not defined for a matrix, it raises `LinalgError` if values are known, and gives NaN under a trace.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from phlox.backend.contract.types import Array, Axes
 from phlox.backend.kind import Float
 
 _LONG = 1 << 12
-"""Numbers of which a dot product is added up as a sum is."""
+"""The length from which a dot product is computed as a product and a sum."""
 
 NEARLY = 0.99
-"""Which share of the largest component another must have to be taken for as large."""
+"""A component with this fraction of the largest one counts as equally large."""
 
 
 class LinalgOps(ElementwiseOps):
@@ -38,9 +38,9 @@ class LinalgOps(ElementwiseOps):
     # --- products
 
     def float_dot_general(self, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
-        """The product over the paired axes `batch` and `summed` of x and of y, summed over the latter.
+        """The product of x and y over the paired axes `batch` and `summed`, summed over the latter.
 
-        The result's axes are those of `batch`, the others of x in order, the others of y in order.
+        The axes of the result are those of `batch`, then the other axes of x in order, then the others of y in order.
         """
         if max([self.shape(x)[axis] for axis in summed[0]], default=0) >= _LONG:
             plan = matmul_plan(self.shape(x), self.shape(y), batch, summed)
@@ -87,15 +87,15 @@ class LinalgOps(ElementwiseOps):
         return self.on_host(Float, host.solve, a, b)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
-        """`solve`, reading of a only a triangle; `unit` takes its diagonal for ones."""
+        """`solve` that reads only a triangle of a; with `unit` its diagonal counts as ones."""
         return self.on_host(Float, partial(host.solve_triangular, lower=lower, unit=unit), a, b)
 
     def inv(self, a: Array) -> Array:
-        """The inverse; of a singular matrix LinalgError."""
+        """The inverse; LinalgError for a singular matrix."""
         return self.solve(a, identity(self, self.shape(a)[-1], a))
 
     def pinv(self, a: Array, rtol: float) -> Array:
-        """The pseudo-inverse (Moore, Penrose), singular values up to rtol times the largest being taken for zero."""
+        """The Moore-Penrose pseudo-inverse; singular values up to rtol times the largest count as zero."""
         u, s, vh = self.svd(a, False)
         if 0 in self.shape(a):
             return transposed(self, a)
@@ -112,7 +112,7 @@ class LinalgOps(ElementwiseOps):
         return self.on_host(Float, host.det, a)
 
     def slogdet(self, a: Array) -> tuple[Array, Array]:
-        """The sign of the determinant and the logarithm of its magnitude: of a singular matrix 0 and minus infinity."""
+        """The sign of the determinant and the logarithm of its magnitude; 0 and minus infinity if singular."""
         return self.on_host((Float, Float), host.slogdet, a)
 
     def adjugate(self, a: Array) -> Array:
@@ -130,7 +130,7 @@ class LinalgOps(ElementwiseOps):
     # --- decompositions
 
     def cholesky(self, a: Array) -> Array:
-        """The lower triangular L of L L' = (a + a') / 2; LinalgError where that is not positive definite."""
+        """The lower triangular L with L L' = (a + a') / 2; LinalgError if that is not positive definite."""
         return self.on_host(Float, host.cholesky, a)
 
     def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:

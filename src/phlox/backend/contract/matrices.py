@@ -52,7 +52,7 @@ def diagonal_matrix(B: ShapingOps, x: Array, offset: int = 0, zero: float = 0.0)
 
 
 def triangle(B: ShapingOps, x: Array, lower: bool, *, strict: bool = False) -> Array:
-    """Float matrices with zeros in place of what lies above the diagonal, or below it, and on it if `strict`."""
+    """Float matrices with zeros above the diagonal, or below it, and also on it if `strict`."""
     *_, m, n = B.shape(x)
     device = B.device_of(x)
     rows = B.reshape(B.int_arange(0, m, 1, device), (m, 1))

@@ -23,14 +23,14 @@ class MeshOps(ArrayOps):
     """The defaults are those of an engine without a partitioner: each process is a device that holds whole arrays."""
 
     partitions: bool = False
-    """Does the engine cut arrays over a mesh, and communicate by itself? Where not, processes average gradients."""
+    """Does the engine shard arrays over a mesh, and communicate by itself? If not, processes average gradients."""
 
     def mesh_devices(self) -> int:
         """The number of devices of all processes together."""
         return processes().size
 
     def make_mesh(self, shape: dict[str, int]) -> Any:
-        """The engine's own mesh, of named axes with these sizes; `ShardingError` where it cannot be."""
+        """The engine's own mesh, with named axes of these sizes; `ShardingError` if that is impossible."""
         large = [name for name, size in shape.items() if size > 1]
         known = processes()
         if len(large) > 1 or max(shape.values()) != known.size:
@@ -41,19 +41,19 @@ class MeshOps(ArrayOps):
         return RowGroup(known.rank, known.size)
 
     def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
-        """Which part of an array that is cut over an axis is in this process, and how many parts there are."""
+        """The index of this process's part of an array that is sharded over an axis, and the number of parts."""
         return mesh.rank, mesh.size
 
     def mesh_device(self, sharding: Sharding) -> Device:
-        """The devices of a mesh as one, on which arrays are cut so."""
+        """The devices of a mesh as one device, for arrays with this sharding."""
         return self.device()
 
     def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
-        """What is open while code computes on this process's rows of a batch."""
+        """The scope in which code computes on this process's rows of a batch."""
         return rows_of(mesh if mesh.size > 1 else None)
 
     def mesh_of(self, x: Array) -> Any:
-        """The engine's mesh that an array lies on, or that the program of a tracer runs on; None without one."""
+        """The engine's mesh of an array, or of the program of a tracer; None without one."""
         return None
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
@@ -69,7 +69,7 @@ class MeshOps(ArrayOps):
     def from_shards(
         self, shape: Shape, kind: type[Kind], device: Device, read: Callable[[Index], np.ndarray[Any, Any]]
     ) -> Array:
-        """A native array of the host values that `read` gives for an index; only parts that live here are read.
+        """A native array of the host values that `read` returns for an index; only this process's parts are read.
 
         Raises `RangeError` as `from_host` does.
         """

@@ -15,13 +15,14 @@ class ProcessOps:
     name: str
 
     joins_at_start: bool = False
-    """Must this engine join before it computes, or does it join when something names it that needs it?"""
+    """Must this engine join before it computes? If not, it joins when a mesh or a collective needs it."""
 
     def join_processes(self) -> None:
-        """Make the engine part of the group of processes, if it is not yet; all processes do so at the same point.
+        """Join the engine to the group of processes, if it has not joined yet; all processes do so at the same point.
 
-        Alone, it does nothing. Raises `DistributedError` where the engine has computed before, though it must not have,
-        or where other processes do not come; `ExtraNotInstalledError` without PyTorch, for an engine that needs it.
+        In a single process it does nothing. Raises `DistributedError` if the engine has already computed but must join
+        first, or if other processes do not arrive; `ExtraNotInstalledError` if the engine needs PyTorch, which is
+        missing.
         """
         if processes.processes().size == 1:
             return

@@ -1,4 +1,4 @@
-"""Profiling: what a program spends its time on, by the tool of its engine."""
+"""Profiling a program by the tool of its engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Profiled(NamedTuple):
-    """What a profile was written to."""
+    """The file that a profile was written to."""
 
     path: Path
     """The file."""
     opens: str
-    """What opens it."""
+    """The tool that opens it."""
 
 
 class OperationTime(NamedTuple):
@@ -34,9 +34,9 @@ class ProfilingOps:
     """The default is Python's own profiler, for engines that have none."""
 
     def start_profile(self, folder: Path) -> Callable[[], Profiled]:
-        """Begin to profile what this process computes; the result ends that, and writes a file into the folder.
+        """Begin to profile this process; a call of the result ends the profile, and writes a file into the folder.
 
-        The folder exists. Raises `RuntimeError` or `ValueError` where something is profiled already.
+        The folder must exist. Raises `RuntimeError` or `ValueError` if a profile is already running.
         """
         import cProfile  # which is slow to import
 

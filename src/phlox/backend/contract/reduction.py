@@ -18,27 +18,27 @@ from phlox.backend.tracing.symbolic import less
 from phlox.host.dtypes import INT_RANGES
 
 Between: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
-"""How a quantile between two elements is interpolated: linearly, at either, at the nearer one (of two equally near the
-one of even rank), or in the middle."""
+"""How a quantile between two elements is interpolated: linearly, by the lower, the higher or the nearer one (in a tie,
+the one of even rank), or by their mean."""
 
 
 class ReductionOps(SortingOps, ElementwiseOps):
     """Reductions over axes, and scans along one."""
 
     def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """The arithmetic mean; of no elements, NaN."""
+        """The arithmetic mean; NaN without elements."""
         count = self._count(x, axes)
         return self.float_mul(self.float_sum(x, axes, keepdims), 1.0 / count if count else math.nan)
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        """The variance, over n - correction; of too few elements, NaN."""
+        """The variance, divided by n - correction; NaN for too few elements."""
         count = self._count(x, axes) - correction
         deviation = self.float_sub(x, self.float_mean(x, axes, True))
         total = self.float_sum(self.float_square(deviation), axes, keepdims)
         return self.float_mul(total, 1.0 / count if count > 0 else math.nan)
 
     def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        """The square root of the variance; where that is zero, so is the derivative, which has no limit there."""
+        """The square root of the variance; the derivative is defined as zero if the variance is zero."""
         return self._root(self.float_var(x, axes, correction, keepdims))
 
     def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -52,7 +52,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
     def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
         """(sum |x|^p)^(1/p); for infinite p the greatest or least |x|, for p = 0 the number of nonzero elements.
 
-        Where all elements are zero, so is the derivative.
+        The derivative is zero if all elements are zero.
         """
         if p == 0:
             return self.float_sum(self.bool_into_float(self.float_not_equal(x, 0.0)), axes, keepdims)
@@ -100,7 +100,8 @@ class ReductionOps(SortingOps, ElementwiseOps):
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """The number of true elements, as integers.
 
-        Of more elements than those can count they are counted on the host, and a count that does not fit is RangeError.
+        If there are more elements than the integers can count, they are counted on the host; a count that does not fit
+        is a RangeError.
         """
         if self._counts_too_many(x, axes):
             return self.on_host(Int, partial(np.sum, axis=axes, keepdims=keepdims, dtype=np.int64), x)

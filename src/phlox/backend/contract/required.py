@@ -1,4 +1,4 @@
-"""What a backend must provide: plain functions on its own arrays, one kind to a function.
+"""The operations that a backend must provide: plain functions on its own arrays, one for each kind.
 
 An entry here is a declaration; a backend gives it a value (`float_add = staticmethod(np.add)`) or defines a method.
 An operation that it leaves out is *unsupported*: using it raises an error that names the operation and the backend.
@@ -78,12 +78,12 @@ class FloatOps:
     """`[..., m, k] @ [..., k, n]`, both of rank two or more; batch axes broadcast."""
 
     float_into_int: Unary
-    """Toward zero; NaN and values out of range raise RangeError where values are known (not for tracers)."""
+    """Rounded toward zero; NaN and values out of range raise RangeError if values are known (not for tracers)."""
     float_into_bool: Unary
 
 
 class IntOps:
-    """Whole numbers, of two's complement: arithmetic wraps around."""
+    """Integers in two's complement: arithmetic wraps around."""
 
     int_full: Callable[[Shape, int, Device], Array]
     int_arange: Callable[[int, int, int, Device], Array]
@@ -91,9 +91,9 @@ class IntOps:
     int_sub: Binary
     int_mul: Binary
     int_floordiv: Binary
-    """Toward minus infinity, as in Python; division by zero is an error where values are known."""
+    """Rounded toward minus infinity, as in Python; division by zero is an error if values are known."""
     int_mod: Binary
-    """Of the divisor's sign, as in Python."""
+    """With the divisor's sign, as in Python."""
     int_pow: Binary
     int_maximum: Binary
     int_minimum: Binary
@@ -131,12 +131,12 @@ class BoolOps:
 class RandomOps:
     """Draws of the counter-based generator; `state` is three 32-bit words: the key's two and the draw's position.
 
-    After the device there may be a `RowGroup`, and the result is then this process's rows of a draw for the whole
-    batch; see `phlox.backend.parallel`. A backend on which no training runs in several processes can do without.
+    A `RowGroup` may follow the device; the result is then this process's rows of a draw for the whole batch, see
+    `phlox.backend.parallel`. A backend that never trains in several processes need not support it.
     """
 
     random_uniform: Callable[[Array, Shape, Device], Array]
-    """Floats in [0, 1), of 24 random bits."""
+    """Floats in [0, 1), with 24 random bits."""
     random_normal: Callable[[Array, Shape, Device], Array]
     random_bernoulli: Callable[[Array, Shape, int, Device], Array]
     """`(state, shape, threshold, device)`: true with probability threshold / 65536."""

@@ -13,8 +13,8 @@ from phlox.backend.device import Device
 from phlox.backend.tracing.dimension import is_open
 
 Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
-"""How padding continues a tensor, by NumPy's names: mirrored at the last element or behind it, with the last
-element, or from the other end."""
+"""The padding modes, by NumPy's names: mirrored at the last element or behind it, repeating the last element, or
+wrapping around."""
 
 
 def part(ops: ArrayOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
@@ -83,7 +83,7 @@ class ShapingOps(ArrayOps):
         return self.flip(part(self, x, axis, start - count + 1, start + 1), (axis,))
 
     def windows(self, x: Array, axis: int, size: int, step: int) -> Array:
-        """Sliding windows, `step` apart: the axis becomes that of the windows, a new last one is inside."""
+        """Sliding windows, `step` apart: the axis counts the windows, and a new last axis has their elements."""
         shape = self.shape(x)
         count = (shape[axis] - size) // step + 1
         device = self.device_of(x)
@@ -93,7 +93,7 @@ class ShapingOps(ArrayOps):
         return self.permute_dims(found, order)
 
     def bool_tri(self, rows: int, columns: int, k: int, device: Device) -> Array:
-        """A matrix that is true on and below its k-th diagonal; the main one is the 0-th, those above are positive."""
+        """A matrix that is true on and below its k-th diagonal; 0 is the main one, positive ones are above it."""
         places = self.reshape(self.int_arange(k, k + rows, 1, device), (rows, 1))
         return self.int_less_equal(self.int_arange(0, columns, 1, device), places)
 

@@ -20,7 +20,7 @@ def multiplicity(B: LinalgOps, like: Array, n: int) -> Array:
 
 
 class SignalOps(LinalgOps):
-    """A complex number is a pair along a last axis of size two: its real part and its imaginary part."""
+    """Transforms and frames of signals; a complex number is a pair (real, imaginary) along a last axis of size two."""
 
     # --- transforms, none of which is scaled
 
@@ -32,9 +32,9 @@ class SignalOps(LinalgOps):
         return self._pair(self._product(x, cos), self.float_neg(self._product(x, sin)))
 
     def irfft(self, x: Array, n: int) -> Array:
-        """x_t = sum of X_k exp(2 pi i k t / n) over all n of k, of which the half [..., n // 2 + 1] says the others.
+        """x_t = sum of X_k exp(2 pi i k t / n) over all n values of k, which follow from the half [..., n // 2 + 1].
 
-        What X_0 (and X_{n/2}, for even n) have of an imaginary part has no effect.
+        The imaginary part of X_0 (and of X_{n/2}, for even n) has no effect.
         """
         real, imaginary = self._parts(x)
         cos, sin = self._waves(x, n, n // 2 + 1)
@@ -72,9 +72,9 @@ class SignalOps(LinalgOps):
         return self.index(frames, last(self.shape(frames), slice(0, length, 1)))
 
     def overlap_add(self, x: Array, hop: int, size: int) -> Array:
-        """The frames [..., count, length], one every `hop` places, added up to [..., size]: `frame` transposed.
+        """The sum [..., size] of frames [..., count, length], one every `hop` places: the transpose of `frame`.
 
-        Fewer than `hop` places of the signal are beyond the last frame.
+        The last frame ends fewer than `hop` places before the end of the signal.
         """
         *batch, count, length = self.shape(x)
         blocks = -(-length // hop)

@@ -1,7 +1,7 @@
 """Order: sorting, searching, counting; derived.
 
-One order holds everywhere: NaN counts as greater than everything, -0.0 equals 0.0, and equal values keep their order,
-in descending order too.
+The order is the same everywhere: NaN is greater than everything, -0.0 equals 0.0, and equal values keep their order,
+also when sorted in descending order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SortingOps(IndexingOps):
         return self.take_along_axis(x, self.int_argsort(x, axis, descending), axis)
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
-        """The indices of the k greatest (or least) elements along an axis, in order; of equal ones, the first."""
+        """The indices of the k greatest (or least) elements along an axis, in order; equal elements keep their order."""
         return self._first(self.float_argsort(x, axis, largest), k, axis)
 
     def int_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
@@ -48,7 +48,7 @@ class SortingOps(IndexingOps):
         return self.index(x, tuple(slice(0, count if a == axis else n, 1) for a, n in enumerate(self.shape(x))))
 
     def float_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
-        """For each of `values` [..., m], how many of the sorted x [..., n] are less (or, `right`, no greater)."""
+        """For each of `values` [..., m], the number of sorted x [..., n] that are less (with `right`, not greater)."""
         return self._search(self._float_before, x, values, right)
 
     def int_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
@@ -77,10 +77,10 @@ class SortingOps(IndexingOps):
         return low
 
     def float_unique(self, x: Array) -> tuple[Array, Array, Array]:
-        """Of x [n], the different elements in order, NaNs being equal.
+        """The unique elements of x [n] in order, as indices and counts; NaNs are equal.
 
-        These are: the place where each stands first; for each element of x, which of them it is; how often each occurs.
-        Their number depends on the values, so it cannot be traced.
+        Returns the index where each unique element first occurs, the number of the unique element for each element of
+        x, and the counts. Their number depends on the values, so it cannot be traced.
         """
         order = self.float_argsort(x, 0, False)
         before, after = self._neighbours(self.take(x, order, 0))

@@ -1,4 +1,4 @@
-"""Which operations each backend supports: what `phlox backends` prints, and the page in the documentation."""
+"""The table of the operations that each backend supports, for `phlox backends` and the documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SupportTable:
     """By name."""
 
     def cell(self, operation: str, name: str) -> str:
-        """How one backend implements one operation, in a word or two."""
+        """How one backend implements one operation, as a word or two."""
         backend = self.backends[name]
         if backend is None:
             return "not installed"
@@ -30,7 +30,7 @@ class SupportTable:
         return f"{SIGNS[how]}, {WIDE}" if widened else SIGNS[how]
 
     def summary(self) -> list[str]:
-        """A line a backend: how many operations it has, and how."""
+        """A line for each backend: the numbers of its operations, by how they are implemented."""
         operations = [name for names in families().values() for name in names]
         lines: list[str] = []
         for name, backend in self.backends.items():
@@ -46,7 +46,7 @@ class SupportTable:
         return lines
 
     def text(self) -> str:
-        """As columns for a terminal, by family."""
+        """The table as columns for a terminal, by family."""
         columns = list(self.backends)
         rows = [(title, [(name, [self.cell(name, one) for one in columns]) for name in names])
                 for title, names in families().items()]  # fmt: skip
@@ -61,7 +61,7 @@ class SupportTable:
         return "\n".join([*lines, "", *self.summary()])
 
     def markdown(self) -> str:
-        """As tables of Markdown, one a family."""
+        """The table in Markdown, one for each family."""
         columns = list(self.backends)
         lines = [f"- {line}" for line in self.summary()]
         for title, names in families().items():

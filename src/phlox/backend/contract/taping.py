@@ -18,7 +18,7 @@ class TapingOps:
     inner: Backend | None = None
     """The backend that a decorator wraps."""
     differentiates: bool = False
-    """Has this backend a tape?"""
+    """Does this backend have a tape?"""
 
     def with_autodiff(self) -> Backend:
         """This backend with a tape above it; one tape more, if it has one already.
@@ -30,7 +30,7 @@ class TapingOps:
         return load(EXPORTS["Autodiff"])(self)
 
     def without_tape(self) -> Backend | None:
-        """The backend without the outermost of its tapes; None where there is no tape."""
+        """The backend without its outermost tape; None if there is no tape."""
         return self.inner
 
     def value(self, x: Array) -> Array:
@@ -44,7 +44,7 @@ class TapingOps:
         raise AutodiffError(self._no_tape())
 
     def copy_leaf(self, x: Array) -> Array:
-        """For a leaf of the tape, another leaf with the same value, which has its own gradient; else x itself."""
+        """A copy of a leaf of the tape, with a gradient of its own; x itself if it is no leaf."""
         return x
 
     def node_of(self, x: Array) -> Any:
@@ -56,7 +56,7 @@ class TapingOps:
         return False
 
     def requires_grad(self, x: Array) -> bool:
-        """Does a gradient of this value flow back to what it was computed from?"""
+        """Does a gradient of this value flow back to its operands?"""
         return False
 
     def poisoned(self, x: Array, why: str) -> Array:
@@ -83,7 +83,7 @@ class TapingOps:
         raise UnsupportedError(f"{self!r} takes no function with a gradient of its own (phlox.custom_gradient)")
 
     def checkpoint(self, run: Callable[[Array | None], Sequence[Array]]) -> Sequence[Array]:
-        """`run(None)`, of which nothing is kept for the backward pass if the backend can run it again there.
+        """`run(None)`, without keeping values for the backward pass if the backend can run it again there.
 
         Given an array, `run` runs so that a compiler cannot merge it with an earlier run.
         """

@@ -18,7 +18,7 @@ class TracingOps(ArrayOps):
     """The defaults are those of an engine that never traces."""
 
     def is_tracing(self) -> bool:
-        """Is a function being traced, so that an array made from constants now would be a constant of its program?"""
+        """Is a function being traced? An array that is made from constants is then a constant of its program."""
         return False
 
     def current_trace(self) -> object | None:
@@ -55,7 +55,7 @@ class TracingOps(ArrayOps):
         return math.expm1(x)
 
     def as_device_scalar(self, value: float) -> Any:
-        """A scalar as an argument of compiled functions that get it again and again: an array, if that is faster."""
+        """A scalar as a repeated argument of compiled functions: an array, if that is faster."""
         return value
 
     def scalar_argument(self, value: float) -> Any:
@@ -63,7 +63,7 @@ class TracingOps(ArrayOps):
         return value
 
     def scalar_from_argument(self, x: Any, whole: bool) -> Any:
-        """The traced scalar of 64 bits from the tracer of what `scalar_argument` gave."""
+        """The traced scalar of 64 bits from the tracer of a result of `scalar_argument`."""
         return x
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
@@ -79,13 +79,13 @@ class TracingOps(ArrayOps):
         return x
 
     def concrete_scalar(self, x: Any) -> Any:
-        """A traced scalar as a Python scalar, where its value is known."""
+        """A traced scalar as a Python scalar, if its value is known."""
         return x
 
     # --- loops
 
     def traces_loops(self) -> bool:
-        """Is a function being traced, in whose program `scan` would be one loop?"""
+        """Is a function being traced, so that `scan` becomes one loop of its program?"""
         return False
 
     def scan(
@@ -99,9 +99,10 @@ class TracingOps(ArrayOps):
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """`body(carry, x) -> (carry, y)` along the first axis of `xs`: the last carry, and the ys stacked.
 
-        One of `xs` may be a tuple of Python scalars: each step gets its own, traced where an engine traces. `length` is
-        the number of steps, for loops over no arrays. With `reverse` it runs from the last step to the first; the ys
-        stay in the order of the xs. Here it is a Python loop; an engine that compiles makes it one loop of a program.
+        One of `xs` may be a tuple of Python scalars: each step gets its own, traced if an engine traces. `length` is
+        the number of steps, for loops without arrays. With `reverse` it runs from the last step to the first; the ys
+        stay in the order of the xs. This default is a Python loop; an engine that compiles makes it one loop of a
+        program.
         """
         state, ys = tuple(carry), list[tuple[Array, ...]]()
         entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.unstack(x) for x in xs]
@@ -132,7 +133,7 @@ class TracingOps(ArrayOps):
         return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
 
     def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        """x with `values` along an axis, from the Int scalar `place` on; what reaches beyond its end is dropped.
+        """x with `values` along an axis, from the Int scalar `place` on; values beyond its end are dropped.
 
         A donated x may be written to, and is not used again.
         """
@@ -151,7 +152,7 @@ class TracingOps(ArrayOps):
     # --- checks of values, which a compiled function makes after the call
 
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
-        """Raise `IndexRangeError` for an index outside an axis of `size`, where values are known (not for tracers).
+        """Raise `IndexRangeError` for an index outside an axis of `size`, if values are known (not for tracers).
 
         With `from_end`, negative indices count from the end; otherwise they are out of range. Returns whether there may
         be negative ones.

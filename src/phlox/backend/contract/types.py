@@ -1,4 +1,4 @@
-"""Types of the functions that a backend is made of."""
+"""The types of a backend's functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Axes: TypeAlias = tuple[int, ...]
 """Axes are non-negative, in ascending order and without repetition when they reach a backend."""
 
 Index: TypeAlias = tuple[int | slice, ...]
-"""One entry an axis: an integer in range, or a slice whose bounds are in range and whose step is positive."""
+"""One entry for each axis: an integer in range, or a slice with bounds in range and a positive step."""
 
 Widths: TypeAlias = tuple[tuple[int, int], ...]
-"""A pair (before, after) an axis."""
+"""A pair (before, after) for each axis."""
 
 Kinds: TypeAlias = type[Kind] | tuple[type[Kind], ...]
 """The kind of a result, or those of several."""
@@ -27,7 +27,7 @@ Needed: TypeAlias = tuple[bool, ...]
 """For each operand: is its gradient needed?"""
 
 Gradients: TypeAlias = tuple[Array | None, ...]
-"""One gradient an operand."""
+"""One gradient for each operand."""
 
 Unary: TypeAlias = Callable[[Array], Array]
 Binary: TypeAlias = Callable[[Array, Any], Array]

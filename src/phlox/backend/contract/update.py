@@ -54,7 +54,7 @@ class AdagradScalars(NamedTuple):
 
 
 class UpdateOps(ElementwiseOps):
-    """Each returns new arrays, and writes to none."""
+    """The fused updates; each returns new arrays, and writes to none."""
 
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         """One step of Adam or AdamW: x, and the first and second moment of its gradient g."""
@@ -71,9 +71,9 @@ class UpdateOps(ElementwiseOps):
 
 
 class ReusedBuffer(ABC):
-    """Memory that one tensor after another uses: it is written to again once no reference to the last one is left.
+    """Memory that is reused for one tensor after another, once no reference to the previous tensor is left.
 
-    What is lent is an object of its own, which every view keeps alive: once it is gone, nothing can read the memory.
+    The lent array is a separate object, which every view keeps alive: once it is gone, nothing can read the memory.
     """
 
     flat: Array
@@ -102,9 +102,9 @@ class Piece(NamedTuple):
 
 
 class MultiTensorOps:
-    """Updates of many tensors at once, for engines where that is faster. They may write to arrays.
+    """Updates of many tensors at once, for engines on which that is faster; they may write to arrays.
 
-    The defaults are those of an engine that has none of this.
+    The defaults are for an engine without such updates.
     """
 
     def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
@@ -124,7 +124,7 @@ class MultiTensorOps:
         return False
 
     def flat(self, x: Array) -> Array:
-        """A plain array in one dimension; the same memory where its elements are in order."""
+        """A plain array in one dimension; it shares memory if its elements are in order."""
         raise NotImplementedError
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:

@@ -1,8 +1,8 @@
-"""Half precision: what is computed in single precision and rounded once.
+"""Half precision: the operations that are computed in single precision and rounded once.
 
 An operation is *widened* when its half-precision operands become f32, the f32 backend's own function runs, and its f32
-results are rounded back. An engine whose arithmetic at half precision is sound does most operations itself; widening
-then serves what the contract derives in many steps, each of which would round, and what the engine lacks.
+results are rounded back. An engine with sound half-precision arithmetic does most operations itself; widening is then
+for operations that the contract derives in many steps, each of which would round, and for those that the engine lacks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _moves(name: str) -> bool:
 COMPUTING: frozenset[str] = frozenset(
     name for name in OPERATIONS if not name.startswith(_OTHER_KINDS) and not _moves(name)
 )
-"""The operations that read or make floats other than by moving them."""
+"""The operations that compute with floats, rather than only move them."""
 
 _PRODUCTS = ("linear", "attention", "float_matmul", "float_dot")
 """Prefixes of the names of matrix products, which engines accumulate in f32 by themselves."""
@@ -48,7 +48,7 @@ _OF_PRODUCTS = ("linear", "conv", "float_dot", "float_argtopk", "float_argsort")
 """Prefixes of the names of operations whose definitions compute by products alone."""
 
 CONVOLUTIONS: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("conv"))
-"""Convolution, its derivatives and their parts: as products, unless an engine says otherwise."""
+"""Convolution, its derivatives and their parts; they count as products, unless an engine overrides that."""
 
 ATTENTION: frozenset[str] = frozenset(name for name in COMPUTING if name.startswith("attention"))
 """Products with a softmax between them: at half precision an engine needs a kernel with f32 logits."""
@@ -69,9 +69,9 @@ _POINTWISE_TOO = (
 def delicate(backend: Backend, sound: Collection[str] = ()) -> frozenset[str]:
     """The operations that even an engine with sound half-precision arithmetic should do in f32: those that accumulate.
 
-    That is all operations but products, convolutions and those that are elementwise or only compare; and of the latter
-    those that take several steps, each of which would round or overflow. `sound` names what the engine itself adds up
-    in f32 and rounds once.
+    These are all operations except products, convolutions, and elementwise and comparing operations of one step; an
+    elementwise operation of several steps would round or overflow in each. `sound` names the operations that the engine
+    itself accumulates in f32 and rounds once.
     """
     return frozenset(name for name in COMPUTING if name not in sound and _is_delicate(backend, name))
 
@@ -94,7 +94,7 @@ DEFINED_IN_STEPS: frozenset[str] = frozenset(
 )
 """Operations that the contract defines in several steps, each of which would round at half precision.
 
-Where a decorator has no rule for one of these, it follows the definition at full precision."""
+If a decorator has no rule for one of these, it follows the definition at full precision."""
 
 
 def composed(operation: Any) -> Any:
@@ -138,8 +138,8 @@ def widen(
 ) -> None:
     """Make `backend` carry out the operations `names` on `wide`.
 
-    `grow` makes one array a wide one, `shrink` a narrow one; each returns as it is whatever it does not concern. With
-    `unless(*arguments)` the operation stays the backend's own for the arguments for which that holds.
+    `grow` makes one array a wide one, `shrink` a narrow one; each returns any other value unchanged. The operation
+    stays the backend's own for arguments for which `unless(*arguments)` is true.
     """
     for name in names:
         try:
@@ -183,10 +183,10 @@ def widened(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any
 
 
 def widened_forward(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any:
-    """As `widened`, of a function that also gives what its derivative needs.
+    """As `widened`, for a function that also returns values for its derivative.
 
-    That stays wide, so that the backward pass does not start from rounded values; but of an operand the narrow array is
-    kept, which is there anyway.
+    These stay wide, so that the backward pass does not start from rounded values; but operands are kept as the narrow
+    arrays, which exist anyway.
     """
 
     @wraps(function)

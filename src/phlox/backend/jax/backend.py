@@ -54,7 +54,7 @@ from phlox.errors import RangeError
 from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
-"""What JAX itself adds up in f32, and rounds once."""
+"""The operations that JAX itself accumulates in f32, and rounds once."""
 
 
 def _recast(source: Any, target: Any, x: Any) -> Any:
@@ -67,12 +67,16 @@ class Jax(
     Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
     EngineBackend,
 ):  # fmt: skip
-    """JAX arrays: compiled by XLA, on a processor, a GPU or a TPU; f32 by default, or f64, bf16, f16.
+    """The backend of JAX, whose programs XLA compiles for a CPU, a GPU or a TPU; f32 by default, or f64, bf16, f16.
 
     With f64 or i64, JAX's 64-bit types are switched on only inside Phlox's own operations (`phlox.compile` and the tape
-    included), on the thread that runs them; the rest of the process sees JAX as it was. Raw `jax.jit`, `vmap` and
-    `scan` of a model hold f64 too, but in raw `jax.grad` JAX writes the derivatives outside of our operations, at 32
-    bits: call it within `jax.enable_x64(True)`. At half precision, what the contract derives is computed in f32.
+    included), on the thread that runs them; JAX does not change for the rest of the process. Raw `jax.jit`, `vmap` and
+    `scan` of a model keep f64, too. But raw `jax.grad` computes derivatives outside of Phlox's operations, with 32
+    bits: call it within `jax.enable_x64(True)`. At half precision, derived operations are computed in f32.
+
+    Args:
+        float: the dtype of floats: "f32", "f64", "bf16" or "f16".
+        int: the dtype of integers: "i32" or "i64".
     """
 
     name = "jax"

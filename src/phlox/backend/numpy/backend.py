@@ -84,10 +84,14 @@ class NumPy(
     Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
 ):  # fmt: skip
-    """The reference engine: no dependency but NumPy; f32 by default, or f64, bf16, f16.
+    """The backend of NumPy, the reference engine, which needs only NumPy; f32 by default, or f64, bf16, f16.
 
-    At half precision it keeps its arrays narrow, but computes in f32 and rounds every result once: NumPy's own
-    arithmetic would stop adding ones at 256, and mix its types.
+    At half precision it stores arrays in 16 bits, but computes in f32 and rounds every result once: NumPy's own
+    half-precision arithmetic would stop counting ones at 256, and mix dtypes.
+
+    Args:
+        float: the dtype of floats: "f32", "f64", "bf16" or "f16".
+        int: the dtype of integers: "i32" or "i64".
 
     >>> import phlox as px
     >>> px.ones((2,), device=NumPy()).sum().item()

@@ -49,10 +49,10 @@ from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors
 from phlox.errors import RangeError
 
 _LACKING = frozenset({"float_pow"})
-"""What PyTorch has not right at half precision on a processor: (-inf) ** 0.5 is NaN there."""
+"""The operations that PyTorch computes wrongly at half precision on a CPU: (-inf) ** 0.5 is NaN there."""
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
-"""What PyTorch itself adds up in f32, on every device, and rounds once."""
+"""The operations that PyTorch itself accumulates in f32, on every device, and rounds once."""
 
 
 def _reduction(fn: Callable[..., Any]) -> Any:
@@ -188,9 +188,14 @@ class Torch(
     Sampling, Recurrent, Update, TracerOps, Profiling, Collectives, ProcessesOfTorch, Arrays,
     EngineBackend,
 ):  # fmt: skip
-    """PyTorch tensors on a processor or a GPU; f32 by default, or f64, bf16, f16. The tape is Phlox's, not torch's.
+    """The backend of PyTorch, on a CPU or a GPU; f32 by default, or f64, bf16, f16.
 
-    At half precision PyTorch does what it has; what the contract derives is computed in f32 and rounded once.
+    Gradients are computed by Phlox, not by torch.autograd. At half precision PyTorch's own operations are used; derived
+    operations are computed in f32 and rounded once.
+
+    Args:
+        float: the dtype of floats: "f32", "f64", "bf16" or "f16".
+        int: the dtype of integers: "i32" or "i64".
     """
 
     name = "torch"

@@ -19,7 +19,7 @@ from phlox.backend.contract.types import Array
 from phlox.host.signal_guard import scope
 
 FindError: TypeAlias = Callable[..., Exception | None]
-"""`(*values)`: the error to raise for them, if any."""
+"""A function of values that returns the error to raise for them, if any."""
 
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -59,16 +59,18 @@ def checks_are_on() -> bool:
 
 @contextmanager
 def checks(on: bool = True) -> Generator[None]:
-    """Within this scope, compiled functions report what an eager call would refuse, with the line that is to blame.
+    """A scope in which compiled functions raise the errors of an eager call, with the line that caused them.
 
-    Without it, an index out of range inside a program reads NaN (an integer: the least one) and writes nothing, which
-    is never a neighbour's value in its place, but goes unnoticed. With it, every call of a compiled function waits for
-    its result and then raises what the eager call would have raised: `IndexRangeError` for indices, `ZeroDivisionError`
-    for integers divided by zero, `RangeError` for floats that no integer can hold. Nothing of such a call is kept:
-    modules and optimizers stay as they were, and donated arguments can be used again. A function is compiled once with
-    checks and once without. In several processes, a call on a mesh first compares its scalars and the random streams of
-    all of them. The steps of a `phlox.scan` are checked like everything else; checks inside a raw JAX
-    transformation within the function (`jax.lax.scan`) are left out.
+    Without it, an index out of range inside a program reads NaN (for integers, the smallest one) and writes nothing, so
+    the error goes unnoticed. With it, every call of a compiled function waits for its result and then raises the error
+    of the eager call: `IndexRangeError` for indices, `ZeroDivisionError` for integers divided by zero, `RangeError` for
+    floats that no integer can hold. A call that raises changes nothing: modules and optimizers stay as they were, and
+    donated arguments can be used again. A function is compiled once with checks and once without. In several processes,
+    a call on a mesh first compares its scalars and the random streams of all of them. The steps of a `phlox.scan` are
+    checked, too, but not a raw JAX transformation (`jax.lax.scan`) inside the function.
+
+    Args:
+        on: False switches the checks off in the scope.
 
     >>> import phlox as px
     >>> from phlox.backend import Jax

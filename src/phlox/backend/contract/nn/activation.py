@@ -11,7 +11,7 @@ from phlox.backend.contract.types import Array
 
 
 class ActivationOps(ElementwiseOps):
-    """The nonlinearities of neural networks, but for `sigmoid`, `tanh` and `gelu`."""
+    """The nonlinearities of neural networks, except `sigmoid`, `tanh` and `gelu`."""
 
     # --- rectifiers
 
@@ -32,7 +32,7 @@ class ActivationOps(ElementwiseOps):
         return self.where(self.float_less(0.0, x), g, self.float_mul(g, slope))
 
     def float_prelu(self, x: Array, weight: Array) -> Array:
-        """x where it is positive, elsewhere weight x, the weight being an array that broadcasts."""
+        """x where it is positive, elsewhere weight x, for an array `weight` that broadcasts."""
         return self.where(self.float_less(0.0, x), x, self.float_mul(x, weight))
 
     def float_threshold(self, x: Array, threshold: float, value: float) -> Array:
@@ -70,7 +70,7 @@ class ActivationOps(ElementwiseOps):
         return self.float_mul(g, self.float_sigmoid(x))
 
     def float_log_sigmoid(self, x: Array) -> Array:
-        """log(sigmoid(x)), without loss."""
+        """log(sigmoid(x)), without loss of precision."""
         return self.float_neg(self.float_softplus(self.float_neg(x)))
 
     def float_log_sigmoid_backward(self, g: Array, x: Array) -> Array:
@@ -82,7 +82,7 @@ class ActivationOps(ElementwiseOps):
         return self.float_mul(x, self.float_sigmoid(x))
 
     def float_silu_backward(self, g: Array, x: Array) -> Array:
-        """g (s + x s (1 - s)), s being sigmoid(x)."""
+        """g (s + x s (1 - s)), for s = sigmoid(x)."""
         s = self.float_sigmoid(x)
         return self.float_mul(g, self.float_mul(s, self.float_add(self.float_mul(x, self.float_sub(1.0, s)), 1.0)))
 
@@ -91,7 +91,7 @@ class ActivationOps(ElementwiseOps):
         return self.float_mul(x, self.float_tanh(self.float_softplus(x)))
 
     def float_mish_backward(self, g: Array, x: Array) -> Array:
-        """g (t + x (1 - t^2) sigmoid(x)), t being tanh(softplus(x))."""
+        """g (t + x (1 - t^2) sigmoid(x)), for t = tanh(softplus(x))."""
         t = self.float_tanh(self.float_softplus(x))
         bend = self.float_mul(self.float_sub(1.0, self.float_mul(t, t)), self.float_sigmoid(x))
         return self.float_mul(g, self.float_add(t, self.float_mul(x, bend)))
@@ -120,7 +120,7 @@ class ActivationOps(ElementwiseOps):
         return self.float_clip(x, low, high)
 
     def float_hardtanh_backward(self, g: Array, x: Array, low: float, high: float) -> Array:
-        """g strictly within the bounds."""
+        """g where x is strictly within the bounds, elsewhere zero."""
         return self.where(self._outside(x, low, high), 0.0, g)
 
     def _outside(self, x: Array, low: float, high: float) -> Array:
@@ -145,7 +145,7 @@ class ActivationOps(ElementwiseOps):
         return self.float_mul(g, self.where(self.float_less_equal(3.0, x), 1.0, slope))
 
     def float_softshrink(self, x: Array, bound: float) -> Array:
-        """x moved toward zero by the bound, zero within it."""
+        """x moved toward zero by the bound; zero within the bound."""
         return self.float_sub(x, self.float_clip(x, -bound, bound))
 
     def float_softshrink_backward(self, g: Array, x: Array, bound: float) -> Array:

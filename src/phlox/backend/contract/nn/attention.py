@@ -11,11 +11,11 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 
 
 class AttentionOps(LinalgOps, ReductionOps):
-    """Weighted means of values, the weights by how well keys fit queries (Vaswani et al. 2017).
+    """Attention: means of values, weighted by how well keys match queries (Vaswani et al. 2017).
 
     query [batch, heads, n, d], key [batch, groups, m, d], value [batch, groups, m, e]; heads / groups consecutive heads
-    share the keys and values of a group (Ainslie et al. 2023). m is not zero. The others broadcast to [batch, heads, n,
-    m]: `bias` is added to the scores, weights are zero where `allowed` or `kept` is false.
+    share the keys and values of a group (Ainslie et al. 2023). m is not zero. The other operands broadcast to [batch,
+    heads, n, m]: `bias` is added to the scores, weights are zero where `allowed` or `kept` is false.
     """
 
     def attention(
@@ -32,8 +32,8 @@ class AttentionOps(LinalgOps, ReductionOps):
     ) -> Array:
         """softmax(scale query key' + bias) value: [batch, heads, n, e].
 
-        With `causal`, query i sees keys up to the i-th. What sees no key at all gives zeros. The weights that are
-        `kept` grow by 1 / (1 - dropout).
+        With `causal`, query i sees keys up to the i-th. A query that sees no key gives zeros. The weights that are
+        `kept` are multiplied by 1 / (1 - dropout).
         """
         return self.attention_forward(query, key, value, bias, allowed, kept, causal, scale, dropout)[0]
 
@@ -73,9 +73,9 @@ class AttentionOps(LinalgOps, ReductionOps):
     def attention_backward(
         self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
     ) -> Gradients:
-        """With P the weights and y the result: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
+        """For weights P and result y: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
-        From the gradient of the scores S those of query, key and bias follow linearly. An engine may save no y.
+        The gradients of query, key and bias follow linearly from that of the scores S. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
         _, heads, n, _ = self.shape(query)

@@ -13,13 +13,14 @@ from phlox.backend.tracing.dimension import pads
 class ConvOps(IndexingOps):
     """Convolution of x [n, channels, *spatial] with weight [out, channels / groups, *window].
 
-    Options have one entry a spatial axis: `stride` and `dilation` a number, `padding` a pair (before, after) of zeros.
+    Options have one entry for each spatial axis: a number for `stride` and `dilation`, a pair (before, after) of
+    numbers of zeros for `padding`.
     """
 
     # --- windows as columns: two linear maps, each the other's transpose
 
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-        """What each window sees, as columns [n, channels * places in the window, windows], both in reading order."""
+        """The elements of each window as columns [n, channels * window size, windows], in row-major order."""
         x = self._pad_spatial(x, padding, 0.0)
         # Axis by axis, so that there are as many slices as the sum of the window's sides, not as their product.
         for axis, side in enumerate(window):
@@ -167,7 +168,7 @@ def padded_sizes(sizes: Shape, padding: Widths) -> Shape:
 
 
 def window_counts(padded: Shape, window: Shape, stride: Shape, dilation: Shape) -> Shape:
-    """How many windows fit along each axis."""
+    """The number of windows that fit along each axis."""
     return tuple(
         (size - d * (side - 1) - 1) // s + 1 for size, side, s, d in zip(padded, window, stride, dilation, strict=True)
     )

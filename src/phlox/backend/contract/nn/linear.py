@@ -16,7 +16,7 @@ SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 TANH_CUBIC = 0.044715
 
 GELU_FAR = 40.0
-"""From here on the normal distribution function is zero or one in double precision, and its density is zero."""
+"""From this |x| on, the normal distribution function is zero or one in double precision, and its density is zero."""
 
 Gate: TypeAlias = Literal["sigmoid", "silu", "gelu"]
 
@@ -27,7 +27,7 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
     # --- linear: x [..., i] @ weight [i, o] + bias [o]
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """A dense layer; leading axes are folded, so that it is one product of two matrices."""
+        """A dense layer; leading axes are merged, so that it is one product of two matrices."""
         *batch, size = self.shape(x)
         flat = x if len(batch) == 1 else self.reshape(x, (math.prod(batch), size))
         y = self.float_matmul(flat, weight)

@@ -14,7 +14,7 @@ LEAST_LOG = -100.0
 
 
 class LossOps(DenseOps):
-    """One scalar an example."""
+    """Losses with one scalar for each example."""
 
     # --- binary cross-entropy, elementwise: probabilities p and targets of one shape
 
@@ -36,7 +36,7 @@ class LossOps(DenseOps):
         return self.where(none, LEAST_LOG, self.float_maximum(log, LEAST_LOG))
 
     def float_binary_cross_entropy_backward(self, g: Array, p: Array, target: Array) -> Array:
-        """g (p - target) / (p (1 - p)); zero where p is so near zero or one that its logarithm is bounded."""
+        """g (p - target) / (p (1 - p)); zero where p is so near zero or one that the bound on the logarithm applies."""
         spread = self.float_mul(p, self.float_sub(1.0, p))
         flat = self.float_less_equal(spread, max(math.exp(LEAST_LOG), 1.0 / LARGEST[self.float_element]))
         slope = self.float_div(self.float_sub(p, target), self.where(flat, 1.0, spread))
@@ -49,8 +49,8 @@ class LossOps(DenseOps):
     ) -> Array:
         """The negative log-likelihood of each target under softmax(logits), times the weight of its class.
 
-        With smoothing s, a share s of each target is spread evenly over all classes (Szegedy et al. 2016). The loss and
-        the gradient of a row whose target is `ignored` are zero, whatever its logits are.
+        With smoothing s, a fraction s of each target is spread evenly over all classes (Szegedy et al. 2016). The loss
+        and the gradient of a row whose target is `ignored` are zero, for any logits.
         """
         return self.cross_entropy_forward(logits, targets, weight, smoothing, ignored)[0]
 
@@ -78,7 +78,7 @@ class LossOps(DenseOps):
     def cross_entropy_backward(
         self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
     ) -> Gradients:
-        """With a_c the share of class c in the loss -sum(a_c log p_c): d logits = (sum(a) softmax(logits) - a) g."""
+        """For the coefficients a_c of the loss -sum(a_c log p_c): d logits = (sum(a) softmax(logits) - a) g."""
         log_p, column, factor, weight, kept = saved
         rows, classes = self.shape(log_p)
         if kept is not None:
@@ -109,8 +109,8 @@ class LossOps(DenseOps):
     def ctc_loss(self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int) -> Array:
         """-log of the probability of all paths that spell a target: log_p [time, n, classes], targets [n, length].
 
-        A path is read by merging repeats, then dropping blanks. Both lengths are Int [n]; what lies beyond them counts
-        for nothing. Infinite where no path fits, with a gradient of zero.
+        A path is read by merging repeats, then dropping blanks. Both lengths are Int [n]; elements beyond them are
+        ignored. If no path fits, the loss is infinite and its gradient zero.
         """
         return self.ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)[0]
 
@@ -119,8 +119,8 @@ class LossOps(DenseOps):
     ) -> tuple[Array, Any]:
         """By the forward variables: log-probabilities of the beginnings of paths, [time, n, states].
 
-        The states are the target with blanks before, between and after. Log-probabilities of what cannot be are a very
-        negative number, whose differences are not NaN, as those of minus infinity would be.
+        The states are the target with blanks before, between and after. The log-probability of an impossible path is a
+        large negative number: differences of minus infinity would be NaN.
         """
         steps, n, _ = self.shape(log_p)
         length = self.shape(targets)[1]

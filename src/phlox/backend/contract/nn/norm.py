@@ -30,7 +30,7 @@ class NormOps(ReductionOps):
         return self._scaled(normed, gamma, beta), (normed, rstd, gamma)
 
     def layer_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
-        """With h the normalised input and u = g gamma: dx = rstd (u - mean(u) - h mean(u h))."""
+        """For the normalised input h and u = g gamma: dx = rstd (u - mean(u) - h mean(u h))."""
         normed, rstd, gamma = saved
         rank = len(self.shape(g))
         last, leading = (rank - 1,), tuple(range(rank - 1))
@@ -66,7 +66,7 @@ class NormOps(ReductionOps):
         return self._scaled(self.float_mul(x, rrms), gamma, None), (x, rrms, gamma)
 
     def rms_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
-        """With h the normalised input and u = g gamma: dx = rrms (u - h mean(u h))."""
+        """For the normalised input h and u = g gamma: dx = rrms (u - h mean(u h))."""
         x, rrms, gamma = saved
         rank = len(self.shape(g))
         normed = self.float_mul(x, rrms)
@@ -86,7 +86,7 @@ class NormOps(ReductionOps):
     def group_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float
     ) -> tuple[Array, Any]:
-        """See `group_norm`: a layer norm of rows, one a group."""
+        """See `group_norm`: a layer norm with one row for each group."""
         shape = self.shape(x)
         size = shape[1] // groups * math.prod(shape[2:])
         rows, saved = self.layer_norm_forward(self.reshape(x, (shape[0] * groups, size)), None, None, epsilon)
@@ -118,7 +118,7 @@ class NormOps(ReductionOps):
     def batch_norm_train(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Array, Array]:
-        """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all but the channels; and the mean and the variance."""
+        """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels; and mean and variance."""
         return self.batch_norm_train_forward(x, gamma, beta, epsilon)[0]
 
     def batch_norm_train_forward(
@@ -139,7 +139,7 @@ class NormOps(ReductionOps):
     def batch_norm_train_backward(
         self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, epsilon: float
     ) -> Gradients:
-        """As for layer norm; that of the mean goes evenly to all elements, that of the variance along x - mean."""
+        """As for layer norm; the mean's gradient goes evenly to all elements, the variance's by x - mean."""
         normed, rstd, gamma = saved
         g, g_mean, g_variance = gs
         shape = self.shape(normed)

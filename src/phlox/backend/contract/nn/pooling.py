@@ -13,9 +13,9 @@ from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 
 
 class PoolingOps(ConvOps):
-    """x [n, channels, *spatial] made smaller, window by window; options as in `ConvOps`.
+    """Pooling of the windows of x [n, channels, *spatial]; options as in `ConvOps`.
 
-    A window's sum and its maximum are taken axis by axis, which costs its sides added, not multiplied.
+    Sum and maximum of a window are taken axis by axis: the cost is the sum of its sides, not their product.
     """
 
     # --- max pooling
@@ -114,7 +114,7 @@ class PoolingOps(ConvOps):
     # --- pooling to given sizes: window i of an axis goes from floor(i size / count) up to ceil((i + 1) size / count)
 
     def adaptive_max_pool(self, x: Array, counts: Shape) -> Array:
-        """The maximum of each of `counts` windows an axis, as in `max_pool`."""
+        """The maximum of each window, `counts` of them along each axis, as in `max_pool`."""
         sides: list[int] = []
         for axis, count in enumerate(counts, 2):
             size = self.shape(x)[axis]
@@ -126,7 +126,7 @@ class PoolingOps(ConvOps):
         return self.max_pool(x, window, window, ((0, 0),) * len(window), (1,) * len(window))
 
     def adaptive_avg_pool(self, x: Array, counts: Shape) -> Array:
-        """The mean of each of `counts` windows an axis."""
+        """The mean of each window, `counts` of them along each axis."""
         y = self.adaptive_sum_pool(x, counts)
         factor = 1.0
         for axis, (size, count) in enumerate(zip(self.shape(x)[2:], counts, strict=True), 2):
@@ -141,10 +141,10 @@ class PoolingOps(ConvOps):
         return y if factor == 1.0 else self.float_mul(y, factor)
 
     def adaptive_sum_pool(self, x: Array, counts: Shape) -> Array:
-        """The sum of each of `counts` windows an axis.
+        """The sum of each window, `counts` of them along each axis.
 
-        Window i of `count` over `size` sees j just when window j of `size` over `count` sees i. So this map's transpose
-        is the same map, back to the old sizes.
+        Window i of `count` over `size` contains j if and only if window j of `size` over `count` contains i. So the
+        transpose of this map is the same map, back to the old sizes.
         """
         for axis, count in enumerate(counts, 2):
             shape = self.shape(x)

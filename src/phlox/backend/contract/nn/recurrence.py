@@ -11,15 +11,15 @@ from phlox.backend.contract.types import Array
 
 States: TypeAlias = tuple[Array, ...]
 Step: TypeAlias = Callable[[Array, States], tuple[States, States]]
-"""`(z, states)`: the states after a step, and what its derivative needs. z is the input's share of all gates."""
+"""From `(z, states)`, z being the input part of all gates, to the new states and the values for the derivative."""
 StepBack: TypeAlias = Callable[[States, States], tuple[States, States]]
-"""`(gradients of the states after, saved)`: those of the gates' inputs, and those of the states before."""
+"""From `(gradients of the states after, saved)` to those of the gates' inputs, and those of the states before."""
 
 
 class RecurrenceOps(DenseOps, TracingOps):
-    """Forward, the product of the inputs with their weights is one for all steps, before the loop.
+    """Loops over steps; the inputs of all steps are multiplied with their weights in one product, before the loop.
 
-    The backward loop gives the gradients of the gates' inputs; those of the weights are one product each, after it.
+    The backward loop computes the gradients of the gates' inputs; after it, each weight's gradient is one product.
     """
 
     def _through_time(

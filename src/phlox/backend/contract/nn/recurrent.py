@@ -11,11 +11,11 @@ Activation: TypeAlias = Literal["tanh", "relu"]
 
 
 class RecurrentOps(RecurrenceOps):
-    """A state [batch, width] that every step of a sequence changes.
+    """Recurrent layers, with a state [batch, width] that every step of a sequence updates.
 
-    x is [time, batch, features] with one step at least, the weight [features, gates * width] and the recurrent weight
-    [width, gates * width]. `alive`, [time, batch, 1] or None, says where there is an element: where there is none, the
-    state stays and the result is zero. With `reverse` the steps run from the last to the first.
+    x is [time, batch, features] with at least one step, the weight [features, gates * width] and the recurrent weight
+    [width, gates * width]. `alive`, [time, batch, 1] or None, is false for padding: there the state stays and the
+    result is zero. With `reverse` the steps run from the last to the first.
     """
 
     # --- lstm: gates i, f, g, o; three results: [time, batch, width], and the last two states
@@ -31,7 +31,7 @@ class RecurrentOps(RecurrenceOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[Array, Array, Array]:
-        """c = f c + i g, h = o tanh(c), of i, f, o = sigmoid and g = tanh of x weight + bias + h recurrent.
+        """c = f c + i g, h = o tanh(c), where i, f, o are sigmoid and g is tanh of x weight + bias + h recurrent.
 
         Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
         """
@@ -63,7 +63,7 @@ class RecurrentOps(RecurrenceOps):
         return (y, h, c), (x, weight, recurrent, alive, before, saved)
 
     def lstm_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
-        """With t = tanh(c): dc = dc + dh o (1 - t^2), from which each gate's follows by its slope."""
+        """For t = tanh(c): dc = dc + dh o (1 - t^2), from which each gate's gradient follows by its slope."""
         x, weight, recurrent, alive, before, kept = saved
         transposed = self.permute_dims(recurrent, (1, 0))
 
@@ -99,10 +99,11 @@ class RecurrentOps(RecurrenceOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[Array, Array]:
-        """h = (1 - z) n + z h, where n = tanh(x weight + bias + r (h recurrent + recurrent_bias)), of its own columns.
+        """h = (1 - z) n + z h, where n = tanh(x weight + bias + r (h recurrent + recurrent_bias)).
 
-        r and z are sigmoids of x weight + bias + h recurrent (Cho et al. 2014), r taken after the product as in cuDNN
-        and PyTorch. The recurrent bias is [width], of n alone: for the others it would be the same as the bias.
+        r and z are sigmoids of x weight + bias + h recurrent (Cho et al. 2014), each with its own columns of the
+        weights; r is applied after the product, as in cuDNN and PyTorch. The recurrent bias, [width], is only for n:
+        for r and z it would be the same as the bias.
         """
         return self.gru_forward(x, hidden, weight, recurrent, bias, recurrent_bias, alive, reverse)[0]
 
@@ -133,7 +134,7 @@ class RecurrentOps(RecurrenceOps):
         return (y, h), (x, weight, recurrent, alive, before, saved)
 
     def gru_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
-        """The gradient of n reaches the input's share as it is, and the state's by way of r."""
+        """The gradient of n reaches the input part unchanged, and the state part multiplied by r."""
         x, weight, recurrent, alive, before, kept = saved
         transposed = self.permute_dims(recurrent, (1, 0))
 

@@ -1,4 +1,4 @@
-"""Interpolation along one axis as a table: which elements, with what weights, make each element of the result."""
+"""Interpolation along one axis as a table of the elements and weights for each element of the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 Mode: TypeAlias = Literal["nearest", "nearest-exact", "linear", "cubic", "area"]
 Table: TypeAlias = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-"""Places and weights, both [out, taps]."""
+"""Positions and weights, both [out, taps]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Resampling:
     out: int
     mode: Mode
     align_corners: bool = False
-    """Do the centres of the first and last elements stay where they are, or the edges?"""
+    """Do the centres of the first and last elements stay in place? Otherwise their outer edges do."""
     ratio: float | None = None
-    """Elements for one of the result, unless size / out."""
+    """The number of elements for one of the result; None means size / out."""
     antialias: bool = False
     transposed: bool = False
     """Is it the transpose, from `out` elements to `size`?"""
@@ -35,7 +35,7 @@ class Resampling:
 
     @property
     def table(self) -> Table:
-        """The map."""
+        """The table of the map."""
         return _table(self)
 
 

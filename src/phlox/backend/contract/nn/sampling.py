@@ -13,10 +13,10 @@ from phlox.backend.kind import Float, Int
 
 Reading: TypeAlias = Literal["linear", "nearest", "cubic"]
 Beyond: TypeAlias = Literal["zeros", "border", "reflection"]
-"""What is read beyond the edges."""
+"""The values that are read outside of the image."""
 
 Tap: TypeAlias = tuple[Array, Any, Any, Any]
-"""Along one axis: place Int, weight, its slope, and is it inside? All [n, points]; None is 1, 0 and yes."""
+"""Along one axis: position (Int), weight, slope of the weight, is it inside? All [n, points]; None is 1, 0 and yes."""
 
 
 class SamplingOps(IndexingOps):
@@ -25,7 +25,7 @@ class SamplingOps(IndexingOps):
     # --- interpolate: x [n, channels, ...], a table for each of the other axes
 
     def interpolate(self, x: Array, plans: tuple[Resampling, ...]) -> Array:
-        """Resampled along every spatial axis, one after the other."""
+        """x resampled along every spatial axis, one after the other."""
         for axis, plan in enumerate(plans):
             x = self._resample(x, 2 + axis, plan)
         return x
@@ -53,13 +53,13 @@ class SamplingOps(IndexingOps):
     # --- grid sample (Jaderberg et al. 2015): x [n, channels, (depth,) height, width], grid [n, ..., 2 or 3]
 
     def grid_sample(self, x: Array, grid: Array, reading: Reading, beyond: Beyond, align_corners: bool) -> Array:
-        """x at the points of the grid, whose coordinates, the last axis of x first, are -1 and 1 at the edges."""
+        """x at the points of the grid; coordinates, the last axis of x first, are -1 and 1 at the edges."""
         return self.grid_sample_forward(x, grid, reading, beyond, align_corners)[0]
 
     def grid_sample_forward(
         self, x: Array, grid: Array, reading: Reading, beyond: Beyond, align_corners: bool
     ) -> tuple[Array, Any]:
-        """A sum over the neighbours of each point, which lie on a small lattice about it."""
+        """The weighted sum of the neighbours of each point."""
         (n, channels, *sizes), (_, *out, rank) = self.shape(x), self.shape(grid)
         points = math.prod(out)
         pixels = self.reshape(self.permute_dims(x, (0, *range(2, rank + 2), 1)), (n * math.prod(sizes), channels))
