@@ -1,4 +1,4 @@
-"""What a transform is told besides the batch: which rows it has, and random numbers for each of them."""
+"""The second argument of a transform: the numbers of the batch's rows, and random numbers for each of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Draws:
 
 @lru_cache(256)
 def _key(seed: int, epoch: int, stage: int, name: str) -> tuple[int, int]:
-    """Of what is drawn, the same for all batches of an epoch."""
+    """The key of a named draw, the same for all batches of an epoch."""
     key = fold_in(fold_in((seed >> 32, seed & 0xFFFFFFFF), _SUB_STREAM), epoch)
     return fold_in(fold_in(key, stage), _code(name))
 

@@ -245,7 +245,7 @@ class Loader:
         return batch
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches from where this loader stands: of one epoch, then of the next at the next `for`."""
+        """The batches from the loader's position: the rest of one epoch; the next `for` begins the next epoch."""
         epoch, start = self._position
         for number, batch in enumerate(self.epoch(epoch, start), start + 1):
             self._position = (epoch, number) if number < len(self) else (epoch + 1, 0)

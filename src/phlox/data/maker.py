@@ -48,7 +48,7 @@ class SkippedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes batches. It is all that a process needs to know."""
+    """Makes batches; it has everything that a worker process needs."""
 
     source: Source
     order: Order
@@ -142,7 +142,7 @@ def placed(batch: Any, device: Device) -> Any:
 
 
 def stages_of(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[Transform, bool], ...]:
-    """The transforms in a row, and of each whether it takes draws; `DataError` for what is no function."""
+    """The transforms in order, each with whether it takes draws; `DataError` for an object that is no function."""
     transforms = (
         [] if transform is None else [transform] if callable(transform) else list(cast("Sequence[Any]", transform))
     )

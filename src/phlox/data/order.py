@@ -228,10 +228,10 @@ class ByLength(Order):
 
 
 def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0) -> npt.NDArray[np.float64]:
-    """A uniform number in [0, 1) for each position, whatever positions are asked for beside it.
+    """A uniform number in [0, 1) for each position, independent of the other positions.
 
-    `draw` tells several numbers of one position apart. 53 bits of a hash: SplitMix64's finalizer, twice, of the
-    position, keyed by Threefry.
+    `draw` distinguishes several numbers for one position. The number has 53 bits of a hash of the position:
+    SplitMix64's finalizer, twice, keyed by Threefry.
     """
     first, second = _words(key, draw)
     bits = _hashed(_hashed(positions.astype(np.uint64) ^ first) ^ second)
@@ -240,6 +240,6 @@ def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0)
 
 @lru_cache(256)
 def _words(key: tuple[int, int], draw: int) -> tuple[np.uint64, np.uint64]:
-    """128 random bits: the same for all batches of an epoch, and slower to compute than what is made of them."""
+    """128 random bits, the same for all batches of an epoch; cached, since they are slow to compute."""
     words = random_bits(np.array([*fold_in(key, draw), 0], np.uint32), 4).astype(np.uint64)
     return words[0] << np.uint64(32) | words[1], words[2] << np.uint64(32) | words[3]

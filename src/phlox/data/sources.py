@@ -1,4 +1,4 @@
-"""Sources: what has a number of rows, and gives any of them by number.
+"""Sources: objects with a number of rows, which can be read by their numbers.
 
 `as_source` makes one of whatever a user has. A source is anything with `len(source)` and `source[rows]`, where `rows`
 is an array of row numbers and the result a batch: arrays in any nesting, `[len(rows), ...]`.
@@ -155,7 +155,7 @@ class RowByRow(RowSource):
 
 
 def listed(source: Any, rows: Rows) -> list[Any]:
-    """The rows of a source, one by one: of a list of rows, or of parts of one, they need not be of one shape."""
+    """The rows of a source as a list; those of a list of rows, or of parts of one, may differ in shape."""
     if isinstance(source, RowByRow):
         return source.listed(rows)
     if isinstance(source, Subset):

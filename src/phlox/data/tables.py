@@ -15,7 +15,7 @@ from phlox.errors import DataError, ExtraNotInstalledError
 
 
 def read_csv(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a file with a header: int64 where all are whole numbers, float64 where all are numbers, else text.
+    """The columns of a file with a header: int64 if all values are integers, float64 if all are numbers, else text.
 
     An empty cell of a column of numbers is NaN. `.tsv` files are separated by tabs.
 

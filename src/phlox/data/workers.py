@@ -40,7 +40,7 @@ class Workers(ABC):
 
     @abstractmethod
     def receive(self, timeout: float) -> list[tuple[Any, Any]]:
-        """What has been made, each with its task; waits for one at most `timeout` seconds."""
+        """The finished batches, each with its task; waits at most `timeout` seconds for one."""
 
     @abstractmethod
     def replace_hung(self, task: Any, timeout: float) -> None:
@@ -121,7 +121,7 @@ class Threads(Workers):
 
 
 class _Process:
-    """One process, and what it has been asked for."""
+    """One worker process, and its tasks."""
 
     def __init__(self, context: Any, made_by: bytes) -> None:
         self.connection, theirs = context.Pipe()
@@ -256,7 +256,7 @@ def _send(connection: Connection, made: Any) -> None:
 
 
 def _serve(connection: Connection, made_by: bytes) -> None:
-    """The life of a process: makes what it is asked for until nobody asks."""
+    """The main loop of a process: makes the requested batches until its input ends."""
     try:
         make: Any = pickle.loads(made_by)  # noqa: S301
     except BaseException as error:
@@ -291,7 +291,7 @@ KINDS: dict[str, Callable[[Make, int], Workers]] = {"thread": Threads, "process"
 
 
 def in_order(workers: Workers, tasks: Iterator[Any], ahead: int, timeout: float) -> Iterator[Any]:
-    """What is made of each task, in their order, with up to `ahead` more under way than have been given out.
+    """The batch of each task, in order, with up to `ahead` tasks running ahead of the returned ones.
 
     A batch that takes longer than `timeout` seconds is made once more by another worker, which is warned of.
     """

@@ -36,7 +36,9 @@ class ProfileRow:
     forward_own: float
     """The forward time, without the layers in it."""
     backward: float
+    """The backward time, with the layers in it."""
     backward_own: float
+    """The backward time, without the layers in it."""
     results: int
     """The bytes of the results of the innermost layers in it, or of its own results."""
 

@@ -1,4 +1,4 @@
-"""What is counted of classes: by class on the device, and what the counts say on the host."""
+"""Counts by class, computed on the device, and their use on the host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Hits(Statistic):
 
 @dataclass(frozen=True)
 class ClassCounts(Statistic):
-    """Of each class: how many rows are right, are of it, are predicted to be; of labels also how many there are."""
+    """For each class the numbers of correct rows, of its rows, and of rows predicted as it; for labels, of all rows."""
 
     classes: Classes
     top_k: int = 1
@@ -148,7 +148,7 @@ def marginals(counts: Array) -> tuple[Any, Array, Array, Any]:
 
 
 def mean_of(values: Array, weights: Array | None = None) -> Any:
-    """The mean of what is not NaN, weighted; of nothing NaN."""
+    """The weighted mean of the values that are not NaN; NaN if there are none."""
     there = ~np.isnan(values)
     if weights is None:
         weights = np.ones_like(values)

@@ -11,7 +11,7 @@ import numpy as np
 from phlox.host.html import MOST_ROWS, Cell, counted, facts, header, paragraph, representation, short, table
 
 _LARGEST = 24
-"""A matrix of more rows or columns is not shown as one."""
+"""A matrix with more rows or columns than this is not shown as a matrix."""
 
 
 def html_of_results(results: Mapping[str, Any]) -> str:
@@ -20,7 +20,7 @@ def html_of_results(results: Mapping[str, Any]) -> str:
 
 
 def body(results: Mapping[str, Any]) -> str:
-    """Numbers in one table, and below it what has a value for each class."""
+    """One table of scalars, and below it the metrics with a value for each class."""
     flat = list(_flat(results, ""))
     numbers: list[tuple[str, str | Cell]] = []
     parts: list[str] = []

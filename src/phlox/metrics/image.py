@@ -107,7 +107,7 @@ class Ssim(Metric):
         return {"similarities": totals(values, ones_like(values > 0.0), weights=weights)}
 
     def _similarity(self, x: AnyTensor, y: AnyTensor) -> AnyTensor:
-        """Of each place of the window, for images [n, h, w, c]."""
+        """The similarity at each position of the window, for images [n, h, w, c]."""
         means = self._blurred(self._blurred(stack([x, y, x * x, y * y, x * y]), 2), 3)
         mx, my, xx, yy, xy = (means[place] for place in range(5))
         c1, c2 = ((k * self.data_range) ** 2 for k in (self.k1, self.k2))

@@ -102,7 +102,7 @@ def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | Non
 
 
 def check_range(name: str, what: str, classes: AnyTensor, size: int, remedy: str) -> None:
-    """`IndexRangeError` for class numbers out of range, where they can be seen."""
+    """Raise `IndexRangeError` for class indices out of range, if values are known (not under a trace)."""
     if is_traced(classes):
         classes.backend.check_indices(classes.primitive, size, from_end=False)
         return
@@ -216,7 +216,7 @@ class Classes:
         return Labelled(labels, flat, weights, scores)
 
     def _of_one_hot(self, targets: AnyTensor, place: int) -> AnyTensor:
-        """The class numbers; whether rows are one-hot is looked at where it can be seen."""
+        """The class indices of one-hot rows; checks that they are one-hot, if values are known."""
         hot = targets if targets.kind is Bool else targets != (0.0 if targets.kind is Float else 0)
         if not is_traced(hot) and not (hot.int().sum(place) == 1).all().item():
             raise RangeError(
@@ -226,7 +226,7 @@ class Classes:
         return hot.int().argmax(place)
 
     def _truths(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
-        """Of a binary task the labels are one."""
+        """Predictions and targets as truth values, [rows, labels]; a binary task has one label."""
         name, shape = self.name, predictions.shape
         expect_same(name, predictions, targets)
         if self.task == "multilabel":

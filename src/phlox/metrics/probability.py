@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def scores_of(name: str, rows: Labelled) -> AnyTensor:
-    """The scores of the rows; `KindError` where there are none."""
+    """The scores of the rows; `KindError` if predictions are not scores."""
     if rows.scores is None:
         raise KindError(f"{name}: predictions must be scores (Float), got class numbers or truths")
     return rows.scores
@@ -37,7 +37,7 @@ def probabilities_of(classes: Classes, scores: AnyTensor) -> AnyTensor:
 
 @dataclass(frozen=True)
 class Surprise(Statistic):
-    """The sum of -log p(target), and how many targets there are."""
+    """The sum of -log p(target), and the number of targets."""
 
     classes: Classes
     epsilon: float

@@ -104,7 +104,7 @@ class MeanAbsoluteError(MeanError):
 
 @dataclass(frozen=True, kw_only=True)
 class SquaredErrors(OfNumbers, Statistic):
-    """The sum of (prediction - target)^2, and how many there are."""
+    """The sum of (prediction - target)^2, and the number of rows."""
 
     name: str = field(default="MeanSquaredError", compare=False)
 
@@ -208,7 +208,7 @@ class CosineSimilarity(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class Moments(OfNumbers, Statistic):
-    """Of each output the weighted sums of 1, p, t, p p, t t and p t; no product is rounded."""
+    """For each output the weighted sums of 1, p, t, p p, t t and p t; no product is rounded."""
 
     name: str = field(default="Moments", compare=False)
 
@@ -222,7 +222,7 @@ class Moments(OfNumbers, Statistic):
 
 @dataclass(frozen=True, kw_only=True)
 class OfMoments(OfNumbers, Derived):
-    """A metric of first and second moments. See `OfNumbers` for the arguments.
+    """The base of metrics of first and second moments. See `OfNumbers` for the arguments.
 
     The variances are differences of sums of squares, right to some 1e-14 of the mean square: center numbers whose mean
     is more than a million times their spread.
@@ -234,14 +234,14 @@ class OfMoments(OfNumbers, Derived):
 
 
 def spread(squares: Array, total: Array, rows: Array) -> Array:
-    """The sum of squared differences from the mean; what is below the rounding of the squares is zero."""
+    """The sum of squared differences from the mean; zero if it is below the rounding error of the squares."""
     found = squares - total * total / rows
     return np.where(found <= 1e-13 * squares, 0.0, found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explained(OfMoments):
-    """One less the unexplained variance over the variance of the targets.
+    """The base of metrics that are 1 - (unexplained variance / variance of the targets).
 
     With `multioutput="variance_weighted"` outputs are weighted by the variance of their targets.
     """
@@ -252,7 +252,7 @@ class Explained(OfMoments):
 
     @abstractmethod
     def unexplained(self, moments: Array) -> Array:
-        """The sum of squares that is left."""
+        """The sum of squares that is not explained."""
 
     def result(self, moments: Array) -> Any:
         all_of_it = spread(moments[4], moments[2], moments[0])
@@ -345,7 +345,7 @@ class Spearman(Metric):
 
 
 def _ranks(x: Array, weights: Array) -> Array:
-    """The rank of each number, the mean of those that equal ones have; a weight counts as so many."""
+    """The rank of each number; equal numbers get their mean rank, and a weight counts as that many rows."""
     _, inverse = np.unique(x, return_inverse=True)
     of_value = np.bincount(inverse, weights)
     return (np.cumsum(of_value) - (of_value - 1.0) / 2.0)[inverse]

@@ -30,14 +30,14 @@ class Sum(NamedTuple):
 
 
 class _Format(NamedTuple):
-    """What a float element holds."""
+    """The format of a float dtype."""
 
     splitter: float
-    """Times a number, it leaves the upper half of the number's digits (Veltkamp 1968)."""
+    """The factor that splits a number into two halves of its digits (Veltkamp 1968)."""
     bits: int
-    """How many bits a sum keeps below its largest addend."""
+    """The number of bits that a sum keeps below its largest addend."""
     exponents: tuple[int, int]
-    """Powers of two that are safely numbers, and so are their reciprocals."""
+    """The exponents of powers of two that are finite and normal, as are their reciprocals."""
 
 
 _FORMATS = {"f32": _Format(2.0**12 + 1.0, 50, (-120, 127)), "f64": _Format(2.0**27 + 1.0, 62, (-1000, 1023))}
@@ -102,7 +102,7 @@ def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor
 
 
 def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor | None) -> AnyTensor:
-    """What is to be added up, along the first axis."""
+    """The weighted values to sum along the first axis."""
     terms = products(*column) if isinstance(column, tuple) else [column]
     if weights is None:
         return concat(terms, axis=0)
@@ -148,7 +148,7 @@ def on_host(pair: Sum) -> np.ndarray[Any, Any]:
 
 
 def _halves(x: AnyTensor) -> Sequence[AnyTensor]:
-    """Two numbers of half the digits whose sum is x; what is too large for that stays whole."""
+    """Two numbers with half the digits whose sum is x; a number that is too large for that stays whole."""
     scaled = rounded(x * _FORMATS[x.backend.float_element].splitter)
     upper = scaled - (scaled - x)
     upper = where(upper.isfinite(), upper, x)

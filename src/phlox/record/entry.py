@@ -191,7 +191,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return html_of_entry(self)
 
     def _stored(self, index: Index | None = None) -> Array:
-        """What the source gives, or of a part what `part` gives, if it is as declared."""
+        """The result of the source, or of `part` for a part, after a check of its shape and dtype."""
         if index is None:
             array, shape = np.asarray(self.source()), self.shape
         else:

@@ -27,7 +27,7 @@ def html_of_entry(entry: TensorEntry | LazyTensor) -> str:
 
 
 def html_of_report(report: LoadReport) -> str:
-    """The representation of what was loaded, and what does not fit."""
+    """The HTML of a load report: the loaded entries, and those that do not fit."""
     return representation(report, _report)
 
 

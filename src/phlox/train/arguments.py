@@ -1,4 +1,4 @@
-"""What a learner is given, checked: models, optimizers, schedules and numbers."""
+"""Checks of a learner's arguments: models, optimizers, schedules and scalars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
 
 def named_models(model: Any) -> dict[str, Module]:
-    """The models by name: one that is alone under `ONLY`."""
+    """The models by name; a single model has the name `ONLY`."""
     if isinstance(model, Module):
         return {ONLY: model}
     if not isinstance(model, Mapping) or not model:
@@ -42,7 +42,7 @@ def named_models(model: Any) -> dict[str, Module]:
 
 
 def device_of(model: Any) -> Device:
-    """The device of a model's parameters; of those at full precision only where there are no others."""
+    """The device of a model's parameters; that of full-precision ones only if there are no others."""
     params = model.params()
     params = [param for param in params if not param.full_precision] or params
     if not params:
@@ -71,7 +71,7 @@ def team_of(mesh: Mesh) -> Team:
 
 
 def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
-    """The model with memory of its own, which a compiled step may write over, on the mesh if there is one; ids stay."""
+    """A copy of the model, which a compiled step may overwrite, on the mesh if there is one; it keeps the ids."""
     model = model if team is None else team.taken(model)
     place = without_tape(device_of(model))
     twin: Module = model.map(_with_own_memory)
@@ -88,7 +88,7 @@ def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
 
 
 def _at_precision(param: Param, engine: Any) -> Param:
-    """The parameter at the precision of another backend of its engine, cut as it is."""
+    """The parameter at the precision of another backend of its engine, with the same sharding."""
     target = engine.full_precision() if param.full_precision else engine
 
     def cast_to(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -111,7 +111,7 @@ def _duplicate(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
 
 
 def optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
-    """The optimizer of a config, or a twin of the one given; one that leaves out steps that are not finite."""
+    """The optimizer of a config, or a copy of the given one; if `skips`, it skips steps that are not finite."""
     where = f"optimizer{f' of {name!r}' if name else ''}"
     if isinstance(given, Config) and callable(getattr(given, "init", None)):
         made: Any = cast("Any", given)
@@ -128,7 +128,7 @@ def optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
 
 
 def schedule_of(given: Any, name: str) -> LrSchedule[Any]:
-    """The schedule of a number, or a copy of the one given."""
+    """The schedule of a number, or a copy of the given one."""
     if isinstance(given, LrSchedule):
         return copy.deepcopy(cast("LrSchedule[Any]", given))
     where = f"lr{f' of {name!r}' if name else ''}"
@@ -141,14 +141,14 @@ def schedule_of(given: Any, name: str) -> LrSchedule[Any]:
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number of 1 or more; `RunError` for anything else."""
+    """The value, if it is an integer of at least 1; `RunError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise RunError(f"{name}: a whole number of 1 or more is needed, got {value!r}")
     return int(cast("int", value))
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raise `RunError` for what is no function, nor None; a class is none."""
+    """Raise `RunError` for anything but a function or None; a class is no function."""
     if value is not None and (not callable(value) or isinstance(value, type)):
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise RunError(f"{name}: a function is needed, got {got}")

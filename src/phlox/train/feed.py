@@ -1,4 +1,4 @@
-"""The data of a training: a `Loader`, or any other iterable of batches, with what each can say of its position."""
+"""The data of a training: a `Loader`, or any other iterable of batches, with its position if it has one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from phlox.tensor import Tensor
 
 Rows = np.ndarray[Any, Any]
 _LOADER = "loader"
-"""The name of what a loader's batches are a function of, in a state."""
+"""The name, in a state, of the settings that determine a loader's batches."""
 
 
 class Feed:
     """The batches of one source, epoch after epoch.
 
-    What has `epoch(number, start=)`, as a `Loader` has, gives any batch of any epoch. Of other iterables each epoch is
-    one `for`: from where `load_state_dict` (or `set_state` of their iterator) says, if they have it, and otherwise from
-    the beginning. A function without arguments is called for an iterable at each epoch. What has `set_epoch` is told
-    the number of the epoch.
+    An object with `epoch(number, start=)`, such as a `Loader`, can begin at any batch of any epoch. For any other
+    iterable an epoch is one `for` loop: it continues where `load_state_dict` (or `set_state` of its iterator) says, if
+    it has that, and otherwise begins at the beginning. A function without arguments is called at each epoch, for an
+    iterable. `set_epoch` is called with the number of the epoch, if there is one.
 
-    Raises `DataError` for what is none of these.
+    Raises `DataError` for any other object.
     """
 
     def __init__(self, data: Any, name: str = "data") -> None:
@@ -59,7 +59,7 @@ class Feed:
 
     @property
     def batches(self) -> int | None:
-        """Batches in an epoch, if that is known."""
+        """The number of batches in an epoch, if it is known."""
         if self.most is not None:
             return None
         try:
@@ -69,12 +69,12 @@ class Feed:
 
     @property
     def batch_size(self) -> int | None:
-        """Rows in a batch, if that is known."""
+        """The number of rows in a batch, if it is known."""
         size = getattr(self._data, "batch_size", None)
         return size if isinstance(size, int) else None
 
     def rows(self, epoch: int, number: int) -> Rows | None:
-        """The numbers of the rows of a batch, where the source can say."""
+        """The numbers of the rows of a batch, if the source knows them."""
         rows = getattr(self._data, "rows", None)
         if not (self.is_indexed and callable(rows)):
             return None
@@ -84,7 +84,7 @@ class Feed:
             return None
 
     def on_device(self, device: Device) -> bool:
-        """Are its batches put on the device in the background from now on? A `Loader` with workers or prefetch can."""
+        """Let a `Loader` with workers or prefetch put its batches on the device in the background; can it?"""
         data = self._data
         if not (hasattr(data, "on_device") and (getattr(data, "workers", 0) or getattr(data, "prefetch", 0))):
             return False
@@ -149,7 +149,7 @@ class Feed:
         return batches
 
     def _next_if_over(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Where the state that was restored is that at the end of an epoch, the batches of the next one."""
+        """The batches of the next epoch, if the restored state is at the end of one."""
         first = next(batches, None)
         if first is None:
             self._iterator = batches = iter(self._source)
@@ -160,9 +160,9 @@ class Feed:
     # --- its position
 
     def state(self) -> Any:
-        """Where it stands, beside the numbers of epoch and batch, as plain values; None where there is no more.
+        """The position besides the numbers of epoch and batch, as plain values; None if there is nothing else.
 
-        Of a `Loader` it is what its batches are a function of, besides these numbers.
+        For a `Loader` these are the settings that determine its batches.
         """
         if self.is_indexed:
             return {_LOADER: _batches_of(self._data)} if isinstance(self._data, Loader) else None
@@ -174,11 +174,11 @@ class Feed:
         return None
 
     def restore(self, state: Any) -> None:
-        """Go on from such a state, at the next `epoch`."""
+        """Continue from a result of `state`, at the next `epoch`."""
         self._held = None if state is None else decoded(state)
 
     def _check_same_loader(self, start: int) -> None:
-        """In the middle of an epoch, another order or size of batches would repeat some rows and leave others out."""
+        """Raise `DataError` in the middle of an epoch if order or size of batches changed: rows would be repeated."""
         held, self._held = self._held, None
         if not start or not isinstance(self._data, Loader) or not isinstance(held, Mapping):
             return
@@ -228,7 +228,7 @@ def _batches_of(loader: Loader) -> dict[str, Any]:
 
 
 def _dtypes(batch: Any) -> list[Any] | None:
-    """The dtypes of a tuple or dict of arrays, with its keys: what most batches are, said quickly; None of others."""
+    """The dtypes of a tuple or dict of arrays, with its keys, as a quick check of most batches; None for others."""
     kind: type[Any] = batch.__class__
     if kind is tuple:
         found: list[Any] = [kind]
@@ -286,7 +286,7 @@ def onto(batch: Any, device: Device) -> Any:
 
 
 def _check_arrays(batch: Any, name: str) -> None:
-    """Raise `DataError` for what is no array or number: a compiled step would be made anew for every batch."""
+    """Raise `DataError` for anything but arrays and numbers: a step would be compiled again for every batch."""
     for path, leaf in leaves(batch):
         if is_array(leaf) and leaf.dtype.kind not in "fiub":
             leaf = leaf.reshape(-1)[0] if leaf.size else ""
@@ -346,7 +346,7 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
         lambda found: {decoded(key): decoded(part) for key, part in found},
     ),
 }
-"""What plain values do not have: the name of its tag, whether it is such a value, its plain form, and back."""
+"""Types that plain values lack: the tag, a test for the type, and the conversions to and from the plain form."""
 
 
 def _torch_tensor(array: Any) -> Any:
@@ -355,7 +355,7 @@ def _torch_tensor(array: Any) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """A state of plain values, bytes, tuples and arrays as plain values alone; `decoded` gives it back.
+    """Encode a state of plain values, bytes, tuples and arrays as plain values; `decoded` is the inverse.
 
     Raises `DataError` for an object of another class: the file of a checkpoint has none.
     """
@@ -375,7 +375,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """What `encoded` was given; of tensors of libraries other than PyTorch, NumPy arrays."""
+    """The inverse of `encoded`; tensors of libraries other than PyTorch become NumPy arrays."""
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value)
         if len(items) == 1:

@@ -42,7 +42,7 @@ _ROWS_SHOWN = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a training goes on; None where there is no such limit."""
+    """The limits of a training; None means no limit."""
 
     epochs: int | None
     steps: int | None
@@ -50,7 +50,7 @@ class Limits:
 
     @classmethod
     def of(cls, epochs: Any, steps: Any, time: Any) -> Limits:
-        """The limits that were given; `RunError` for what is none, and where there is none."""
+        """Make the limits; `RunError` for an invalid limit, or if none is given."""
         for name, value in (("epochs", epochs), ("steps", steps)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
                 raise RunError(f"fit: {name} is a whole number of 1 or more, got {value!r}")
@@ -65,7 +65,7 @@ class Limits:
 
 
 class Fit:
-    """A training that is going on."""
+    """A running training."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Fit:
         self._spent = seconds
 
     def callback_states(self) -> dict[str, Any]:
-        """What callbacks have to remember in plain values, by name."""
+        """The states of callbacks, as plain values, by name."""
         named = {name: plain(one.state()) for name, one in self._named_callbacks() if not isinstance(one, Recordable)}
         return {name: state for name, state in named.items() if state}
 
@@ -124,7 +124,7 @@ class Fit:
         return {name: one.into_record() for name, one in self._named_callbacks() if isinstance(one, Recordable)}
 
     def restore_callbacks(self, states: Mapping[str, Any], records: Record) -> None:
-        """Give callbacks what they had to remember; those that have nothing there begin anew."""
+        """Restore the states of callbacks; those without a saved state start fresh."""
         for name, one in self._named_callbacks():
             if isinstance(one, Recordable):
                 if len(own := records.select(name)):
@@ -141,7 +141,7 @@ class Fit:
 
     @property
     def seconds(self) -> float:
-        """The time so far, with what was spent before a resume."""
+        """The seconds so far, with those before a resume."""
         return self._spent + (0.0 if self._begun is None else perf_counter() - self._begun)
 
     # --- from beginning to end
@@ -242,12 +242,12 @@ class Fit:
     # --- events
 
     def tell(self, event: str, *more: Any) -> None:
-        """Call a method of all callbacks."""
+        """Call the method for an event of all callbacks."""
         for method in self._methods(event):
             method(self.learner, *more)
 
     def _methods(self, event: str) -> list[Callable[..., Any]]:
-        """Those of callbacks that do something there: a step has no time for calls that do not."""
+        """The methods of callbacks that override this event, so that a step makes no useless calls."""
         found = self._handlers.get(event)
         if found is None:
             nothing = getattr(Callback, event)
@@ -259,7 +259,7 @@ class Fit:
     # --- limits
 
     def _ends(self, *, in_epoch: bool = False) -> bool:
-        """Is it over? Asked between steps, those of one epoch or of two."""
+        """Is the training over? Called between two steps, within an epoch or between epochs."""
         learner, limits = self.learner, self.limits
         if self.joint is None and self.interrupts.came is not None:
             learner.stop("interrupted")
@@ -358,7 +358,7 @@ class Fit:
         return self.validation is not None and every is not None and learner.step // every > self._before // every
 
     def validate(self) -> None:
-        """Measure on the validation data."""
+        """Compute the loss and the metrics on the validation data."""
         learner = self.learner
         assert self.validation is not None
         self.tell("on_validation_start")
@@ -369,7 +369,7 @@ class Fit:
     # --- steps
 
     def _groups(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """The batches of each call: as many as it takes steps, where they are of one size; the last ones alone."""
+        """The batches of each call: one for each of its steps if all have one size; the last ones come alone."""
         size = self.learner.steps_per_call
         if size == 1:
             for batch in batches:
@@ -387,7 +387,7 @@ class Fit:
         yield from ([one] for one in group)
 
     def take(self, group: list[Any]) -> None:
-        """The steps on some batches, in one call."""
+        """Take the steps on some batches, in one call."""
         learner = self.learner
         self._before = learner.step
         number = learner._batch_number

@@ -69,33 +69,33 @@ class MeanOf(Metric):
 
 
 class Totals(Module):
-    """The sums of all metrics that are made of sums, so that a compiled step adds to them."""
+    """The sums of all metrics that have sums, as parameters, so that a compiled step adds to them."""
 
     def __init__(self, sums: dict[str, list[Param]]) -> None:
         self.sums = sums
 
 
 class Output(NamedTuple):
-    """What comes out of a step beside models and states."""
+    """The outputs of a step besides models and states."""
 
     loss: AnyTensor | None
     scalars: dict[str, Any]
     rows: dict[str, Any]
-    """By metric, what is kept of every row of the batch."""
+    """By metric, the values that it keeps of every row of the batch."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """A step whose loss has not been read."""
+    """A step whose loss has not been read yet."""
 
     step: int
     epoch: int
     number: int
-    """Of its batch, in the epoch."""
+    """The number of its batch in the epoch."""
     rows: int
     output: Output
     of: int | None
-    """Which of several steps of one call; None where the call took one."""
+    """The index of the step in its call; None if the call took one step."""
 
 
 class Mean(NamedTuple):
@@ -105,12 +105,12 @@ class Mean(NamedTuple):
     weight: float
 
     def add(self, value: float, weight: float) -> Mean:
-        """With a value more."""
+        """The mean with a further value."""
         return Mean(self.total + value * weight, self.weight + weight)
 
     @property
     def value(self) -> float:
-        """The mean; NaN of nothing."""
+        """The mean; NaN without values."""
         return self.total / self.weight if self.weight else float("nan")
 
 
@@ -121,7 +121,7 @@ class Meter:
         metrics: by name; those of a `Collection` are measured under its name and theirs, `name/part`.
         device: of the model.
 
-    Raises `RunError` for a name that is taken (the loss is `loss`), `KindError` for what is no metric.
+    Raises `RunError` for a name that is taken (the loss is `loss`), `KindError` for an object that is no metric.
     """
 
     def __init__(self, metrics: Mapping[str, Any], device: Device) -> None:
@@ -145,7 +145,7 @@ class Meter:
     # --- inside of a step
 
     def measured(self, inputs: Any, totals: Totals | None) -> dict[str, Any]:
-        """Adds a batch to the totals, and gives what metrics keep of every row of it, by name."""
+        """Add a batch to the totals, and return the values that metrics keep of its rows, by name."""
         if inputs is None or not self.metrics:
             return {}
         found: dict[str, State] = {}
@@ -179,7 +179,7 @@ class Meter:
     # --- around it
 
     def aids(self) -> dict[str, Any]:
-        """What goes into a step and comes out of it: the totals, if there are any."""
+        """The inputs and outputs of a step: the totals, if there are any."""
         return {"totals": self.totals} if self._summed else {}
 
     def keep(self, aids: Mapping[str, Any]) -> None:
@@ -196,13 +196,13 @@ class Meter:
         set_together([(param, x * 0.0) for param, x in zip(params, zeros, strict=True)])
 
     def add(self, step: Pending) -> Iterator[tuple[Pending, float]]:
-        """Takes what a step has given; the losses of steps that are so far behind that they need not be waited for."""
+        """Add the results of a step, and read the losses of steps so old that the engine need not be waited for."""
         self.pending.append(step)
         if len(self.pending) > _LAG:
             yield from self.read(_LAG // 2)
 
     def read(self, leave: int = 0) -> Iterator[tuple[Pending, float]]:
-        """Reads the steps that have not been, but for the last ones: each with its loss, NaN where there is none."""
+        """Read the unread steps, except the last `leave`: each with its loss, NaN if there is none."""
         while len(self.pending) > leave:
             step = self.pending.popleft()
             output = step.output
@@ -242,7 +242,7 @@ class Meter:
     # --- records
 
     def parts(self) -> dict[str, Any]:
-        """What a record of it is made of; all steps must have been read."""
+        """The parts of its record; all steps must have been read."""
         return {
             "totals": self.totals,
             "means": {name: list(mean) for name, mean in self.means.items()},
@@ -250,7 +250,7 @@ class Meter:
         }
 
     def restore(self, means: Mapping[str, Any]) -> None:
-        """Go on from the means of such parts, the others being restored by themselves."""
+        """Restore the means from `parts`; the other parts are restored by themselves."""
         self.pending.clear()
         self.means = {name: Mean(*pair) for name, pair in means.items()}
 
@@ -263,7 +263,7 @@ class KeptRows:
         self._rows = rows
 
     def _names(self) -> dict[str, str]:
-        """By a name without dots and slashes, those of metrics that keep rows."""
+        """The metrics that keep rows, by names without dots and slashes."""
         return {f"{number}": name for number, name in enumerate(self._meter.metrics)}
 
     def into_record(self) -> Record:
@@ -278,7 +278,7 @@ class KeptRows:
         )
 
     def load_record(self, record: Record) -> None:
-        """Take such rows; `RecordError` for those of other metrics."""
+        """Load the rows of metrics; `RecordError` for those of other metrics."""
         self.prepare_load(record)()
 
     def prepare_load(self, record: Record) -> Callable[[], object]:

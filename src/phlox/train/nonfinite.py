@@ -43,7 +43,7 @@ class NanGuard(Callback):
 
 
 def take_back(learner: State, before: tuple[Any, Any], output: Output) -> None:
-    """Where a step's loss, or what it has made of the weights, is not finite: back to what was before, and an error."""
+    """If a step's loss or new weights are not finite, undo the step and raise an error."""
     losses: list[float] = [] if output.loss is None else np.asarray(output.loss.numpy()).reshape(-1).tolist()
     bad = next((str(loss) for loss in losses if not np.isfinite(loss)), None)
     if bad is None:
@@ -70,9 +70,9 @@ def _weight_that_is_not(learner: State) -> str | None:
 
 
 def find_in_step(learner: State) -> str | None:
-    """The first thing that is not finite where the last batch's step is taken, in words; None where all is.
+    """The first value that is not finite in the step on the last batch, as a text; None if all are finite.
 
-    The step is taken eagerly, with the random numbers that it had, and changes nothing.
+    The step is repeated eagerly, with the same random numbers, and changes nothing.
     """
     for path, leaf in leaves(learner.batch):
         if is_array(leaf) and leaf.dtype.kind == "f" and not np.isfinite(leaf).all():

@@ -1,4 +1,4 @@
-"""What a fit begins with: the folder of the run, where it is resumed, and the callbacks that every run has."""
+"""The start of a fit: the folder of the run, the checkpoint to resume, and the callbacks that every run has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METRICS, REPORT = "metrics.jsonl", "report.html"
 def prepare(
     fit: Fit, folder: Path | RunFolder | None, resume: Any, stack: ExitStack, *, overwrite: bool, shows: bool
 ) -> Record | None:
-    """Open the folder, add the callbacks of every run, and give the record to go on from, if there is one."""
+    """Open the folder, add the callbacks of every run, and return the record to resume from, if there is one."""
     if overwrite and folder is None:
         raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
     if fit.config is not None and not isinstance(cast("Any", fit.config), BaseConfig):
@@ -57,7 +57,7 @@ def prepare(
 def _open(
     fit: Fit, folder: Path | RunFolder, record: Record | None, stack: ExitStack, *, overwrite: bool, resume: Any
 ) -> None:
-    """Open the folder of the run, and add what writes to it."""
+    """Open the folder of the run, and add the callbacks that write to it."""
     run = folder if isinstance(folder, RunFolder) else None
     if run is None:
         run = RunFolder(fit.folder or "", overwrite=overwrite, resume="auto" if resume else False)
@@ -82,7 +82,7 @@ def _record(fit: Fit, folder: Path | None, resume: Any) -> Record | None:
 
 
 def _folder(fit: Fit, folder: Path | None, resume: Any) -> Path | None:
-    """Where the checkpoint is to go on from; None where there is none yet, in a folder that is the run's own."""
+    """The folder of the checkpoint to resume from; None if there is no checkpoint yet, in the run's own folder."""
     if not resume:
         return None
     own = [path for path in (folder, *_folders(fit)) if path is not None]

@@ -1,4 +1,4 @@
-"""The whole state of a learner as one record: what `Learner` does between its steps, and how it is saved."""
+"""The whole state of a learner as one record, and how it is saved between steps."""
 
 # The parts of a learner know each other.
 # pyright: reportPrivateUsage=false
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from phlox.train.parallel.portions import Portion
 
 FORMAT = 1
-"""Of the record; one of a later format cannot be read."""
+"""The version of the record's format; a later one cannot be read."""
 _DONATED = {
     "train": ("models", "optimizers", "aids"), "train_one": ("model", "optimizer", "aids"),
     "flush": ("models", "optimizers", "aids"), "measure": ("aids",),
 }  # fmt: skip
-"""By function, the parameters whose memory a compiled program may write over."""
+"""By function, the parameters whose memory a compiled program may overwrite."""
 _OF_AIDS = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scaling="}
 """By the name of what goes with a model through a step, the argument that makes it."""
 _ALONE = "model"
-"""What a model that is the only one is called in a record."""
+"""The name of a single model in a record."""
 
 
 class State:
-    """What a learner holds from step to step, and what it does between steps."""
+    """The state of a learner from step to step, and its work between steps."""
 
     stream: Stream
     history: History
@@ -95,10 +95,10 @@ class State:
     # --- as a record
 
     def snapshot(self) -> Record:
-        """The whole state as one record in host memory: training may go on while it is written.
+        """Return the whole state as one record in host memory, so that training may go on while it is written.
 
-        It holds models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
-        and the states of callbacks. Of several processes all call it, and each gets the whole.
+        It has models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
+        and the states of callbacks. With several processes, call it in all of them; each gets the whole.
         """
         return self._kept or self._in_memory(self.into_record())
 
@@ -106,18 +106,18 @@ class State:
         return in_memory(record if self._team is None else whole(self._team, record))
 
     def keep_state(self) -> None:
-        """Save this state, if any, when the training ends, and not what it is then."""
+        """Save this state, if any, when the training ends, in place of the state at that time."""
         if self._team is not None and self._team.in_shards:
             self._kept = in_parts(self.into_record())
         else:
             self._kept = self.snapshot()
 
     def saved_state(self) -> Record:
-        """As `snapshot`, of several processes or devices, to be saved in shards: nothing is copied or gathered."""
+        """As `snapshot`, to save the state of several processes or devices in shards: nothing is copied or gathered."""
         return self._kept or self.into_record()
 
     def into_record(self) -> Record:
-        """The whole state as one record; nothing is copied. See `snapshot`."""
+        """Return the whole state as one record, without a copy. See `snapshot`."""
         self._read()
         self._align()
         measured = self._training.parts() if self._team is None else self._team.parts_of(self._training)
@@ -128,17 +128,17 @@ class State:
         )  # fmt: skip
 
     def weights(self) -> Record:
-        """The model as it is used for inference, in host memory; several models each below its name."""
+        """Return the weights of the model for inference, in host memory; several models each below its name."""
         return self._in_memory(self.weights_record())
 
     def weights_record(self) -> Record:
-        """As `weights`; nothing is copied."""
+        """As `weights`, without a copy."""
         self._align()
         models = self._for_inference()
         return models[ONLY].into_record() if self._single else gather(models)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the whole state to a file, completely or not at all, and return its path."""
+        """Write the whole state to a file, atomically, and return its path."""
         if self._team is not None and self._team.in_shards:
             record = self.snapshot()
             return Path(self._team.by_main(
@@ -151,9 +151,9 @@ class State:
         self.load_state(record)
 
     def load_state(self, record: Record, fit: Fit | None = None) -> None:
-        """Go on from a record of `snapshot`: all of it, or nothing.
+        """Restore the state from a record of `snapshot`: all of it, or nothing.
 
-        Raises `RecordError`, which tells all that does not fit: another model, another optimizer, other metrics.
+        Raises `RecordError`, which lists all that does not fit, such as another model, optimizer or metrics.
         """
         progress = record.values.get("progress")
         if not isinstance(progress, Mapping) or "format" not in progress:
@@ -197,7 +197,7 @@ class State:
             fit.restore_callbacks(values["callbacks"] or {}, record.select("held"))
 
     def _other_arguments(self, record: Record) -> str:
-        """Which arguments of the learner that the record is of were others, as far as it shows, and what to do."""
+        """The arguments of the learner that differ from those of the record's learner, and what to do."""
         paths = [path.split(".") for path in record]
         held = {path[1] for path in paths if path[0] == "aids"}
         lines = [
@@ -263,18 +263,18 @@ class State:
 
     @property
     def is_together(self) -> bool:
-        """Have all processes come to the end of the training after the same step?"""
+        """Have all processes ended the training after the same step?"""
         return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
 
     def asks_to_save(self) -> bool:
-        """Is there to be an agreement on a step after which all processes save? Process 0, whose clock counts, asks."""
+        """Must all processes agree on a step after which they save? Then process 0, by its clock, asks for it."""
         joint = None if self._fit is None else self._fit.joint
         if joint is not None and joint.is_main:
             joint.ask_to_save()
         return joint is not None
 
     def _align(self) -> None:
-        """Make what processes measure of their rows alone, as running statistics, the same in all of them."""
+        """Make values that each process computes from its own rows, such as running statistics, the same in all."""
         if self._team is not None and self._team.adds_up:
             averages: list[Any] = [*self._aids.get("ema", {}).values()]
             self._team.align([*self._models.values(), *averages])
@@ -287,7 +287,7 @@ class State:
     # --- from step to step
 
     def _begin_fit(self) -> None:
-        """Where an earlier fit has ended within an epoch, that epoch is over."""
+        """If an earlier fit ended within an epoch, that epoch is over."""
         if self._batch_number:
             self.epoch, self._batch_number = self.epoch + 1, 0
             if self.history:
@@ -309,7 +309,7 @@ class State:
             return self._team.readable(self._taken([one.batch for one in group], portion))
 
     def _onto(self, batch: Any, portion: Portion | None, *, stacked: bool = False) -> Any:
-        """A batch as tensors where the model is."""
+        """A batch as tensors on the device of the model."""
         if self._team is None or portion is None:
             return onto(batch, self.device)
         return self._team.placed(batch, portion, self.device, stacked=stacked)
@@ -373,7 +373,7 @@ class State:
         return rates
 
     def _carried(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
-        """What a carry begins with, or what it was when it was saved."""
+        """The initial carry, or the saved one."""
         start = self._carry
         if callable(start):
             given = {name: one.valid() for name, one in models.items()}
@@ -433,7 +433,7 @@ def _transposed(rates: list[dict[str, Rate]]) -> dict[str, Any]:
 
 
 def _minimized(optimizer: Lbfgs, learner: State, rate: Any, batch: Any) -> tuple[Any, Output]:
-    """A step of L-BFGS on a batch: the model after it, and what was measured at its beginning."""
+    """A step of L-BFGS on a batch: the model after it, and the measurements at its beginning."""
     gradient = learner._program("gradient")
     kept: list[Output] = []
 

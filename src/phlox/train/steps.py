@@ -1,4 +1,4 @@
-"""What one step of a training is: functions of models, optimizers and a batch, which compile as a whole."""
+"""One step of a training: functions of models, optimizers and a batch, which compile as a whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyTensor = Tensor[Any, Any, Any]
 Models: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[..., Any]
 ONLY = ""
-"""The name of a model that is the only one."""
+"""The name of a single model."""
 
 
 class NotFiniteLossError(PhloxError, ArithmeticError):
@@ -31,13 +31,13 @@ class NotFiniteLossError(PhloxError, ArithmeticError):
 
 
 class _Place(NamedTuple):
-    """Where a tensor of a carry stands."""
+    """A placeholder for a tensor in the structure of a carry."""
 
     number: int
 
 
 class Carried(Module):
-    """What goes on from batch to batch, as parameters that are not trained, and what holds their places."""
+    """The carry from batch to batch, as parameters that are not trained, and its structure."""
 
     def __init__(self, start: Any, device: Device) -> None:
         self.parts: list[Param] = []
@@ -48,11 +48,11 @@ class Carried(Module):
         return _Place(len(self.parts) - 1)
 
     def value(self) -> Any:
-        """The tensors in their places."""
+        """The carry with its tensors."""
         return _filled(self.form, [param.val() for param in self.parts])
 
     def set(self, value: Any) -> None:
-        """Go on with other tensors of the same shapes, without history."""
+        """Set other tensors of the same shapes, without gradients."""
         tensors: list[AnyTensor] = [x for _, x in leaves_of(value, Tensor)]
         shapes = [x.shape for x in tensors]
         if shapes != [param.shape for param in self.parts]:
@@ -79,16 +79,16 @@ def _filled(form: Any, tensors: list[AnyTensor]) -> Any:
 
 
 class Result(NamedTuple):
-    """What a step of one's own gives."""
+    """The result of a user's step."""
 
     loss: AnyTensor | None
     inputs: Any = None
-    """What metrics are updated with."""
+    """The arguments of the metrics."""
     scalars: Mapping[str, Any] = {}
 
 
 def result_of(value: Any) -> Result:
-    """The loss, `(loss, inputs)` or `(loss, inputs, scalars)`; `RunError` for anything else."""
+    """The result from a loss, `(loss, inputs)` or `(loss, inputs, scalars)`; `RunError` for anything else."""
     parts: tuple[Any, ...] = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
     if isinstance(value, dict):
         parts = (None, None, cast("dict[str, Any]", value))
@@ -109,10 +109,10 @@ def result_of(value: Any) -> Result:
 
 @dataclass(frozen=True)
 class StepFunctions:
-    """The step of a learner, made of what the user gave; its methods are compiled as they are.
+    """The step of a learner, made of the user's functions; its methods are compiled.
 
     `step` and `validate` take the models, the batch and, if there is one, the carry; `update` is called with models,
-    optimizers and rates. `single` says that there is one model, which stands for itself.
+    optimizers and rates. `single` says that there is one model, which is then passed without a dict.
     """
 
     step: Step | None
@@ -124,7 +124,7 @@ class StepFunctions:
     clip: GradientClipping | None
     carries: bool
     looks: bool
-    """Is a loss looked at before its step is taken, where its value is known?"""
+    """Is the loss checked before its step is taken, if its value is known?"""
 
     # --- training
 
@@ -137,7 +137,7 @@ class StepFunctions:
         batch: Any,
         applies: bool = True,
     ) -> tuple[Models, dict[str, Any], Output]:
-        """A step on a batch: the models after it, what goes with them, and what was measured."""
+        """A step on a batch: the models after it, their companions (`aids`), and the measurements."""
         if self.update is not None:
             models, result = self._updated(models, optimizers, aids, rates, batch)
         else:
@@ -150,7 +150,7 @@ class StepFunctions:
     def train_one(
         self, model: Any, optimizer: Optimizer, aids: dict[str, Any], rate: Any, batch: Any, applies: bool = True
     ) -> tuple[Any, dict[str, Any], Output]:
-        """As `train`, of a model that is the only one: a call of a compiled step takes apart each dict that it gets."""
+        """As `train`, for a single model, without dicts, which a compiled call would have to flatten."""
         models, aids, output = self.train({ONLY: model}, {ONLY: optimizer}, aids, {ONLY: rate}, batch, applies)
         return models[ONLY], aids, output
 
@@ -175,7 +175,7 @@ class StepFunctions:
     def flush(
         self, models: Models, optimizers: dict[str, Optimizer], aids: dict[str, Any], rates: dict[str, Any]
     ) -> tuple[Models, dict[str, Any]]:
-        """The step of gradients that have been added up and not been taken."""
+        """The step with accumulated gradients that have not been applied yet."""
         after = dict(models)
         for name, optimizer in optimizers.items():
             grads = aids["accumulators"][name].take(models[name])
@@ -249,7 +249,7 @@ class StepFunctions:
     def gradient(
         self, models: Models, aids: dict[str, Any], batch: Any, counts: bool
     ) -> tuple[AnyTensor, GradientsParams, Output | None]:
-        """The loss, its gradient, and what was measured, if this is the evaluation that counts."""
+        """The loss, its gradient and, if this evaluation counts, the measurements."""
         result, grads = self._gradients(models, {ONLY: None}, aids, batch)
         output = self._output(self.training, aids.get("totals"), result) if counts else None
         return scalar(result.loss, LOSS), grads[ONLY], output
@@ -257,12 +257,12 @@ class StepFunctions:
     # --- validation
 
     def measure(self, models: Models, aids: dict[str, Any], batch: Any) -> tuple[dict[str, Any], Output]:
-        """What a batch measures, in inference mode."""
+        """The measurements of a batch, in inference mode."""
         result = self._called(self.validate, models, batch, aids)
         return aids, self._output(self.validation, aids.get("totals"), result)
 
     def check_validates(self) -> None:
-        """Raise `RunError` where there is no step for validation."""
+        """Raise `RunError` if there is no step for validation."""
         if self.validate is None:
             raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
 
@@ -287,7 +287,7 @@ class StepFunctions:
 
 
 def _over_processes(result: Result, group: RowGroup) -> Result:
-    """Loss and scalars, means over the rows of this process, as means over those of all."""
+    """Convert loss and scalars from means over the rows of this process to means over all rows."""
     from phlox.distributed import mean
 
     loss = None if result.loss is None else scalar(result.loss, LOSS)
@@ -312,7 +312,7 @@ def _with_carry(value: Any, what: str) -> tuple[Any, Any]:
 def of_loss(loss: Callable[..., Any]) -> Step:
     """The step of a loss of (output, *targets), for batches of (input, *targets).
 
-    A tuple of inputs is given to the model as several arguments.
+    A tuple of inputs is passed to the model as several arguments.
     """
 
     def step(model: Any, batch: Any) -> Any:
@@ -336,7 +336,7 @@ def _shown(batch: Any) -> str:
 
 
 def to_numpy(x: Any) -> Any:
-    """A tensor as an array; anything else as it is."""
+    """A tensor as an array; anything else unchanged."""
     return x.numpy() if isinstance(x, Tensor) else x
 
 

@@ -37,7 +37,7 @@ class SortingOps(IndexingOps):
         return self.take_along_axis(x, self.int_argsort(x, axis, descending), axis)
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
-        """The indices of the k greatest (or least) elements along an axis, in order; equal elements keep their order."""
+        """The indices of the k greatest (or least) elements along an axis, sorted; equal elements keep their order."""
         return self._first(self.float_argsort(x, axis, largest), k, axis)
 
     def int_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:

@@ -16,12 +16,12 @@ from phlox.record.io.byte_ranges import Files, spans
 from phlox.record.io.crc32 import crc32
 
 _SHARE = 1 << 22
-"""Bytes to copy or to verify that are worth a thread."""
+"""The least bytes to copy or to verify for which a thread is used."""
 _DAMAGED = "its checksum does not match: the file is damaged or was changed by another program; verify=False reads it"
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """Where a part of a tensor lies, as in the index of a folder."""
+    """The location of a part of a tensor, as in the index of a folder."""
 
     index: Index
     file: str
@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 
 
 class Assembled(msgspec.Struct, frozen=True, eq=False):
-    """The source of a tensor in parts. Where one part has all that is asked for, it is a view of the mapped file."""
+    """The source of a tensor in parts. If one part has all requested elements, the result is a view of the mapped file."""
 
     files: Files
     path: str

@@ -255,7 +255,7 @@ def steps_in(folder: Path) -> dict[int, Path]:
 def find_index(folder: Path) -> Path | None:
     """The index of a folder, or of its newest complete step; None if it has neither.
 
-    Raises RecordError for a folder with nothing but what a save has left that did not end.
+    Raises RecordError for a folder that has only the files of an incomplete save.
     """
     if is_file(folder / INDEX):
         return folder / INDEX
@@ -284,7 +284,7 @@ _OWN = re.compile(r"part-[0-9a-f]{8}-\d{5}(-\d+)?\.(safetensors|json)")
 
 
 def is_own_file(name: str) -> bool:
-    """Is that the name of a file of parts, or of what a process says of its parts?"""
+    """Is this the name of a file of parts, or of a process's list of its parts?"""
     return _OWN.fullmatch(name) is not None
 
 

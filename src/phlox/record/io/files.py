@@ -258,7 +258,7 @@ class NewFile(io.BufferedWriter):
         self._whole.begin(start, stop - start)
 
     def skip(self, count: int) -> None:
-        """Advance past so many bytes that `write_at` has written."""
+        """Advance past `count` bytes that `write_at` has written."""
         self.seek(count, os.SEEK_CUR)
 
 

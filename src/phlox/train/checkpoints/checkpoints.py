@@ -277,7 +277,7 @@ class Checkpoints(Callback):
     # --- what they do
 
     def _begin(self, learner: AnyLearner) -> dict[str, Any] | None:
-        """Find out what is in the folder, and lock it; the best so far."""
+        """Lock the folder, and read its checkpoints and the best value so far."""
         path = self._open(learner)
         try:
             self._catalog = Catalog(path)
@@ -307,7 +307,7 @@ class Checkpoints(Callback):
         return path
 
     def _check_new(self, learner: AnyLearner, path: Path) -> None:
-        """A training that does not know of the checkpoints there would leave a mixture of two."""
+        """Raise `RunError` if the folder has the checkpoints of another training: the two would be mixed."""
         found = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
         # Of a training that was killed before its first state only the best is there; it begins anew.
         assert self._catalog is not None
@@ -321,7 +321,7 @@ class Checkpoints(Callback):
             )
 
     def _best_there(self, learner: AnyLearner, path: Path) -> dict[str, Any] | None:
-        """The best so far, as the file says, for no weights are there for any other."""
+        """The best value so far, from the file of the best weights: there are no weights for any other."""
         if self.best is None or (learner.step == 0 and not learner.is_resumed):
             return None
         assert self._catalog is not None
@@ -392,7 +392,7 @@ class Checkpoints(Callback):
             self._done.append(Done(path, job.mark, job.is_best, error=error))
 
     def _written(self, job: Job, error: Exception | None) -> None:
-        """Note what all processes have written together, or could not."""
+        """Note what all processes have written together, or the error."""
         path = self._path / job.name
         if error is None and self._catalog is not None:
             try:
@@ -413,7 +413,7 @@ class Checkpoints(Callback):
         self._report(learner)
 
     def _report(self, learner: AnyLearner) -> None:
-        """Tell what the writer has done since the last time."""
+        """Report what the writer has done since the last call."""
         if isinstance(self._writer, ShardWriter):
             self._writer.poll()
         while self._done:

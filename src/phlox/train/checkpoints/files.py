@@ -1,4 +1,4 @@
-"""The files of checkpoints: their names, the list of them, and how the newest whole one is found."""
+"""The files of checkpoints: their names, their list, and the search for the newest undamaged one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from phlox.version import __version__
 
 FOLDER, LIST = "checkpoints", "checkpoints.json"
 FORMAT = 1
-"""The version of the list, and of what a file says of itself."""
+"""The version of the list, and of the description in a file."""
 
 _MARK = "checkpoint"
-"""The name of what a file says of itself, in the metadata of its record."""
+"""The name of a file's description, in the metadata of its record."""
 _NAME = re.compile(r"step-(\d{8,})(\.safetensors)?")
 _BLOCK = 1 << 20
 
@@ -52,13 +52,13 @@ class Job:
     is_best: bool = False
 
     def without_record(self) -> Job:
-        """The same, without its tensors."""
+        """The same job, without its tensors."""
         return replace(self, record=Record({}))
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a job, without its tensors."""
+    """The result of a job, without its tensors."""
 
     path: Path
     mark: Mapping[str, Any]
@@ -79,7 +79,7 @@ def step_of(name: str) -> int | None:
 
 
 def best_of(folder: Path) -> Path:
-    """The path of the best weights in a folder of checkpoints, be they there or not: of the newer ones."""
+    """The path of the newest best weights in a folder of checkpoints, whether or not they exist."""
     file, shards = folder / BestName.FILE, folder / BestName.FOLDER
     if not (shards / INDEX).exists():
         return file
@@ -92,7 +92,7 @@ def best_of(folder: Path) -> Path:
 
 
 def marked(record: Record, mark: Mapping[str, Any]) -> Record:
-    """The record, which says of itself what `mark` says."""
+    """The record with the description `mark` in its metadata."""
     return Record(
         {name: record[name] for name in record},
         {**record.metadata, _MARK: json.dumps(to_json({"format": FORMAT, **mark}))},
@@ -104,9 +104,9 @@ def marked(record: Record, mark: Mapping[str, Any]) -> Record:
 
 
 def save(record: Record, path: Path, mark: Mapping[str, Any], precision: Precision) -> tuple[dict[str, Any], str]:
-    """Write a record that says of itself what `mark` says, durably: there is the whole file, or what was there before.
+    """Write a record with the description `mark`, atomically and durably.
 
-    Returns its line in the list, and what was lost to a narrow precision ("" if nothing).
+    Returns its line in the list, and a text about values lost to a narrow precision ("" if none).
     """
     lost: Underflow = []
     SafetensorsRecorder(PrecisionSettings()).save(marked(record, mark).with_precision(precision, lost), path)
@@ -137,8 +137,8 @@ def _crc32_of(path: Path) -> int:
 class Catalog:
     """`checkpoints.json`: the checkpoints from the oldest to the newest, the best, and all files that were written.
 
-    A file is listed under "files" before it is written, and under "checkpoints" when it is complete. Only what is
-    listed is ever deleted.
+    A file is listed under "files" before it is written, and under "checkpoints" when it is complete. Only listed files
+    are ever deleted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -206,7 +206,7 @@ def _delete(folder: Path, name: str) -> None:
 
 
 def read_list(folder: Path) -> dict[str, Any] | None:
-    """The list of a folder; None if it is missing or damaged, for then the names of the files tell what there is.
+    """The list of a folder; None if it is missing or damaged: then the names of the files are used.
 
     Raises RunError for one that a newer Phlox has written.
     """
@@ -238,7 +238,7 @@ def _check_format(held: Mapping[str, Any], path: Path) -> None:
 
 
 def mark_of(record: Record, path: Path) -> dict[str, Any]:
-    """What a file says of itself; empty for one that is no checkpoint. RunError for one of a newer Phlox."""
+    """The description of a file; empty if it is no checkpoint. RunError if a newer version of Phlox wrote it."""
     try:
         mark = from_json(json.loads(record.metadata[_MARK]))
     except (KeyError, ValueError, RecursionError):
@@ -250,12 +250,12 @@ def mark_of(record: Record, path: Path) -> dict[str, Any]:
 
 
 def whole(path: Path) -> Record:
-    """The record of a file all of whose checksums match.
+    """The record of a file, after all its checksums were verified.
 
-    Of a folder that several processes have written, the index and the sizes of the files are looked at; each process
-    verifies what it reads of them, when it does.
+    For a folder that several processes have written, the index and the sizes of the files are checked; each process
+    verifies the parts that it reads later.
 
-    Raises RecordError, with the reason, if it is damaged, and RunError if a newer Phlox has written it.
+    Raises RecordError, with the reason, if it is damaged, and RunError if a newer version of Phlox wrote it.
     """
     if path.is_dir():
         record = load(path)
@@ -293,7 +293,7 @@ def holds_several(path: Path) -> bool:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The checkpoints of a folder: those in the list by their order there, later steps before them, others after."""
+    """The checkpoints of a folder: first those of later steps than the list has, then the list's, then others."""
     found = {
         entry.name: step
         for entry in folder.iterdir()
@@ -308,9 +308,9 @@ def newest_first(folder: Path) -> list[Path]:
 
 
 def newest_whole(folder: Path) -> tuple[Path, Record]:
-    """The newest checkpoint of a folder that is whole, with a `RunWarning` for each newer one that is not.
+    """The newest undamaged checkpoint of a folder, with a `RunWarning` for each newer one that is damaged.
 
-    Raises RunError if there is none; it has the reason of each.
+    Raises RunError, with the reason for each file, if there is none.
     """
     damaged: list[str] = []
     for path in newest_first(folder):

@@ -13,7 +13,7 @@ from phlox.train.checkpoints.files import BestName, Job, marked, step_of
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A save that may not be complete."""
+    """A save that may still be running."""
 
     job: Job
     handle: Any
@@ -23,13 +23,13 @@ class ShardWriter:
     """Saves one record after another, by `px.distributed.save`. All processes call it, with the same jobs.
 
     The values are copied when a job is given, and written while the training goes on. A job waits for the one before:
-    all processes have to write the same checkpoints, so none is passed over.
+    all processes have to write the same checkpoints, so none is skipped.
 
     Args:
-        folder: of the checkpoints.
-        done: called with a job that is complete, or with the error of one that is not, by `poll` and `wait`.
-        precision: of the tensors in the files.
-        background: False waits until each is written.
+        folder: the folder of the checkpoints.
+        done: a function that `poll` and `wait` call with each complete job, or with its error.
+        precision: the precision of the tensors in the files.
+        background: False waits until each checkpoint is written.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ShardWriter:
         self.poll()
 
     def poll(self) -> None:
-        """Tell of a save that has ended."""
+        """Call `done` for a save that has ended."""
         if self._last is not None and self._last.handle.is_done:
             self.wait()
 

@@ -1,1 +1,1 @@
-"""The folder of a run: what it is, who writes to it, and where it ran."""
+"""The folder of a run: its description, its lock, and the environment of the run."""

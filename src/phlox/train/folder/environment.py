@@ -1,4 +1,4 @@
-"""`environment`: what a training ran with, so that its result can be understood, and got again, later."""
+"""`environment`: the versions, hardware and seeds of a training, so that its result can be reproduced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECRET = re.compile(r"(?i)(token$|passw|secret|credential|api.?key)")
 def environment(device: Device | None = None, seeds: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The versions, the machine, the device, the seeds, and the commit of the program's repository, as plain values.
 
-    Packages that are not installed are left out. It imports none of them.
+    Packages that are not installed are left out; no package is imported.
 
     >>> found = environment(seeds={"weights": 7})
     >>> found["seeds"], "numpy" in found["packages"]
@@ -46,7 +46,7 @@ def environment(device: Device | None = None, seeds: Mapping[str, Any] | None = 
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """The arguments of this process, without the folder of the program, and without what looks like a password.
+    """The arguments of this process, without the folder of the program, and with secrets replaced.
 
     >>> command_line(["/home/me/code/train.py", "--data", "digits", "--hub-token", "abc", "--api_key=123"])
     ['train.py', '--data', 'digits', '--hub-token', '***', '--api_key=***']
@@ -68,7 +68,7 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

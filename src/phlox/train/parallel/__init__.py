@@ -1,1 +1,1 @@
-"""Training by several devices and processes: whose rows are whose, and what the processes do together."""
+"""Training on several devices and processes: the rows of each, and what the processes do together."""

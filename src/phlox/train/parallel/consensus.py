@@ -29,11 +29,11 @@ _count = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What all processes do after a step."""
+    """The action of all processes after a step."""
 
     step: int
     stop: str | None = None
-    """Why they stop; None where they go on."""
+    """The reason to stop; None to go on."""
     signal: int | None = None
     """The number of the signal that one of them was sent."""
     saves: bool = False
@@ -43,8 +43,7 @@ class Decision:
 
 
 class Consensus:
-    """The step after which all processes of one training do what one of them has requested.
-
+    """Chooses the step after which all processes of a training do what one of them has requested.
     Args:
         step: the last step that was taken.
     """
@@ -77,11 +76,11 @@ class Consensus:
         store().set(f"{key}/asked", b"")
 
     def at(self, step: int, *, goes_on: bool = True) -> Decision | None:
-        """What is to be done now, after this step; None for nothing. It may wait until the others say how far they are.
+        """The action after this step, or None. It may wait until the others report their steps.
 
         Args:
-            step: the last one that was taken.
-            goes_on: will another step be begun before this is asked again?
+            step: the last step that was taken.
+            goes_on: will another step begin before the next call?
         """
         with self._changed:
             if self._is_held and not self._is_over:
@@ -94,9 +93,9 @@ class Consensus:
             return None
 
     def end(self, error: BaseException | None = None) -> Decision | None:
-        """The training has ended here: what one of the others has asked for, at last.
+        """End the training here, and return the last request of the others.
 
-        With an error the others are told, and nothing is waited for.
+        With an error, it reports the error to the others and does not wait.
         """
         if error is not None:
             self._fail(f"process {self._rank} has failed: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""`Joint`: what a training does together with those of other processes: begin alike, end alike, stay alike."""
+"""`Joint`: the checks that the processes of a training begin, stay and end in the same state."""
 
 # The parts of a learner know each other.
 # pyright: reportPrivateUsage=false
@@ -32,7 +32,7 @@ class Joint:
         self.is_main = team.is_main
 
     def begin(self) -> None:
-        """Check that all begin alike; `RunError` or `DistributedError` where they do not."""
+        """Check that all processes begin with the same settings; `RunError` or `DistributedError` if not."""
         fit, limits, learner = self._fit, self._fit.limits, self._fit.learner
         self._team.check_same({
             "fit: the limits (epochs, steps, seconds)": [limits.epochs, limits.steps, limits.seconds],
@@ -72,7 +72,7 @@ class Joint:
             self._consensus.ask(saves=True)
 
     def end(self) -> None:
-        """All have come to the end: of what one of them was sent, all know."""
+        """Wait until all processes have come to the end, and share the signals that one of them got."""
         assert self._consensus is not None
         decision = self._consensus.end()
         self.has_agreed = True
@@ -86,7 +86,7 @@ class Joint:
             self._consensus.end(error)
 
     def check(self) -> None:
-        """While checks are on, raise `DistributedError` where the processes differ in what must be the same."""
+        """While checks are on, raise `DistributedError` if the processes differ in values that must be the same."""
         if not checks_are_on():
             return
         learner = self._fit.learner

@@ -1,4 +1,4 @@
-"""What each process has of a batch: its rows, or all of them where they do not divide."""
+"""The part of a batch that each process has: its rows, or all rows if they cannot be divided."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class Portion(NamedTuple):
-    """What this process has of a batch."""
+    """This process's part of a batch."""
 
     batch: Any
     rows: int
@@ -30,7 +30,7 @@ class Portion(NamedTuple):
     is_whole: bool = False
     """Are these all of its rows, and has every process the same?"""
     counts: tuple[int, ...] | None = None
-    """How many rows each process has, where they have not equally many."""
+    """The number of rows of each process, if these differ."""
 
 
 class SharedFeed(Feed):
@@ -97,7 +97,7 @@ class SharedFeed(Feed):
     # --- batches
 
     def _first_whole(self) -> int:
-        """The number of the first batch that is given whole to all; the number of batches where none is."""
+        """The number of the first batch that all processes get whole; the number of batches if there is none."""
         loader, team = self._loader, self._team
         assert loader is not None
         if team.partitions:
@@ -119,7 +119,7 @@ class SharedFeed(Feed):
         return itertools.chain(cut, whole)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Portion]:
-        """The batches of an epoch, from number `start` on: what this process has of each."""
+        """This process's parts of the batches of an epoch, from number `start` on."""
         batches = super().epoch(epoch, start)
         try:
             for number, batch in enumerate(batches, start):

@@ -1,6 +1,6 @@
-"""What the processes have measured, each of its own rows, put together: to be read, and to be saved.
+"""The measurements of all processes, each of its own rows, combined for reading and saving.
 
-Only where the engine does not partition: there a global batch has been measured, and nothing is left to add up.
+It is needed only for engines that do not partition; others measure the global batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 HostArray = np.ndarray[Any, Any]
 SHARES = "shares"
-"""The name, in a record, of what each process has measured."""
+"""The name, in a record, of the measurements of each process."""
 _ROWS = "rows"
 
 
 class Together(NamedTuple):
-    """What all processes have measured, the same in each of them."""
+    """The measurements of all processes together, the same in each of them."""
 
     means: dict[str, Mean]
     sums: dict[str, MetricState]
@@ -39,12 +39,12 @@ class Together(NamedTuple):
 
 
 def together(team: Team, meter: Meter, *, means: bool) -> Together:
-    """What a meter has measured in all processes. All call it.
+    """The measurements of a meter in all processes. Call it in all of them.
 
     Args:
         team: the processes.
-        meter: all of whose steps have been read.
-        means: are its means those of this process? Those of a training are means over all rows already.
+        meter: the meter; all its steps must have been read.
+        means: are its means those of this process only? The means of a training are over all rows already.
     """
     shapes = {(name, part): pair for name, state in meter.sums().items() for part, pair in state.items()}
     own = [on_host(pair) for pair in shapes.values()]

@@ -62,7 +62,7 @@ class Team:
 
     @property
     def is_main(self) -> bool:
-        """Is this process 0, which prints and writes what all have in common?"""
+        """Is this process 0, the one that prints and writes for all?"""
         return self.rank == 0
 
     @property
@@ -78,7 +78,7 @@ class Team:
     # --- models
 
     def taken(self, model: Module) -> Module:
-        """A model on the mesh: one that is on single devices is replicated; `RunError` where it is elsewhere."""
+        """A model on the mesh: one on a single device is replicated; `RunError` if it is elsewhere."""
         mesh = self.mesh
 
         def placed(path: str, param: Param) -> Param:
@@ -99,7 +99,7 @@ class Team:
         return model.map(placed)
 
     def device(self, device: Device) -> Device:
-        """Where what all devices have goes, on the same backend."""
+        """The device for values that are the same on all devices, on the same backend."""
         return self.mesh.device.on(device.backend) if self.partitions else device
 
     def align(self, modules: Sequence[Module]) -> None:
@@ -128,7 +128,7 @@ class Team:
                     new.astype(host.dtype), value.kind, value.device)))  # fmt: skip
 
     def joint(self, fit: Fit) -> Joint:
-        """What a training does with those of the other processes."""
+        """The joint checks of a training with the other processes."""
         return Joint(fit, self)
 
     # --- batches
@@ -138,7 +138,7 @@ class Team:
         return self.mesh
 
     def rows_scope(self, portion: Portion) -> AbstractContextManager[object]:
-        """As `scope`, within it, where a portion is not like the others."""
+        """As `scope`, inside of it, for a portion that differs from the others."""
         if self.partitions:
             return nullcontext()
         if portion.is_whole:
@@ -149,7 +149,7 @@ class Team:
         )  # fmt: skip
 
     def placed(self, batch: Any, portion: Portion, device: Device, *, stacked: bool = False) -> Any:
-        """A batch (or several, stacked) as tensors: of all processes together where the engine partitions."""
+        """A batch (or several, stacked) as tensors; if the engine partitions, as one batch of all processes."""
         if not self.partitions:
             return onto(batch, device)
         axis, backend = int(stacked), device.backend
@@ -187,7 +187,7 @@ class Team:
         return SharedFeed(data, self, name, trains=trains, weighs=weighs)
 
     def counts(self, portion: Portion) -> bool:
-        """Is what this process makes of a portion counted, or has another one the same?"""
+        """Do this process's results for a portion count? Not if another process has the same rows."""
         return self.partitions or not portion.is_whole or self.part == 0
 
     def measured_rows(self, portion: Portion) -> int:
@@ -195,7 +195,7 @@ class Team:
         return portion.rows if self.partitions or portion.is_whole else count(portion.batch)
 
     def readable(self, output: Output) -> Output:
-        """What comes out of a step, in which each process can read what metrics keep of the rows."""
+        """The outputs of a step, in a form in which each process can read the rows that metrics keep."""
         if not self.partitions or self.size == 1 or not output.rows:
             return output
         rows = {
@@ -220,7 +220,7 @@ class Team:
     # --- metrics and records
 
     def merged(self, meter: Meter, *, means: bool) -> Together | None:
-        """What a meter has measured in all processes; None where each has measured everything."""
+        """The measurements of a meter in all processes; None if each process has measured all rows."""
         return sums.together(self, meter, means=means) if self.adds_up else None
 
     def parts_of(self, meter: Meter) -> dict[str, Any]:
@@ -228,19 +228,19 @@ class Team:
         return sums.saved(self, meter) if self.adds_up else meter.parts()
 
     def take_share(self, meter: Meter, record: Record | None) -> None:
-        """Take, of what all have measured, what is this process's."""
+        """Take this process's part of the measurements of all."""
         if self.adds_up:
             sums.take_share(self, meter, record)
 
     def carry_record(self, parts: Sequence[Tensor[Any, Any, Any]]) -> Record:
-        """What goes on from batch to batch: global arrays as they are, else those of all processes, stacked."""
+        """The carry: global arrays as they are, other arrays of all processes stacked."""
         arrays = [one.numpy() for one in self.everywhere(tuple(parts))] if self.partitions else [
             self.gathered(one.numpy()) for one in parts
         ]  # fmt: skip
         return Record({f"part{number:04}": array for number, array in enumerate(arrays)})
 
     def own_carry(self, arrays: list[HostArray]) -> list[HostArray]:
-        """What of that was this process's; `RunError` where other processes have saved it."""
+        """This process's part of a saved carry; `RunError` if a different set of processes saved it."""
         if not self.adds_up:
             return arrays
         if any(array.ndim == 0 or len(array) != self.size for array in arrays):
@@ -253,7 +253,7 @@ class Team:
     # --- what processes tell each other
 
     def by_main(self, what: Callable[[], T]) -> T:
-        """What process 0 makes of it, in all processes; its error, in all processes. Plain data alone."""
+        """Call a function in process 0, and return its result, plain data, or raise its error in all processes."""
         if self.size == 1:
             return what()
         from phlox.distributed import broadcast_object
@@ -276,7 +276,7 @@ class Team:
         return told["value"]
 
     def check_same(self, values: Mapping[str, Any]) -> None:
-        """Raise `RunError` where one of these plain values, by what it is, is not the same in all processes."""
+        """Raise `RunError` if one of these plain values, by name, is not the same in all processes."""
         if self.size == 1:
             return
         from phlox.distributed import gather_objects

@@ -1,1 +1,1 @@
-"""What a learner does on trial, and takes back: the range of learning rates, a dry run."""
+"""Trials of a learner that change nothing: the search for a learning rate, and a dry run."""

@@ -1,1 +1,1 @@
-"""What one sees of a training: on a terminal, in a notebook, in a report, in plots."""
+"""Views of a training: in a terminal, in a notebook, in a report, and as plots."""

@@ -1,4 +1,4 @@
-"""Trainings in notebooks: learners, histories with their curves, and what trials have found."""
+"""Trainings in notebooks: learners, histories with their curves, and results of trials."""
 
 # pyright: reportPrivateUsage=false
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from phlox.train.trials.lr_find import LrCurve
 
 _PLOTS = 8
-"""At most so many plots are drawn."""
+"""The maximum number of plots."""
 _FAR_APART = 30.0
-"""Losses whose ratio is larger are drawn in a logarithmic scale."""
+"""Losses with a larger ratio are drawn on a logarithmic scale."""
 
 
 def html_of_history(history: Sequence[EpochReport]) -> str:

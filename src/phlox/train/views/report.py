@@ -38,10 +38,10 @@ from phlox.train.views.text import amount, clock, is_complete
 from phlox.version import __version__
 
 Wrong = Callable[[Any], Sequence[tuple[Any, ...]]]
-"""A function of the learner, whose name annotations at run time do not know."""
+"""A function of the learner; the class cannot be named here at run time."""
 
 _SHARE = 20
-"""Where epochs are shorter than so many times the time of a write, not each of them is written."""
+"""If epochs are shorter than this many times the time of a write, not every epoch is written."""
 
 
 class Report(Callback):

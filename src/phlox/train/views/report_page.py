@@ -18,7 +18,7 @@ from phlox.host.svg import POINTS, decimated
 from phlox.train.views.text import better
 
 _LARGEST_MATRIX = 40
-"""Of more classes a list of what is mistaken for what is shown, and no matrix."""
+"""With more classes, the most frequent confusions are listed in place of the matrix."""
 
 
 def page(parts: Mapping[str, str]) -> str:

@@ -17,10 +17,10 @@ Line = list[tuple[str, str]]
 """Pieces of text, each with its style: "", "dim", "bold", "best", "bar" or "warn"."""
 
 _BAR = 8
-"""The smallest width of a bar, in columns; below that there is none."""
+"""The smallest width of a bar, in columns; in less space there is none."""
 _WIDEST_BAR = 40
 _EVENTS = 3
-"""So many events are shown below the bar."""
+"""The number of events that are shown below the bar."""
 
 
 @dataclass

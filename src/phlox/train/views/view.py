@@ -27,7 +27,7 @@ from phlox.train.views.text import (
 )
 
 _WINDOW = 10.0
-"""The rate is that of the last so many seconds."""
+"""The rate is measured over this many seconds."""
 _NOTE = "phlox: pip install 'phlox[train]' gives a live view of the training"
 
 
