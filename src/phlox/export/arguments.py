@@ -1,4 +1,4 @@
-"""What a model is exported for: its inputs with their names, and sizes for the open axes."""
+"""The arguments of an export: the inputs with their names, and sizes for the open axes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Arguments:
 
 
 def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
-    """The arguments of a call from what was given for `inputs`; `ExportError` for what cannot be one."""
+    """The arguments of a call from the given `inputs`; `ExportError` for an invalid one."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
@@ -96,7 +96,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 
 
 def output_names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
-    """The names of what a model returns, by its paths there, where none are given."""
+    """The names of a model's outputs; if none are given, by their paths in the result."""
     if given is None:
         return ["output"] if len(paths) == 1 else [f"output{_plain(path)}" for path in paths]
     if isinstance(given, str) or len(given) != len(paths):
@@ -167,13 +167,13 @@ _GUESSES = ((7, 12), (37, 30), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (3
 
 
 _MOST_ELEMENTS = 1 << 24
-"""Of an input at guessed sizes."""
+"""The maximum number of elements of an input at guessed sizes."""
 
 
 def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
     """Sizes of the open axes with which the model is traced, and run; the axes have different ones if they can.
 
-    Raises `ExportError` for names that no axis has, and for what is no size.
+    Raises `ExportError` for names that no axis has, and for invalid sizes.
     """
     names = arguments.open_axes()
     given = {} if given is None else dict(given)

@@ -1,4 +1,4 @@
-"""A model beside the file that was made of it: inputs, what it gives for them, and how far others are from that."""
+"""Comparing a model with its exported file: inputs, the model's outputs, and their differences."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from phlox.transform.tree import leaves_of
 TOLERANCES = {"f64": 1e-6, "f32": 1e-4, "f16": 3e-2, "bf16": 2e-1}
 """The largest relative difference that counts as rounding, by the float dtype of the model."""
 _SMALL = 1 << 26
-"""A model of fewer bytes is compared with itself in f64."""
+"""A model with fewer bytes than this is computed in f64 as the reference."""
 
 
 def reference_model(model: Module, place: Device) -> tuple[Module, Device]:
-    """The model in f64 with NumPy, where it is small; else as it is."""
+    """The model in f64 on NumPy if it is small; otherwise unchanged."""
     engine = engine_of(place.backend)
     total = sum(param.val().size for param in model.params()) * 8
     if engine.float_element not in ("f32", "f64") or total > _SMALL:
@@ -36,7 +36,7 @@ def reference_model(model: Module, place: Device) -> tuple[Module, Device]:
 def case(
     model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, refused: list[Exception]
 ) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]] | None:
-    """Values for the inputs, and what the model gives for them; None if it does not take these sizes."""
+    """Values for the inputs, and the model's outputs for them; None if it does not take these sizes."""
     for highest in (10, 2, 1):
         rng = np.random.default_rng(0)
         values = [_values(one, sizes, rng, highest) for one in arguments.inputs]
@@ -93,7 +93,7 @@ def difference(
     have: np.ndarray[Any, Any],
     limit: float,
 ) -> Difference:
-    """How far a result is from what is wanted; `ExportError` if by more than `limit` of its largest element."""
+    """The difference of a result from the expected one; `ExportError` if it is over `limit` of the largest element."""
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     place = f"{call}: output {output}" + (f" at {at}" if at else "")
     if want.shape != have.shape:

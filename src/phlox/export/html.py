@@ -9,7 +9,7 @@ from phlox.host.units import size as bytes_text
 
 
 def html_of_report(report: ExportReport) -> str:
-    """The representation of a file that was written, and what was found when it was run."""
+    """The HTML of an export's report."""
     return representation(report, _report)
 
 

@@ -1,4 +1,4 @@
-"""Lines of code, for messages: where a layer, a model or the user's code is at work."""
+"""Lines of code for messages: of a layer, a model or the user's code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 _SOURCE = Path(__file__).parents[1]
 _PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
 _MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
-"""Of a call these parts are not shown: they are the same for every layer."""
+"""The parts of a call stack that are not shown, since they are the same for every layer."""
 _ENGINES = tuple([f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in ("jax", "torch")])
 
 
@@ -24,7 +24,7 @@ def line_of_caller() -> str:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The same of where an error was raised."""
+    """The line where an error was raised."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if not _is_machinery(trace.tb_frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""What an export tells: the file, and how far it is from the model."""
+"""The report of an export: the file, and how far its results are from the model's."""
 
 from __future__ import annotations
 

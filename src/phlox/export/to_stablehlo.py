@@ -113,7 +113,7 @@ def _jax() -> Any:
 
 
 def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list[str]]:
-    """The program, and what it demands of its open axes: it is traced until nothing more has to be assumed."""
+    """The program, and its conditions on open axes: it is traced until no further condition is needed."""
     names = traced.arguments.open_axes()
     constraints: list[str] = []
     for _ in range(_ROUNDS):
@@ -157,7 +157,7 @@ def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], con
 
 
 def _in_order(exported: Any, traced: Traced) -> list[Any]:
-    """The outputs' shapes; those of a dict stand in the order of its keys."""
+    """The shapes of the outputs; a dict's are in the order of its keys."""
     order = sorted(range(len(traced.outputs)), key=lambda place: traced.outputs[place])
     found = [None] * len(order)
     for place, aval in zip(order, exported.out_avals, strict=True):

@@ -193,7 +193,7 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
 
 
 def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportError:
-    """The error for what PyTorch does not export; of an axis that the trace has fixed, its name."""
+    """The error for a model that PyTorch does not export; it names an axis that the trace has fixed."""
     text = str(error)
     fixed = [name for name in names if re.search(rf"^\s*{name} = ", text, re.MULTILINE)]
     if not fixed:

@@ -1,4 +1,4 @@
-"""A model run for an engine's exporter, and what it makes written, run and compared.
+"""Tracing a model with an engine's exporter, then writing, running and comparing the program.
 
 While the model runs it has other values for its parameters, and the layer that is at work is known.
 """
@@ -35,7 +35,7 @@ Values = list[Any]
 
 @contextmanager
 def of_call(name: str) -> Generator[None]:
-    """Errors of what exports have in common begin with the name of this call."""
+    """A scope in which errors of the shared export code begin with the name of this call."""
     try:
         yield
     except ExportError as error:
@@ -43,7 +43,7 @@ def of_call(name: str) -> Generator[None]:
 
 
 def engine_for(model: Module, place: Device, name: str) -> Device:
-    """The default device of the engine `name`, at the precision that the model has where it is."""
+    """The default device of the engine `name`, at the precision of the model."""
     engine = engine_of(place.backend)
     if engine.name == name:
         return place.on(engine)
@@ -52,7 +52,7 @@ def engine_for(model: Module, place: Device, name: str) -> Device:
 
 @contextmanager
 def undisturbed(place: Device) -> Generator[None]:
-    """Within this scope no random stream moves, and parameters keep what they hold."""
+    """A scope that does not change random streams or parameters."""
     with default_device(place), random.stream(Stream((0, 0))), restoring_params():
         yield
 
@@ -72,7 +72,7 @@ class Traced:
     """A model on an engine, to be called by that engine's exporter.
 
     Attributes:
-        outputs: the names of what it has returned, once it was called.
+        outputs: the names of its outputs, once it was called.
         path: the layer that is being called.
     """
 
@@ -84,7 +84,7 @@ class Traced:
         self.paths: list[str] = []
 
     def parameters(self) -> dict[str, Any]:
-        """The engine's arrays by path; those of a shared parameter once."""
+        """The engine's arrays by path; a shared parameter appears once."""
         return {path: self.engine_array(param.val()) for path, param in self.model.structure().named()}
 
     @staticmethod
@@ -115,7 +115,7 @@ class Traced:
         return with_values(self.model, lambda path, param: (parameters[path], engine_of(param.backend)))
 
     def refuse(self, call: str, error: BaseException) -> ExportError:
-        """The error for what the engine does not export, with the layer and the line."""
+        """The error for a model that the engine does not export, with the layer and the line."""
         line = line_of_error(error)
         layer = f"layer `{self.paths[-1]}`" if self.paths and self.paths[-1] else "the model"
         text = " ".join(str(error).split())
@@ -133,7 +133,7 @@ Run: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Program(NamedTuple):
-    """What an engine's exporter has made of a model."""
+    """The program that an engine's exporter has made."""
 
     save: Callable[[Path], object]
     load: Callable[[Path], Run]
@@ -141,9 +141,9 @@ class Program(NamedTuple):
     """Shape and element type of each."""
     constraints: list[str]
     runtime: str
-    """What runs the file."""
+    """The name of the runtime for the file."""
     refuses: tuple[type[Exception], ...]
-    """What is raised for sizes that the file does not take."""
+    """The exceptions for sizes that the file does not take."""
 
 
 def write(
@@ -202,7 +202,7 @@ def _compared(
     file: Path,
     limit: float,
 ) -> tuple[str, list[Difference]]:
-    """What the results were compared with, and how far they are apart, at some sizes that model and file take."""
+    """The reference of the comparison, and the differences, at some sizes that model and file take."""
     twin, there = reference_model(traced.given, place)
     run = program.load(file)
     found: list[Difference] = []
@@ -232,14 +232,14 @@ def _compared(
 
 
 def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
-    """Sizes to try: two choices, then one for all axes, then what else may fit."""
+    """Sizes to try: two choices, then one for all axes, then others that may fit."""
     found = sizes_to_try(arguments, given)
     single = [dict.fromkeys(found[0], 1)] if found[0] and not given else []
     return [*found[:2], *single, *found[2:]]
 
 
 def valid(call: str, model: object) -> Module:
-    """The model as it predicts; `ExportError` for what is none."""
+    """The model in inference mode; `ExportError` for anything else."""
     if not isinstance(model, Module):
         raise ExportError(f"{call}: the model must be a phlox.Module, got {type(model).__name__}")
     return model.valid()

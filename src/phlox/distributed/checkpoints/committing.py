@@ -1,11 +1,11 @@
-"""One save, step by step: each process writes its files, and process 0 makes them a checkpoint or nothing.
+"""One save, step by step: each process writes its files, and process 0 commits them as a checkpoint.
 
-1. Process 0 claims the folder, removes what killed saves have left, and tells the others the name of this save.
-2. Each process writes and syncs its files, and a list of their parts, and tells process 0 that they are there.
-3. Process 0 checks that all files are there, and that each element of each tensor is in one part. It writes the index,
-   which makes the save a checkpoint, removes old steps, and tells the others how it went.
+1. Process 0 claims the folder, removes the files of killed saves, and sends the others the name of this save.
+2. Each process writes and syncs its files, and a list of their parts, and reports that to process 0.
+3. Process 0 checks that all files exist, and that each element of each tensor is in one part. It writes the index,
+   which makes the save a checkpoint, removes old steps, and reports the result to the others.
 
-What goes wrong in one process is told to all, so that none waits for ever and all raise. No step is a collective.
+An error in one process is reported to all, so that none waits forever and all raise it. No step is a collective.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _SHOWN = 8
 
 
 class RecordMismatchError(DistributedError):
-    """The processes do not save one record: a fault of the program, which the next save would repeat."""
+    """The processes save different records: a bug of the program, which the next save would repeat."""
 
 
 class Job(NamedTuple):
-    """What to save, and where."""
+    """The record to save, and where."""
 
     storage: Storage
     step: int | None
     keep: int | None
     record: Record
-    """At the precision of the files."""
+    """The record, at the precision of the files."""
     precision: str
     pieces: Callable[[], list[Piece]]
-    """Gives what this process writes."""
+    """Returns the pieces that this process writes."""
 
     @property
     def target(self) -> str:
@@ -67,7 +67,7 @@ class _Manifest(msgspec.Struct):
 
 
 def run(job: Job, group: Group) -> str:
-    """Save; returns the path or URL of the checkpoint. Raises in all processes what goes wrong in one."""
+    """Save; returns the path or URL of the checkpoint. An error in one process is raised in all."""
     key = f"phlox/save/{group.saves}"
     group.saves += 1
     try:

@@ -1,8 +1,8 @@
 """Ids of parameters that are the same in all processes, for records that several of them write together.
 
-An id is drawn at random when a parameter is made, so each process has others; and the states of an optimizer are kept,
-and saved, under the ids of the parameters. In a record that processes save together an id is made of the name of the
-launch and of the first path under which the parameter stands in it.
+An id is drawn at random when a parameter is made, so it differs between processes; and the states of an optimizer are
+saved under the ids of the parameters. In a record that processes save together, an id is derived from the name of the
+launch and the first path of the parameter in the record.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from phlox.record import Record, TensorEntry
 
 
 def with_common_ids(record: Record, run: str) -> Record:
-    """The record with ids that are a function of paths, wherever they stand: in entries, in paths, in plain values.
+    """The record with ids that are derived from paths, everywhere: in entries, in paths and in plain values.
 
     Args:
-        record: of a module, or one with modules in it whose ids the other parts use.
+        record: the record of a module, or one with modules whose ids the other parts use.
         run: the name of the launch, so that parameters of two launches have different ids.
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Who is writing to a folder: one save at a time, and what a killed one has left is recognised."""
+"""The owner of a folder: one save at a time, and the files of a killed save are recognised."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PATIENCE = 3.5
 
 
 class Claim:
-    """A folder for one save. Until `release` no other run can claim it, as long as this process lives.
+    """A claim on a folder for one save. Until `release` no other run can claim it, as long as this process lives.
 
-    An owner of this host is alive if its process is. Of other hosts no process can be seen: such an owner shows by
-    changing the file every few seconds that it lives, whatever the clocks say.
+    An owner on this host is alive if its process is. Processes of other hosts cannot be seen: such an owner shows that
+    it is alive by changing the file every few seconds, independent of clocks.
 
     Args:
         storage: the folder.
@@ -52,7 +52,7 @@ class Claim:
         self._thread.start()
 
     def release(self) -> None:
-        """Let others write; more than once is no error."""
+        """Let others write; a further call does nothing."""
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join()

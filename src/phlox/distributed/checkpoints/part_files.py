@@ -1,4 +1,4 @@
-"""The files that one process writes of a record in shards: which parts they hold, and their bytes."""
+"""The files that one process writes for a record in shards: their parts, and their bytes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Piece(NamedTuple):
 
 
 def pieces_of(record: Record, rank: int, size: int) -> list[Piece]:
-    """What process `rank` of `size` has to write: its shards, and its share of the tensors that all processes have.
+    """The pieces that process `rank` of `size` writes: its shards, and its share of the tensors that all have.
 
-    The latter are given out by size, in the same way in all processes.
+    The latter are distributed by size, in the same way in all processes.
     """
     pieces: list[Piece] = []
     whole: list[tuple[str, LazyTensor]] = []
@@ -71,7 +71,7 @@ def pieces_of(record: Record, rank: int, size: int) -> list[Piece]:
 
 
 def copied(pieces: list[Piece]) -> list[Piece]:
-    """The same with their values in memory of their own, which no step of a training writes to or releases."""
+    """The pieces with copies of their values, which no training step writes to or releases."""
 
     def copy(i: int) -> Piece:
         path, place, tensor = pieces[i]
@@ -84,7 +84,7 @@ def copied(pieces: list[Piece]) -> list[Piece]:
 
 
 def files_of(pieces: list[Piece], stem: str) -> dict[str, list[Piece]]:
-    """The pieces by the name of their file; none is larger than `LARGEST`, but for one with a single piece."""
+    """The pieces by the name of their file; no file is larger than `LARGEST`, except one with a single piece."""
     files: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -116,7 +116,7 @@ def header_of(pieces: list[Piece]) -> bytes:
 
 
 def write_file(name: str, pieces: list[Piece], sink: Sink) -> list[tuple[str, Part]]:
-    """Write a file of safetensors; returns where each part lies, with its checksums."""
+    """Write a safetensors file; returns the position of each part, with its checksums."""
     sink.write(header_of(pieces))
     offset = sink.position
     counts = [-(-piece.tensor.nbytes // BLOCK) for piece in pieces]

@@ -1,4 +1,4 @@
-"""The processes that save together, and how they tell each other what they have done."""
+"""The processes that save together, and the messages between them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Group:
     """The processes that save together.
 
     Args:
-        rank: the number of this process.
-        size: how many there are.
+        rank: the rank of this process.
+        size: the number of processes.
         run: the name of the launch and its attempt, or "".
-        store: through which they find each other.
+        store: the store for their messages.
         timeout: seconds to wait for another process to write its files.
     """
 
@@ -29,15 +29,15 @@ class Group:
     store: Store = field(default_factory=OwnStore)
     timeout: float = 3600.0
     saves: int = field(default=0, init=False)
-    """How many saves there were: all processes count the same ones, so the number names one of them."""
+    """The number of saves so far; all processes count the same ones, so it identifies a save."""
 
     def tell(self, key: str, message: dict[str, Any], readers: int) -> None:
-        """Tell so many other processes something, once for each key."""
+        """Send a message to `readers` other processes, once for each key."""
         if readers:
             self.store.set(key, json.dumps(message).encode(), readers)
 
     def ask(self, key: str, rank: int) -> dict[str, Any]:
-        """What process `rank` tells. Raises DistributedError, with the rank, if it tells nothing in time."""
+        """Receive the message of process `rank`. Raises DistributedError, with the rank, if none arrives in time."""
         try:
             return json.loads(self.store.get(key, self.timeout, rank))
         except DistributedError as error:
@@ -48,7 +48,7 @@ _group: Group | None = None
 
 
 def own_group() -> Group:
-    """The group that this process is in: that of `phlox.distributed.initialize`, or one of its own."""
+    """The group of this process: that of `phlox.distributed.initialize`, or one with only this process."""
     global _group
     found = known.processes()
     if _group is None or (_group.rank, _group.size, _group.run) != (found.rank, found.size, found.run):

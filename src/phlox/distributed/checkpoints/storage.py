@@ -1,7 +1,7 @@
-"""Where records in shards are kept: a local folder, or a folder of a remote file system or object store by fsspec.
+"""The storage of records in shards: a local folder, or one of a remote file system or object store by fsspec.
 
 A save writes its files to a working folder and commits it. Locally that is a hidden folder, which is renamed. Object
-stores cannot rename: there the files are written where they stay, and the index, which is written last, commits them.
+stores cannot rename: there the files are written to their final place, and the index, written last, commits them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 
 
 class Storage(Protocol):
-    """A folder. Names of files are relative to it, with `/`; the folder itself is ""."""
+    """The protocol of a folder. Names of files are relative to it, with `/`; the folder itself is ""."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Storage(Protocol):
         ...
 
     def listing(self, folder: str) -> dict[str, int | None]:
-        """What is directly in a folder: the size of each file, None for a folder; empty if it does not exist."""
+        """The entries of a folder: the size of each file, None for a folder; empty if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -63,7 +63,7 @@ class Storage(Protocol):
         ...
 
     def working(self, target: str) -> str:
-        """The folder to write files to that are to appear in `target`."""
+        """The folder to which the files for `target` are written."""
         ...
 
     def prepare(self, working: str) -> None:
@@ -71,7 +71,7 @@ class Storage(Protocol):
         ...
 
     def commit(self, working: str, target: str, index: bytes) -> None:
-        """Make the files of the working folder, with this index, those of `target`; at once."""
+        """Move the files of the working folder, with this index, to `target`, atomically."""
         ...
 
     def files(self, folder: str) -> Files:
@@ -238,7 +238,7 @@ class RemoteFolder:
         self._system.pipe_file(self._path(path), data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Storage.create`; two that try at the same moment find out by reading it again."""
+        """See `Storage.create`; two processes that try at the same time find out by reading it again."""
         self._system.invalidate_cache()
         if self._system.exists(self._path(path)):
             return False
@@ -248,7 +248,7 @@ class RemoteFolder:
 
     @contextlib.contextmanager
     def writer(self, path: str, size: int) -> Generator[Sink]:
-        """See `Storage.writer`; what is not complete belongs to no index."""
+        """See `Storage.writer`; an incomplete file belongs to no index."""
         with self._system.open(self._path(path), "wb") as file:
             yield Sink(file)
 

@@ -27,7 +27,7 @@ for group in groups:
     except OSError:
         pass
 """
-"""A process of its own that ends groups of processes when its input ends, as it does however the launcher ends."""
+"""The program of the guard process, which ends the groups of processes when its input ends: with the launcher."""
 
 _LOOK = 0.05
 """The seconds between two checks of the processes, if nothing wakes the launcher earlier."""
@@ -37,10 +37,10 @@ _LONGEST = 1 << 16
 
 @dataclass(slots=True)
 class Child:
-    """One of the processes."""
+    """A process of the launch."""
 
     label: str
-    """Stands before each line of its output."""
+    """The prefix of each line of its output."""
     process: subprocess.Popen[bytes]
     code: int | None = None
     """Its exit code, negative for a signal, once it has ended."""
@@ -48,13 +48,13 @@ class Child:
 
 
 class Children:
-    """Processes that start together; each is the head of a group, so that what it starts ends with it.
+    """Processes that start together; each heads a process group, so that its own child processes end with it.
 
     They end when this process ends, however that happens: a guard process kills them, and so does Linux.
 
     Args:
-        show: called with the label, "stdout" or "stderr", and a line of output.
-        input_too: give each a pipe as its input, which closes when this process ends.
+        show: a function that is called with the label, "stdout" or "stderr", and a line of output.
+        input_too: whether each gets a pipe as its input, which closes when this process ends.
     """
 
     def __init__(self, show: Callable[[str, str, str], object], *, input_too: bool = False) -> None:
@@ -71,7 +71,7 @@ class Children:
     def start(
         self, label: str, command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
     ) -> None:
-        """Start one more, which inherits the open files `keep`."""
+        """Start a further process, which inherits the open files `keep`."""
         with warnings.catch_warnings():
             # Threads that could hold a lock: the launcher has none, and those of NumPy's library wait for work.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -92,11 +92,11 @@ class Children:
 
     @property
     def running(self) -> list[Child]:
-        """Those that have not ended."""
+        """The processes that have not ended."""
         return [child for child in self.children if child.code is None]
 
     def step(self, seconds: float = _LOOK) -> list[Child]:
-        """Show the output that has come, and return those that have ended meanwhile, the first one first."""
+        """Show new output, and return the processes that have ended, in the order in which they ended."""
         for key, _ in self._selector.select(seconds):
             child, name = key.data
             if name:
@@ -111,7 +111,7 @@ class Children:
         return ended
 
     def send(self, number: int, *, groups: bool = True) -> None:
-        """Send a signal to all that run, or that have left something running."""
+        """Send a signal to all processes that run, or whose child processes still run."""
         for child in self.children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if groups:
@@ -120,7 +120,7 @@ class Children:
                     child.process.send_signal(number)
 
     def end(self, first: int = signal.SIGTERM, grace: float = 5.0, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all: by a signal, and by SIGKILL when the grace is over, or `hurry()` says so. A second call is none."""
+        """End all by a signal, and by SIGKILL when the grace is over, or if `hurry()`. A further call does nothing."""
         if self._is_over:
             return
         self._is_over = True
@@ -233,7 +233,7 @@ def _last_steps() -> Callable[[], None] | None:
 
 
 def code_text(code: int) -> str:
-    """How a process has ended, in words.
+    """A text that says how a process has ended.
 
     >>> code_text(3), code_text(-9)
     ('ended with exit status 3', 'was ended by SIGKILL')

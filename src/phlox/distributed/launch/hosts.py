@@ -1,6 +1,6 @@
 """The launchers of several hosts act as one: they start, fail, restart and end together.
 
-They tell each other through a store that the launcher of the first host keeps; on one host it is a store of its own.
+They communicate through a store in the launcher of the first host.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from phlox.errors import DistributedError
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt ended."""
+    """The reason why an attempt ended."""
 
     reason: str
-    """What has happened, in words."""
+    """The reason as a text."""
     status: int
     """The exit status of the launch, if it is the last attempt."""
     host: int
@@ -42,9 +42,9 @@ class Hosts:
 
     Args:
         names: the names of the hosts; one, or none, is this machine alone.
-        rank: the place of this host among them.
-        port: on which the launcher of the first host listens.
-        command: what is launched, which must be the same everywhere.
+        rank: the index of this host among them.
+        port: the port of the launcher on the first host.
+        command: the command, which must be the same everywhere.
         timeout: the seconds to wait for the other launchers.
     """
 
@@ -76,26 +76,26 @@ class Hosts:
             ) from error
 
     def share(self, key: str, value: Any) -> list[Any]:
-        """What all launchers give, in the order of the hosts."""
+        """The values of all launchers, in the order of the hosts."""
         self._store.set(f"{key}/{self.rank}", msgspec.msgpack.encode(value))
         return [msgspec.msgpack.decode(self._store.get(f"{key}/{host}", rank=host)) for host in range(self.size)]
 
     def from_first(self, key: str, make: Callable[[], str]) -> str:
-        """What the launcher of the first host makes."""
+        """The value that the launcher of the first host makes."""
         if self.rank == 0:
             self._store.set(key, make().encode())
         return self._store.get(key, rank=0).decode()
 
     def fail(self, attempt: int, failure: Failure) -> None:
-        """Tell the others that an attempt has failed here."""
+        """Report to the others that an attempt has failed here."""
         self._store.set(f"failed/{attempt}/{self.rank}", msgspec.msgpack.encode(asdict(failure)))
 
     def failure(self, attempt: int) -> Failure | None:
-        """Why an attempt has failed, the first reason that is known; None where none is."""
+        """The first known failure of an attempt; None if there is none."""
         return next(self._failures(attempt), None)
 
     def first_failure(self, attempt: int) -> Failure | None:
-        """The same on all hosts: the first failure of any, when all have ended their processes."""
+        """The first failure on any host, the same on all, after all have ended their processes."""
         self._store.barrier(f"ended/{attempt}")
         return min(self._failures(attempt), key=lambda failure: (not failure.final, failure.when), default=None)
 
@@ -106,15 +106,15 @@ class Hosts:
                 yield msgspec.msgpack.decode(found, type=Failure)
 
     def done(self, attempt: int) -> None:
-        """Tell the others that all processes here have ended well."""
+        """Report to the others that all processes here have ended without an error."""
         self._store.set(f"done/{attempt}/{self.rank}", b"")
 
     def all_done(self, attempt: int) -> bool:
-        """Have all processes of all hosts ended well?"""
+        """Have all processes of all hosts ended without an error?"""
         return all(self._store.peek(f"done/{attempt}/{host}") is not None for host in range(self.size))
 
     def are_active(self, when: float) -> bool:
-        """Has a process on another host reported since the last look? Tells them when one here did."""
+        """Has a process on another host reported since the last call? Reports `when` one here did."""
         if self.size == 1 or time.monotonic() < self._told + 1.0:
             return False
         self._told = time.monotonic()

@@ -1,4 +1,4 @@
-"""`phlox launch`: N processes of one program on one host or several, restarts, time limits, and nothing left behind."""
+"""`phlox launch`: N processes of one program on one host or several, with restarts and time limits."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _PASSED_ON = ("PHLOX_", "JAX_", "XLA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "CUD
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to launch, and how.
+    """The options of a launch.
 
     Attributes:
         command: the program and its arguments.
-        processes: how many on each host.
-        hosts: the names of the hosts, the first of which all others can reach; empty for this one alone.
-        host_rank: the place of this host among them.
-        port: on which the launcher of the first host listens.
-        devices: let XLA show each process so many devices, on processors.
-        restarts: how often to start all again after a failure.
-        elastic: with one process fewer each time a process failed.
-        least: of how many processes a host is never brought below by that.
-        timeout: the seconds after which all is ended.
-        hang: the seconds after which all is ended where no process prints or reports.
+        processes: the number of processes on each host.
+        hosts: the names of the hosts; the others must reach the first by its name. Empty means only this host.
+        host_rank: the index of this host among them.
+        port: the port of the launcher on the first host.
+        devices: the number of CPU devices that XLA shows each process.
+        restarts: how often to restart all after a failure.
+        elastic: whether to restart with one process fewer after a process failed.
+        least: the number of processes that `elastic` keeps on a host.
+        timeout: the seconds after which all processes are ended.
+        hang: the seconds after which all are ended if no process prints or reports.
         grace: the seconds between SIGTERM and SIGKILL.
-        watch_input: end all when the input ends, as it does when ssh is gone.
+        watch_input: end all when the input ends, as it does when the ssh connection is lost.
     """
 
     command: tuple[str, ...]
@@ -72,7 +72,7 @@ def launch(options: Launch) -> int:
     """Run the processes to their end, and return the exit status: 0, or that of the first that failed.
 
     A process that was ended by a signal counts as 128 and its number, a time limit as 124, Ctrl-C as 130. Raises
-    `DistributedError` where hosts do not come together, or a program is not there.
+    `DistributedError` if a host does not join, or a program does not exist.
     """
     _check(options)
     with _signals() as came, tempfile.TemporaryDirectory(prefix="phlox-launch-") as folder:

@@ -1,1 +1,1 @@
-"""What a step costs on a mesh that is not there, by formulas."""
+"""The costs of a training step on a mesh that need not exist, by formulas."""

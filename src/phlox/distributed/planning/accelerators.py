@@ -1,4 +1,4 @@
-"""What well-known accelerators can do at most, by their vendors' own figures."""
+"""The peak rates of well-known accelerators, by their vendors' figures."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device. Rates are per second, bandwidths in bytes per second and one direction."""
+    """The rates of a device: operations per second, and bandwidths in bytes per second in one direction."""
 
     name: str
     memory: float
-    """Bytes."""
+    """The memory in bytes."""
     flops_half: float
-    """Products in bf16 or f16, without sparsity."""
+    """Operations of matrix products in bf16 or f16, without sparsity."""
     flops_single: float
-    """Products in f32."""
+    """Operations of matrix products in f32."""
     link: float
-    """To the devices of the same host, or of the same torus."""
+    """The bandwidth to the devices of the same host, or of the same torus."""
     network: float
-    """To devices of other hosts."""
+    """The bandwidth to devices of other hosts."""
     per_host: int
-    """Devices that `link` connects."""
+    """The number of devices that `link` connects."""
     source: str
-    """Where the figures stand."""
+    """The source of the figures."""
 
 
 _NVIDIA = "NVIDIA, data sheet of the {}"

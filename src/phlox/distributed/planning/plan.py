@@ -1,8 +1,8 @@
-"""`plan`: what a step of training costs each device of a mesh, from shapes and a layout alone.
+"""`plan`: the costs of a training step for each device of a mesh, from shapes and a layout alone.
 
-The formulas hold for a transformer with the names of `Gpt`, `Llama` and `Bert`: of n_layers blocks, of width d, with
-heads of attention, trained on rows of n tokens. `docs/planning.md` has them on one page; a test compares
-them with XLA's own analysis of compiled steps.
+The formulas hold for a transformer with the names of `Gpt`, `Llama` and `Bert`: n_layers blocks of width d, with
+attention heads, trained on rows of n tokens. `docs/planning.md` has them on one page; a test compares them with XLA's
+own analysis of compiled steps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ LAYOUTS = ("data", "fsdp", "tensor-parallel", "tensor-parallel+fsdp")
 
 
 def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
-    """`data`: replicated parameters; `fsdp`: cut over the axis of the batch; `tensor-parallel`: cut over `model` as
-    Megatron does; `tensor-parallel+fsdp`: both.
+    """The layout with a name of `LAYOUTS`.
+
+    `data` replicates parameters; `fsdp` shards them over the axis of the batch; `tensor-parallel` shards them over
+    `model` as Megatron does; `tensor-parallel+fsdp` does both.
     """
     if name not in LAYOUTS:
         raise ShardingError(f"there is no layout {name!r}; there are {', '.join(LAYOUTS)}")
@@ -47,24 +49,24 @@ def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one step costs one device; bytes and operations."""
+    """The costs of one training step for one device, in bytes and operations."""
 
     mesh: dict[str, int]
     batch: int
-    """Rows of the global batch."""
+    """The number of rows in the global batch."""
     context: int
-    """Tokens of a row."""
+    """The number of tokens in a row."""
     checkpoint: bool
-    """Are the blocks computed again in the backward pass?"""
+    """Are the blocks recomputed in the backward pass?"""
     count: int
-    """The elements of all parameters of the model."""
+    """The number of elements in all parameters of the model."""
     parameters: int
     gradients: int
     optimizer: int
     data: int
-    """The batch: tokens and targets."""
+    """The bytes of the batch: tokens and targets."""
     gathered: int
-    """Parameters in shards, where they stand gathered."""
+    """The bytes of sharded parameters while they are gathered."""
     activations: int
     activations_checkpointed: int
     flops: int
@@ -77,18 +79,18 @@ class Plan:
 
     @property
     def arguments(self) -> int:
-        """Bytes that live from step to step, and the batch."""
+        """The bytes that are kept from step to step, and the batch."""
         return self.parameters + self.optimizer + self.data
 
     @property
     def memory(self) -> int:
-        """All of it at its peak."""
+        """The peak memory, in bytes."""
         kept = self.activations_checkpointed if self.checkpoint else self.activations
         return self.arguments + self.gradients + self.gathered + kept
 
     @property
     def collectives(self) -> dict[str, Traffic]:
-        """Counts and bytes by kind."""
+        """The number and the bytes of collectives, by kind."""
         found: dict[str, Traffic] = {}
         for one in self.exchanges:
             found[one.kind] = found.get(one.kind, Traffic(0, 0, 0)) + Traffic(one.count, one.payload, one.sent)
@@ -96,11 +98,11 @@ class Plan:
 
     @property
     def sent(self) -> int:
-        """Bytes that a device sends."""
+        """The bytes that a device sends in a step."""
         return sum(one.sent for one in self.exchanges)
 
     def seconds(self, device: Accelerator, flops: float, link: float, network: float) -> tuple[float, float]:
-        """The least time to compute, and the least time to exchange, at these rates."""
+        """The least seconds to compute, and the least seconds to communicate, at these rates."""
         spans = {name: math.prod(list(self.mesh.values())[place:]) for place, name in enumerate(self.mesh)}
 
         def rate(axes: tuple[str, ...]) -> float:
@@ -121,20 +123,20 @@ def plan(
     checkpoint: bool = True,
     compiler: Compiler | None = None,
 ) -> Plan:
-    """What a step of training costs each device; no parameter of the model is made.
+    """Compute what a training step costs each device of a mesh, without making parameters.
 
     Args:
-        model: a `Gpt`, a `Llama` or a `BertMaskedLm`, whose parameters may be deferred; its backend says the precision.
-        mesh: the size of each axis by name; no such devices need be there.
+        model: a `Gpt`, a `Llama` or a `BertMaskedLm`, with deferred parameters or not; its backend sets the precision.
+        mesh: the size of each axis by name; the devices need not exist.
         layout: a `Layout`, or one of `LAYOUTS`.
-        batch: rows of the global batch.
-        context: tokens of a row; by default the model's own.
-        optimizer: an optimizer or its config; without it there is no state.
-        checkpoint: whether the blocks are computed again in the backward pass.
-        compiler: what the partitioner makes of sums over devices; by default as on GPUs and TPUs.
+        batch: the number of rows in the global batch.
+        context: the number of tokens in a row; by default the model's context.
+        optimizer: an optimizer or its config; without one there is no optimizer state.
+        checkpoint: whether the blocks are recomputed in the backward pass.
+        compiler: how the partitioner compiles sums over devices; by default as on GPUs and TPUs.
 
     Raises:
-        ShardingError: the layout does not fit the model or the mesh, or the rows do not divide.
+        ShardingError: the layout does not fit the model or the mesh, or the rows cannot be divided over the devices.
     """
     paper = PaperMesh(dict(mesh))
     if not mesh or min(mesh.values()) < 1:

@@ -1,4 +1,4 @@
-"""The formulas of what a step of training costs one device: see `phlox.distributed.planning.plan`."""
+"""The formulas for the costs of a training step on one device, see `phlox.distributed.planning.plan`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from phlox.backend.analysis import sent_by_ring
 from phlox.backend.sharding import AxisNames
 
 UPDATE_FLOPS = 15
-"""Operations of AdamW for each parameter."""
+"""The operations of AdamW for each parameter."""
 
 
 class PaperMesh(NamedTuple):
-    """A mesh of devices that need not exist: all that a layout asks of one."""
+    """A mesh of devices that need not exist, with the members that a layout needs."""
 
     shape: dict[str, int]
 
@@ -26,41 +26,41 @@ class PaperMesh(NamedTuple):
 
     @property
     def batch_axis(self) -> str:
-        """The axis that rows of a batch are cut over."""
+        """The axis over which the rows of a batch are divided."""
         return "data" if "data" in self.shape else self.axes[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives of one kind and purpose, of one step."""
+    """The collectives of one kind and purpose in a step."""
 
     what: str
     kind: str
     axes: tuple[str, ...]
-    """Of the mesh: the devices along them exchange."""
+    """The mesh axes along which devices exchange."""
     count: int
     payload: int
-    """Bytes of the results on one device, all together."""
+    """The bytes of all results on one device."""
     sent: int
-    """Bytes that a device sends."""
+    """The bytes that a device sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What the partitioner makes of sums over devices; the defaults are those of GPUs and TPUs."""
+    """How the partitioner compiles sums over devices; the defaults are those of GPUs and TPUs."""
 
     scatters: bool = True
-    """Is the gradient of a parameter in shards a reduce-scatter? Else it is an all-reduce, as on processors."""
+    """Is the gradient of a sharded parameter a reduce-scatter? Otherwise it is an all-reduce, as on CPUs."""
     merges: bool = True
-    """Are sums over devices that are added to each other one? The gradients towards the input of query, key and value
-    are, and those of a table that is the head, too; not on processors."""
+    """Are sums over devices that are added to each other merged into one? So are the gradients of the input of query,
+    key and value, and those of an embedding that is also the head; not on CPUs."""
     gathers_again: bool = False
-    """Are shards gathered again where blocks are computed again? Else they stay gathered until the backward pass, as in
-    our programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
+    """Are shards gathered again when blocks are recomputed? Otherwise they stay gathered until the backward pass, as in
+    Phlox's programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
 
 
 class ParamPart(NamedTuple):
-    """A parameter as a layout cuts it."""
+    """A parameter with its sharding by a layout."""
 
     path: str
     shape: tuple[int, ...]
@@ -72,12 +72,12 @@ class ParamPart(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The layer that has it."""
+        """The layer that has the parameter."""
         return self.path.rpartition(".")[0]
 
 
 class Sizes(NamedTuple):
-    """What the formulas ask of a model."""
+    """The sizes of a model that the formulas need."""
 
     n_layers: int
     d_model: int
@@ -85,15 +85,15 @@ class Sizes(NamedTuple):
     vocabulary: int
     n_heads: int
     d_kv: int
-    """The width of keys, all heads together."""
+    """The width of the keys of all heads together."""
     d_attention: int
-    """That of queries."""
+    """The width of the queries of all heads together."""
     d_hidden: int
     gated: bool
     tied: bool
-    """Is the table of tokens the head, too?"""
+    """Is the embedding also the head?"""
     element: int
-    """Bytes of an activation."""
+    """The bytes of an activation."""
 
 
 def _names(axes: AxisNames) -> tuple[str, ...]:
@@ -129,17 +129,17 @@ class StepCosts:
         return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
 
     def own(self, p: ParamPart) -> int:
-        """Bytes of the part on a device."""
+        """The bytes of a parameter's part on a device."""
         return p.bytes // math.prod(self._size(_names(axes)) for axes in p.spec)
 
     def used(self, p: ParamPart) -> int:
-        """Bytes of the part that a device computes with, once it is gathered."""
+        """The bytes of the gathered part with which a device computes."""
         return p.bytes // math.prod(self._size(self._cut(p, axis)) for axis in range(len(p.spec)))
 
     # --- memory
 
     def gathered_at_once(self) -> int:
-        """Of parameters in shards: all of them; if those of blocks are gathered again, of one block and the rest."""
+        """The bytes of gathered parameters: all of them or, if blocks gather again, one block and the rest."""
         whole = [p for p in self.params if self._is_gathered(p)]
         if self._gathers_again:
             whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
@@ -159,20 +159,20 @@ class StepCosts:
         return 2 * self.sizes.vocabulary // parts
 
     def activations(self) -> int:
-        """Bytes for a backward pass without recomputation."""
+        """The bytes of activations for a backward pass without recomputation."""
         return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside())
 
     def activations_checkpointed(self) -> int:
-        """Bytes if each block keeps its input alone: d for each token and block, one block at work, the logits."""
+        """The bytes if each block keeps only its input: d for each token and block, one running block, the logits."""
         s = self.sizes
         return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside())
 
     # --- operations
 
     def flops(self) -> int:
-        """6 operations for each token and element of a matrix, 12 n d_q for attention, 15 for each parameter updated.
+        """6 operations for each token and matrix element, 12 n d_q for attention, 15 for each updated parameter.
 
-        With recomputation 8 and 16, in blocks.
+        With recomputation it is 8 and 16, in blocks.
         """
         s = self.sizes
         passes = 4 if self.checkpoint else 3
@@ -187,7 +187,7 @@ class StepCosts:
     # --- exchanges
 
     def exchanges(self) -> Iterator[Exchange]:
-        """All collectives of a step; those of a few scalars are left out."""
+        """The collectives of a step, without those of a few scalars."""
         yield from self._of_parameters()
         if self.parts > 1:
             yield from self._of_activations()

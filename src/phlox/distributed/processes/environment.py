@@ -1,4 +1,4 @@
-"""What started this process, and which of how many it is: read from the environment variables of the launchers."""
+"""The launcher, rank and number of processes, read from the environment variables of the launchers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COORDINATOR = "PHLOX_COORDINATOR"
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The variables by which a launcher says who a process is."""
+    """The variables with which a launcher describes a process."""
 
     name: str
     rank: str
     size: str
     needs: tuple[str, ...]
-    """What else it always sets: with one of these missing, the variables are half set."""
+    """Further variables that it always sets: if one is missing, the variables are half set."""
     marks: tuple[str, ...]
-    """Any of these means that this launcher was there, or is meant."""
+    """If any of these is set, this launcher started the process, or is meant."""
     address: Callable[[Environment], str]
-    """Where process 0 keeps the store; "" where process 0 has to tell."""
+    """The variable with the address of process 0's store; "" if process 0 has to publish it."""
     run: tuple[str, ...]
-    """What together is the name of the launch."""
+    """The variables that together are the name of the launch."""
     local_rank: str = ""
     local_size: Callable[[Environment], int] = field(default=lambda environment: 1)
     attempt: str = ""
@@ -119,7 +119,7 @@ def first_host(nodes: str) -> str:
 
 
 def port_of(*job: str) -> int:
-    """A port that all processes of a job find without a word, below those that systems give to connections."""
+    """A port that all processes of a job compute alike, below those that systems give to connections."""
     return 10_000 + int.from_bytes(hashlib.sha256("/".join(job).encode()).digest()[:4]) % 22_000
 
 
@@ -191,9 +191,9 @@ LAUNCHERS = (
 
 
 def read_environment(environment: Environment | None = None) -> Processes:
-    """Which process this is, by the first launcher whose variables are all there; alone where there is none.
+    """Which process this is, by the first launcher whose variables are all set; a single process if there is none.
 
-    Raises `DistributedError` where the variables of a launcher are half set; names those that are missing.
+    Raises `DistributedError`, which names the missing variables, if those of a launcher are half set.
 
     >>> read_environment({"PHLOX_COORDINATOR": "127.0.0.1:9000", "PHLOX_PROCESS_ID": "1"})
     Traceback (most recent call last):

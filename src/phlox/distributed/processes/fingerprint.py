@@ -1,4 +1,4 @@
-"""What has to be the same in all processes of a group: versions, script, command line, seed, number of devices."""
+"""The values that must be the same in all processes of a group: versions, script, command line, seed, devices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HOSTS = {"default_worker.py"}
 
 
 def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
-    """The values of this process, by what they are called in an error.
+    """The values of this process, by their names in an error.
 
     Args:
-        engine: the module of the engine, whose version counts too.
-        others: more values.
+        engine: the module of the engine, whose version is included.
+        others: further values.
     """
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     values: dict[str, Any] = {
@@ -41,7 +41,7 @@ def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
 
 
 def compare(values: Sequence[Mapping[str, Any]], subject: str) -> None:
-    """Raise `DistributedError` where the values of the processes, in the order of their ranks, differ.
+    """Raise `DistributedError` if the values of the processes, in the order of their ranks, differ.
 
     >>> compare([{"seed": 0}, {"seed": 1}, {"seed": 0}], "the processes do not fit together")
     Traceback (most recent call last):
@@ -66,7 +66,7 @@ def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Some processes, in words.
+    """A text that names some processes.
 
     >>> ranks_text([2]), ranks_text(range(12))
     ('process 2', 'processes 0, 1, 2, 3, 4, 5, 6, 7, ... (12 in all)')

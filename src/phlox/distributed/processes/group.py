@@ -1,4 +1,4 @@
-"""The group of processes: joining it, who is who, waiting for each other, leaving it."""
+"""The group of processes: joining it, ranks, barriers, leaving it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Runner = Callable[[Mapping[str, Any]], "list[np.ndarray[Any, Any]]"]
 
 
 def validate(path: Path) -> None:
-    """`onnx.checker` with inference of all shapes; `ExportError` with what it says."""
+    """Run `onnx.checker` with inference of all shapes; `ExportError` with its message."""
     onnx = onnx_package()
     try:
         onnx.checker.check_model(str(path), full_check=True)
@@ -30,7 +30,7 @@ def validate(path: Path) -> None:
 
 
 def runtimes(path: Path, wanted: str | None) -> list[tuple[str, Callable[[], Runner]]]:
-    """What can run the file: its name, and what makes it; the first that can is taken."""
+    """The runtimes that may run the file, by name, with a function that makes each; the first that works is used."""
     known: list[tuple[str, Callable[[], Runner]]] = [
         ("onnxruntime", lambda: _onnxruntime(path)),
         ("onnx.reference", lambda: _reference(path)),
@@ -69,7 +69,7 @@ def _reference(path: Path) -> Runner:
 
 
 def _misread(path: Path) -> str | None:
-    """What the reference evaluator is known to compute wrongly, if the file has it."""
+    """An operator of the file that the reference evaluator is known to compute wrongly, if there is one."""
     model = onnx_package().load(str(path), load_external_data=False)
     for node in model.graph.node:
         if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 4 and node.input[4]:
@@ -90,7 +90,7 @@ def compare(
 ) -> tuple[str, str, list[Difference]]:
     """The name of the runtime, that of the reference, and how far they are apart.
 
-    Raises `ExportError` where they differ by more than the tolerance, and where nothing can run the file.
+    Raises `ExportError` if they differ by more than the tolerance, and if no runtime can run the file.
     """
     element = place.backend.float_element
     limit = TOLERANCES[element] if tolerance is None else tolerance

@@ -47,7 +47,7 @@ def arange(A: OnnxEngine, start: int, stop: int, step: int, device: Device) -> A
 
 
 def refuse_random(A: OnnxEngine, *arguments: Any) -> Array:
-    """What is drawn anew in each call has no place in a file."""
+    """Raise `ExportError`: random draws, which differ in each call, cannot be exported."""
     raise current().refuse(
         "draws random numbers, which an exported model does not; export model.valid(), or pass what is drawn as an "
         "input"

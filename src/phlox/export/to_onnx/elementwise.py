@@ -66,7 +66,7 @@ def fmod(A: OnnxEngine, lhs: Any, rhs: Any) -> Array:
 
 
 def clip(kind: str) -> Callable[..., Array]:
-    """Clip, where both bounds are scalars; else Max and Min."""
+    """Clip if both bounds are scalars; otherwise Max and Min."""
 
     def rule(A: OnnxEngine, x: Array, low: Any, high: Any) -> Array:
         bounds = [one for one in (low, high) if one is not None]
@@ -79,7 +79,7 @@ def clip(kind: str) -> Callable[..., Array]:
 
 
 def floordiv(A: OnnxEngine, lhs: Any, rhs: Any) -> Array:
-    """Div, which rounds toward zero, less one where the two remainders differ."""
+    """Div, which rounds toward zero, minus one where the two remainders differ."""
     toward_zero = combined(A, "Div", (lhs, rhs), Int, Int)
     of_dividend = combined(A, "Mod", (lhs, rhs), Int, Int, fmod=1)
     above = A.int_not_equal(of_dividend, A.int_mod(lhs, rhs))
@@ -110,7 +110,7 @@ _SELU = (1.6732632423543772, 1.0507009873554805)
 
 
 def elu(A: OnnxEngine, x: Array, alpha: float, scale: float, rate: float) -> Array:
-    """Elu, Selu or Celu, by what the options are."""
+    """Elu, Selu or Celu, depending on the options."""
     if scale == 1.0 and rate == 1.0:
         return A.emit("Elu", [x], A.shape(x), Float, alpha=float(alpha))
     if rate == 1.0:

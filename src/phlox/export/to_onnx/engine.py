@@ -1,4 +1,4 @@
-"""The engine whose arrays are values of a graph: a model that runs on it writes what it computes.
+"""The engine whose arrays are values of a graph: a model that runs on it writes its computation as nodes.
 
 Shapes are found by the rules of `phlox.transform.abstract`; an operation of the table writes an operator, any other one
 is the contract's definition, in operations of the table. Operations on arrays that do have values are the inner
@@ -39,7 +39,7 @@ class Value(Blank):
 
     name: str
     fill: float | None
-    """What every element is, where that is known."""
+    """The value of every element, if it is known."""
     made_by: tuple[str, Any, Any] | None
     """("reshape", from, ()) or ("transpose", from, axes), so that two in a row become one."""
 
@@ -91,7 +91,7 @@ class OnnxEngine(Abstract):
         return made
 
     def as_value(self, x: Any) -> Any:
-        """A constant array as a value; what is none as it is."""
+        """A constant array as a value; anything else unchanged."""
         if type(x) is Value or not hasattr(x, "dtype") or not hasattr(x, "shape"):
             return x
         host = self.inner.to_host(x)
@@ -116,7 +116,7 @@ class OnnxEngine(Abstract):
         return [self.named(name, *one) for name, one in zip(names, results, strict=False)]
 
     def name_of(self, x: Any) -> str:
-        """The name in the graph of a value, a constant array, or what has a name already."""
+        """The name in the graph of a value or a constant array; a name is returned unchanged."""
         if x is None:
             return ""
         if isinstance(x, str):
@@ -154,7 +154,7 @@ class OnnxEngine(Abstract):
         return TYPES[self.element_name(kind)]
 
     def to_kind(self, x: Any, kind: type[Kind]) -> Value:
-        """The elements of a value as those of another kind."""
+        """A value converted to another kind."""
         return self.emit("Cast", [x], self.shape(x), kind, to=self.type_of(kind))
 
     # --- other precisions

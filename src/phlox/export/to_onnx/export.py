@@ -108,7 +108,7 @@ def onnx(
 
 
 def _place(model: Module, arguments: Arguments) -> Device:
-    """Where the model computes: that of its parameters, or of the inputs where it has none but statistics."""
+    """The device of the model's parameters, or of the inputs if it has only statistics."""
     found = place_of(model, [one.spec for one in arguments.inputs], training=False)
     params = [param for param in model.params() if param.kind is Float]
     if not params or any(not param.full_precision for param in params):
@@ -127,7 +127,7 @@ def _check_opset(opset: int, package: Any) -> None:
 def _traced(
     model: Module, arguments: Arguments, sizes: Mapping[str, Sequence[int]] | None, place: Any, opset: int
 ) -> tuple[Graph, Results, list[dict[str, int]]]:
-    """The graph, and sizes that the model takes. It is traced twice: what differs has a size fixed in it."""
+    """The graph, and sizes that the model takes. It is traced twice: a difference shows a size that was fixed."""
     parameters = host_parameters(model)
     found: list[tuple[Graph, Results]] = []
     tried: list[dict[str, int]] = []
@@ -178,7 +178,7 @@ def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]
 
 
 def _rename_outputs(graph: Graph, names: Sequence[str]) -> None:
-    """Outputs have their names; what else is called so takes another."""
+    """Give the outputs their names; other values with these names are renamed."""
     wanted = {output.name: name for output, name in zip(graph.outputs, names, strict=True)}
     others = {name for node in graph.nodes for name in node.outputs} - wanted.keys()
     away = {name: graph.fresh(f"{name}_inside") for name in others & set(names)}

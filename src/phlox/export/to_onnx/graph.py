@@ -34,7 +34,7 @@ class Node:
     path: str
     """The layer in which it was made: `blocks.0.attention`, empty for the model itself."""
     line: str
-    """Where in the code of a layer or a user: `model.py:12`."""
+    """The line of code in a layer or the user's program: `model.py:12`."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Interface:
 
 @dataclass(eq=False)
 class Graph:
-    """What is written, for one version of the operator set; `outer` is the graph whose loop this is the body of."""
+    """The graph to write, for one version of the operator set; `outer` is the graph around the body of a loop."""
 
     opset: int
     outer: Graph | None = None
@@ -61,10 +61,10 @@ class Graph:
     paths: list[str] = field(default_factory=list[str])
     """The layers that are being called, the innermost last."""
     axes: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Where the size of an open axis is read: an input and its axis."""
+    """The input and axis from which the size of an open axis is read."""
 
     refusal: str | None = None
-    """What was refused, as it was first said."""
+    """The first message of `refuse`."""
 
     def __post_init__(self) -> None:
         outer = self.outer
@@ -98,9 +98,9 @@ class Graph:
     # --- nodes
 
     def add(self, op: str, inputs: Sequence[str], outputs: int = 1, /, **attributes: Any) -> list[str]:
-        """The results of an operator; those of an equal node, where there is one.
+        """The results of an operator, or those of an equal node if there is one.
 
-        In the body of a loop what depends on nothing in it is computed outside of it.
+        In the body of a loop, a node that depends on nothing in it is put outside of it.
         """
         if any(isinstance(value, Graph) for value in attributes.values()):
             return self._add(op, list(inputs), outputs, attributes)  # a body may read anything that is made here
@@ -219,7 +219,7 @@ class Graph:
         return f"{layer} ({line})" if line else layer
 
     def refuse(self, reason: str) -> ExportError:
-        """The error for what has no place in a graph."""
+        """The error for an operation that a graph cannot have."""
         self.root.refusal = f"export.onnx: {self.where()}: {reason}"
         return ExportError(self.root.refusal)
 

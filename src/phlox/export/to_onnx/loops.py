@@ -25,7 +25,7 @@ Body = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], S
 def scan(
     A: OnnxEngine, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """`TracingOps.scan` as one Scan: its states are the carry, what it reads step by step the xs."""
+    """`TracingOps.scan` as one Scan: its states are the carry, and its scanned inputs are the xs."""
     if carry and _is_words(carry[0]):
 
         def without(state: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
@@ -85,7 +85,7 @@ def _identity(inner: Graph, source: str, name: str) -> Any:
 
 
 def cumulative(name: str, combine: str, start: float) -> Callable[..., Array]:
-    """What combines each element with all before it; along an axis of open size a loop, from what changes nothing."""
+    """An operation that combines each element with all before it; along an open axis, a loop from `start`."""
 
     def rule(A: OnnxEngine, x: Array, axis: int) -> Array:
         if not is_open(A.shape(x)[axis]):

@@ -74,7 +74,7 @@ def write(graph: Graph, path: Path, *, title: str, metadata: Mapping[str, str], 
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The elements in order, without a copy where they are."""
+    """The elements in order, without a copy if they are in order already."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8) if flat.size else np.zeros(0, np.uint8)
 
@@ -116,12 +116,12 @@ def _interface(onnx: Any, one: Interface) -> Any:
 
 
 def _sizes(shape: Iterable[int]) -> list[int | str]:
-    """Sizes, those of open axes by name or as an expression of names."""
+    """Sizes; those of open axes are names, or expressions of names."""
     return [str(size) if is_open(size) else int(size) for size in shape]
 
 
 def config_text(model: Any) -> str | None:
-    """The config of a model as JSON, where it has one that can be written so."""
+    """The config of a model as JSON, if it has one that can be written as JSON."""
     config = getattr(model, "config", None)
     try:
         return None if config is None else json.dumps(config.to_dict())

@@ -1,7 +1,7 @@
 """Operations that move elements, as operators.
 
-A reshape says 0 for a size that it keeps and -1 for one that follows from the others; only what is left is computed in
-the graph. Two reshapes in a row are one, as are two transposes, and what changes nothing is no node.
+A reshape has 0 for a size that it keeps and -1 for one that follows from the others; only other sizes are computed in
+the graph. Two reshapes in a row become one, and so do two transposes; an operation that changes nothing adds no node.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def reshape(A: OnnxEngine, x: Value, shape: Shape) -> Array:
 
 
 def _places(have: Shape, want: Shape) -> tuple[list[int], bool]:
-    """The sizes as `Reshape` takes them, and whether 0 stands for itself."""
+    """The sizes for `Reshape`, and whether 0 means a size of zero."""
     if 0 in [size for size in want if not is_open(size)]:
         return list(want), True
     kept = [place < len(have) and is_open(size) and same_size(have[place], size) for place, size in enumerate(want)]
@@ -77,7 +77,7 @@ def _computes(have: Shape, want: Shape) -> bool:
 
 
 def expand_dims(A: OnnxEngine, x: Value, axes: Axes) -> Array:
-    """Reshape or, where that would compute sizes, Unsqueeze."""
+    """Reshape or, if that would have to compute sizes, Unsqueeze."""
     sizes = iter(x.shape)
     wanted = tuple([1 if axis in axes else next(sizes) for axis in range(len(x.shape) + len(axes))])
     if x.fill is not None or not _computes(x.shape, wanted):
@@ -86,7 +86,7 @@ def expand_dims(A: OnnxEngine, x: Value, axes: Axes) -> Array:
 
 
 def squeeze(A: OnnxEngine, x: Value, axes: Axes) -> Array:
-    """Reshape or, where that would compute sizes, Squeeze."""
+    """Reshape or, if that would have to compute sizes, Squeeze."""
     wanted = without(x.shape, axes, False)
     if x.fill is not None or not _computes(x.shape, wanted):
         return reshape(A, x, wanted)

@@ -1,4 +1,4 @@
-"""What is made of a graph once it is traced. The passes run in the order of `PASSES`."""
+"""The passes over a traced graph, which run in the order of `PASSES`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def name_outputs(graph: Graph) -> None:
 
 
 def remove_dead_nodes(graph: Graph) -> None:
-    """Only what the outputs are made of stays."""
+    """Remove all nodes that no output depends on."""
     needed = {output.name for output in graph.outputs}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -119,7 +119,7 @@ def remove_dead_nodes(graph: Graph) -> None:
 
 
 def _read(graph: Graph) -> set[str]:
-    """What a body reads, of its own values and of those outside."""
+    """The values that a body reads, its own and those outside of it."""
     found = {output.name for output in graph.outputs}
     for node in graph.nodes:
         found.update(node.inputs)

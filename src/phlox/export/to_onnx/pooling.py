@@ -37,7 +37,7 @@ def _shape(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths
 
 
 def avg_pool(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
-    """AveragePool, where all of the padding counts or none; else the definition."""
+    """AveragePool if all of the padding counts, or none; otherwise the definition."""
     all_counts = all(all(map(same_size, *pairs)) for pairs in zip(padding, counted, strict=True))
     none_counts = not pads(counted)
     if not 1 <= len(sides) <= 3 or not (all_counts or none_counts) or not _fits(padding, sides):
@@ -49,7 +49,7 @@ def avg_pool(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widt
 
 
 def adaptive_max_pool(A: OnnxEngine, x: Array, counts: Shape) -> Array:
-    """GlobalMaxPool to one; of an open axis the maximum where each window is."""
+    """GlobalMaxPool for one window; for an open axis the maximum over the positions of each window."""
     if all(count == 1 for count in counts):
         return A.emit("GlobalMaxPool", [x], (*A.shape(x)[:2], *counts), Float)
     if not _is_open(A, x, counts):
@@ -62,7 +62,7 @@ def adaptive_max_pool(A: OnnxEngine, x: Array, counts: Shape) -> Array:
 
 
 def adaptive_avg_pool(A: OnnxEngine, x: Array, counts: Shape) -> Array:
-    """GlobalAveragePool to one; of an open axis a product with what share each element has in each window."""
+    """GlobalAveragePool for one window; for an open axis a product with each element's weight in each window."""
     if all(count == 1 for count in counts):
         return A.emit("GlobalAveragePool", [x], (*A.shape(x)[:2], *counts), Float)
     if not _is_open(A, x, counts):

@@ -1,6 +1,6 @@
 """Recurrent layers as operators; the graph puts their weights into the operators' order.
 
-The operators of runtimes are those of f32: at other precisions a layer is a loop of its definition.
+Runtimes have these operators only for f32: at other precisions a layer is a loop of its definition.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def rnn(
 
 
 def _has_operator(A: OnnxEngine, alive: Array | None) -> bool:
-    """Runtimes take f32, and lengths: elements that are there must come before those that are not."""
+    """Can the operator be used? Runtimes take f32, and lengths: all elements must come before the padding."""
     return A.float_element == "f32" and (alive is None or _is_of_lengths(alive.name))
 
 

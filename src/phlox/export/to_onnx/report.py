@@ -1,4 +1,4 @@
-"""What an export to ONNX tells: the file, its operators, and how far it is from the model."""
+"""The report of an export to ONNX: the file, its operators, and how far its results are from the model's."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MODES: dict[str, dict[str, Any]] = {
 
 
 def interpolate(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array:
-    """Resize, where runtimes compute just that, and where sizes are open; else the definition, a gather a neighbour."""
+    """Resize if runtimes compute the same, or if sizes are open; otherwise the definition, a gather per neighbour."""
     shape = (*A.shape(x)[:2], *[plan.out for plan in plans])
     if all(same_size(plan.size, plan.out) and plan.ratio in (None, 1.0) for plan in plans):
         return x
@@ -81,7 +81,7 @@ def _nearest(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array:
 
 
 def _is_exact(plans: tuple[Resampling, ...]) -> bool:
-    """Of images of fixed size: does every runtime read the same neighbours, with the same weights?"""
+    """Does every runtime read the same neighbours with the same weights, for images of fixed size?"""
     if plans[0].mode == "nearest":
         return all(plan.ratio is None and plan.out % max(plan.size, 1) == 0 for plan in plans)
     if plans[0].antialias or any(plan.ratio is not None for plan in plans):

@@ -1,7 +1,7 @@
-"""From the operations of the contract to operators of ONNX: one line an operation.
+"""The table from operations of the contract to ONNX operators, one line for each operation.
 
-What has no line is what the contract derives it from. `a + b` of two lines is the same operator for two kinds. Rules of
-more than an operator are in the modules beside this one, by family.
+An operation without a line is exported by its definition in the contract. `a + b` of two lines is one operator for two
+kinds. Rules with more than one operator are in the modules beside this one, by family.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Results:
 
 
 def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:
-    """The values of all parameters by path; those of the NumPy backend as they are."""
+    """The values of all parameters by path, without a copy on the NumPy backend."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for path, param in model.structure().named():
         tensor = param.val()
@@ -48,7 +48,7 @@ def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:
 def trace(
     model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, opset: int, parameters: dict[str, Any]
 ) -> tuple[Graph, Results]:
-    """The graph of a call with open axes of these sizes; `ExportError` names the layer of what cannot be written."""
+    """The graph of a call with open axes of these sizes; `ExportError` names the layer that cannot be exported."""
     graph = Graph(opset)
     dimensions = {name: Dimension.named(name, size) for name, size in sizes.items()}
     with writing(graph):
@@ -129,7 +129,7 @@ def _undisturbed(place: Device) -> Generator[None]:
 
 
 def difference(one: Graph, other: Graph) -> str | None:
-    """Where two traces with other sizes are not the same graph: then a size was fixed. None if they are the same."""
+    """The first difference of two traces with different sizes, where a size was fixed; None if they are the same."""
     for first, second in zip(_every(one), _every(other), strict=False):
         alike = (first.op, first.inputs, _settings(first)) == (second.op, second.inputs, _settings(second))
         values = [(one.constants.get(a), other.constants.get(a)) for a in first.inputs] if alike else []

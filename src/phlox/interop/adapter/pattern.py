@@ -1,4 +1,4 @@
-"""Patterns of paths for adapters. What the wildcards of one pattern match is carried over to another pattern."""
+"""Patterns of paths for adapters. The matches of one pattern's wildcards are inserted into another pattern."""
 
 from __future__ import annotations
 

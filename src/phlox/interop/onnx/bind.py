@@ -27,14 +27,14 @@ _UNFOLDED = _UNSTABLE | {"Multinomial", "Dropout"}
 _PASSING = frozenset(
     {"Cast", "Transpose", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Concat", "Slice", "Split", "DequantizeLinear"}
 )
-"""Operators that only change type or layout: what they are given is used where their results are."""
+"""Operators that only change type or layout: their operand counts as used where their result is."""
 
 Types = dict[str, int]
 
 
 @dataclass(slots=True)
 class Scope:
-    """What the names in a graph mean: versions of operator sets, element types, and the attributes of a function."""
+    """The meaning of names in a graph: versions of operator sets, element types, and the attributes of a function."""
 
     opsets: Mapping[str, int]
     types: Types
@@ -42,7 +42,7 @@ class Scope:
     functions: tuple[str, ...] = ()
     """Those around, the outermost first."""
     place: str = ""
-    """Of a subgraph: the node around it."""
+    """The node around a subgraph."""
     constants: AbstractSet[str] = frozenset()
     """Names of values that follow from constants alone."""
 
@@ -308,7 +308,7 @@ class Binder:
     # --- functions
 
     def _function_of(self, schema: Any, proto: Any, node: Node, version: int) -> Any:
-        """What ONNX itself defines the operator by, if it does."""
+        """ONNX's own definition of the operator as a function, if there is one."""
         package = onnx()
         if schema.has_function:
             bodies = [one for one in schema.function_opset_versions if one <= version]

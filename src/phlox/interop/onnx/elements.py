@@ -1,4 +1,4 @@
-"""Element types of ONNX: which kind of tensor holds each, and what a value becomes in a narrower one."""
+"""The element types of ONNX: the kind of tensor for each, and conversions to narrower types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTEGERS: dict[int, tuple[int, bool]] = {
     UINT8: (8, False), INT8: (8, True), UINT16: (16, False), INT16: (16, True), INT32: (32, True), INT64: (64, True),
     UINT32: (32, False), UINT64: (64, False), UINT4: (4, False), INT4: (4, True), UINT2: (2, False), INT2: (2, True),
 }  # fmt: skip
-"""Bits, and whether it has a sign."""
+"""The number of bits, and whether the type is signed."""
 
 SMALL_FLOATS: dict[int, tuple[int, int, float]] = {
     FLOAT16: (10, -14, 65504.0), BFLOAT16: (7, -126, 3.3895313892515355e38), 17: (3, -6, 448.0), 18: (3, -7, 240.0),
@@ -42,7 +42,7 @@ BY_NAME = {name: number for number, name in NAMES.items()}
 
 _numpy: Any = load_backend("numpy")
 HOST: Any = _numpy(float="f64", int="i64")
-"""What computes shapes and other small values that are known without the inputs: widely, and outside of any trace."""
+"""The backend for shapes and other small values known without the inputs: in 64 bits, outside of any trace."""
 
 
 def kind_of(element: int, what: str = "a value") -> type[Kind]:
@@ -90,7 +90,7 @@ def moved(value: Tensor[Any, Any, Any], device: Any) -> Tensor[Any, Any, Any]:
 
 
 def values_of(x: Any) -> np.ndarray[Any, Any]:
-    """The values of a tensor on the host; an error of its backend where they are unknown during tracing."""
+    """The values of a tensor on the host; an error of its backend if they are unknown during tracing."""
     return x.numpy() if hasattr(x, "primitive") else np.asarray(x)
 
 
@@ -113,7 +113,7 @@ def cast(
 
 
 def wrapped(x: Tensor[Any, Any, Any], element: int) -> Tensor[Any, Any, Any]:
-    """Integers modulo the range of their type, where that is narrower than those of every backend."""
+    """Integers modulo the range of their type, if that is narrower than in all backends."""
     bits, signed = INTEGERS.get(element, (64, True))
     if bits >= 32:
         return x
@@ -128,7 +128,7 @@ def limits(element: int) -> tuple[int, int]:
 
 
 def rounded(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) -> Tensor[Any, Any, Any]:
-    """Floats rounded to those of a narrower type, ties to even; the gradient passes unchanged."""
+    """Floats rounded to a narrower type, ties to even; the gradient passes unchanged."""
     mantissa, smallest, largest = SMALL_FLOATS[element]
     plain = x.detach()
     if without_autodiff(plain.backend).float_element in ("f16", "bf16") and element in (FLOAT16, BFLOAT16):
@@ -162,7 +162,7 @@ def rounded_to_power(x: Tensor[Any, Any, Any], mode: str) -> Tensor[Any, Any, An
 
 
 def element_of_type(proto: Any) -> int:
-    """The element type of a `TypeProto`: of a tensor, or of what is in a sequence or an optional."""
+    """The element type of a `TypeProto`: of a tensor, or of the tensors in a sequence or an optional."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         return int(getattr(proto, kind).elem_type)

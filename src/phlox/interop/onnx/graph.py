@@ -17,12 +17,12 @@ from phlox.tensor import Tensor
 
 Values = dict[str, Any]
 _LARGE = 1 << 20
-"""What is computed from constants alone is kept up to this many elements."""
+"""Results that depend only on constants are kept up to this many elements."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is computed once: constants on a device, and what follows from constants alone."""
+    """Values that are computed once: constants on a device, and results that depend only on constants."""
 
     on_device: dict[tuple[int, Device], tuple[Any, Any]] = field(default_factory=dict[Any, Any])
     folded: dict[int, tuple[Any, ...]] = field(default_factory=dict[int, "tuple[Any, ...]"])
@@ -44,7 +44,7 @@ class Run:
     weights: Mapping[str, Tensor[Any, Any, Any]]
     """By path."""
     device: Device
-    """Where values go that follow from no input."""
+    """The device for values that depend on no input."""
     kept: Kept
 
 
@@ -102,7 +102,7 @@ class Step:
         return results
 
     def _together(self, run: Run, given: list[Any]) -> list[Any]:
-        """The operands on one device: values of the host join those that follow from inputs and parameters."""
+        """The operands on one device: host values move to the device of those that depend on inputs or parameters."""
         device = next((device for one in given if (device := _device_of(one)) is not None), None)
         if device is None:
             return given
@@ -141,7 +141,7 @@ def known(node: Node, place: int, value: Any) -> np.ndarray[Any, Any]:
 
 @dataclass(slots=True, eq=False)
 class Graph:
-    """Steps in order, and what they begin with.
+    """The steps of a graph in order, and their initial values.
 
     Attributes:
         inputs, outputs: names of values.
@@ -162,7 +162,7 @@ class Graph:
     output_types: tuple[int, ...] = ()
 
     def run(self, run: Run, inputs: Sequence[Any], around: Mapping[str, Any] | None = None) -> list[Any]:
-        """The outputs for these inputs; `around` are the values of the graph that this one stands in."""
+        """The outputs for these inputs; `around` has the values of the graph around this one."""
         if len(inputs) > len(self.inputs):
             raise ModuleError(f"the graph `{self.name}` takes {len(self.inputs)} inputs, got {len(inputs)}")
         values: Values = {}

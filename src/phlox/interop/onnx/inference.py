@@ -1,4 +1,4 @@
-"""Element types of results, by the schemas of ONNX: what is not in a tensor of three kinds, and casts depend on."""
+"""The element types of results, by the schemas of ONNX; tensors have only three kinds, but casts need the types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BY_ATTRIBUTE: dict[str, tuple[str, int | None]] = {
     "HammingWindow": ("output_datatype", FLOAT), "BlackmanWindow": ("output_datatype", FLOAT),
     "MelWeightMatrix": ("output_datatype", FLOAT), "SequenceEmpty": ("dtype", FLOAT),
 }  # fmt: skip
-"""Operators with an attribute that says it, and the default; None is the type of the first input."""
+"""Operators whose result type is an attribute, with its default; None is the type of the first input."""
 
 
 def element_of(text: str) -> int:
@@ -26,7 +26,7 @@ def element_of(text: str) -> int:
 def types_of_results(
     operator: str, schema: Any, attributes: Mapping[str, Any], inputs: Sequence[int], count: int
 ) -> tuple[int, ...]:
-    """The element types of the results of a node without subgraphs; 0 where the schema does not say them."""
+    """The element types of the results of a node without subgraphs; 0 if the schema does not give them."""
     first = next(iter(inputs), 0)
     if operator in _BY_ATTRIBUTE:
         name, default = _BY_ATTRIBUTE[operator]

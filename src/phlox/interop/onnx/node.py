@@ -1,4 +1,4 @@
-"""`Node`: an operator where it stands in a graph, with its attributes and the element types of its operands."""
+"""`Node`: an operator in a graph, with its attributes and the element types of its operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Node:
         domain: of the operator set; "" for ONNX's own.
         version: of the operator set.
         name: of the node; may be empty.
-        inputs, outputs: names of values; "" where an optional one is absent.
+        inputs, outputs: names of values; "" for an absent optional one.
         attributes: numbers, texts, arrays and lists of these.
         input_types, output_types: element types, 0 where unknown.
         graphs: the subgraphs among the attributes.

@@ -25,14 +25,14 @@ _ROLES = {
     ("GroupNormalization", 1): "gamma", ("GroupNormalization", 2): "beta",
     ("InstanceNormalization", 1): "gamma", ("InstanceNormalization", 2): "beta",
 }  # fmt: skip
-"""What the operand of an operator is called in a path, where its initializer has no name that says something."""
+"""The name of an operator's operand in a path, if its initializer has no meaningful name."""
 
 _PRODUCTS = frozenset({
     "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "BatchNormalization", "LayerNormalization",
     "RMSNormalization", "GroupNormalization", "InstanceNormalization", "PRelu", "Einsum", "Attention",
     "SkipLayerNormalization", "FusedMatMul",
 })  # fmt: skip
-"""Operators whose constant operands are weights, in whatever way they are written down."""
+"""Operators whose constant operands are weights, whether they are initializers or constants."""
 
 _NO_WEIGHTS = frozenset({
     "Where", "Pow", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Mod", "Min", "Max", "Range",
@@ -48,10 +48,10 @@ _MADE_UP = re.compile(
 )
 """Names that exporters make up."""
 _OF_PHLOX = re.compile(r"(constant|shape)(_.*)?")
-"""Names that `px.export.onnx` gives to what is no parameter."""
+"""Names that `px.export.onnx` gives to values that are not parameters."""
 _RUNNING = re.compile(r"(.*[./])?running_(mean|var)")
 _INTEGERS = 1024
-"""Integers from this many elements on are parameters, which move with the model; fewer are options and indices."""
+"""Integer tensors with at least this many elements are parameters, which move with the model; others are constants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 
 
 class Assembled(msgspec.Struct, frozen=True, eq=False):
-    """The source of a tensor in parts. If one part has all requested elements, the result is a view of the mapped file."""
+    """The source of a tensor in parts. If one part has all requested elements, they are a view of the mapped file."""
 
     files: Files
     path: str

@@ -30,7 +30,7 @@ _ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
 _USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Where Phlox's gates stand among those of ONNX: i o f c as i f g o, and z r h as r z n."""
+"""The positions of Phlox's gates among those of ONNX: i o f c as i f g o, and z r h as r z n."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ X = Tensor[Any, Any, Any]
 Array = np.ndarray[Any, Any]
 
 MOST = 1 << 33
-"""Elements of a tensor that is made of a shape alone: beyond this a file is wrong."""
+"""The most elements of a tensor that is made from a shape; with more, a file is damaged."""
 
 
 def checked_size(what: str, shape: Any) -> tuple[int, ...]:
