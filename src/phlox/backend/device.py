@@ -23,6 +23,9 @@ class Device:
     """A device of a backend, on which tensors are stored and computed, such as `"cpu"` or `"gpu:0"`.
 
     Get one from a backend, `Jax().device("gpu:0")`, rather than by calling the class.
+
+    >>> as_device("numpy").name
+    'cpu'
     """
 
     backend: Backend

@@ -17,19 +17,34 @@ class Kind:
 
 
 class Float(Kind):
-    """The kind of real numbers, the only one with derivatives."""
+    """The kind of real numbers, the only one with derivatives.
+
+    >>> import phlox as px
+    >>> px.tensor([0.5]).kind is Float
+    True
+    """
 
     name = "float"
 
 
 class Int(Kind):
-    """The kind of integers, such as indices, counts and tokens."""
+    """The kind of integers, such as indices, counts and tokens.
+
+    >>> import phlox as px
+    >>> px.tensor([1, 2]).kind is Int
+    True
+    """
 
     name = "int"
 
 
 class Bool(Kind):
-    """The kind of truth values, such as masks."""
+    """The kind of truth values, such as masks.
+
+    >>> import phlox as px
+    >>> (px.tensor([1, 2]) > 1).kind is Bool
+    True
+    """
 
     name = "bool"
 

@@ -57,7 +57,11 @@ def load_decorator(name: str) -> Any:
 
 
 def backend_names() -> list[str]:
-    """The names of all known backends, installed or not."""
+    """The names of all known backends, installed or not.
+
+    >>> "numpy" in backend_names()
+    True
+    """
     return sorted({*_BACKENDS, *(point.name for point in _installed())})
 
 

@@ -23,7 +23,15 @@ Images = npt.NDArray[Any]
 
 
 class ImageTransform(ABC):
-    """The base of transforms that change the images of a batch. Implement `apply`."""
+    """The base of transforms that change the images of a batch. Implement `apply`.
+
+    >>> class Invert(ImageTransform):
+    ...     def apply(self, images, draws):
+    ...         return 1.0 - images
+    >>> from phlox.data import Draws
+    >>> Invert()(np.zeros((1, 1, 1, 1)), Draws(0, 0, np.array([0]))).item()
+    1.0
+    """
 
     def __call__(self, batch: Any, draws: Draws) -> Any:
         path, images = images_of(batch, type(self).__name__)

@@ -87,6 +87,12 @@ class Order(ABC):
     """The base of orders of rows in an epoch. Implement `length` and `rows`.
 
     Both must depend only on their arguments: workers, processes and resumed trainings each call them.
+
+    >>> class Backwards(Order):
+    ...     def rows(self, positions, num_rows, *, seed, epoch, batch_size):
+    ...         return num_rows - 1 - positions
+    >>> Backwards().rows(np.arange(3), 3, seed=0, epoch=0, batch_size=2).tolist()
+    [2, 1, 0]
     """
 
     def length(self, num_rows: int) -> int:
@@ -100,7 +106,11 @@ class Order(ABC):
 
 @dataclass(frozen=True)
 class InOrder(Order):
-    """The order of the source, each row once; the default of a `Loader`."""
+    """The order of the source, each row once; the default of a `Loader`.
+
+    >>> InOrder().rows(np.arange(3), 5, seed=0, epoch=0, batch_size=2).tolist()
+    [0, 1, 2]
+    """
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
         return positions
@@ -108,7 +118,11 @@ class InOrder(Order):
 
 @dataclass(frozen=True)
 class Shuffled(Order):
-    """A random order that differs in each epoch, each row once; a `Loader` uses it with `shuffle=True`."""
+    """A random order that differs in each epoch, each row once; a `Loader` uses it with `shuffle=True`.
+
+    >>> Shuffled().rows(np.arange(5), 5, seed=0, epoch=0, batch_size=2).tolist()
+    [3, 4, 1, 0, 2]
+    """
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
         return permuted(positions, num_rows, key_of(seed, epoch))

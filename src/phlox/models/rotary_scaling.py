@@ -14,7 +14,11 @@ from phlox.tensor.functional.operands import check_kind
 
 
 class LinearScaling(Config):
-    """Divides all frequencies by `factor`, which interpolates positions into the trained range (Chen et al. 2023)."""
+    """Divides all frequencies by `factor`, which interpolates positions into the trained range (Chen et al. 2023).
+
+    >>> LinearScaling(factor=4.0).scaled(1.0)
+    0.25
+    """
 
     factor: float
 

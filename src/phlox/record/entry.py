@@ -238,7 +238,12 @@ def _cast_shards(tensor: LazyTensor, shards: Callable[[], list[Shard]]) -> list[
 
 
 class TensorEntry(msgspec.Struct, frozen=True, eq=False):
-    """A tensor of a record, and the id of its parameter (None if it has none)."""
+    """A tensor of a record, and the id of its parameter (None if it has none).
+
+    >>> entry = TensorEntry(LazyTensor.from_array(np.ones(2)), id="a1")
+    >>> entry.tensor.shape, entry.id
+    ((2,), 'a1')
+    """
 
     tensor: LazyTensor
     id: str | None = None

@@ -111,6 +111,10 @@ def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: A
 
     Raises RecordError if a part is missing from the record, is unexpected, or does not fit. It lists all problems of
     all parts, and nothing is changed. To load a single part use `record.select("model")`.
+
+    >>> record = gather(progress={"epoch": 2})
+    >>> restore(record, progress={"epoch": 0})
+    {'progress': {'epoch': 2}}
     """
     if record.positional:
         raise RecordError("restore: a positional record has no names for its parts; save it with names")

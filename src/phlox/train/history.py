@@ -34,7 +34,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """The report of an epoch that has ended."""
+    """The report of an epoch that has ended.
+
+    >>> EpochReport(epoch=1, step=10, lr=0.1, train={"loss": 0.5}, seconds=2.0, rows=100).rate
+    50.0
+    """
 
     epoch: int
     """The number of the epoch, from 1."""
@@ -85,7 +89,12 @@ class EpochReport:
 
 
 class History(list[EpochReport]):
-    """The list of the epochs' reports (`EpochReport`); a notebook shows it as curves and a table."""
+    """The list of the epochs' reports (`EpochReport`); a notebook shows it as curves and a table.
+
+    >>> history = History([EpochReport(epoch=1, step=10, lr=0.1, train={"loss": 0.5})])
+    >>> history[-1].train["loss"]
+    0.5
+    """
 
     def _repr_html_(self) -> str:
         from phlox.train.views.html import html_of_history

@@ -77,6 +77,9 @@ class Jax(
     Args:
         float: the dtype of floats: "f32", "f64", "bf16" or "f16".
         int: the dtype of integers: "i32" or "i64".
+
+    >>> Jax(float="bf16")
+    Jax(float='bf16')
     """
 
     name = "jax"

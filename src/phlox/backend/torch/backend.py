@@ -196,6 +196,9 @@ class Torch(
     Args:
         float: the dtype of floats: "f32", "f64", "bf16" or "f16".
         int: the dtype of integers: "i32" or "i64".
+
+    >>> Torch(float="bf16")
+    Torch(float='bf16')
     """
 
     name = "torch"

@@ -105,22 +105,38 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
 
 
 def rank() -> int:
-    """The rank of this process, from 0."""
+    """The rank of this process, from 0.
+
+    >>> rank()
+    0
+    """
     return processes().rank
 
 
 def size() -> int:
-    """The number of processes; 1 in a single process."""
+    """The number of processes; 1 in a single process.
+
+    >>> size()
+    1
+    """
     return processes().size
 
 
 def attempt() -> int:
-    """How often the launcher has restarted this program after a failure; 0 the first time."""
+    """How often the launcher has restarted this program after a failure; 0 the first time.
+
+    >>> attempt()
+    0
+    """
     return processes().attempt
 
 
 def is_main() -> bool:
-    """Is this process 0, the one that prints and writes for all?"""
+    """Is this process 0, the one that prints and writes for all?
+
+    >>> is_main()
+    True
+    """
     return processes().rank == 0
 
 

@@ -158,6 +158,11 @@ def save(
     A path without the suffix of a format gets that of safetensors, the default. Raises RecordError, with the remedy,
     for the suffix of a format that Phlox does not write. `path` can be a binary file open for writing, which is
     returned. See `Recorder.save` for errors and warnings, and `Recorder` for `precision` and `durable`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Record({"step": 7}), Path(folder) / "state.json").name
+    'state.json'
     """
     if is_path(path):
         return recorder_for(path, precision, compression, durable=durable).save(record, path)

@@ -144,6 +144,8 @@ class Profile(Callback):
 
     If a profile cannot be made or written, the learner is warned, and the training goes on. Raises `RunError` if
     `steps` is not a valid range.
+
+    >>> callback = Profile((100, 105))
     """
 
     writes: ClassVar[bool] = True

@@ -108,6 +108,9 @@ class MlflowLogger(Logger):
         run_id: the id of the run, once it has begun.
 
     Raises `ExtraNotInstalledError`, when the training begins, if the package is missing.
+
+    >>> MlflowLogger("digits")
+    MlflowLogger('digits')
     """
 
     writes: ClassVar[bool] = True
@@ -184,6 +187,9 @@ class WandbLogger(Logger):
         run_id: the id of the run, once it has begun.
 
     Raises `ExtraNotInstalledError`, when the training begins, if the package is missing.
+
+    >>> WandbLogger("digits", offline=True)
+    WandbLogger('digits')
     """
 
     writes: ClassVar[bool] = True
