@@ -1,4 +1,4 @@
-"""What an engine's compiler reports of a program: operations, memory, and traffic between devices."""
+"""The report of an engine's compiler on a program: operations, memory, and traffic between devices."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is known of a program, for one of its devices; None where it is unknown."""
+    """The costs of a program for one of its devices; None if unknown."""
 
     source: str
-    """Where the figures come from: `XLA`; or `shapes`, where no compiler reports any."""
+    """The source of the figures: `XLA`; or `shapes`, if no compiler reports any."""
     devices: int = 1
     flops: int | None = None
     """Floating-point operations; in a product an addition and a multiplication are two."""
@@ -44,7 +44,7 @@ class Analysis:
     aliased: int | None = None
     """Bytes of results that take the memory of donated arguments."""
     collectives: Mapping[str, Traffic] | None = None
-    """By kind; empty where devices exchange nothing."""
+    """The collectives by kind; empty if devices exchange nothing."""
     loops_of_unknown_length: int = 0
     """Loops whose number of iterations the compiler does not know; they are counted as one iteration."""
 

@@ -75,7 +75,7 @@ _group: ContextVar[RowGroup | None] = ContextVar("phlox_row_group", default=None
 
 
 row_group: Callable[[], RowGroup | None] = _group.get  # itself, for every draw asks
-"""The ambient group; None where this process computes on all there is."""
+"""The ambient group; None if this process computes on all rows."""
 
 
 @contextmanager

@@ -28,17 +28,17 @@ class Processes:
     size: int = 1
     """How many processes there are."""
     local_rank: int = 0
-    """The number of this process among those on its host."""
+    """The rank of this process among those on its host."""
     local_size: int = 1
     """How many processes there are on its host."""
     address: str = ""
-    """Where process 0 keeps the store, as host:port."""
+    """The address of process 0's store, as host:port."""
     attempt: int = 0
     """How often the group was restarted before."""
     run: str = ""
     """The name of the launch, the same in all processes and in no other group."""
     launcher: str = ""
-    """What started the processes, in words."""
+    """The launcher of the processes, as a text."""
     timeout: float = 300.0
     """The seconds for which a process waits for the others."""
 
@@ -53,7 +53,7 @@ class Agreement:
     """How values are compared between the processes; looked at in each call of a compiled function."""
 
     compare: Callable[[Mapping[str, Any]], object] | None = None
-    """Raises `DistributedError` where values, by name, differ; None where this process is alone."""
+    """A function that raises `DistributedError` if values, by name, differ; None in a single process."""
 
 
 agreement = Agreement()
@@ -65,7 +65,7 @@ _leaving: list[Callable[[], object]] = []
 
 
 def processes() -> Processes:
-    """The group of processes that `initialize` has joined; `Processes()` where this process is alone.
+    """The group of processes that `initialize` has joined; `Processes()` in a single process.
 
     >>> processes().size
     1
@@ -74,7 +74,7 @@ def processes() -> Processes:
 
 
 def set_processes(group: Processes, store: Store | None = None) -> None:
-    """Join a group of processes, whose store is given where they are several."""
+    """Join a group of processes; a group of several has a store."""
     global _processes, _store
     _processes, _store = group, store
 

@@ -190,5 +190,5 @@ class Arrays(EngineBackend):
 
 
 def default_name() -> str:
-    """What the device is called that arrays are on where nothing else is said."""
+    """The name of the default device."""
     return device_name(jax.local_devices()[0])

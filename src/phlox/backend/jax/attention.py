@@ -34,7 +34,7 @@ def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
 
 
 def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
-    """What of a mask meets these queries and keys."""
+    """The part of a mask for these queries and keys."""
     if mask is None or is_symbolic(rows.stop):  # which are all
         return mask
     found: Array = mask if mask.shape[2] == 1 else mask[:, :, rows]

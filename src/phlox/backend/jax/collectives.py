@@ -1,4 +1,4 @@
-"""Collectives of JAX for arrays of one process alone, in host memory; those on a mesh are XLA's partitioner's."""
+"""Collectives of JAX for arrays of a single process, in host memory; on a mesh XLA's partitioner does them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (annotations of JAX are incomplete)

@@ -32,7 +32,7 @@ PRIVATE = {
     "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",
     "jax._src.api": "`jax.grad` towards an integer is JAX's own error, which does not name the parameter",
 }
-"""All of them, and what happens without each."""
+"""All private names in use, and what happens without each."""
 
 
 def _find(module: str, name: str) -> Any:
@@ -59,7 +59,7 @@ def traced_type() -> type[Any]:
 
 
 def trace_of(x: Any) -> Any:
-    """The trace that a tracer belongs to; None where that cannot be told."""
+    """The trace that a tracer belongs to; None if that is unknown."""
     return getattr(x, "_trace", None)
 
 
@@ -70,12 +70,12 @@ def is_over(x: Any) -> bool:
 
 
 def beneath(x: Any) -> Any:
-    """What a tracer of `grad`, `jvp` or `vmap` stands on."""
+    """The value inside of a tracer of `grad`, `jvp` or `vmap`."""
     return getattr(x, "primal", getattr(x, "val", None))
 
 
 def is_closed(x: Any) -> bool:
-    """Has the program of this tracer been traced wholly? False where JAX does not let us see it."""
+    """Has the trace of this tracer's program ended? False if JAX does not show it."""
     return _looks_closed(x) and _closing_shows()
 
 
@@ -98,7 +98,7 @@ def _closing_shows() -> bool:
 
 
 _API = "jax._src.api"
-"""Where `jax.grad` is."""
+"""The module of `jax.grad`."""
 
 # --- transformations that are under way
 
@@ -137,7 +137,7 @@ def differentiates() -> bool:
 
 
 def has_started() -> bool:
-    """Has JAX looked for its devices? False where that cannot be told."""
+    """Has JAX initialized its devices? False if that is unknown."""
     found = _find("jax._src.xla_bridge", "backends_are_initialized")
     return found is not None and found()
 
@@ -146,7 +146,7 @@ def has_started() -> bool:
 
 
 def programs_of(run: Any) -> int | None:
-    """For how many kinds of arguments `jax.jit` has prepared a function; None where that cannot be told."""
+    """The number of argument types for which `jax.jit` has compiled a function; None if that is unknown."""
     size = getattr(run, "_cache_size", None)
     return None if size is None else size()
 
@@ -155,7 +155,7 @@ def programs_of(run: Any) -> int | None:
 
 
 def weakly(x: Any, dtype: Any) -> Any:
-    """A scalar as Python's own come in: weakly typed, it takes the type of what it meets."""
+    """A weakly typed scalar, like Python's own: it takes the dtype of the other operand."""
     convert = _find("jax.extend.core.primitives", "convert_element_type_p")
     if convert is None:
         raise CompileError(

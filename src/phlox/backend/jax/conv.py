@@ -29,7 +29,7 @@ from phlox.backend.jax.sizes import is_symbolic
 _UNFOLDED_BYTES = {1: 16 << 20, 2: 4 << 20, 3: 64 << 20}
 """The most that images are unfolded to, by the number of spatial axes: XLA has an eye for two only."""
 _SLICES = {1: 8, 2: 16, 3: 24}
-"""Of how many slices that is made at most: each is a piece of code, which takes XLA time to compile and to start."""
+"""The most slices for that: each is a piece of code, which takes XLA time to compile and to start."""
 _LONG = 16
 """From a window that is longer, `im2col` gathers its places instead of stacking slices."""
 _ONE_LOOP = 32
@@ -58,7 +58,7 @@ def _tiles(side: int, stride: int, dilation: int) -> bool:
 
 
 def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int) -> Array:
-    """What windows see along an axis of x: the axis becomes that of the windows, the places in one become axis `to`."""
+    """The windows along an axis of x: the axis becomes that of the windows, positions in a window become axis `to`."""
     count = (x.shape[axis] - dilation * (side - 1) - 1) // stride + 1
     if _tiles(side, stride, dilation):
         x = lax.slice_in_dim(x, 0, count * side, 1, axis)
@@ -72,7 +72,7 @@ def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int)
 
 
 def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """What each window sees of x [n, *spatial, channels], as rows [windows of all images, places * channels]."""
+    """The elements of each window of x [n, *spatial, channels], as rows [windows of all images, places * channels]."""
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     # Axis by axis: as many slices as the window's sides are long together.
     for axis, side in enumerate(window):
@@ -128,7 +128,7 @@ def _is_depthwise(weight: Shape, groups: int, what: str) -> bool:
 
 
 def _depthwise(x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """Every channel by itself: one loop over all places, where XLA convolves channel by channel."""
+    """Depthwise convolution in one loop over all places; XLA itself would convolve channel by channel."""
     x = jnp.pad(x, ((0, 0), (0, 0), *padding))
     counts = window_counts(x.shape[2:], weight.shape[2:], stride, dilation)
     y = jnp.zeros((*x.shape[:2], *counts), x.dtype)

@@ -1,4 +1,4 @@
-"""What XLA says of a compiled program, and how the arrays of a call lie on the devices."""
+"""XLA's report on a compiled program, and the layout of a call's arrays on the devices."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -51,7 +51,7 @@ def _costs(compiled: Any) -> Mapping[str, float]:
 
 
 def layout_of(x: Any) -> tuple[Hashable, str]:
-    """How an array lies on devices, to compare and in words: `cut (None, 'model') on data=2, model=4`."""
+    """The layout of an array on devices, as a key and as a text: `cut (None, 'model') on data=2, model=4`."""
     sharding = x.sharding
     if isinstance(sharding, NamedSharding):
         mesh = sharding.mesh

@@ -1,4 +1,4 @@
-"""XLA's text of a compiled program: its collectives, and what the iterations of its loops add to its costs."""
+"""XLA's text of a compiled program: its collectives, and the costs of the iterations of its loops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Instruction(NamedTuple):
     operands: tuple[str, ...]
     attributes: str
     is_root: bool
-    """Is it what the computation gives?"""
+    """Is it the result of the computation?"""
 
 
 class Cost(NamedTuple):
@@ -82,7 +82,7 @@ class Program:
 
     @cached_property
     def in_later_iterations(self) -> Cost:
-        """What loops cost after their first iteration, which is all that XLA's own analysis counts of them."""
+        """The costs of loops after their first iteration; XLA's own analysis counts only the first."""
         return self._later(self.entry) if self.entry else Cost(0, 0)
 
     # --- collectives
@@ -126,7 +126,7 @@ class Program:
     # --- costs
 
     def _later(self, computation: str) -> Cost:
-        """What the loops in a computation cost after their first iteration."""
+        """The costs of the loops in a computation after their first iteration."""
         flops = moved = 0
         for one in self.computations.get(computation, ()):
             inner = [self._later(name) for name in called(one)]
@@ -140,7 +140,7 @@ class Program:
         return Cost(flops, moved)
 
     def _once(self, computation: str, fused: bool = False) -> Cost:
-        """What a computation costs, of loops their first iteration; within a fusion nothing goes through memory."""
+        """The costs of a computation, with the first iteration of loops; in a fusion nothing goes through memory."""
         known = self._costs.get((computation, fused))
         if known is not None:
             return known
@@ -177,7 +177,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` has been closed."""
+    """The position at which the bracket that opens at `start` is closed."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] in "([{") - (text[place] in ")]}")

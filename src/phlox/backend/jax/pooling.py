@@ -1,4 +1,4 @@
-"""Pooling as XLA does it best: a reduction over tiles, where the windows are tiles."""
+"""Pooling in the fastest way for XLA: a reduction over tiles, if the windows are tiles."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

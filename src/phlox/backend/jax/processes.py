@@ -58,7 +58,7 @@ class ProcessesOfJax(ProcessOps):
 
 
 def _address(group: Processes) -> str:
-    """Where process 0 lets JAX's service listen."""
+    """The address at which JAX's service in process 0 listens."""
     if group.rank == 0:
         with socket.create_server(("", 0)) as probe:
             address = f"{group.host}:{probe.getsockname()[1]}"

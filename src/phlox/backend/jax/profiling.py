@@ -1,4 +1,4 @@
-"""Profiling by JAX: what the host, XLA and the devices do."""
+"""Profiling by JAX, of the host, XLA and the devices."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false
@@ -20,7 +20,7 @@ from phlox.backend.jax.hlo import Program, called
 
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _AROUND = ("while", "conditional", "call")
-"""Operations that run others."""
+"""Operations that run other operations."""
 
 
 class Profiling(ProfilingOps):

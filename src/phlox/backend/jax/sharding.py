@@ -42,13 +42,13 @@ def local_devices(platform: str) -> list[Any]:
 
 @lru_cache(4096)
 def device_name(device: Any) -> str:
-    """What Phlox calls a device: the processor is called by its platform alone where it is the only one."""
+    """Phlox's name of a device; a single CPU is called only by its platform."""
     alone = device.platform == "cpu" and [*local_devices("cpu")] == [device]
     return device.platform if alone else f"{device.platform}:{device.id}"
 
 
 def first_device(mesh: Any) -> str:
-    """What a mesh is called: by its first device that is here."""
+    """The name of a mesh: that of its first device in this process."""
     return device_name(min(mesh.local_devices, key=lambda one: one.id))
 
 
@@ -75,7 +75,7 @@ def axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
 
 @lru_cache(4096)
 def fitted(sharding: Sharding, shape: Shape) -> NamedSharding:
-    """JAX's sharding for an array of this shape: as said where its rank and sizes allow it, else replicated."""
+    """JAX's sharding for an array of this shape: the given one if its rank and sizes allow it, else replicated."""
     mesh, spec = sharding.mesh, sharding.spec
     fits = len(spec) <= len(shape) and all(
         size % parts(mesh, axes) == 0 for size, axes in zip(shape, spec, strict=False)

@@ -35,6 +35,6 @@ def _number(size: Any, real: bool) -> Any:
 __all__ = ["InconclusiveDimensionOperation", "is_symbolic"]
 
 InconclusiveDimensionOperation: type[Exception] = getattr(jax.errors, "InconclusiveDimensionOperation", Exception)
-"""What JAX raises for a question whose answer depends on what a dimension will be."""
+"""The exceptions of JAX for a condition that depends on the size of a symbolic dimension."""
 
 RULES[type(export.symbolic_shape("n")[0])] = SizeRules(_less, _same, min_dim, max_dim, _number)

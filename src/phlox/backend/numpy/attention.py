@@ -164,7 +164,7 @@ def _grouped(mask: Block | None, key: Block, share: int) -> Block | None:
 
 
 def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
-    """What of a mask meets these groups, queries and keys."""
+    """The part of a mask for these groups, queries and keys."""
     return mask[
         slice(None) if len(mask) == 1 else slice(start, stop),
         :,

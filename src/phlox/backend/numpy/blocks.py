@@ -1,4 +1,4 @@
-"""Work on large arrays in blocks that fit the cache, spread over threads where there is enough of it.
+"""Work on large arrays in blocks that fit the cache, on several threads if there is enough work.
 
 What a block gives depends on neither the other blocks nor the thread that does it, and where blocks begin depends on
 the shapes alone: so results do not depend on the number of threads.
@@ -28,7 +28,7 @@ SMALL = 1 << 16
 LARGE = 1 << 17
 """Elements a block on several threads: NumPy holds the interpreter's lock between its loops, so these must be long."""
 SPREAD = 1 << 20
-"""From as many elements on, other threads help."""
+"""The number of elements from which several threads are used."""
 _WIDE = 1 << 12
 _MOST = 8  # threads; what is done here is soon bound by memory
 

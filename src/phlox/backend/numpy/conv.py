@@ -1,4 +1,4 @@
-"""Convolution on NumPy: a product of matrices for every few images, so that what they unfold to stays in the cache."""
+"""Convolution on NumPy: a product of matrices for every few images, so that their columns stay in the cache."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Plan:
 
 
 _plan = lru_cache(256)(_Plan)
-"""What follows from shapes, found once for many calls."""
+"""Plans that depend only on shapes, cached for many calls."""
 
 
 class Conv(Backend):

@@ -1,4 +1,4 @@
-"""Elementwise functions on NumPy: its own, and what it lacks by the contract's definitions, block by block."""
+"""Elementwise functions on NumPy: its own functions, and the contract's definitions of others, block by block."""
 
 from __future__ import annotations
 

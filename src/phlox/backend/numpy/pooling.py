@@ -1,4 +1,4 @@
-"""Pooling on NumPy: what the contract derives, in private buffers."""
+"""Pooling on NumPy: the contract's definitions, in private buffers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from phlox.backend.contract.types import Array, Axes
 _FEW = 1 << 8
 """A sum of so few elements is accurate in any order."""
 _STEPS = 128
-"""So many are added in sequence."""
+"""The number of elements that are added in sequence."""
 _ROW = 256
 """Elements after an axis that are worth a loop of their own."""
 ROWS = 1 << 11

@@ -1,4 +1,4 @@
-"""PyTorch tensors as arrays of the contract: on which devices they are, and how values come and go."""
+"""PyTorch tensors as arrays of the contract: their devices, and conversions to and from the host."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""PyTorch's own autograd for one operation: where its kernels have derivatives that are reached in no other way."""
+"""PyTorch's own autograd for one operation, for kernels whose derivatives are available in no other way."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -14,7 +14,7 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 
 
 def forward(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
-    """The result of `fn`, and what `backward` needs: the result with its history, and where that begins."""
+    """The result of `fn`, and the values for `backward`: the result with its autograd graph, and the leaves of that."""
     with torch.enable_grad():
         leaves = tuple(array.detach().requires_grad_() for array in arrays)
         y = fn(*leaves)

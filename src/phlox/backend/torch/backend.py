@@ -79,12 +79,12 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
 
 
 class _NotCacheable(Exception):
-    """A tensor that is made now is no number for everyone; an exception, since no cache remembers one."""
+    """A tensor that is made now must not be cached; raised as an exception, which no cache remembers."""
 
 
 @lru_cache(4096)
 def _scalar_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
-    """A number other than zero as a tensor of rank 0, which meets tensors on every device."""
+    """A nonzero scalar as a tensor of rank 0, which can be combined with tensors on every device."""
     if not makes_plain_tensors():
         raise _NotCacheable
     return torch.tensor(value, dtype=dtype, device="cpu")
@@ -93,7 +93,7 @@ def _scalar_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
 def _with_cached_scalars(
     function: Callable[..., Any], traced: Callable[..., Any], dtype: torch.dtype
 ) -> Callable[[Any, Any], Array]:
-    """A function of floats, its numbers kept as tensors: torch takes longer to wrap a number than to multiply by it."""
+    """A function of floats that caches scalars as tensors: wrapping a scalar takes torch longer than multiplying."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
         if tracing.get():
@@ -124,10 +124,10 @@ _COMPARING = ("float_equal", "float_not_equal", "float_less", "float_less_equal"
 
 
 def _stays_narrow(function: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
-    """A function at half precision whose result stays there.
+    """A function at half precision whose result has half precision.
 
-    A number that is an argument of a program is a tensor of f32 without axes: beside one with axes torch takes it for a
-    number, but beside another without any the result would be f32, too.
+    A scalar argument of a program is an f32 tensor without axes. Beside a tensor with axes torch treats it as a scalar;
+    beside another one without axes the result would be f32.
     """
 
     def operation(*arguments: Any) -> Array:
@@ -138,7 +138,7 @@ def _stays_narrow(function: Callable[..., Any], dtype: torch.dtype) -> Callable[
 
 
 def _compared(function: Callable[[Any, Any], Array], dtype: torch.dtype) -> Callable[[Any, Any], Array]:
-    """A comparison at half precision, to which a number is rounded; beside a tensor without axes it would not be."""
+    """A comparison at half precision, to which a scalar is rounded; torch does not round it beside a 0-d tensor."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
         return function(lhs, _recast(torch.float32, dtype, rhs))
@@ -166,7 +166,7 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
 
 
 def _quotient(lhs: Any, rhs: Any) -> Array:
-    """lhs / rhs, rounded once; of a number over a tensor torch would round the reciprocal, too."""
+    """lhs / rhs, rounded once; for a scalar over a tensor torch would also round the reciprocal."""
     if isinstance(lhs, torch.Tensor):
         return lhs / rhs
     wide = rhs.dtype if rhs.dtype is torch.float64 else torch.float32
@@ -174,12 +174,12 @@ def _quotient(lhs: Any, rhs: Any) -> Array:
 
 
 def _divisor(x: Array) -> Array:
-    """With ones for zeros, for which a processor would end the process."""
+    """The divisor with ones in place of zeros, by which an integer division on a CPU would kill the process."""
     return torch.where(x == 0, 1, x)
 
 
 def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
-    """A tensor of one float type as one of another, anything else as it is."""
+    """A tensor converted from one float dtype to another; anything else unchanged."""
     return x.to(target) if getattr(x, "dtype", None) is source else x
 
 

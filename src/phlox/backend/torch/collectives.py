@@ -1,7 +1,7 @@
 """Collectives of PyTorch tensors, by `torch.distributed`: gloo on processors, NCCL on GPUs.
 
-In a program a collective is one operation, which has its result when it returns. Those of `torch.distributed` that
-write to their arguments cannot be: the graph would have the call, and not the wait for it.
+In a program a collective is one operation, whose result is complete when it returns. Collectives of `torch.distributed`
+that write to their arguments cannot be used: the graph would contain the call, but not the wait for it.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -78,7 +78,7 @@ def _of_host(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _done(call: Callable[[], Any]) -> Any:
-    """What a call of `torch.distributed` returns; its error is one of the group."""
+    """The result of a call of `torch.distributed`; its error becomes a `DistributedError`."""
     try:
         return call()
     except RuntimeError as error:
@@ -93,7 +93,7 @@ def _done(call: Callable[[], Any]) -> Any:
 def _reduced(
     arrays: Sequence[Tensor], op: Reduction, presence: Presence | None, *, apart: bool = False
 ) -> list[Tensor]:
-    """The arrays, reduced; those of one bucket share memory, unless they are to be `apart`, as a program has them."""
+    """The reduced arrays; those of one bucket share memory, unless they must be `apart`, as in a program."""
     sent = list(arrays)
     if presence is not None:  # with the first bucket, so that it costs no wait of its own
         device = sent[0].device if sent else torch.device("cpu")
@@ -146,7 +146,7 @@ def _broadcast(x: Tensor, root: int) -> Tensor:
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """The memory of a tensor, of whatever elements: gloo does not know all of them."""
+    """The memory of a tensor as bytes, since gloo does not support all dtypes."""
     return x.reshape(-1).view(torch.uint8)
 
 
@@ -155,7 +155,7 @@ def _bytes(x: Tensor) -> Tensor:
 
 @lru_cache(3)
 def operation(name: Literal["all_reduce", "all_gather", "broadcast"]) -> Callable[..., Any]:
-    """A collective as an operation that PyTorch records, made when it is needed first."""
+    """A collective as an operation that PyTorch can trace, made on first use."""
 
     def all_reduce(xs: Sequence[Tensor], op: str, names: Sequence[str], here: Sequence[bool]) -> list[Tensor]:
         presence = Presence(tuple(names), tuple(here)) if names else None

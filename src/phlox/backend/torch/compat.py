@@ -1,9 +1,9 @@
-"""Every private name of PyTorch that Phlox uses, in this one place, and what Phlox does where a PyTorch lacks one.
+"""Every private name of PyTorch that Phlox uses, in this one place, and its replacement if a PyTorch lacks it.
 
-What begins with an underscore, the operators behind PyTorch's own autograd, its compiler and its tensors without values
-are documented nowhere, and may be gone in the next release. So each is named once, here, and looked up when it is first
-used. Importing the backend looks up none of them, and eager work goes on without any: a missing kernel means the
-contract's own definition. To compile, some have to be there; where one is not, the error says so in one sentence.
+Names with an underscore, the operators behind PyTorch's own autograd, its compiler and its fake tensors are documented
+nowhere, and may be gone in the next release. So each is named once, here, and looked up when it is first used.
+Importing the backend looks up none of them, and eager work needs none: without a kernel the contract's own definition
+is used. Compiling needs some of them; if one is missing, the error says so in one sentence.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -25,16 +25,16 @@ SUPPORTED = "2.11 to 2.15"
 """The versions of PyTorch that Phlox is known to compile on."""
 
 PRIVATE: dict[str, Private] = {}
-"""All of them, by name."""
+"""All private names in use, by name."""
 
 
 class Private:
     """A private name of PyTorch, looked up when it is first used.
 
     Attributes:
-        name: from `torch` on, as in `torch.ops.aten._softmax_backward_data.default`.
-        without: what Phlox does where it is missing.
-        compiles: can nothing be compiled without it?
+        name: the full name, as in `torch.ops.aten._softmax_backward_data.default`.
+        without: what Phlox does if it is missing.
+        compiles: is it needed to compile anything?
     """
 
     def __init__(self, name: str, without: str, *, default: Any = None, compiles: bool = False) -> None:
@@ -43,7 +43,7 @@ class Private:
         PRIVATE[name] = self
 
     def find(self) -> Any:
-        """What the name stands for now; None if PyTorch lacks it."""
+        """The object with this name; None if PyTorch lacks it."""
         module, *rest = self.name.split(".")
         found: Any = torch
         for part in rest:
@@ -59,12 +59,12 @@ class Private:
 
     @cached_property
     def here(self) -> bool:
-        """Has this PyTorch got it?"""
+        """Does this PyTorch have it?"""
         return self.find() is not None
 
     @cached_property
     def value(self) -> Any:
-        """What the name stands for, or the default where there is none; `CompileError` without either."""
+        """The object with this name, or the default; `CompileError` if there is neither."""
         found = self.find()
         if found is None:
             found = self._default
@@ -85,14 +85,14 @@ class Private:
 
 
 def reset() -> None:
-    """Look everything up anew."""
+    """Look up all names again."""
     for part in PRIVATE.values():
         vars(part).pop("here", None)
         vars(part).pop("value", None)
 
 
 def need_compiler() -> None:
-    """Raise `CompileError`, which names what is missing, on a PyTorch on which nothing can be compiled."""
+    """Raise `CompileError`, with the missing names, on a PyTorch that cannot compile anything."""
     for part in PRIVATE.values():
         if part.compiles and not part.here:
             raise part.missing()
@@ -118,7 +118,7 @@ _SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
 
 
 def needs_value_errors() -> tuple[type[Exception], ...]:
-    """What PyTorch raises where an operation on tracers depends on their values."""
+    """The exceptions of PyTorch for an operation on tracers that depends on their values."""
     return tuple([part.value for part in (_DATA_DEPENDENT, _DYNAMIC_SHAPE) if part.here])
 
 
@@ -148,7 +148,7 @@ def _make_fx() -> Any:
 
 
 def schema_of(target: Any) -> Any:
-    """What an operation says of its arguments and results: which it writes to, which are views. None if it is none."""
+    """The schema of an operation: which arguments it writes to, which results are views. None for anything else."""
     return getattr(target, "_schema", None)
 
 
@@ -191,7 +191,7 @@ def can_leave_modes() -> bool:
 
 
 def without_modes() -> Any:
-    """A scope in which no mode sees what is done."""
+    """A scope in which operations are hidden from all modes."""
     return _DISABLE_MODES.value()
 
 
@@ -212,7 +212,7 @@ VERSION = Private("torch.Tensor._version", "what follows from weights is compute
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int] | None:
-    """How often each was written to; None where PyTorch does not count, as of tensors of inference mode."""
+    """How often each tensor was written to; None if PyTorch does not count, as for tensors of inference mode."""
     if not VERSION.here or any([x.is_inference() for x in tensors]):  # noqa: C419
         return None
     return [x._version for x in tensors]
@@ -235,7 +235,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[
 
 
 def compile_cpp(source: str) -> Any:
-    """The library that C++ comes to, compiled as Inductor compiles its own, and kept on disk as they are."""
+    """The library from a C++ source, compiled and cached on disk in the way of Inductor."""
     return _found(_CPP)(source)
 
 
@@ -293,7 +293,7 @@ FUSED_UPDATES = {
 
 
 class Preferred:
-    """As a member of a class: an operation by PyTorch's kernel, or where that is missing what the class inherits."""
+    """A class member that is PyTorch's kernel of an operation or, without it, the inherited definition."""
 
     def __init__(self, part: Private) -> None:
         self._part = part
@@ -308,7 +308,7 @@ class Preferred:
 
 
 def preferred(part: Private) -> Any:
-    """PyTorch's kernel as an operation of a backend, where there is one."""
+    """PyTorch's kernel as an operation of a backend, if there is one."""
     return Preferred(part)
 
 

@@ -1,3 +1,3 @@
-"""What tracing has in common on all engines: checks of values, traced scalars, errors of leaked and donated arrays."""
+"""Tracing, as far as it is the same on all engines: checks, traced scalars, errors of leaked and donated arrays."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 
 
 class Dimension(int):
-    """A size that depends on open axes: `Dimension.named("batch", 7)` and what is computed from it.
+    """A size that depends on open axes: `Dimension.named("batch", 7)` and the sizes computed from it.
 
     It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its
     hash is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: what an engine gives for a size that its exporter leaves open.
+"""Symbolic dimensions: an engine's objects for sizes that its exporter leaves open.
 
 Under `jax.export` and `torch.export` a shape holds objects of the engine's own class in place of some integers. They
 know arithmetic, but not always whether one is less than another. What asks for that asks `less`, which is sure or says
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 
 class SizeRules(NamedTuple):
-    """What is done with the symbolic dimensions of an engine, and with numbers beside them."""
+    """The operations on an engine's symbolic dimensions, and on numbers beside them."""
 
     less: Callable[[Any, Any], bool | None]
-    """Is one less than the other? None where that depends on what the dimensions will be."""
+    """Is one less than the other? None if that depends on the actual sizes."""
     same: Callable[[Any, Any], bool]
     """Are they certainly equal?"""
     smaller: Callable[[Any, Any], Any]
@@ -62,7 +62,7 @@ _ASSUMED: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("phlox_assumed_s
 
 @contextmanager
 def noting_assumptions() -> Generator[list[tuple[Any, Any]]]:
-    """Collect what `less` has not known within this scope: pairs whose first is taken not to be less."""
+    """Collect the pairs that `less` could not decide in this scope; it assumes that the first is not less."""
     found: list[tuple[Any, Any]] = []
     token = _ASSUMED.set(found)
     try:
@@ -126,7 +126,7 @@ def whole(size: Any) -> Any:
 
 
 def by_shapes(cached: Any, *given: Any) -> Any:
-    """What a function that is cached by shapes gives; symbolic dimensions of JAX cannot be keys."""
+    """Call a function that is cached by shapes; without the cache for JAX's symbolic dimensions, which are no keys."""
     try:
         return cached(*given)
     except TypeError:

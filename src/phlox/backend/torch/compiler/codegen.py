@@ -1,4 +1,4 @@
-"""What the environment says of compiling: whether programs are compiled at all, and with which passes."""
+"""The environment variables of the compiler: whether programs are compiled, and with which passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def is_on(name: str) -> bool:
-    """Has what is compiled now the pass of this name? The last word about it counts.
+    """Is the pass with this name switched on? The last word about it counts.
 
     >>> is_on("winograd")
     True

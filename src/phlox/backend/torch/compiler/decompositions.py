@@ -1,9 +1,9 @@
 """Decompositions of operations that Inductor computes less accurately than PyTorch's kernels do.
 
 In vectorized loops Inductor computes `exp(x) - 1` for `expm1` and `x - floor(x / y) * y` for a remainder: near zero no
-digit is right, and for large quotients the sign is wrong, too. A formula that keeps its digits can be fused into the
-loop; what has no such formula calls PyTorch's kernel. Where nothing is compiled, PyTorch's own operations run, and on a
-GPU Inductor calls a library that is as exact as they are.
+digit is right, and for large quotients the sign is wrong, too. An accurate formula can be fused into the loop; an
+operation without one calls PyTorch's kernel. Without compiling, PyTorch's own operations run, and on a GPU Inductor
+calls a library that is as accurate.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -98,7 +98,7 @@ def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """In single precision x P(x^2) / Q(x^2); in double the compiler's own is right."""
+    """x P(x^2) / Q(x^2) in single precision; in double precision the compiler's own formula is right."""
     if x.dtype is not torch.float32:
         return NotImplemented
     x = x.clamp(-ERF_LIMIT, ERF_LIMIT)
@@ -118,7 +118,7 @@ def _elu_backward(g: Any, alpha: float, scale: float, rate: float, is_result: bo
 
 
 def _hardswish_backward(g: Any, x: Any) -> Any:
-    """As there."""
+    """As `_elu_backward`, for NaN."""
     return torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, g, g * (x / 3.0 + 0.5)))
 
 
@@ -178,7 +178,7 @@ _PRIVATE = {
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """By operation. What returns NotImplemented is left to the compiler."""
+    """The decompositions by operation. If one returns NotImplemented, the compiler uses its own."""
     return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.here}}
 
 
@@ -186,4 +186,4 @@ OPTIONS = {
     # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity (softshrink has one).
     "joint_graph_constant_folding": False,
 }
-"""What the compiler is told to leave alone."""
+"""The operations that the compiler must not decompose."""

@@ -15,7 +15,7 @@ from phlox.backend import pytree
 from phlox.backend.torch.tracer import RngState
 
 Sizes: TypeAlias = list[int | None]
-"""For each leaf how many arrays it is a tuple of; -1: the words of a random stream, None: one array."""
+"""For each leaf the length of its tuple of arrays; -1: the words of a random stream, None: one array."""
 
 _nodes: dict[type[Any], pytree.PyTreeNode] = {}
 pytree.add_listener(lambda node: _nodes.__setitem__(node.cls, node))
@@ -55,7 +55,7 @@ def unflatten_arguments(sizes: Sizes, rest: Iterator[Any]) -> list[Any]:
 
 
 def count(sizes: Sizes) -> int:
-    """How many arrays they are."""
+    """The number of arrays of these leaves."""
     return sum([1 if size is None or size < 0 else size for size in sizes])
 
 
@@ -77,7 +77,7 @@ def as_tensor(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype 
 
 
 def flatten_result(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    """Append the arrays of a result; what is returned builds the result of other arrays."""
+    """Append the arrays of a result; returns a function that rebuilds the result from other arrays."""
 
     def leaf(part: Any, path: str) -> pytree.Build | None:
         node = _nodes.get(type(part))

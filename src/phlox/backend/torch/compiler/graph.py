@@ -37,7 +37,7 @@ def written_to(nodes: Iterable[Any]) -> set[Any]:
 
 
 def origin_of(node: Any) -> Any:
-    """What this node may be a view of, and that of another one, up to the first."""
+    """The first node that this one may be a view of, through a chain of views."""
     while node.op == "call_function" and node.all_input_nodes:
         schema = compat.schema_of(node.target)
         if schema is not None and all(result.alias_info is None for result in schema.returns):

@@ -1,4 +1,4 @@
-"""The passes of the compiler, in their order: what becomes of a traced program before Inductor compiles it.
+"""The passes of the compiler, in their order, over a traced program before Inductor compiles it.
 
 `PASSES` is the whole of it. The environment variable `PHLOX_TORCH_PASSES` switches passes off by name, and is read
 whenever a program is compiled.
@@ -163,7 +163,7 @@ PASSES: list[Pass] = [
     Pass("winograd", "convolves with 3x3 filters by our kernel, with Winograd's algorithm", "graph", winograd.lower),
     Pass("attention", "computes attention by our kernel, where sequences are short", "graph", attention.lower),
 ]
-"""From top to bottom. Each can be switched off by its name, and the program computes the same without it."""
+"""The passes, in order. Each can be switched off by its name, and the program computes the same without it."""
 
 
 def check_switches() -> None:
@@ -195,7 +195,7 @@ def optimize(plan: Plan) -> None:
 
 
 def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
-    """The graph compiled; or as it is, with a warning, where PyTorch finds no C++ compiler that works."""
+    """The compiled graph; or the graph itself, with a warning, if PyTorch finds no working C++ compiler."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     for one in PASSES:

@@ -1,3 +1,3 @@
-"""What PyTorch computes faster on a CPU by another of its libraries, or not at all."""
+"""Operations that another library computes faster on a CPU than PyTorch, or that PyTorch lacks."""
 
 from __future__ import annotations

@@ -13,21 +13,21 @@ import torch
 
 _INTELS = "GenuineIntel"
 _SAID = Path("/proc/cpuinfo")
-"""Where Linux says who made the processor; Windows does in what Python calls its name."""
+"""The file in which Linux names the maker of the CPU; on Windows it is in `platform.processor()`."""
 
 
 @cache
 def has_idle_vectors() -> bool:
-    """Has it AVX-512, of which the library for products, MKL, makes no use?
+    """Does the CPU have AVX-512 that MKL, PyTorch's library for matrix products, does not use?
 
-    MKL takes AVX-512 on Intel's processors, and on those of others that have it, AVX2: half of what they can do. It is
-    a rule, and nothing that is measured: training that goes on in another process would not always go on bit for bit.
+    MKL uses AVX-512 only on Intel's CPUs, and AVX2 on others, at half their speed. This is a fixed rule and not
+    measured, so that a training that resumes in another process gives the same bits.
     """
     return torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512" and not is_intels()
 
 
 def is_intels() -> bool:
-    """Did Intel make the processor? Where nobody says, too, it is taken for one of theirs."""
+    """Did Intel make the CPU? Yes, if it is unknown."""
     try:
         said = _SAID.read_text("utf-8", errors="replace")
     except OSError:

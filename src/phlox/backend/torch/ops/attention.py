@@ -17,7 +17,7 @@ from phlox.backend.torch import autograd_bridge, compat
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
-    """Does the kernel do what the contract says? Not with a mask that is differentiated, nor with a given dropout."""
+    """Can the kernel be used? Not if a mask is differentiated, or if the dropped weights are given."""
     alike = bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
     return alike and (
         query.device.type != "cpu" or (compat.FLASH_ATTENTION.here and compat.FLASH_ATTENTION_BACKWARD.here)

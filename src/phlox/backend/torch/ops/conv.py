@@ -20,7 +20,7 @@ from phlox.backend.torch import compat
 
 
 def channels_last(x: Array) -> Array:
-    """Images with their channels last in memory, where a processor's kernels want them; the axes stay as they are.
+    """Images with their channels last in memory, as CPU kernels need them; the axes keep their order.
 
     What follows keeps that order, so that of a whole network the first images alone are copied.
 
@@ -33,7 +33,7 @@ def channels_last(x: Array) -> Array:
 
 
 def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
-    """x padded by what is uneven in `padding`, and what is left to pad on both sides of each axis alike.
+    """x padded by the uneven part of `padding`, and the rest, which is equal on both sides of each axis.
 
     >>> x, left = even(torch.zeros(1, 1, 4), ((2, 1),))
     >>> tuple(x.shape), left
@@ -46,17 +46,17 @@ def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
 
 
 def is_even(padding: Widths) -> bool:
-    """Is the padding known, and alike on both sides? To compare open widths would fix their sizes."""
+    """Is the padding known, and equal on both sides? Comparing open widths would fix their sizes."""
     return all(type(before) is type(after) is int and before == after for before, after in padding)
 
 
 def shared(padding: Widths) -> Shape:
-    """The padding that both sides of an axis have; none where a width is open."""
+    """The padding that both sides of an axis share; none if a width is open."""
     return tuple([min(pair) if type(pair[0]) is type(pair[1]) is int else 0 for pair in padding])
 
 
 def uneven(padding: Widths) -> Widths:
-    """What is left of a padding once the same has been taken from both sides."""
+    """The rest of a padding without its equal part on both sides."""
     return tuple((before - same, after - same) for (before, after), same in zip(padding, shared(padding), strict=True))
 
 

@@ -40,7 +40,7 @@ def _inside(indices: Array, size: int) -> tuple[Array, Array]:
 
 
 def missing(dtype: torch.dtype) -> Any:
-    """What a program reads out of range."""
+    """The value that a program reads at an index out of range."""
     if dtype == torch.bool:
         return True
     return math.nan if dtype.is_floating_point else torch.iinfo(dtype).min

@@ -97,7 +97,7 @@ def _given_back(results: Sequence[Array], gs: Sequence[Array | None]) -> list[Ar
 
 
 def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
-    """Is there a kernel that does what the contract says? Not where sequences end at different steps.
+    """Can a kernel be used? Not if sequences end at different steps.
 
     PyTorch's own tape would not see what it does.
     """

@@ -1,3 +1,3 @@
-"""What is done to a traced graph before Inductor compiles it, one pass a file."""
+"""The passes over a traced graph before Inductor compiles it, one in each file."""
 
 from __future__ import annotations

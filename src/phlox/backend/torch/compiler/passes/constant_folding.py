@@ -60,7 +60,7 @@ def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[tor
 
 
 class FoldedConstants:
-    """A program in two. What follows from the weights is kept until one of them is another, or is written to."""
+    """A program in two parts. The results of the weights are kept until a weight is replaced or written to."""
 
     def __init__(self, first: Callable[..., Any], second: Callable[..., Any], weights: Sequence[int]) -> None:
         self._first, self._second, self._weights = WeightCache(first), second, tuple(weights)
@@ -84,7 +84,7 @@ def _is_pure(node: Any) -> bool:
 
 
 def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
-    """What follows from the weights alone."""
+    """The nodes that depend only on the weights."""
     places = {node: at for at, node in enumerate(arguments_of(nodes))}
     found: set[Any] = set()
     for node in nodes:
@@ -95,7 +95,7 @@ def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
 
 
 class _Chain(NamedTuple):
-    """A convolution and what becomes a part of it."""
+    """A convolution and the operations that are folded into it."""
 
     nodes: list[Any]
     """From the convolution to what takes its place."""

@@ -29,18 +29,18 @@ Compile: TypeAlias = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 
 
 class _ParamUpdate(NamedTuple):
-    """What becomes of one parameter and its state."""
+    """The update of one parameter and its state."""
 
     steps: list[Any]
     """The operations, all of one shape."""
     given: list[Any]
-    """What they are made of: arrays of that shape, and numbers."""
+    """Its operands: arrays of that shape, and scalars."""
     results: list[int]
     """The positions of what comes of them among the results, in the order of the operations."""
     targets: tuple[int | None, ...]
     """For each of them which of the given arrays it may take the place of, if any."""
     form: tuple[Any, ...]
-    """What is the same in updates of one kind."""
+    """The key that is the same for updates of one kind."""
 
 
 class _Part(NamedTuple):

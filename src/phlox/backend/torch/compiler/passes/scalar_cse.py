@@ -1,4 +1,4 @@
-"""Common subexpression elimination for scalars: learning rates, numbers of steps, and what is computed from them."""
+"""Common subexpression elimination for scalars: learning rates, step counts, and values computed from them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -37,7 +37,7 @@ def merge_scalars(graph: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What is equal only for equal arguments of one type."""
+    """A key that is equal only for equal arguments of one type."""
     if isinstance(value, (list, tuple)):
         return tuple([plain(one) for one in value])
     return value if isinstance(value, fx.Node) else (type(value), repr(value))

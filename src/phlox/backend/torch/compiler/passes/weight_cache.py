@@ -1,4 +1,4 @@
-"""A cache of what is derived from weights, as packed filters: computed once, until the weights change."""
+"""A cache of values derived from weights, such as packed filters: computed once, until the weights change."""
 
 from __future__ import annotations
 
