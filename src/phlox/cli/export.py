@@ -113,7 +113,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _of_python(text: str, record: str | None, device: Any) -> Any:
-    """The model that a file makes: a module, a config, or what gives one of them when it is called."""
+    """The model from a Python file: a module, a config, or a function or class that makes one of them."""
     from phlox.backend import default_device
     from phlox.config import Config
     from phlox.module import Module
@@ -143,7 +143,7 @@ def _of_python(text: str, record: str | None, device: Any) -> Any:
 
 
 def inputs_of(model: Any, given: list[Any], device: Any) -> tuple[Any, list[str]]:
-    """The inputs as specs: by name, where all names are those of arguments; else in order."""
+    """The inputs as specs: by name if all names are those of arguments; otherwise in order."""
     from phlox.backend.kind import KINDS as kinds
     from phlox.transform import TensorSpec
 

@@ -1,4 +1,4 @@
-"""ONNX files on the command line: what they compute of a file of data, and what is in them."""
+"""ONNX files on the command line: running them on a file of data, and listing their contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def is_onnx(path: str) -> bool:
-    """Is it called an ONNX file, and is there one?"""
+    """Is it an existing file with the suffix of ONNX?"""
     return path.lower().endswith(".onnx") and Path(path).is_file()
 
 
@@ -27,7 +27,7 @@ def is_onnx(path: str) -> bool:
 
 
 def predict(model_path: str, file: str, device: str, out: str | None) -> int:
-    """Compute a model, and print the classes of its rows, or what its outputs are."""
+    """Run a model, and print the classes of its rows, or a summary of its outputs."""
     from phlox.interop.onnx import load
 
     model: Any = load(model_path, device=device)
@@ -119,7 +119,7 @@ def _described(model: Any) -> str:
 
 
 def inspect(path: str, options: argparse.Namespace) -> int:
-    """Print what is in an ONNX file: also in one with operators that are not known, which are marked."""
+    """Print the contents of an ONNX file; unknown operators are marked."""
     from phlox.interop.onnx.reading import Tensors, read_model
     from phlox.interop.onnx.summary import summary_of
 

@@ -1,4 +1,4 @@
-"""`phlox plan`: what a step of training costs each device of a mesh, by formulas."""
+"""`phlox plan`: the costs of a training step for each device of a mesh, by formulas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "d_hidden": 28672,
     },
 }  # fmt: skip
-"""Sizes of models of about so many parameters; those of `llama` are Llama 3.2 1B, Llama 2 7B and 70B."""
+"""Sizes by the approximate number of parameters; those of `llama` are Llama 3.2 1B, Llama 2 7B and 70B."""
 OPTIMIZERS = {
     name.removesuffix("Config").lower(): name
     for name in ("AdamWConfig", "AdamConfig", "SgdConfig", "LionConfig", "AdafactorConfig", "MuonConfig", "LambConfig")

@@ -198,7 +198,7 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_free(folder: Path) -> bool:
-    """Does no process write there? One that does holds a lock on the folder. False where that cannot be told."""
+    """Is no process writing to the folder? A process that writes holds a lock on it. False if that is unknown."""
     if fcntl is None:
         return False
     try:

@@ -16,7 +16,7 @@ from phlox.errors import RunError
 from phlox.train.views.text import amount, better, clock
 
 _VALUES = 3
-"""So many values have columns; `--json` has all."""
+"""The number of values that have columns; `--json` has all."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -181,7 +181,7 @@ def _checked(
 
 
 class _Ends:
-    """Where the texts of a batch have ended."""
+    """The ends of the texts of a batch."""
 
     def __init__(self, rows: int, stops: frozenset[int]) -> None:
         self.rows, self.stops = rows, np.asarray(sorted(stops), np.int64)
@@ -246,7 +246,7 @@ def _rounded(size: int, most: int) -> int:
 
 
 def _moved(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
-    """Where rows begin, after so many columns have been left out."""
+    """The first columns of rows, after `left_out` columns have been removed."""
     moved = tuple(max(0, start - left_out) for start in starts or ())
     return moved if any(moved) else None
 
