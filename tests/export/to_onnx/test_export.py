@@ -158,7 +158,7 @@ def test_sizes_are_those_that_the_model_takes(tmp_path: Path) -> None:
 
     report = px.export.onnx(Patches(), [Spec(("n", "size"))], tmp_path / "m.onnx", sizes={"size": (24, 36, 60)})
     assert [one.sizes["size"] for one in report.differences] == [24, 36, 60]
-    with pytest.raises(ExportError, match=r"patches are of 12.*tried, such as n=\d+, size=.*sizes=\{'size': \(32, 64\)\}"):
+    with pytest.raises(ExportError, match=r"patches are of 12.*tried.*sizes=\{'size': \(32, 64\)\}"):
         px.export.onnx(Patches(), [Spec(("n", "size"))], tmp_path / "m.onnx", sizes={"size": (25,)})
 
 
