@@ -90,7 +90,7 @@ def with_keras(folder: str) -> Any:
     import keras
     import numpy as np
 
-    model = keras.models.load_model(f"{folder}/model.keras", compile=False)
+    model: Any = keras.models.load_model(f"{folder}/model.keras", compile=False)
     return np.asarray(model(np.ones((1, SIZES[0]), np.float32)))
 
 

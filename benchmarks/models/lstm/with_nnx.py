@@ -2,6 +2,9 @@
 # The other libraries are installed only for the benchmarks.
 """The language model of LSTMs in Flax NNX, on the cell that its documentation recommends for speed."""
 
+# Flax says of its arrays that they may be None, and of its cells only what their base has.
+# pyright: reportOptionalSubscript=false, reportArgumentType=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from typing import Any

@@ -2,6 +2,9 @@
 # The other libraries are installed only for the benchmarks.
 """In Flax NNX."""
 
+# Flax says of its arrays that they may be None, and of its cells only what their base has.
+# pyright: reportOptionalSubscript=false
+
 from __future__ import annotations
 
 from itertools import pairwise
