@@ -69,6 +69,7 @@ def setup(app: Any) -> None:
     reference.write(ROOT / "docs" / "reference")
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", restore, priority=600)
 
 
 def escape(app: Any, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
@@ -77,6 +78,17 @@ def escape(app: Any, what: str, name: str, value: object, options: object, lines
     if what in ("attribute", "data") and isinstance(doc, str) and lines[:1] == inspect.cleandoc(doc).splitlines()[:1]:
         lines.clear()
     lines[:] = reference.escaped(lines)
+    if what in ("attribute", "property", "data"):
+        kept[name] = list(lines)
+
+
+kept: dict[str, list[str]] = {}
+"""The docstrings of attributes."""
+
+
+def restore(app: Any, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Napoleon takes what stands before a colon in the docstring of an attribute for its type."""
+    lines[:] = kept.pop(name, lines)
 
 
 def signature(

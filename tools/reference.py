@@ -202,7 +202,7 @@ def described(names: list[Name], package: str) -> Iterator[str]:
         if name.directive == "autoclass":
             # An engine's operations are those of the contract, `Backend`.
             yield from () if Backend in name.value.__mro__[1:] else ("   :members:",)
-            yield "   :show-inheritance:"
+            yield from () if name.value.__bases__ == (object,) else ("   :show-inheritance:",)
         yield ""
 
 
