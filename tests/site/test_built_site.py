@@ -111,12 +111,16 @@ class Tab:
         self.page: Any = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
         self.page.on("console", lambda said: said.type == "error" and self.faults.append(said.text))
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
+        self.page.on("requestfailed", self._failed)
         self.page.on("request", self._asked)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self._address, "data:")):
             self.faults.append(f"asked for {request.url}")
+
+    def _failed(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # by the next page
+            self.faults.append(f"failed: {request.url}: {request.failure}")
 
     def open(self, name: str) -> None:
         self.page.goto(f"{self._address}/{name}")
