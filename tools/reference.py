@@ -142,17 +142,15 @@ def docstring_of(name: Name, package: str) -> str:
 
 
 def _string_after(module: ModuleType, name: str) -> str | None:
-    """The string that follows the assignment of a name in a module's source."""
+    """The string that follows the assignment of a name in a module's source, or an `if` that assigns it."""
     body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
     for statement, following in pairwise(body):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        match following:
-            case ast.Expr(ast.Constant(str(text))) if any(
-                isinstance(one, ast.Name) and one.id == name for one in targets
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            if isinstance(statement, ast.Assign | ast.AnnAssign | ast.If) and any(
+                isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+                for node in ast.walk(statement)
             ):
-                return text
-            case _:
-                pass
+                return str(following.value.value)
     return None
 
 

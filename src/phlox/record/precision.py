@@ -87,9 +87,13 @@ _OF_OPTIMIZER = re.compile(r"(?:^|\.)states\.[^.]+\.state(?:\.|$)")
 
 
 DOUBLE = PrecisionSettings(float="f64")
+"""Floats are stored in 64 bits."""
 FULL = PrecisionSettings(float="f32")
+"""Floats are stored in 32 bits."""
 HALF = PrecisionSettings(float="f16")
+"""Floats are stored in 16 bits, optimizer state in 32."""
 BFLOAT16 = PrecisionSettings(float="bf16")
+"""Floats are stored in bfloat16, which has the range of f32; optimizer state in 32 bits."""
 
 
 Underflow: TypeAlias = list[tuple[str, DType, int]]
