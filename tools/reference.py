@@ -145,12 +145,11 @@ def _string_after(module: ModuleType, name: str) -> str | None:
     """The string that follows the assignment of a name in a module's source, or an `if` that assigns it."""
     body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
     for statement, following in pairwise(body):
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            if isinstance(statement, ast.Assign | ast.AnnAssign | ast.If) and any(
-                isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-                for node in ast.walk(statement)
-            ):
-                return str(following.value.value)
+        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.If):
+            continue
+        stored = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        if name in stored and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return str(following.value.value)
     return None
 
 
