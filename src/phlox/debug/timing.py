@@ -100,15 +100,15 @@ class EagerTimer:
         times, line, sizes = self.times, Timeline(), Sizes(Times())
         times.events, times.runs = [], times.runs + 1
         begun = perf_counter()
-        inside: list[float] = []
-        """Seconds in the calls that a call has made, for each that goes on."""
+        inside: list[tuple[float, float]] = []
+        """Seconds in the calls that a call has made, and in this timer meanwhile, for each call that goes on."""
         active = True
 
         def enter(call: Call) -> None:
             if active:
                 line.entered(call)
                 sizes.entered(call)
-                inside.append(0.0)
+                inside.append((0.0, 0.0))
                 call.notes["start"] = perf_counter()
 
         def leave(call: Call) -> None:
@@ -116,17 +116,18 @@ class EagerTimer:
                 return
             _await(float_leaves(call.outputs))
             now = perf_counter()
-            seconds = now - call.notes["start"]
-            within = inside.pop()
+            within, timer = inside.pop()
+            seconds = now - call.notes["start"] - timer  # the timer's own time belongs to no layer
             key: tuple[str | None, Phase] = (call.path, "forward")
             times.own[key] = times.own.get(key, 0.0) + max(seconds - within, 0.0)
             if all(outer.path != call.path for outer in around(call)[1:]):
                 times.whole[key] = times.whole.get(key, 0.0) + seconds
-            times.events.append(Event(call.path, "forward", "", call.notes["start"] - begun, seconds))
+            times.events.append(Event(call.path, "forward", "", call.notes["start"] - begun, seconds + timer))
             sizes.left(call)
             line.left(call)
             if inside:
-                inside[-1] += seconds + (perf_counter() - now)  # the timer's own time belongs to no layer
+                before, spent = inside[-1]
+                inside[-1] = before + seconds, spent + timer + (perf_counter() - now)
 
         with observed(self.model, leave, on_enter=enter):
             outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
