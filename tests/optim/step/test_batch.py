@@ -183,7 +183,7 @@ def test_printing_says_so_and_does_not_fail() -> None:
     model = nn.Linear(300, 300).init(seed=0).train()
     _, given = px.value_and_grad(lambda model: model(px.Tensor.from_inner(px.ones((1, 300)))).sum())(model)
     optim.AdamWConfig().init(donate=True).step(0.1, model, given)
-    assert repr(model) == "Linear(weight [300, 300] donated and used up, bias [300] donated and used up)"
+    assert repr(model) == "Linear(weight [300, 300] donated and used up, bias [300] donated and used up, training=True)"
     assert "donated and used up" in repr(model.weight) and model.weight.shape == (300, 300)
     assert model.weight.device == px.ones((1,), device=Autodiff(NumPy())).device
 
