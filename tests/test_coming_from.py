@@ -176,26 +176,23 @@ def is_python(code: str) -> bool:
     return not code.startswith(("phlox ", "torchrun", "python ", "pip "))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_names_of_phlox_are_there(page: str) -> None:
-    known, found = of_phlox(), 0
-    for line, code in cells(page, 2):
+def check_column(page: str, column: int, known: dict[str, Any]) -> None:
+    found = 0
+    for line, code in cells(page, column):
         if is_python(code):
             try:
                 found += check(code, known)
             except AssertionError as error:
                 raise AssertionError(f"{error}\n  in the row {line}") from None
     assert found > 60
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_names_of_phlox_are_there(page: str) -> None:
+    check_column(page, 2, of_phlox())
 
 
 @pytest.mark.parametrize("page", list(PEERS))
 def test_the_names_of_the_other_library_are_there(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    known, found = PEERS[page](), 0
-    for line, code in cells(page, 1):
-        if is_python(code):
-            try:
-                found += check(code, known)
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n  in the row {line}") from None
-    assert found > 60
+    check_column(page, 1, PEERS[page]())

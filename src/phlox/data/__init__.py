@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from phlox.data.images import (
         CenterCrop,
         ColorJitter,
-        CutMix,
         ImageTransform,
-        Mixup,
         Normalize,
         RandomCrop,
         RandomFlip,
         RandomResizedCrop,
         Resize,
     )
+    from phlox.data.mixing import CutMix, Mixup
 
 __all__ = [
     "Arrays", "Batches", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits",
@@ -44,7 +43,7 @@ __getattr__, __dir__ = lazily(
     {
         "collate": "Pack Pad",
         "image_folder": "ImageFolder",
-        "images": "CenterCrop ColorJitter CutMix ImageTransform Mixup Normalize RandomCrop RandomFlip "
-        "RandomResizedCrop Resize",
+        "images": "CenterCrop ColorJitter ImageTransform Normalize RandomCrop RandomFlip RandomResizedCrop Resize",
+        "mixing": "CutMix Mixup",
     },
 )

@@ -1,4 +1,4 @@
-"""Arrays as PNG pictures, without an imaging library."""
+"""Arrays as PNG images, without an imaging library."""
 
 from __future__ import annotations
 

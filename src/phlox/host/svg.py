@@ -108,7 +108,7 @@ def _drawn(curve: Curve) -> Curve:
 
 
 class _Scale:
-    """From values to places in the picture."""
+    """Maps values to coordinates of the plot."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
         self.low, self.high = min(values), max(values)

@@ -23,7 +23,7 @@ READ = 1 << 22
 _SAMPLE = 1 << 16
 _WHOLE, _EDGE = 8, 4
 """The longest axis that is shown whole, and the number of indices at each end of a longer one."""
-_PICTURE = 8
+_LEAST_PLOT = 8
 """The least number of rows and columns of a plot."""
 _MEASURED = 8
 """Statistics are shown of more elements than this."""
@@ -133,7 +133,7 @@ def values(tensor: AnyTensor) -> str:
             return paragraph("values are not read while a function is traced")
         shown = _table(source)
         measured = _statistics(source) if math.prod(shape) > _MEASURED else ""
-        drawn = _picture(source)
+        drawn = _plot(source)
     except Exception as error:  # of an engine in a state of its own
         return paragraph(f"values cannot be read here: {error}")
     return f'<div class="row"><div>{shown}</div>{measured}{drawn}</div>'
@@ -221,9 +221,9 @@ def summary_of(found: Host) -> list[tuple[str, str]]:
     return rows
 
 
-def _picture(source: _Source) -> str:
+def _plot(source: _Source) -> str:
     shape = source.shape
-    if len(shape) < 2 or min(shape[-2:]) < _PICTURE:
+    if len(shape) < 2 or min(shape[-2:]) < _LEAST_PLOT:
         return _image(source)
     lead = (0,) * (len(shape) - 2)
     steps = [-(-size // 64) for size in shape[-2:]]
@@ -243,7 +243,7 @@ def _image(source: _Source) -> str:
     if len(shape) != 3 or not source.is_whole:
         return ""
     sides = shape[:2] if shape[2] in (3, 4) else shape[1:] if shape[0] in (3, 4) else ()
-    if len(sides) != 2 or min(sides) < _PICTURE:
+    if len(sides) != 2 or min(sides) < _LEAST_PLOT:
         return ""
     found = source.read()
     if found.dtype == np.bool_ or not (found.min() >= 0 and found.max() <= (1.0 if found.dtype.kind == "f" else 255)):
