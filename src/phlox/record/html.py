@@ -81,7 +81,7 @@ def _entry(entry: TensorEntry | LazyTensor) -> str:
 
 def _report(report: LoadReport) -> str:
     badges = [("loaded" if report.done and report.ok else "fits", "good") if report.ok else ("does not fit", "bad")]
-    head = header("LoadReport", "entries that fit: " + f"{len(report.matches):,}", badges=badges)
+    head = header("LoadReport", f"entries that fit: {len(report.matches):,}", badges=badges)
     wrong = [
         ("missing from the record", [[path] for path in report.missing], [""]),
         ("in the record, but not in the module", [[path] for path in report.unexpected], [""]),
