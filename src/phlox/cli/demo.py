@@ -58,7 +58,10 @@ def run(options: argparse.Namespace) -> int:
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
     print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
     if CURVES not in folder.files:
-        print("The curves are in report.html; with pip install 'phlox[train]' they are a picture too", flush=True)
+        print(
+            "The curves are in report.html; with pip install 'phlox[train]' they are drawn in curves.png too",
+            flush=True,
+        )
     status = _verify_in_new_process(path)
     if status == DONE:
         print(f"Try: {_program()} predict {path} {path / 'predictions.npz'}")

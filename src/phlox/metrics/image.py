@@ -1,4 +1,4 @@
-"""Metrics of pictures: how near a reconstruction is to the original."""
+"""Metrics of images: how near a reconstruction is to the original."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every private or unstable name of JAX that Phlox uses, in this one place, and what Phlox does where a JAX lacks one.
 
-Eager work goes on without any of them. Without some, a leaked tracer is told by JAX's own error, which comes later and
-says less. To compile, one has to be there, and the error says so in one sentence.
+Eager work needs none of them. If some are missing, a leaked tracer is reported by JAX's own error, which comes later
+and says less. Compiling needs one of them, and the error says so in one sentence.
 """
 
 # JAX's annotations leave much unsaid.
@@ -25,8 +25,8 @@ SUPPORTED = "0.10"
 
 PRIVATE = {
     "jax.core.Tracer._trace": "programs are not told apart: checks and leaked tracers are JAX's own affair",
-    "jax.core.Trace.is_valid": "a leaked tracer is told by JAX's own error",
-    "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is told by JAX's own error",
+    "jax.core.Trace.is_valid": "a leaked tracer is reported by JAX's own error",
+    "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is reported by JAX's own error",
     "jax.extend.core.primitives.convert_element_type_p": "nothing that takes scalars is compiled",
     "jax._src.xla_bridge.backends_are_initialized": "that JAX was used too early is JAX's own error",
     "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",

@@ -53,7 +53,7 @@ class StoreServer:
             self._changed.wait_for(lambda: self._gone or wanted <= self._left, timeout)
 
     def linger(self, timeout: float) -> None:
-        """Wait until those who are here have gone, so that each hears for itself why."""
+        """Wait until the other processes have gone, so that each has received the reason."""
         with self._changed:
             self._changed.wait_for(lambda: self._here <= self._left | self._gone, timeout)
 
