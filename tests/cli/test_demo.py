@@ -67,7 +67,7 @@ def test_without_the_extra_train(missing: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert (tmp_path / "run" / "curves.png").exists() == (missing == "rich")
-    assert ("pip install 'phlox[train]' they are drawn in curves.png too" in done.stdout) == (missing != "rich")
+    assert ("pip install 'phlox[train]' draws curves.png too" in done.stdout) == (missing != "rich")
 
 
 def test_an_old_run_is_kept_unless_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
     if CURVES not in folder.files:
         print(
-            "The curves are in report.html; with pip install 'phlox[train]' they are drawn in curves.png too",
+            "The curves are in report.html; pip install 'phlox[train]' draws curves.png too",
             flush=True,
         )
     status = _verify_in_new_process(path)
