@@ -220,6 +220,16 @@ def test_a_signal_ends_after_the_step(number: int, capsys: Any) -> None:
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_after_the_last_step_is_not_lost(number: int, kind: type[BaseException]) -> None:
+    trained = learner()
+    end = LambdaCallback(on_fit_end=lambda it: signal.raise_signal(number))
+    with pytest.raises(kind):
+        trained.fit(loader(), epochs=1, callbacks=[end], progress=False)
+    assert trained.epoch == 1 and trained.stopped == "1 epoch is over"
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_second_ctrl_c_ends_at_once(capsys: Any) -> None:
     def interrupt(learner: Any) -> None:
         if learner.step == 2:

@@ -177,6 +177,8 @@ class Fit:
                 self._finish(error)
                 raise
             self._finish(None)
+            if self.interrupts.came is not None:  # after the last step, when there was nothing left to end
+                self.interrupts.end()
 
     @property
     def _signal(self) -> int | None:

@@ -114,7 +114,11 @@ def test_all_stop_after_the_same_step(seed: int, board: Board, monkeypatch: pyte
             if rank == who and step >= when:
                 consensus.ask(stop="enough", signal=15)
             decision = consensus.at(step)
-            if decision is not None:
+            if decision is not None:  # final, however late the next question is
+                time.sleep(pauses[rank][-step])
+                consensus.ask(stop="enough")
+                again = consensus.at(step)
+                assert again == decision, again
                 return step, decision, consensus.end()
         return step, None, consensus.end()
 
@@ -138,12 +142,10 @@ def test_saves_on_the_way_and_an_end_by_a_limit(seed: int, board: Board, monkeyp
             steps.take()
             if rank == 0 and step in wanted:
                 consensus.ask(saves=True)
-            if rank == last_words and step == 12:
-                consensus.ask(stop="interrupted", signal=2)
             while step < 12 and (decision := consensus.at(step)) is not None:
                 assert decision.saves and decision.stop is None
                 saved.append(step)
-        decision = consensus.end()
+        decision = consensus.end(signal=2 if rank == last_words else None)
         return saved, None if decision is None else decision.signal
 
     results = together(train)

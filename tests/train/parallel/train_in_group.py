@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -207,6 +208,13 @@ def limits() -> None:
     all_stop("0.3 seconds are over", time=0.3)
     early = EarlyStopping("train/loss", patience=1, min_delta=10.0)
     assert all_stop(None, early, expected=10).epoch == 2
+    # Although the last process is late wherever it can be, and learns of the stop before it finds out itself.
+    late = LambdaCallback(
+        on_step_end=lambda it: time.sleep(0.1 * (RANK == SIZE - 1 and it.step == 10)),
+        on_epoch_end=lambda it: time.sleep(0.1 * (RANK == SIZE - 1 and it.step == 10)),
+    )
+    early = EarlyStopping("train/loss", patience=1, min_delta=10.0)
+    assert all_stop(None, late, early, expected=10).epoch == 2
     saves = learner(metrics={})
     keep = Checkpoints(GROUP / "minutes", every_minutes=0.0, keep=None)
     saves.fit(train(), steps=4, callbacks=[keep], progress=False)

@@ -44,6 +44,7 @@ class Decision:
 
 class Consensus:
     """Chooses the step after which all processes of a training do what one of them has requested.
+
     Args:
         step: the last step that was taken.
     """
@@ -58,6 +59,8 @@ class Consensus:
         self._is_held = self._is_over = False
         """May no further step be begun until there is a decision? Is there no further round?"""
         self._decision: Decision | None = None
+        self._stop: Decision | None = None
+        """The decision to stop, after which nothing but the end is requested."""
         self._error: DistributedError | None = None
         self._thread = threading.Thread(target=self._listen, name="phlox-consensus", daemon=True)
         self._thread.start()
@@ -68,7 +71,7 @@ class Consensus:
         """Ask all processes for something: `stop` (a reason), `signal` (its number) or `saves`."""
         with self._changed:
             new = {key: value for key, value in what.items() if self._asked.get(key) != value}
-            if not new or self._is_over:
+            if not new or self._is_over or (self._stop is not None and "ends" not in new):
                 return
             self._asked |= new
             self._is_held = True
@@ -78,31 +81,41 @@ class Consensus:
     def at(self, step: int, *, goes_on: bool = True) -> Decision | None:
         """The action after this step, or None. It may wait until the others report their steps.
 
+        A decision to stop is final: each later call returns it. A second one could fall into the end of a process that
+        has stopped already, and the signal would be lost, or this process would go on alone.
+
         Args:
             step: the last step that was taken.
             goes_on: will another step begin before the next call?
         """
         with self._changed:
+            if self._stop is not None:
+                return self._stop
             if self._is_held and not self._is_over:
                 self._wait()
             decision = self._decision
             if decision is not None and step >= decision.step:
                 self._next_round()
+                if decision.stop is not None:
+                    self._stop = decision
                 return decision
             self._begun = step + 1 if goes_on else step
             return None
 
-    def end(self, error: BaseException | None = None) -> Decision | None:
+    def end(self, error: BaseException | None = None, signal: int | None = None) -> Decision | None:
         """End the training here, and return the last request of the others.
 
-        With an error, it reports the error to the others and does not wait.
+        Args:
+            error: what this process has failed with. It is reported to the others, and nobody waits.
+            signal: the number of the signal that came after the last step.
         """
         if error is not None:
             self._fail(f"process {self._rank} has failed: {type(error).__name__}: {error}")
             return None
         found: Decision | None = None
+        last = {"ends": True} if signal is None else {"ends": True, "signal": signal}
         while True:
-            self.ask(ends=True)
+            self.ask(**last)
             with self._changed:
                 if not self._is_over:
                     self._wait()

@@ -74,7 +74,7 @@ class Joint:
     def end(self) -> None:
         """Wait until all processes have come to the end, and share the signals that one of them got."""
         assert self._consensus is not None
-        decision = self._consensus.end()
+        decision = self._consensus.end(signal=self._fit.interrupts.came)
         self.has_agreed = True
         if decision is not None and decision.signal is not None:
             self.signal = decision.signal
