@@ -101,5 +101,5 @@ endif
 .venv-bench/installed-bench: pyproject.toml .venv-bench/made-for
 	@echo "phlox: installing Phlox and its peers into .venv-bench (once)"
 	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[fast,jax,zstd]' torch==2.13.0 flax optax equinox keras \
-	    safetensors onnx onnxruntime lightning grain torchvision
+	    safetensors onnx onnxruntime lightning grain torchvision orbax-checkpoint
 	@touch $@

@@ -38,6 +38,7 @@ DETAILED = (
     "optimizer_update",
     "passes",
     "sharding",
+    "sharded_records",
     "training",
     "generation",
 )

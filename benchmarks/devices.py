@@ -41,13 +41,23 @@ Place = Callable[[Any], Any]
 
 def run() -> list[Ratio]:
     """All rows, from a process with eight simulated devices."""
+    return rows_of("benchmarks.devices")
+
+
+def rows_of(module: str) -> list[Ratio]:
+    """The rows that a program shows in a process with eight simulated devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}".strip()
     # Use more threads than devices: with fewer, collectives that wait for each other deadlock.
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "NPROC": "32"}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.devices"], check=True, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", module], check=True, stdout=subprocess.PIPE, text=True, env=environment
     )
     return [Ratio(**row) for row in json.loads(done.stdout)]
+
+
+def show_rows(rows: list[Ratio]) -> None:
+    """Print rows for `rows_of`."""
+    print(json.dumps([dataclasses.asdict(row) for row in rows]))
 
 
 def mesh() -> Any:
@@ -137,4 +147,4 @@ def here() -> list[Ratio]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([dataclasses.asdict(row) for row in here()]))
+    show_rows(here())

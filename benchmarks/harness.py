@@ -12,6 +12,8 @@ from typing import Any
 
 SIZES = "PHLOX_BENCHMARKS"
 """The environment variable that selects the sizes of a benchmark in its own process: `quick`, `small`, or all."""
+MILLIONS = {"bytes": "MB", "flops": "MFLOP"}
+"""The units of a million of each kind of figure that is not a time."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Ratio:
     target: float | None = None
     unit: str = "ratio"
     measure: str = "seconds"
-    """The unit of the two figures, times a million; the table shows seconds as microseconds, bytes as MB."""
+    """The unit of the two figures, times a million: "seconds", or one of `MILLIONS`."""
 
     @property
     def met(self) -> bool | None:
@@ -152,4 +154,4 @@ def duration(seconds: float) -> str:
 
 
 def _amount(row: Ratio, figure: float) -> str:
-    return duration(figure / 1e6) if row.measure == "seconds" else f"{figure / 1e12:.1f} MB"
+    return duration(figure / 1e6) if row.measure == "seconds" else f"{figure / 1e12:.1f} {MILLIONS[row.measure]}"

@@ -7,14 +7,9 @@ They are XLA's own, of the compiled programs: of Phlox, and of raw JAX and Optax
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
-from benchmarks.devices import DEVICES, GPT, REPLICATED, SHARDED, SUBJECT, phlox_and_jax
+from benchmarks.devices import GPT, REPLICATED, SHARDED, SUBJECT, phlox_and_jax, rows_of, show_rows
 from benchmarks.harness import Ratio, quick
 
 SENT, FLOPS, MEMORY = "bytes sent by each device", "FLOPs of each device", "bytes of arguments on each device"
@@ -22,12 +17,7 @@ SENT, FLOPS, MEMORY = "bytes sent by each device", "FLOPs of each device", "byte
 
 def run() -> list[Ratio]:
     """All rows, from a process with eight simulated devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}".strip()
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "NPROC": "32"}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.sharding"], check=True, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    return [Ratio(**row) for row in json.loads(done.stdout)]
+    return rows_of("benchmarks.sharding")
 
 
 def row(title: str, subject: str, peer: str, mine: float, its: float, target: float | None) -> Ratio:
@@ -115,4 +105,4 @@ def here() -> list[Ratio]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([dataclasses.asdict(row) for row in here()]))
+    show_rows(here())

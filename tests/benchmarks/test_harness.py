@@ -42,13 +42,15 @@ def test_the_table_says_what_was_asked_and_whether_it_was_met() -> None:
         Ratio("step", "Phlox", "jax", 10.0, 8.0, 1.25, 1.2, 1.3, target=1.0),
         Ratio("add", "Phlox", "numpy", 0.6, 0.3, 290.4, 283.0, 614.0, unit="ns more"),
         Ratio("peak", "Phlox", "torch", 53.2e12, 246.6e12, 0.22, 0.2, 0.3, measure="bytes"),
+        Ratio("work", "Phlox", "jax", 929e12, 929e12, 1.0, 1.0, 1.0, measure="flops"),
     ]
     lines = table(rows).splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert lines[2] == "| step | Phlox | torch | 10.0 us | 20.0 us | 0.50 | 0.40 to 0.60 | 0.80 met |"
     assert lines[3].endswith("| 1.00 **missed** |")
     assert "| 290 ns more | 283 to 614 |  |" in lines[4]
     assert "| 53.2 MB | 246.6 MB |" in lines[5]
+    assert "| 929.0 MFLOP | 929.0 MFLOP |" in lines[6]
 
 
 def test_a_time_has_its_unit() -> None:

@@ -105,7 +105,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         return self.size * self.dtype.itemsize
 
     def read(self) -> Array:
-        """The array: C-contiguous, in native byte order, possibly a read-only view of a mapped file.
+        """The array: C-contiguous, in native byte order, possibly read-only, such as a view of a mapped file.
 
         Raises RecordError if a value does not fit `dtype`, or if the source returns another shape or dtype than
         declared. Gives a `RecordWarning` if nonzero values become zero.
@@ -203,7 +203,10 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
                 f"{self.path}: its source gave {array.dtype} of shape {array.shape}, "
                 f"not {self.source_dtype} of shape {shape} as declared"
             )
-        return np.asarray(array, dtype=self.source_dtype, order="C")
+        stored = np.asarray(array, dtype=self.source_dtype, order="C")
+        if stored is not array and stored.flags.owndata:
+            stored.flags.writeable = False  # a new copy: what loads it may keep it, for nobody can write to it
+        return stored
 
     def _cast(self, flat: Array) -> Iterator[Array]:
         portion = PORTION if self.recast is float_casts.recast else _OF_ENGINES * PORTION

@@ -82,6 +82,23 @@ for name in LAYOUTS:
         same(config.init(device).load_record(record), source)
 assert latest(folder) == 1
 
+# Where the layout is that of the files, their pages are the model's arrays: nothing is copied. A step that may write to
+# these arrays changes neither the record nor the files.
+source = fresh("both", 1)
+record = load(f"{folder}/both")
+before = {path: entry.tensor.read().tobytes() for path, entry in record.tensors.items()}
+target = fresh("both", 2)
+target.load_record(record)
+addresses = [shard.data.unsafe_buffer_pointer() for shard in target.blocks[0].up.weight.leaf.addressable_shards]
+lines = open("/proc/self/maps").read().splitlines() if sys.platform == "linux" else []
+mapped = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines if f"{folder}/both/" in line]
+assert not lines or all(any(start <= at < end for start, end in mapped) for at in addresses), (addresses, mapped)
+same(target, source)
+for _ in range(2):
+    target, _ = compiled(target, optimizer, 1e-2, tokens, targets)
+for found in (record, load(f"{folder}/both")):
+    assert {path: entry.tensor.read().tobytes() for path, entry in found.tensors.items()} == before
+
 # Several parts of the one record, at another precision.
 save(source.into_record(), f"{folder}/half", precision=px.record.BFLOAT16)
 half = load(f"{folder}/half")["blocks.0.up.weight"].tensor

@@ -25,6 +25,7 @@ from phlox.backend.jax.sharding import first_device
 from phlox.backend.kind import Kind
 from phlox.backend.sharding import Index, Shard, Sharding
 from phlox.errors import ShardingError
+from phlox.host.mmap import taken_over
 
 
 class Meshes(EngineBackend):
@@ -91,10 +92,11 @@ class Meshes(EngineBackend):
             return super().from_shards(shape, kind, device, read)
 
         def part(index: Any) -> Any:
-            # A copy, which JAX may keep: the values are the caller's.
+            # JAX may keep it: pages that may be taken over, or a copy, since other values are the caller's.
             found = read(sharding.whole_slices(index, shape))
             fitted = self.fit(found, kind)
-            return fitted.copy() if np.may_share_memory(fitted, found) else fitted
+            own = taken_over(fitted) is not None or not np.may_share_memory(fitted, found)
+            return fitted if own else fitted.copy()
 
         made = sharding.from_parts(shape, sharding.fitted(device.sharding, shape), part, self.element(kind))
         self.await_array(made)

@@ -72,7 +72,9 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
 
         sizes = [math.prod([s.stop - s.start for s in shared]) * self.dtype.itemsize for _, shared in found]
         parallel_map(copy, sizes, _SHARE)
-        return self._native(whole)
+        native = self._native(whole)
+        native.flags.writeable = False  # as arrays over a mapped file are: what loads it may keep it without a copy
+        return native
 
     def _read(self, number: int, index: Index) -> Array:
         """A part of a part, as its bytes are in the file."""
