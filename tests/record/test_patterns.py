@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phlox.errors import RecordError
-from phlox.record.patterns import matches, matches_exactly, selected
+from phlox.record.patterns import Finder, _expression, matches, matches_exactly, selected
 
 PATHS = ["encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "head.weight", "step"]
 
@@ -75,3 +75,16 @@ def test_names_of_strangers_do_not_confuse_it() -> None:
 )
 def test_a_path_itself(pattern: str, path: str, expected: bool) -> None:
     assert matches_exactly(pattern, path) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["encoder", "encoder.0", "encoder.0.weight", "encoder.", ".encoder", "enc", "", ".", "step", "a..b", "a.", "x.y.z"],
+)
+def test_a_pattern_without_wildcards_is_looked_up(pattern: str) -> None:
+    paths = [*PATHS, "", "a..b.c", "a.", ".a", "encoderx", "x.y", "a\nb"]
+    expected = [path for path in paths if _expression(pattern).fullmatch(f"{path}.")]
+    assert [path for path in paths if matches(pattern, path)] == expected
+    assert Finder({path: [path] for path in paths})(pattern) == expected
+    named = {"one": paths[:3], "two": [], "three": paths[2:]}
+    assert Finder(named)(pattern) == [key for key, each in named.items() if set(each) & set(expected)]

@@ -15,7 +15,7 @@ from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import ShardingError
 from phlox.module import Module, Param
 from phlox.module.calls import named_modules
-from phlox.record.patterns import matches, no_match
+from phlox.record.patterns import Finder, matches, no_match
 
 if TYPE_CHECKING:
     from phlox.distributed.mesh import Mesh
@@ -75,18 +75,18 @@ class Layout:
         for alias, path in structure.aliases.items():
             names[path].append(alias)
         every = [path for known in names.values() for path in known]
-        wrong = [
-            no_match(pattern, every, "parameter")
-            for pattern in self.patterns
-            if not any(matches(pattern, path) for path in every)
-        ]
+        find, wrong = Finder(names), list[str]()
+        chosen: dict[str, Spec] = {}
+        for pattern, spec in self.patterns.items():
+            matched = find(pattern)
+            if not matched:
+                wrong.append(no_match(pattern, every, "parameter"))
+            for path in matched:
+                chosen.setdefault(path, spec)
         found: dict[str, Spec] = {}
         for path, param in named.items():
-            chosen = next((p for p in self.patterns if any(matches(p, name) for name in names[path])), None)
-            if chosen is None:
-                found[path] = self._rest(param.shape, mesh)
-            else:
-                spec = found[path] = self.patterns[chosen]
+            spec = found[path] = chosen[path] if path in chosen else self._rest(param.shape, mesh)
+            if path in chosen:
                 wrong += _misfits(path, param, spec, mesh)
         strange = [name for name in _names(self.rest) if name not in mesh.shape]
         wrong += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in strange]

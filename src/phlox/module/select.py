@@ -14,7 +14,7 @@ import numpy as np
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields
 from phlox.module.param import Param
-from phlox.record.patterns import matches, no_match, select_in_order
+from phlox.record.patterns import Finder, no_match, select_in_order
 
 if TYPE_CHECKING:
     from phlox.module.module import Module
@@ -50,12 +50,13 @@ def select(module: Module, *which: Selector) -> dict[str, Param]:
 
 
 def _chosen(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:
-    return select_in_order(which, named, lambda one: _found(one, named, paths))
+    find = Finder(paths)
+    return select_in_order(which, named, lambda one: _found(one, named, paths, find))
 
 
-def _found(one: Any, named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:
+def _found(one: Any, named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
     if isinstance(one, str):
-        found = {first for first, known in paths.items() if any(matches(one, path) for path in known)}
+        found = set(find(one))
         if not found:
             raise ModuleError(no_match(one, [path for known in paths.values() for path in known], "parameter"))
         return found

@@ -25,7 +25,36 @@ def matches(pattern: str, path: str) -> bool:
     >>> matches("encoder.*.norm", "encoder.0.norm.weight"), matches("*.bias", "encoder.0.bias")
     (True, False)
     """
+    if "*" not in pattern:
+        return path == pattern or path.startswith(f"{pattern}.")
     return _expression(pattern).fullmatch(f"{path}.") is not None
+
+
+class Finder:
+    """Finds the keys of a mapping key -> paths, in its order, of which a pattern (without a `!`) matches any path.
+
+    A pattern without wildcards is looked up: a pattern for each of a thousand parameters costs a thousand lookups.
+
+    >>> find = Finder({"embed": ["embed.weight", "head.weight"], "norm": ["norm.gamma"]})
+    >>> find("head"), find("*.gamma"), find("bias")
+    (['embed'], ['norm'], [])
+    """
+
+    def __init__(self, names: Mapping[str, Iterable[str]]) -> None:
+        self._names = names
+        self._below: dict[str, dict[str, None]] = {}
+        """The keys of each path and of each container of it; filled by the first lookup."""
+
+    def __call__(self, pattern: str) -> list[str]:
+        if "*" in pattern:
+            return [key for key, paths in self._names.items() if any(matches(pattern, path) for path in paths)]
+        if not self._below:
+            for key, paths in self._names.items():
+                for path in paths:
+                    ends = [place for place, letter in enumerate(path) if letter == "."]
+                    for end in (*ends, len(path)):
+                        self._below.setdefault(path[:end], {})[key] = None
+        return [*self._below.get(pattern, ())]
 
 
 def matches_exactly(pattern: str, path: str) -> bool:
@@ -58,11 +87,12 @@ def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[s
     """
     named = cast("Mapping[str, Sequence[str]]", paths) if isinstance(paths, Mapping) else None
     names = {path: [path] for path in paths} if named is None else named
+    find = Finder(names)
 
     def found(pattern: Any) -> set[str]:
         if not isinstance(pattern, str):
             raise RecordError(f"{pattern!r} is not a pattern; give a pattern ('encoder', '**.bias'), or several")
-        result = {key for key, known in names.items() if any(matches(pattern, path) for path in known)}
+        result = set(find(pattern))
         if not result:
             raise RecordError(no_match(pattern, [path for known in names.values() for path in known], "path"))
         return result
