@@ -26,6 +26,8 @@ def run(folder: Path, engine: str, sections: str, processes: int = 1, devices: i
     """What a group of processes has found; what goes wrong there is the assertion's text."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     more = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "NPROC": "32", "PYTHONPATH": path}
+    # The learners of a run, and the runs of a test, compile the same programs: once is enough.
+    more |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     launch = ["-m", "phlox", "launch", "--timeout", str(limit), "--devices", str(devices), "-n", str(processes)]
     done = subprocess.run(
         [sys.executable, *launch, str(_PROGRAM), engine, str(folder), sections],
