@@ -45,12 +45,11 @@ def select(module: Module, *which: Selector) -> dict[str, Param]:
     paths: dict[str, list[str]] = {path: [path] for path in named}
     for alias, first in structure.aliases.items():
         paths[first].append(alias)
-    chosen = _chosen(which, named, paths) if which else set(named)
+    chosen = _chosen(which, named, paths, Finder(paths)) if which else set(named)
     return {path: param for path, param in named.items() if path in chosen}
 
 
-def _chosen(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:
-    find = Finder(paths)
+def _chosen(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
     return select_in_order(which, named, lambda one: _found(one, named, paths, find))
 
 
@@ -61,7 +60,7 @@ def _found(one: Any, named: dict[str, Param], paths: dict[str, list[str]], find:
             raise ModuleError(no_match(one, [path for known in paths.values() for path in known], "parameter"))
         return found
     if isinstance(one, (list, tuple)):
-        return _chosen(cast("Sequence[Any]", one), named, paths)
+        return _chosen(cast("Sequence[Any]", one), named, paths, find)
     if callable(one) and not isinstance(one, (type, Fields)):
         return {first for first, known in paths.items() for path in known if _judge(one, path, named[first])}
     raise ModuleError(

@@ -178,7 +178,7 @@ class Fit:
                 raise
             self._finish(None)
             if self.interrupts.came is not None:  # after the last step, when there was nothing left to end
-                self.interrupts.end()
+                self.interrupts.end(f"the training had ended, after step {learner.step:,}")
 
     @property
     def _signal(self) -> int | None:

@@ -92,10 +92,11 @@ class Meshes(EngineBackend):
             return super().from_shards(shape, kind, device, read)
 
         def part(index: Any) -> Any:
-            # JAX may keep it: pages that may be taken over, or a copy, since other values are the caller's.
+            # JAX may keep the result: pages that may be taken over, or values that nobody writes to. Others are copied.
             found = read(sharding.whole_slices(index, shape))
             fitted = self.fit(found, kind)
-            own = taken_over(fitted) is not None or not np.may_share_memory(fitted, found)
+            frozen = found.flags.owndata and not found.flags.writeable
+            own = frozen or taken_over(fitted) is not None or not np.may_share_memory(fitted, found)
             return fitted if own else fitted.copy()
 
         made = sharding.from_parts(shape, sharding.fitted(device.sharding, shape), part, self.element(kind))

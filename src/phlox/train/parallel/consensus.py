@@ -81,8 +81,8 @@ class Consensus:
     def at(self, step: int, *, goes_on: bool = True) -> Decision | None:
         """The action after this step, or None. It may wait until the others report their steps.
 
-        A decision to stop is final: each later call returns it. A second one could fall into the end of a process that
-        has stopped already, and the signal would be lost, or this process would go on alone.
+        A decision to stop is final: each later call returns it. If it were made twice, a late process could meet others
+        that have already ended: it would lose the signal, or train on alone.
 
         Args:
             step: the last step that was taken.
@@ -106,7 +106,7 @@ class Consensus:
         """End the training here, and return the last request of the others.
 
         Args:
-            error: what this process has failed with. It is reported to the others, and nobody waits.
+            error: what this process has failed with. It reports that to the others and does not wait.
             signal: the number of the signal that came after the last step.
         """
         if error is not None:
