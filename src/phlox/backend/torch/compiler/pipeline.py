@@ -19,6 +19,7 @@ import torch
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
+from phlox.backend.torch.compiler.fences import fence
 from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
@@ -203,6 +204,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
     """The compiled graph; or the graph itself, with a warning, if PyTorch finds no working C++ compiler."""
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
+    fence(graph)
     for one in PASSES:
         if one.level == "graph" and is_on(one.name):
             one.function(graph)

@@ -111,7 +111,8 @@ class Indexing(Backend):
         out = torch.zeros(shape, dtype=g.dtype, device=g.device)
         flat = indices.reshape(-1)
         rows = g.reshape(*shape[:axis], flat.shape[0], *shape[axis + 1 :])
-        return out.index_add_(axis, _long(flat, shape[axis]), rows)
+        add = out.index_add if is_tracer(indices) else out.index_add_
+        return add(axis, _long(flat, shape[axis]), rows)
 
     def float_take_along_axis_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
         if is_tracer(indices):
@@ -119,6 +120,11 @@ class Indexing(Backend):
                 return g.new_zeros(shape)
             indices, inside = _inside(indices, shape[axis])
             g = torch.where(inside, g, 0.0)
+            if indices.shape[axis] == 1:  # without a scatter, so that it can be fused
+                numbers = torch.arange(shape[axis], device=g.device).reshape(-1, *(1,) * (len(shape) - 1 - axis))
+                return torch.where(numbers == indices, g, 0.0)
+            out = torch.zeros(shape, dtype=g.dtype, device=g.device)
+            return out.scatter_add(axis, indices, g)
         out = torch.zeros(shape, dtype=g.dtype, device=g.device)
         return out.scatter_add_(axis, _long(indices, shape[axis]), g)
 
