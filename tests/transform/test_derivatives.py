@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ import phlox as px
 from phlox import nn
 from phlox.backend import Autodiff, Jax, NumPy, Torch
 from phlox.errors import AutodiffError, KindError, ShapeError
+from phlox.testing.conformance import running
+from phlox.testing.conformance.row import Row
+from phlox.testing.conformance.rows import ROWS
 
-BACKENDS = [NumPy(float="f64"), Jax(), Torch(float="f64"), Autodiff(NumPy(float="f64"))]
+WIDE = NumPy(float="f64")
+BACKENDS = [WIDE, Jax(), Torch(float="f64"), Autodiff(WIDE)]
 X = np.array([[0.3, -1.2, 0.7], [1.5, 0.2, -0.4]])
 V = np.array([[1.0, 0.5, -2.0], [0.25, 1.0, 3.0]])
 W = np.array([[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5]])
@@ -159,3 +164,72 @@ def test_bad_input_is_explained() -> None:
         px.jacobian(lambda x: 1.0)(x)
     with pytest.raises(AutodiffError, match="the direction for a module is GradientsParams"):
         px.hvp(lambda m: m(x).sum(), nn.Linear(2, 1), x)
+
+
+# --- every operation: all ways to its derivative agree
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: px.linalg.eigh(x + x.mT).eigenvectors[0, 0] ** 2,
+    lambda x: px.linalg.svd(x).U[0, 0] ** 2,
+], ids=["eigh", "svd"])  # fmt: skip
+def test_second_derivatives_where_the_first_is_zero_by_symmetry(function: Any) -> None:
+    """Of vectors of a diagonal matrix: a first derivative that is taken for rounding has a second one."""
+    x, h = np.diag([1.0, 3.0]), 1e-4
+    bent = [x + np.array([[0.0, t], [t, 0.0]]) for t in (-h, h)]
+    low, high = (function(px.tensor(one, device=WIDE)).item() for one in bent)
+    wanted = (low + high - 2.0 * function(px.tensor(x, device=WIDE)).item()) / h**2
+    across = px.tensor([[0.0, 1.0], [1.0, 0.0]], device=WIDE)
+
+    def first(x: Any) -> Any:
+        return (px.grad(function)(x) * across).sum()
+
+    at = px.tensor(x, device=WIDE)
+    assert wanted != 0.0
+    for found in (px.grad(first)(at) * across).sum(), (px.hvp(function, at, across) * across).sum():
+        np.testing.assert_allclose(found.item(), wanted, 1e-6)
+
+
+def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
+    return sum((x * y).sum().item() for x, y in zip(xs, ys, strict=True))
+
+
+@pytest.mark.parametrize(
+    "row", [one for one in ROWS if one.samples and running.differentiable(one, one.samples[0])], ids=str
+)
+def test_forward_and_reverse_mode_agree_once_and_twice(row: Row) -> None:
+    sample = next((one for one in row.samples if all(a.size for a in one if isinstance(a, np.ndarray))), row.samples[0])
+    places = running.differentiable(row, sample)
+    given = running.tensors(sample, WIDE)
+    xs = [given[place] for place in places]
+    rng = np.random.default_rng(0)
+    vs = tuple(px.tensor(rng.normal(size=x.shape), device=WIDE) for x in xs)
+
+    def call(*xs: Any) -> Any:
+        arguments = list(given)
+        for place, x in zip(places, xs, strict=True):
+            arguments[place] = x
+        return row.call(*arguments)
+
+    def pulled(*xs: Any) -> Any:
+        return px.vjp(call, *xs)[1](w)
+
+    def pushed(*xs: Any) -> Any:
+        return px.jvp(call, xs, vs)[1]
+
+    with np.errstate(all="ignore"):
+        y, pull = px.vjp(call, *xs)
+        w = px.tensor(running.cotangent(y.shape), device=WIDE)
+        first = _dot(pulled(*xs), vs)
+        found = {
+            "forward": (_dot([pushed(*xs)], [w]), first),
+            "reverse at 1e-30": (_dot(pull(w * 1e-30), vs) * 1e30, first),
+            "reverse at 0": (_dot(pull(w * 0.0), vs), first * 0.0),
+        }
+        if row.second:
+            second = _dot(px.vjp(pulled, *xs)[1](vs), vs)
+            found["forward over reverse"] = _dot(px.jvp(pulled, xs, vs)[1], vs), second
+            found["reverse over forward"] = _dot(px.vjp(pushed, *xs)[1](w), vs), second
+            found["forward over forward"] = _dot([px.jvp(pushed, xs, vs)[1]], [w]), second
+    for name, (got, right) in found.items():
+        np.testing.assert_allclose(got, right, rtol=row.factor * 1e-7, atol=1e-12, err_msg=name)

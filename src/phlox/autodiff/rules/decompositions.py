@@ -3,8 +3,9 @@
 The formulas are those of Murray (2016), "Differentiation of the Cholesky decomposition", Walter and Lehmann (2018) for
 QR, and Giles (2008), "Collected matrix derivative results". Derivatives of eigenvectors and singular vectors divide by
 differences of eigenvalues. If a difference is only rounding, there is no derivative, and the quotient is set to zero.
-That is right for functions that do not depend on the choice of such vectors. Nothing may be dropped by the size of g:
-a rule is linear in g, and forward derivatives differentiate it at g = 0.
+That is right for functions that do not depend on the choice of such vectors. What is dropped as rounding is subtracted
+as a constant: a rule's own derivative, in g and in its values, must stay the whole one, for forward derivatives
+differentiate it at g = 0.
 """
 
 from __future__ import annotations
@@ -90,6 +91,20 @@ def _differences(B: Backend, x: Array) -> Array:
     return B.where(equal, float("inf"), gap)
 
 
+def _turned(B: Backend, skew: Array, x: Array, values: Array) -> Array:
+    """skew / (values_j - values_i) for the skew part of a sum of products x; zero where skew is only rounding.
+
+    skew is only rounding for functions that do not depend on the choice of vectors of close values; the quotient would
+    then be arbitrary. It is zero for others, too, by symmetry at single points, so that its derivative stays.
+    """
+    if 0 in B.shape(x):
+        return skew
+    rank = len(B.shape(x))
+    largest = B.float_max(B.float_abs(x), (rank - 2, rank - 1), True)
+    noise = B.float_less_equal(B.float_abs(skew), B.float_mul(largest, 4.0 * _EPSILON[B.float_element]))
+    return B.float_div(B.float_sub(skew, B.detach(B.where(noise, skew, 0.0))), _differences(B, values))
+
+
 def _eigh_forward(B: Backend, a: Array) -> tuple[tuple[Array, ...], Any]:
     found = B.eigh(a)
     return found, found
@@ -103,7 +118,7 @@ def _eigh(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed) 
     back = transposed(B, v)
     if gv is not None:
         product = B.float_matmul(back, gv)
-        turned = B.float_div(B.float_mul(_skew(B, product), 0.5), _differences(B, w))
+        turned = _turned(B, B.float_mul(_skew(B, product), 0.5), product, w)
         inner = turned if inner is None else B.float_add(inner, turned)
     return (None if inner is None else _symmetric(B, B.float_matmul(v, B.float_matmul(inner, back))),)
 
@@ -132,13 +147,14 @@ def _svd(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed, f
         u, s, vh = B.svd(a, False)
     mm, v, uh = B.float_matmul, transposed(B, vh), transposed(B, u)
     gv = None if gvh is None else transposed(B, gvh)
-    skew_u = None if gu is None else _skew(B, mm(uh, gu))
-    skew_v = None if gv is None else _skew(B, mm(vh, gv))
+    of_u, of_v = None if gu is None else mm(uh, gu), None if gv is None else mm(vh, gv)
+    skew_u, skew_v = (None if one is None else _skew(B, one) for one in (of_u, of_v))
     inner = None if gs_ is None else diagonal_matrix(B, gs_)
     if skew_u is not None or skew_v is not None:
         both = _total(B, skew_u, skew_v)
         apart = _total(B, skew_u, None if skew_v is None else B.float_neg(skew_v))
-        turned = B.float_add(B.float_div(both, _differences(B, s)), B.float_div(apart, _sums(B, s)))
+        products = _total(B, *(None if one is None else B.float_abs(one) for one in (of_u, of_v)))
+        turned = B.float_add(_turned(B, both, products, s), B.float_div(apart, _sums(B, s)))
         inner = _total(B, inner, B.float_mul(turned, 0.5))
     found = None if inner is None else mm(u, mm(inner, vh))
     inverse = B.expand_dims(_inverse(B, s), (len(B.shape(s)) - 1,))
