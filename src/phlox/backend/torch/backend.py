@@ -310,7 +310,7 @@ class Torch(
             self._forbid(
                 outside,
                 lambda worst: RangeError(f"{worst} does not fit {self!r}'s integers ({info.dtype})"),
-                lambda: x.reshape(-1).index_select(0, outside.reshape(-1).to(torch.uint8).argmax().reshape(1))[0],
+                lambda: x.reshape(-1).index_select(0, outside.reshape(-1).to(torch.int32).argmax().reshape(1))[0],
             )
         return whole.to(self.torch_int)
 

@@ -226,6 +226,17 @@ _CONFIG = Private("torch._inductor.config", _ONE_BY_ONE)
 _CPP = Private("torch._inductor.codecache.CppCodeCache.load", "PyTorch's kernels in place of our own, with a warning")
 
 
+_AS_IT_IS = "Inductor is as it is (see `compiler/fences.py`)"
+CONCAT_KERNEL = Private("torch._inductor.ir.ConcatKernel", _AS_IT_IS)
+CPP_KERNELS = Private("torch._inductor.codegen.cpp.CppKernelProxy", _AS_IT_IS)
+_CLONE = Private("torch._inductor.lowering.clone", _AS_IT_IS)
+
+
+def inductor_clone(source: Any) -> Any:
+    """A copy of a value in Inductor's own terms."""
+    return _CLONE.value(source) if _CLONE.here else source
+
+
 def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Callable[..., Any]:
     """An FX graph compiled by Inductor for arguments like these."""
     # Not `torch.compile`, which would trace again what is traced, and ask at every call whether that still fits.

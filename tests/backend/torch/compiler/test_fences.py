@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import phlox as px
 from phlox.backend import Device, NumPy, Torch
-from phlox.backend.torch.compiler.fences import FAULTS, FENCES
+from phlox.backend.torch.compiler.fences import FAULTS, FENCES, MENDS
+from phlox.backend.torch.compiler.pipeline import compile_graph
 
 ROWS = np.array([0, 2, 0])
 WRITES = ("add", "sub", "set", "mul", "min", "max")
@@ -20,6 +22,8 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "topk": lambda x, rows: x.topk(2, 0)[0],
     "take": lambda x, rows: x.take(rows, 1),
     "rows": lambda x, rows: x[rows],
+    "rows, constant": lambda x, rows: x[[0, 2, 0]],
+    "unfold": lambda x, rows: x.unfold(1, 2, 1),
     "take_along_axis": lambda x, rows: x.take_along_axis(x.argsort(1), 1),
     "take_along_axis, one": lambda x, rows: x.take_along_axis(x.argsort(1)[:, :1], 1),
     "max": lambda x, rows: x.max(0),
@@ -66,6 +70,50 @@ def test_operands_keep_their_values_and_gradients_are_complete(element: Any, mon
     names = [f"{name}: {part}" for name in WRITES for part in ("value", "gradient", "gradient of updates")]
     for name, right, got in zip([*names, *READS], want, have, strict=True):
         np.testing.assert_allclose(got.numpy(), right.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def _freed(x: Any) -> list[Any]:
+    """The sines lie in the concatenation, whose memory is free for the last one while the second is returned."""
+    sines = x.sin()
+    both = px.concat([sines, x.cos()], 0).sort(0)
+    product = sines * both[: x.shape[0]]
+    rest = product.exp().sort(0)
+    return [both, product, px.concat([rest.sin(), rest.cos()], 0).sort(0)]
+
+
+def _signed(x: Any) -> list[Any]:
+    """Vectors with the sign that is looked for among 17 truth values."""
+    return [px.linalg.eigh(x + x.mT).eigenvectors]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+@pytest.mark.parametrize("program", [_freed, _signed])
+def test_memory_in_use_is_left_alone(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+    x = np.random.default_rng(0).normal(size=(17, 17))
+    wanted = program(px.tensor(x, device=NumPy(float="f64")))
+    for right, got in zip(wanted, px.compile(program)(px.tensor(x, device=Torch())), strict=True):
+        np.testing.assert_allclose(got.numpy(), right.numpy(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+def test_the_last_tile_of_a_sum_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batched product with vectors, of an array whose last axis is not the innermost in memory."""
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+
+    def program(x: Any) -> Any:
+        x = x.permute(0, 3, 1, 2) * 0.5 * (torch.erf(x.permute(0, 3, 1, 2)) + 1.0)
+        columns = torch.nn.functional.pad(x.permute(3, 2, 1, 0), (0, 0, 0, 58), value=0.5)
+        return torch.matmul(torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 58), value=0.5), columns)
+
+    x = torch.tensor(np.random.default_rng(0).normal(size=(1, 66, 66, 8)), dtype=torch.float32)
+    graph = make_fx(program)(x)
+    np.testing.assert_allclose(compile_graph(graph, [x])(x), program(x), atol=1e-4)
+
+
+def test_every_part_of_inductor_that_is_mended_is_there() -> None:
+    for mend in MENDS:
+        assert mend.faults and set(mend.faults) <= set(FAULTS) and hasattr(mend.owner.find(), mend.name)
 
 
 def test_every_fence_names_its_faults_and_takes_what_pytorch_takes() -> None:

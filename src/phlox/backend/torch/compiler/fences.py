@@ -1,21 +1,52 @@
-"""Operations that Inductor must not see, since it is known to compile them into wrong numbers without an error.
+"""What Inductor is known to compile into wrong numbers without an error, and how we keep it from that.
 
-Each is replaced by an operator of our own, which calls PyTorch's and which Inductor neither fuses nor runs in place.
-Files that leave Phlox hold PyTorch's own operations: the replacement happens when a graph is compiled, not in a trace.
+An operation of `FENCES` is replaced by an operator of our own, which calls PyTorch's and which Inductor neither fuses
+nor runs in place. A function of `MENDS` is one of Inductor's own, corrected while it compiles for us. Files that leave
+Phlox hold PyTorch's own operations: both happen when a graph is compiled, not in a trace.
 """
 
 # PyTorch's annotations leave much unsaid.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 
+from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.graph import replace_node
 
 _aten: Any = torch.ops.aten
+
+FAULTS: dict[str, str] = {
+    "written over its operand": (
+        "The inputs of a concatenation become views of its result, and an update of that result in place then changes "
+        "them too, although they are used again (pytorch#177821)."
+    ),
+    "read before it is written": (
+        "A loop that reads the result is fused with the one that fills it with zeros, and runs before the scatter "
+        "(of the family of pytorch#108963, #171493 and #191571)."
+    ),
+    "freed while it is in use": (
+        "An input of a concatenation, by then a view of its result, is overwritten by a result that needs it last. The "
+        "memory of the concatenation is then given to another one (of the family of pytorch#100314)."
+    ),
+    "stored beyond its end": (
+        "A sum that is computed in tiles of two axes, with one between them, stores whole vectors in the last tile: "
+        "over the next row, and over what follows the array (pytorch#196681; with one axis #181690)."
+    ),
+    "eight bits": (
+        "The smallest and largest of 16 or more elements of eight bits may be those of unused lanes; of zeros alone, "
+        "argmax gives a number that is no index (pytorch#191499). Our operations reduce no such elements."
+    ),
+}
+"""What goes wrong, each with its thread. What is done about it may go when `test_fences.py` passes without it on every
+version of PyTorch that Phlox supports."""
 
 
 class Fence(NamedTuple):
@@ -29,39 +60,109 @@ class Fence(NamedTuple):
     """What is known to go wrong: keys of `FAULTS`."""
 
 
-FAULTS: dict[str, str] = {
-    "written over its operand": (
-        "The inputs of a concatenation become views of its result, and an update of that result in place then changes "
-        "them too, although they are used again (pytorch#177821)."
-    ),
-    "read before it is written": (
-        "A loop that reads the result is fused with the one that fills it with zeros, and runs before the scatter "
-        "(of the family of pytorch#108963 and #171493)."
-    ),
-}
-"""What goes wrong, each with its thread. A fence may go when `tests/backend/torch/compiler/test_fences.py` passes
-without it on every version of PyTorch that Phlox supports."""
+class Mend(NamedTuple):
+    """A method of Inductor that is corrected."""
 
-_BOTH = tuple(FAULTS)
+    owner: compat.Private
+    """The class."""
+    name: str
+    correct: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Gives the method to use instead of one; both take the class or the object first."""
+    faults: tuple[str, ...]
+    """What goes wrong without it: keys of `FAULTS`."""
+
+
+_SCATTERS = ("written over its operand", "read before it is written")
 
 FENCES: list[Fence] = [
-    Fence("index_add.default", "Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1", _BOTH),
-    Fence("index_copy.default", "Tensor self, int dim, Tensor index, Tensor source", _BOTH),
-    Fence("scatter_add.default", "Tensor self, int dim, Tensor index, Tensor src", _BOTH),
+    Fence("index_add.default", "Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1", _SCATTERS),
+    Fence("index_copy.default", "Tensor self, int dim, Tensor index, Tensor source", _SCATTERS),
+    Fence("scatter_add.default", "Tensor self, int dim, Tensor index, Tensor src", _SCATTERS),
     Fence(
         "scatter_reduce.two",
         "Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True",
-        _BOTH,
+        _SCATTERS,
+    ),
+    # Inductor makes scatters of these.
+    Fence(
+        "embedding_dense_backward.default",
+        "Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq",
+        _SCATTERS,
+    ),
+    Fence(
+        "unfold_backward.default",
+        "Tensor grad_in, SymInt[] input_sizes, int dim, SymInt size, SymInt step",
+        _SCATTERS,
     ),
 ]
+
+
+def _copied(realize_into: Callable[..., Any]) -> Callable[..., Any]:
+    """The inputs of a concatenation are copied into its result, mostly in the loop that computes them."""
+
+    @wraps(realize_into)
+    def corrected(cls: Any, source: Any, target: Any) -> Any:
+        if not _compiling.get():
+            return realize_into(cls, source, target)
+        token = _compiling.set(False)  # it calls itself, with the copy
+        try:
+            return realize_into(cls, compat.inductor_clone(source), target)
+        finally:
+            _compiling.reset(token)
+
+    return corrected
+
+
+def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """Whatever is reduced inside an axis that is computed in tiles is stored as wide as the tile is."""
+
+    @wraps(aggregate)
+    def corrected(self: Any, reduces_inside: bool, outer: Any, *rest: Any) -> Any:
+        if _compiling.get() and outer is not None and not outer.is_reduction:
+            loops: list[Any] = self.loop_nest.loops
+            at = next((at for at, loop in enumerate(loops) if loop.var == outer.var), len(loops))
+            reduces_inside = any(loop.is_reduction for loop in loops[at + 1 :])
+        return aggregate(self, reduces_inside, outer, *rest)
+
+    return corrected
+
+
+MENDS: list[Mend] = [
+    Mend(compat.CONCAT_KERNEL, "realize_into", _copied, ("freed while it is in use", "written over its operand")),
+    Mend(compat.CPP_KERNELS, "aggregate_reduction_buffers", _by_tiles, ("stored beyond its end",)),
+]
+
+_compiling: ContextVar[bool] = ContextVar("_compiling", default=False)
+"""Does Inductor compile for us? What a user compiles by `torch.compile` is not ours to change."""
+_mended: set[str] = set()
+
+
+@contextmanager
+def mended() -> Generator[None]:
+    """While it lasts, Inductor's own functions are the corrected ones."""
+    for mend in MENDS:
+        owner: Any = mend.owner.find()
+        if mend.name not in _mended and owner is not None and mend.name in vars(owner):
+            method: Any = vars(owner)[mend.name]
+            of_class = hasattr(method, "__func__")
+            found = mend.correct(method.__func__ if of_class else method)
+            setattr(owner, mend.name, classmethod(found) if of_class else found)
+            _mended.add(mend.name)
+    token = _compiling.set(True)
+    config: Any = torch.compiler.config
+    tag = ", ".join(
+        ["phlox", *sorted(_mended)]
+    )  # else what was compiled before, or for others, would be taken from disk
+    try:
+        with config.patch(cache_key_tag=f"{config.cache_key_tag} {tag}".strip()):
+            yield
+    finally:
+        _compiling.reset(token)
+
 
 _library = torch.library.Library("phlox", "FRAGMENT")
 _operations: Any = torch.ops.phlox
 _fenced: dict[Any, Any] = {}
-
-
-def _like_first(x: Any, *_: Any, **__: Any) -> Any:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 for _fence in FENCES:
@@ -69,7 +170,7 @@ for _fence in FENCES:
     _original = getattr(getattr(_aten, _name), _overload)
     _library.define(f"{_name}({_fence.schema}) -> Tensor")
     _library.impl(_name, _original, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"phlox::{_name}", _like_first, lib=_library)
+    torch.library.register_fake(f"phlox::{_name}", _original, lib=_library)
     _fenced[_original] = getattr(_operations, _name).default
 
 

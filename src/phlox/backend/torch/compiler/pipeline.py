@@ -19,7 +19,7 @@ import torch
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
-from phlox.backend.torch.compiler.fences import fence
+from phlox.backend.torch.compiler.fences import fence, mended
 from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
@@ -209,7 +209,8 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
         if one.level == "graph" and is_on(one.name):
             one.function(graph)
     try:
-        return compat.compile_graph(graph, example, OPTIONS)
+        with mended():
+            return compat.compile_graph(graph, example, OPTIONS)
     except Exception as error:
         graph.forward(*example)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error

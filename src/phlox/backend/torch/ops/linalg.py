@@ -91,7 +91,7 @@ class Linalg(Backend):
     def _signs(self, v: Array) -> Array:
         size = v.abs()
         near = size >= size.amax(-2, keepdim=True) * NEARLY
-        first = near.to(torch.uint8).argmax(-2, keepdim=True)
+        first = near.to(torch.int32).argmax(-2, keepdim=True)
         return torch.where(v.gather(-2, first) < 0, -1.0, 1.0).to(v.dtype)
 
     def qr(self, a: Array, complete: bool) -> tuple[Array, Array]:
