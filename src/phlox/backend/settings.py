@@ -29,10 +29,15 @@ VARIABLES: dict[str, str] = {
     "xla_flags": "PHLOX_XLA_FLAGS",
     "torch_codegen": "PHLOX_TORCH_CODEGEN",
     "torch_passes": "PHLOX_TORCH_PASSES",
+    "verify": "PHLOX_VERIFY",
 }
 """Each setting, which is its key in a file, and its environment variable."""
 
-_CHOICES = {"allocator": (allocator.KEEP, allocator.SYSTEM), "torch_codegen": ("inductor", "none")}
+_CHOICES = {
+    "allocator": (allocator.KEEP, allocator.SYSTEM),
+    "torch_codegen": ("inductor", "none"),
+    "verify": ("1", "0"),
+}
 _NOTES = "measured"
 """A key of a file for remarks, which are not read."""
 
@@ -48,6 +53,7 @@ class Settings:
         xla_flags: flags of XLA, separated by spaces; those in XLA_FLAGS override them.
         torch_codegen: the code generator for compiled functions on PyTorch: `inductor`, or `none`.
         torch_passes: the passes of PyTorch's compiler to switch off, as `-winograd,-attention`.
+        verify: `1` compares the first call of each compiled function with an eager one; see `phlox.compile`.
 
     >>> Settings(allocator="keep", threads=2).variables()
     {'PHLOX_ALLOCATOR': 'keep', 'PHLOX_THREADS': '2'}
@@ -59,6 +65,7 @@ class Settings:
     xla_flags: str | None = None
     torch_codegen: str | None = None
     torch_passes: str | None = None
+    verify: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The settings that are not None, by key."""
@@ -175,6 +182,11 @@ def environment_before() -> dict[str, str]:
 def default_device_name() -> str:
     """What is called the default device, where no scope says another."""
     return _applied.device or "numpy"
+
+
+def verifies() -> bool:
+    """Are compiled functions compared with eager ones, where they do not say?"""
+    return _applied.verify == "1"
 
 
 def apply(environment: MutableMapping[str, str] | None = None) -> None:

@@ -22,6 +22,7 @@ _VALUES = {
     "xla_flags": "XLA flags: --xla_...",
     "torch_codegen": "inductor, none",
     "torch_passes": "names after `-`, with commas between: -winograd,-attention",
+    "verify": "1, 0",
 }
 
 

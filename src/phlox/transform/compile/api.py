@@ -15,6 +15,8 @@ from phlox.backend import Backend, Device
 from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.processes import agreement
+from phlox.backend.registry import load
+from phlox.backend.settings import verifies
 from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
 from phlox.errors import CompileError
@@ -27,7 +29,7 @@ from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import Again, Program
 from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, taken_over
-from phlox.transform.compile.recompiles import History
+from phlox.transform.compile.recompiles import History, layouts_of
 from phlox.transform.compile.report import ExecutableReport, analysis_by_shapes
 from phlox.transform.compile.signature import CallArguments, FirstStates, Place, first_backend
 from phlox.transform.compile.trace import Call, OtherFirstStates
@@ -39,18 +41,28 @@ Use: TypeAlias = Callable[[Program, Call, Callable[[], Call]], Any]
 
 
 @overload
-def compile(fn: Callable[P, R], *, donate: Sequence[str] = ()) -> Compiled[P, R]: ...
+def compile(fn: Callable[P, R], *, donate: Sequence[str] = (), verify: bool | None = None) -> Compiled[P, R]: ...
 
 
 @overload
 def compile(
-    fn: Callable[..., Any], *, donate: Sequence[str] = (), steps: int | None, over: Sequence[str] = ()
+    fn: Callable[..., Any],
+    *,
+    donate: Sequence[str] = (),
+    steps: int | None,
+    over: Sequence[str] = (),
+    verify: bool | None = None,
 ) -> Compiled[..., Any]: ...
 
 
 @answering
 def compile(
-    fn: Callable[P, R], *, donate: Sequence[str] = (), steps: int | None = None, over: Sequence[str] = ()
+    fn: Callable[P, R],
+    *,
+    donate: Sequence[str] = (),
+    steps: int | None = None,
+    over: Sequence[str] = (),
+    verify: bool | None = None,
 ) -> Compiled[P, R]:
     """Compile `fn`: each call runs as one program if the backend has a compiler, with the same result as an eager call.
 
@@ -75,9 +87,13 @@ def compile(
             cannot be used after the call; a donated optimizer continues with its new state.
         steps: the number of steps in a call; by default one.
         over: names of parameters that have an entry for each step.
+        verify: compare the first call of each trace with eager calls, on copies of the arguments; by default the
+            setting `PHLOX_VERIFY`. It takes the time and the memory of some eager calls.
 
     Raises `CompileError` if an argument or result has an unsupported type, if a value is read during tracing, or if
-    results of steps cannot be continued or stacked; `DonatedError` if an argument was donated before.
+    results of steps cannot be continued or stacked; with `verify`, also if a result differs beyond rounding from the
+    eager one, with the first operation that differs: then nothing has changed. `DonatedError` if an argument was
+    donated before.
 
     >>> import phlox as px
     >>> double = px.compile(lambda x: x * 2.0)
@@ -88,7 +104,7 @@ def compile(
     [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
     """
     plan = _steps_of(steps, _names(over))
-    return Compiled(fn, _names(donate), plan)
+    return Compiled(fn, _names(donate), plan, verify)
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
@@ -108,7 +124,9 @@ def _steps_of(steps: int | None, over: tuple[str, ...]) -> Steps | None:
 class Compiled(Generic[P, R]):
     """A compiled function; see `compile`."""
 
-    def __init__(self, fn: Callable[P, R], donate: tuple[str, ...], steps: Steps | None = None) -> None:
+    def __init__(
+        self, fn: Callable[P, R], donate: tuple[str, ...], steps: Steps | None = None, verify: bool | None = None
+    ) -> None:
         self._fn: Callable[..., R] = fn
         self._bound: tuple[Any, ...] = ()
         if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
@@ -132,6 +150,8 @@ class Compiled(Generic[P, R]):
         self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
         self._history = History(self._name)
         self._repeat: CallCache | None = None
+        self._verified: set[Hashable] | None = set() if verify or (verify is None and verifies()) else None
+        """The calls whose first one was compared with an eager one; None if they are not."""
 
     @property
     def programs(self) -> int:
@@ -190,6 +210,8 @@ class Compiled(Generic[P, R]):
         if outermost:
             backend = first_backend(given) if place is None else engine_of(place.backend)
             if backend is not None and backend.compiles:
+                if self._verified is not None:
+                    self._verify(self._verified, backend, values, kwargs, place)
                 if place is None:
                     return self._run(backend, values, kwargs, self._call)
                 return self._run(backend, *self._with_tensors(values, kwargs, place, as_argument), self._call)
@@ -287,8 +309,31 @@ class Compiled(Generic[P, R]):
             result = program(call)
         except Again:
             result = program(read())
-        self._repeat = repeat
+        self._repeat = repeat if self._verified is None else None  # which would take other shapes, too
         return result
+
+    def _verify(
+        self,
+        verified: set[Hashable],
+        backend: Backend,
+        values: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        place: Device | None,
+    ) -> None:
+        """Compare a call with an eager one if it is the first with such arguments."""
+        if place is not None:
+            values, kwargs = self._with_tensors(values, kwargs, place, as_tensor)
+        call, key = self._read(backend, values, kwargs)
+        shapes = key, layouts_of([(name, value) for name, value, _ in call.named], call.reader)[0]
+        if shapes in verified:
+            return
+
+        def compiled(values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._run(backend, values, kwargs, self._call)
+
+        verify = load("phlox.debug.verifying:verify")
+        verify(self._name, self._call_itself, values, kwargs, compiled, self._called(len(values)), self._donated)
+        verified.add(shapes)
 
     def _take_steps(self, steps: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where there is no compiler, or another function is being compiled: one step after the other."""
