@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from phlox.errors import ShapeError
-from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, count_of, stop_tokens
+from phlox.models.generation.prompts import Batch, Prompts, Tokens, batch_of, integer_of, stop_tokens
 from phlox.models.generation.sampling import Sampling, sample, sampling_of
 from phlox.nn.multi_head_attention import OwnedKeyValueCache
 from phlox.tensor import Tensor, arange, concat, tensor
@@ -177,7 +177,7 @@ def _checked(
 ) -> tuple[Batch, frozenset[int], int]:
     config = model.config
     batch = batch_of(what, prompt, config.vocabulary, config.context, model.tokens.weight.device)
-    return batch, stop_tokens(what, stop, config.vocabulary), count_of(what, max_new_tokens)
+    return batch, stop_tokens(what, stop, config.vocabulary), integer_of(what, "max_new_tokens", max_new_tokens, 0)
 
 
 class _Ends:

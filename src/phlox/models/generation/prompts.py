@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,22 +61,26 @@ def batch_of(what: str, prompts: Tokens | Prompts, vocabulary: int, context: int
 
 def stop_tokens(what: str, stop: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
     """The tokens that end a text, checked."""
-    ids = () if stop is None else (stop,) if isinstance(stop, int) else tuple(stop)
+    if isinstance(stop, str) or not isinstance(stop, (Iterable, int, np.integer, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{what}: stop must be token ids, one or several integers, got {stop!r}")
+    ids = () if stop is None else tuple(stop) if isinstance(stop, Iterable) else (stop,)
     for one in ids:
-        if isinstance(one, bool) or not isinstance(one, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{what}: stop must be token ids, one or several integers, got {one!r}")
         if not 0 <= one < vocabulary:
             raise RangeError(
                 f"{what}: the stop token {one} is none of this model, whose tokens are 0 to {vocabulary - 1}"
             )
-    return frozenset(ids)
+    return frozenset(map(int, ids))
 
 
-def count_of(what: str, max_new_tokens: int) -> int:
-    """The number of new tokens, checked."""
-    if max_new_tokens < 0:
-        raise RangeError(f"{what}: max_new_tokens must be at least zero, got {max_new_tokens}")
-    return max_new_tokens
+def integer_of(what: str, name: str, value: int, least: int) -> int:
+    """A whole number of at least `least`, Python's or NumPy's, as Python's."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KindError(f"{what}: {name} must be a whole number, got {value!r}")
+    if value < least:
+        raise RangeError(f"{what}: {name} must be at least {('zero', 'one')[least]}, got {value}")
+    return int(value)
 
 
 def _of_numbers(what: str, name: str, prompt: Any) -> Tokens:

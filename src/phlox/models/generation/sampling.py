@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from phlox import random
 from phlox.backend import Int
-from phlox.errors import RangeError
+from phlox.errors import KindError, RangeError
+from phlox.models.generation.prompts import integer_of
 from phlox.tensor import Tensor, arange, where
 
 
@@ -22,24 +25,34 @@ class Sampling(NamedTuple):
     """Of these, only the most likely ones that together reach this probability, and those as likely as the last."""
 
 
+_EVERY = 2**31 - 1
+"""More tokens than any vocabulary has."""
+
+
 def sampling_of(what: str, temperature: float, top_k: int | None, top_p: float | None) -> Sampling:
     """These settings, checked; `what` begins an error message."""
+    for name, value in (("temperature", temperature), ("top_p", 1.0 if top_p is None else top_p)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{what}: {name} must be a number, got {value!r}")
+    temperature = float(temperature)
     if not 0.0 <= temperature < math.inf:
         raise RangeError(f"{what}: temperature must be finite and at least zero, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise RangeError(f"{what}: top_k must be at least one, got {top_k}")
+    if top_k is not None:
+        top_k = min(integer_of(what, "top_k", top_k, 1), _EVERY)
     if top_p is not None and not 0.0 < top_p <= 1.0:
         raise RangeError(f"{what}: top_p is a probability, above 0 and at most 1, got {top_p}")
     if temperature == 0.0:
         return Sampling(None, None, None)
-    return Sampling(temperature, top_k, None if top_p == 1.0 else top_p)
+    return Sampling(temperature, top_k, None if top_p is None or top_p == 1.0 else float(top_p))
 
 
 def sample(logits: Tensor, how: Sampling) -> Tensor[Any, Any, Int]:
     """One token for each row of logits [..., vocabulary]: [...]."""
     if how.temperature is None:
         return logits.argmax(-1)
-    logits = logits / how.temperature
+    # A small temperature may be zero at half precision, and makes large numbers: so the largest logit stays at zero.
+    gaps = logits - logits.max(-1, keepdims=True)
+    logits = where(gaps == 0.0, 0.0, gaps / how.temperature)
     if how.top_k is not None or how.top_p is not None:
         # One sort serves both. k may be a traced scalar, so no slice can end at it.
         ranked = logits.sort(descending=True)
