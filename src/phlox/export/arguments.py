@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,23 +82,26 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
         )
     if names is not None and (isinstance(names, str) or len(names) != len(found)):
         raise ExportError(f"export.onnx: {len(found)} inputs need as many names, got {list(names)}")
-    for one, name in zip(found, names or _different([one.name for one in found]), strict=True):
+    params = {path for path, _ in model.named_params()}
+    for one, name in zip(found, names or _different([one.name for one in found], params), strict=True):
         one.name = name
-    check_names("input_names", [one.name for one in found])
+    check_names("input_names", [one.name for one in found], params)
     return Arguments(args, kwargs, found)
 
 
-def check_names(what: str, names: Sequence[str]) -> None:
-    """Raise `ExportError` for a name that is empty or given twice."""
+def check_names(what: str, names: Sequence[str], params: Set[str] = frozenset()) -> None:
+    """Raise `ExportError` for a name that is empty, given twice, or the path of a parameter."""
     for place, name in enumerate(names):
         if not isinstance(name, str) or not name or name in names[:place]:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ExportError(f"export.onnx: {what} must be different strings that are not empty, got {list(names)}")
+        if name in params:
+            raise ExportError(f"export.onnx: {what}: {name!r} is the path of a parameter; choose another")
 
 
 def output_names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
     """The names of a model's outputs; if none are given, by their paths in the result."""
     if given is None:
-        return ["output"] if len(paths) == 1 else [f"output{_plain(path)}" for path in paths]
+        return ["output"] if len(paths) == 1 else _different([f"output{_plain(path)}" for path in paths])
     if isinstance(given, str) or len(given) != len(paths):
         raise ExportError(f"export.onnx: {len(paths)} outputs need as many output_names, got {given!r}")
     check_names("output_names", given)
@@ -134,12 +137,12 @@ def _plain(path: str) -> str:
     return "".join(f"_{part}" for part in parts)
 
 
-def _different(names: list[str]) -> list[str]:
+def _different(names: list[str], taken: Set[str] = frozenset()) -> list[str]:
     found: list[str] = []
     for name in names:
         count = 1
         free = name
-        while free in found:
+        while free in found or free in taken:
             count += 1
             free = f"{name}_{count}"
         found.append(free)

@@ -19,6 +19,8 @@ from phlox.transform.tree import leaves_of
 
 TOLERANCES = {"f64": 1e-6, "f32": 1e-4, "f16": 3e-2, "bf16": 2e-1}
 """The largest relative difference that counts as rounding, by the float dtype of the model."""
+_INTEGERS = ((0, 10), (0, 2), (0, 1), (1, 10), (1, 2))
+"""Bounds of integers that are tried, until the model takes them: as indices, and where it divides by them."""
 _SMALL = 1 << 26
 """A model with fewer bytes than this is computed in f64 as the reference."""
 
@@ -37,9 +39,9 @@ def case(
     model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, refused: list[Exception]
 ) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]] | None:
     """Values for the inputs, and the model's outputs for them; None if it does not take these sizes."""
-    for highest in (10, 2, 1):
+    for bounds in _INTEGERS:
         rng = np.random.default_rng(0)
-        values = [_values(one, sizes, rng, highest) for one in arguments.inputs]
+        values = [_values(one, sizes, rng, bounds) for one in arguments.inputs]
         rest = iter(values)
 
         def made(one: Input) -> Any:
@@ -49,7 +51,7 @@ def case(
         try:
             with default_device(place):
                 outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
-        except PhloxError as error:
+        except (PhloxError, ZeroDivisionError) as error:
             refused.append(error)
             continue
         return values, [_float(one) for _, one in leaves_of(outputs, Tensor)]
@@ -61,7 +63,9 @@ def _float(one: Any) -> np.ndarray[Any, Any]:
     return array.astype(np.float64) if one.kind is Float else array
 
 
-def _values(one: Input, sizes: Mapping[str, int], rng: np.random.Generator, highest: int) -> np.ndarray[Any, Any]:
+def _values(
+    one: Input, sizes: Mapping[str, int], rng: np.random.Generator, bounds: tuple[int, int]
+) -> np.ndarray[Any, Any]:
     shape = one.spec.with_sizes(sizes).shape
     if one.example is not None:
         return one.example
@@ -69,7 +73,7 @@ def _values(one: Input, sizes: Mapping[str, int], rng: np.random.Generator, high
         case "float":
             return rng.normal(size=shape).astype(np.float32)
         case "int":
-            return rng.integers(0, highest, shape)
+            return rng.integers(*bounds, shape)
         case _:
             return rng.random(shape) < 0.7
 

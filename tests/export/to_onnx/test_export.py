@@ -124,6 +124,31 @@ def test_a_name_that_the_graph_uses_already(tmp_path: Path) -> None:
     assert run(tmp_path / "m.onnx", args_0=np.zeros((2, 4), np.float32))[0][0, 0] == pytest.approx(1.8414709)
 
 
+class Scaled(px.Module):
+    """A model with an argument and a result that are called as parameters are, and results of one name in a file."""
+
+    def __init__(self) -> None:
+        self.weight = self.output = px.Param.deferred((3,), nn.Ones())
+
+    def __call__(self, x: Any, weight: Any) -> Any:
+        return {"top-1": 7 // weight, "top_1": x * self.weight.val() * self.output.val()}
+
+
+def test_names_that_parameters_have_and_results_that_share_one(tmp_path: Path) -> None:
+    """The integer that divides is not drawn as zero."""
+    report = px.export.onnx(Scaled().init(0), [Spec(("n", 3)), Spec(("n", 3), kind=px.Int)], tmp_path / "m.onnx")
+    assert list(report.inputs) == ["x", "weight_2"] and list(report.outputs) == ["output_top_1", "output_top_1_2"]
+    feeds = {"x": np.full((2, 3), 7.0, np.float32), "weight_2": np.full((2, 3), 2, np.int32)}
+    assert [one[0, 0] for one in run(tmp_path / "m.onnx", **feeds)] == [3.0, 7.0]
+    with pytest.raises(ExportError, match="input_names: 'weight' is the path of a parameter; choose another"):
+        px.export.onnx(
+            Scaled().init(0),
+            [Spec(("n", 3)), Spec(("n", 3), kind=px.Int)],
+            tmp_path / "m.onnx",
+            input_names=["x", "weight"],
+        )
+
+
 def test_any_number_of_open_axes_in_any_place(tmp_path: Path) -> None:
     def fn(x: px.Tensor, y: px.Tensor) -> px.Tensor:
         a, b, c = x.shape
@@ -199,6 +224,39 @@ def test_sizes_that_the_file_was_not_traced_with(name: str, tmp_path: Path) -> N
 
 
 # --- precisions, engines and operator sets
+
+SPECIAL: dict[str, Callable[[px.Tensor], px.Tensor]] = {
+    "clip below": lambda x: x.clip(-0.5),
+    "clip above": lambda x: x.clip(None, 0.5),
+    "clip, softmax": lambda x: x.clip(-2.0).softmax(-1),
+    "hard_shrink": lambda x: x.hardshrink(0.5),
+    "soft_shrink": lambda x: x.softshrink(0.5),
+    "constant NaN": lambda x: px.where(x > 0.0, x, px.full((1, 3), np.nan, device=x.device)),
+    "masked_fill NaN": lambda x: x.masked_fill(x > 0.0, np.nan),
+    "pad NaN": lambda x: x.pad(((0, 0), (1, 1)), np.nan),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_infinities_and_nan_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+    call = SPECIAL[name]
+    px.export.onnx(FunctionLayer(call), [Spec(("n", 3))], tmp_path / "m.onnx")
+    x = np.array([[np.inf, -np.inf, np.nan], [0.2, -0.7, 1.5], [-np.inf, 0.0, -3.0]], np.float32)
+    with np.errstate(all="ignore"):
+        wanted = call(px.tensor(x, device="numpy")).numpy()
+    np.testing.assert_allclose(run(tmp_path / "m.onnx", args_0=x)[0], wanted, 1e-6)
+
+
+def test_open_sizes_of_an_antialiased_resize(tmp_path: Path) -> None:
+    modes: tuple[Any, ...] = ("bilinear", "bicubic")
+    for mode in modes:
+        layer = FunctionLayer(lambda x, mode=mode: F.interpolate(x, (5, 9), mode=mode, antialias=True))
+        px.export.onnx(layer, [Spec(("n", 1, "h", "w"))], tmp_path / "m.onnx")
+        x = np.random.default_rng(0).normal(size=(2, 1, 17, 6)).astype(np.float32)
+        np.testing.assert_allclose(
+            run(tmp_path / "m.onnx", args_0=x)[0], layer(px.tensor(x, device="numpy")).numpy(), atol=1e-5
+        )
+
 
 SOME = [case for case in ALL if case.name in ("Linear", "Conv2d", "BatchNorm", "MultiHeadAttention", "Gru", "Gpt")]
 some = pytest.mark.parametrize("case", SOME, ids=[case.name for case in SOME])

@@ -71,6 +71,8 @@ def clip(kind: str) -> Callable[..., Array]:
     def rule(A: OnnxEngine, x: Array, low: Any, high: Any) -> Array:
         bounds = [one for one in (low, high) if one is not None]
         if all(isinstance(one, (int, float)) for one in bounds) and bounds:
+            if kind == "float":  # without a bound, runtimes take the largest finite number for one
+                low, high = -math.inf if low is None else low, math.inf if high is None else high
             ends = [None if one is None else A.operand(one, KINDS[kind]) for one in (low, high)]
             return A.emit("Clip", [x, *ends] if high is not None else [x, ends[0]], A.shape(x), KINDS[kind])
         return getattr(ElementwiseOps, f"{kind}_clip")(A, x, low, high)
@@ -126,10 +128,11 @@ def hardsigmoid(A: OnnxEngine, x: Array) -> Array:
 
 
 def shrink(*, soft: bool) -> Callable[..., Array]:
-    """Shrink."""
+    """Shrink, and NaN where x is: of which runtimes make zero."""
 
     def rule(A: OnnxEngine, x: Array, bound: float) -> Array:
-        return A.emit("Shrink", [x], A.shape(x), Float, lambd=float(bound), bias=float(bound) if soft else 0.0)
+        found = A.emit("Shrink", [x], A.shape(x), Float, lambd=float(bound), bias=float(bound) if soft else 0.0)
+        return A.where(A.float_isnan(x), x, found)
 
     return rule
 

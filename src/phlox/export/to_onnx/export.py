@@ -84,7 +84,8 @@ def onnx(
     place = _place(model, arguments)
     graph, results, tried = _traced(model, arguments, sizes, place, opset)
     run_passes(graph)
-    names = _output_names(results, output_names, {one.name for one in arguments.inputs})
+    paths = {path for path, _ in model.named_params()} if output_names is None else set[str]()
+    names = _output_names(results, output_names, {one.name for one in arguments.inputs} | paths)
     _rename_outputs(graph, names)
     metadata = {"phlox.model": type(model).__name__}
     if (config := model_file.config_text(model)) is not None:

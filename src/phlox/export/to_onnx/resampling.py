@@ -49,7 +49,7 @@ def interpolate(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array
     if first.align_corners:
         options["coordinate_transformation_mode"] = "align_corners"
     if first.antialias:
-        options |= {"antialias": 1} | ({"cubic_coeff_a": -0.5} if first.mode == "cubic" else {})
+        options |= {"antialias": 1, "exclude_outside": 1} | ({"cubic_coeff_a": -0.5} if first.mode == "cubic" else {})
     if any(plan.ratio is not None for plan in plans):
         scales = [1.0, 1.0, *[1.0 if plan.ratio is None else 1.0 / plan.ratio for plan in plans]]
         return A.emit("Resize", [x, None, current().constant(np.array(scales, np.float32))], shape, Float, **options)

@@ -133,7 +133,7 @@ def difference(one: Graph, other: Graph) -> str | None:
     for first, second in zip(_every(one), _every(other), strict=False):
         alike = (first.op, first.inputs, _settings(first)) == (second.op, second.inputs, _settings(second))
         values = [(one.constants.get(a), other.constants.get(a)) for a in first.inputs] if alike else []
-        if not alike or any(a is not None and not np.array_equal(a, b) for a, b in values if b is not None):
+        if not alike or any(a is not None and not _equal(a, b) for a, b in values if b is not None):
             layer = f"layer `{first.path}`" if first.path else "the model"
             return f"{layer} ({first.line}), where {first.op} is made"
     if sum(1 for _ in _every(one)) != sum(1 for _ in _every(other)):
@@ -144,6 +144,12 @@ def difference(one: Graph, other: Graph) -> str | None:
         if len(first.shape) != len(second.shape) or any(a != b and not is_open(a) for a, b in pairs):
             return f"output {place}, whose shape is {first.shape} and {second.shape}"
     return None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Are two constants equal? NaN is equal to itself."""
+    floats = np.asarray(one).dtype.kind in "fV"  # V: bfloat16
+    return np.array_equal(*(np.asarray(x, np.float64) if floats else x for x in (one, other)), equal_nan=floats)
 
 
 def _every(graph: Graph) -> Iterable[Any]:
