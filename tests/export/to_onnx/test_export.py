@@ -225,6 +225,27 @@ def test_sizes_that_the_file_was_not_traced_with(name: str, tmp_path: Path) -> N
 
 # --- precisions, engines and operator sets
 
+OF_NONE: dict[str, Callable[[px.Tensor], px.Tensor]] = {
+    "rolled": lambda x: x.roll((1, -3), (0, 1)),
+    # onnxruntime itself divides by zero in groups without elements.
+    "in groups": lambda x: F.group_norm(x.pad(((0, 0), (0, 2))).expand_dims(1).repeat(4, 1), 2),
+    "repeated": lambda x: x.repeat(3, 1),
+    "of a product": lambda x: px.kron(x, px.ones((2, 2), device=x.device)),
+}
+
+
+@pytest.mark.parametrize("name", OF_NONE)
+def test_axes_may_be_empty(name: str, tmp_path: Path) -> None:
+    call = OF_NONE[name]
+    px.export.onnx(FunctionLayer(call), [Spec(("n", "m"))], tmp_path / "m.onnx")
+    for n, m in ((0, 3), (3, 0), (0, 0), (1, 1), (2, 5)):
+        x = np.random.default_rng(0).normal(size=(n, m)).astype(np.float32)
+        want = call(px.tensor(x, device="numpy")).numpy()
+        found = run(tmp_path / "m.onnx", args_0=x)[0]
+        assert found.shape == want.shape, (n, m)
+        np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 SPECIAL: dict[str, Callable[[px.Tensor], px.Tensor]] = {
     "clip below": lambda x: x.clip(-0.5),
     "clip above": lambda x: x.clip(None, 0.5),

@@ -192,6 +192,8 @@ class Graph:
         operation, left, right = atom
         op = {"floordiv": "Div", "min": "Min", "max": "Max"}[operation]
         one, other = self._terms(left), self._terms(right)
+        if op == "Div" and any(monomial for monomial, _ in right):  # of an axis that may be empty
+            other = self.add("Where", [self.add("Equal", [other, self.integers([0])])[0], self.integers([1]), other])[0]
         if op == "Div" and _needs_remainder(left):
             one = self.add("Sub", [one, self.add("Mod", [one, other])[0]])[0]
         return self.add(op, [one, other])[0]

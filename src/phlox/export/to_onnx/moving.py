@@ -65,9 +65,11 @@ def _places(have: Shape, want: Shape) -> tuple[list[int], bool]:
         return list(want), True
     kept = [place < len(have) and is_open(size) and same_size(have[place], size) for place, size in enumerate(want)]
     left = [place for place, size in enumerate(want) if is_open(size) and not kept[place]]
+    if len(left) > 1 or (left and any(kept)):  # any of them may be zero, and then -1 could be anything
+        return list(want), True
     places = [0 if kept[place] else size for place, size in enumerate(want)]
     if left:
-        places[left[-1]] = -1
+        places[left[0]] = -1
     return places, False
 
 
