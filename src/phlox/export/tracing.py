@@ -18,7 +18,7 @@ from phlox.backend import Backend, Device, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
-from phlox.export.comparison import TOLERANCES, case, difference, reference_model
+from phlox.export.comparison import TOLERANCES, case, differences, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
 from phlox.module import Module, Param
@@ -221,8 +221,12 @@ def _compared(
         except Exception as error:
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ExportError(f"{call}: {program.runtime} cannot run the file{at and f' at {at}'}: {error}") from error
-        for title, want, have in zip(traced.outputs, wanted, results, strict=True):
-            found.append(difference(call, sizes, title, want, have, limit))
+
+        def own(values: Sequence[Any] = values) -> list[Any]:
+            return outputs_of(traced.given, traced.arguments, values, place)
+
+        element = engine_of(place.backend).float_element
+        found += differences(call, sizes, traced.outputs, wanted, results, element, limit, own)
         ran += 1
         if ran == _MOST_RUNS:
             break

@@ -225,6 +225,18 @@ def test_sizes_that_the_file_was_not_traced_with(name: str, tmp_path: Path) -> N
 
 # --- precisions, engines and operator sets
 
+
+@pytest.mark.parametrize("call", [
+    lambda x: (x * 0.01 - 17.0).sigmoid(),  # whose rounding is that of numbers beside one
+    lambda x: px.where(x > 0.0, x, -np.inf).nan_to_num(),
+    lambda x: (x * 1e3).exp(),  # too large for f32
+])  # fmt: skip
+def test_rounding_and_range_are_those_of_the_models_precision(call: Any, tmp_path: Path) -> None:
+    for export, name in ((px.export.onnx, "m.onnx"), (px.export.torch, "m.pt2")):
+        report = export(FunctionLayer(call), [Spec(("n", 4))], tmp_path / name)
+        assert report.differences
+
+
 OF_NONE: dict[str, Callable[[px.Tensor], px.Tensor]] = {
     "rolled": lambda x: x.roll((1, -3), (0, 1)),
     # onnxruntime itself divides by zero in groups without elements.

@@ -12,7 +12,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments
-from phlox.export.comparison import TOLERANCES, case, difference, feeds, reference_model
+from phlox.export.comparison import TOLERANCES, case, differences, feeds, outputs_of, reference_model
 from phlox.export.report import Difference
 from phlox.export.to_onnx.model_file import onnx_package
 from phlox.module import Module
@@ -120,9 +120,12 @@ def compare(
             reasons.append(f"{name}{trying}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}")
             continue
         found: list[Difference] = []
-        for (one, _, expected), got in zip(cases, results, strict=True):
-            for title, want, have in zip(outputs, expected, got, strict=True):
-                found.append(difference("export.onnx", one, title, want, np.asarray(have), limit))
+        for (one, values, expected), got in zip(cases, results, strict=True):
+
+            def own(values: list[Any] = values) -> list[Any]:
+                return outputs_of(model, arguments, values, place)
+
+            found += differences("export.onnx", one, outputs, expected, got, element, limit, own)
         return name, reference, found
     raise ExportError(
         f"export.onnx: nothing has run the file, so that it cannot be compared: {'; '.join(reasons)}. check_file=False "
