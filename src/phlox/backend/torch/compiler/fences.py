@@ -101,12 +101,12 @@ def _copied(realize_into: Callable[..., Any]) -> Callable[..., Any]:
     """The inputs of a concatenation are copied into its result, mostly in the loop that computes them."""
 
     @wraps(realize_into)
-    def corrected(cls: Any, source: Any, target: Any) -> Any:
+    def corrected(cls: Any, source: Any, *options: Any, **named: Any) -> Any:
         if not _compiling.get():
-            return realize_into(cls, source, target)
+            return realize_into(cls, source, *options, **named)
         token = _compiling.set(False)  # it calls itself, with the copy
         try:
-            return realize_into(cls, compat.inductor_clone(source), target)
+            return realize_into(cls, compat.inductor_clone(source), *options, **named)
         finally:
             _compiling.reset(token)
 
@@ -117,12 +117,14 @@ def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
     """Whatever is reduced inside an axis that is computed in tiles is stored as wide as the tile is."""
 
     @wraps(aggregate)
-    def corrected(self: Any, reduces_inside: bool, outer: Any, *rest: Any) -> Any:
-        if _compiling.get() and outer is not None and not outer.is_reduction:
-            loops: list[Any] = self.loop_nest.loops
-            at = next((at for at, loop in enumerate(loops) if loop.var == outer.var), len(loops))
-            reduces_inside = any(loop.is_reduction for loop in loops[at + 1 :])
-        return aggregate(self, reduces_inside, outer, *rest)
+    def corrected(self: Any, *options: Any, **named: Any) -> Any:
+        if _compiling.get() and len(options) == 2:  # else they are those of a PyTorch that is not known
+            _, outer = options
+            if outer is not None and not outer.is_reduction:
+                loops: list[Any] = self.loop_nest.loops
+                at = next((at for at, loop in enumerate(loops) if loop.var == outer.var), len(loops))
+                options = any(loop.is_reduction for loop in loops[at + 1 :]), outer
+        return aggregate(self, *options, **named)
 
     return corrected
 
