@@ -17,6 +17,7 @@ from phlox.backend import Backend, Jax, Torch, settings
 from phlox.backend.torch.compiler import fences
 from phlox.errors import CompileError
 from phlox.testing import assert_close
+from tests.backend.torch.compiler.test_fences import freed
 
 
 class _Wrong(Jax):
@@ -107,14 +108,6 @@ def test_the_first_operation_that_differs_is_named() -> None:
     assert px.random.normal((2,)).tolist() == position
 
 
-def _freed(x: Any) -> list[Any]:
-    sines = x.sin()
-    both = px.concat([sines, x.cos()], 0).sort(0)
-    product = sines * both[: x.shape[0]]
-    rest = product.exp().sort(0)
-    return [both, product, px.concat([rest.sin(), rest.cos()], 0).sort(0)]
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 def test_what_a_compiler_makes_wrong_of_several_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
@@ -129,7 +122,7 @@ def test_what_a_compiler_makes_wrong_of_several_operations(monkeypatch: pytest.M
 
     monkeypatch.setattr("phlox.backend.torch.compiler.pipeline.mended", as_it_is)
     with pytest.raises(CompileError) as told:
-        px.compile(_freed, verify=True)(x)
+        px.compile(freed, verify=True)(x)
     said = str(told.value)
     assert "1 of 3 results differ" in said and "the result[1]: " in said and "32 of 32 elements" in said
     assert "The first operation that differs: `mul`, at " in said and "product = sines * both[: x.shape[0]]" in said

@@ -72,7 +72,7 @@ def test_operands_keep_their_values_and_gradients_are_complete(element: Any, mon
         np.testing.assert_allclose(got.numpy(), right.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def _freed(x: Any) -> list[Any]:
+def freed(x: Any) -> list[Any]:
     """The sines lie in the concatenation, whose memory is free for the last one while the second is returned."""
     sines = x.sin()
     both = px.concat([sines, x.cos()], 0).sort(0)
@@ -87,7 +87,7 @@ def _signed(x: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-@pytest.mark.parametrize("program", [_freed, _signed])
+@pytest.mark.parametrize("program", [freed, _signed])
 def test_memory_in_use_is_left_alone(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
     x = np.random.default_rng(0).normal(size=(17, 17))
