@@ -6,6 +6,7 @@ Serves: phlox/debug/verifying.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Backend, Jax, Torch, settings
-from phlox.backend.torch.compiler import fences
+from phlox.backend.torch.compiler import pipeline
 from phlox.errors import CompileError
 from phlox.testing import assert_close
 from tests.backend.torch.compiler.test_fences import freed
@@ -111,16 +112,8 @@ def test_the_first_operation_that_differs_is_named() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 def test_what_a_compiler_makes_wrong_of_several_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
-    monkeypatch.setattr(fences, "MENDS", [])
-    monkeypatch.setattr(fences, "_compiling", fences.ContextVar("_never", default=False))
-    monkeypatch.setattr(fences, "_mended", {"nothing"})  # so that none of the corrected programs is taken from disk
     x = px.tensor(np.random.default_rng(0).normal(size=(4, 8)), device=Torch())
-
-    @fences.contextmanager
-    def as_it_is() -> Any:
-        yield
-
-    monkeypatch.setattr("phlox.backend.torch.compiler.pipeline.mended", as_it_is)
+    monkeypatch.setattr(pipeline, "mended", nullcontext)  # so that Inductor is as it is
     with pytest.raises(CompileError) as told:
         px.compile(freed, verify=True)(x)
     said = str(told.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
@@ -90,38 +90,57 @@ def feeds(arguments: Arguments, values: Sequence[Any], backend: Backend) -> dict
     }
 
 
+class Limit(NamedTuple):
+    """The largest difference of a file from the model that is accepted."""
+
+    relative: float
+    """Relative to the largest element of an output."""
+    absolute: float
+    """Some roundings of one: beside a range of one, what a saturated function gives is rounding."""
+    rounding: float
+    """The relative difference of the model in f64 from itself that is rounding."""
+
+
+def limit_of(element: str, tolerance: float | None) -> Limit:
+    """The limit for a float dtype; a tolerance that is given is all that is accepted."""
+    rounding = TOLERANCES[element]
+    if tolerance is not None:
+        return Limit(tolerance, 0.0, rounding)
+    eps = float(cast("Any", ml_dtypes.finfo(HOST_DTYPES[element])).eps)
+    return Limit(rounding, 4.0 * eps, rounding)
+
+
 def differences(
     call: str,
     sizes: Mapping[str, int],
     outputs: Sequence[str],
     expected: Sequence[np.ndarray[Any, Any]],
     found: Sequence[Any],
-    element: str,
-    limit: float,
+    limit: Limit,
     own: Callable[[], Sequence[np.ndarray[Any, Any]]],
 ) -> list[Difference]:
-    """The difference of each result from the expected one.
+    """The difference of each result from the expected one; `ExportError` if it is over the limit.
 
-    Raises `ExportError` if one is over `limit` of the largest element, and over some roundings of one: beside a range
-    of one, what a saturated function gives is rounding. Where the model is expected to give something else in f64 than
-    in its own precision, whose range is smaller, what it gives by itself (`own`) is right, too.
+    Where the model gives more than roundings away from that in its own precision, whose range is smaller, what it gives
+    by itself (`own`) is right, too.
     """
-    least = 4.0 * float(cast("Any", ml_dtypes.finfo(HOST_DTYPES[element])).eps)
     results: list[Difference] = []
     itself: Sequence[np.ndarray[Any, Any]] | None = None
     for number, (title, want) in enumerate(zip(outputs, expected, strict=True)):
         have = np.asarray(found[number])
         try:
-            results.append(_difference(call, sizes, title, want, have, limit, least))
+            results.append(_difference(call, sizes, title, want, have, limit))
         except ExportError:
             itself = own() if itself is None else itself
             nearer = itself[number]
-            if nearer.shape != want.shape:
+            if not have.shape == want.shape == nearer.shape:
                 raise
             with np.errstate(all="ignore"):
                 exact = have.astype(np.float64)
-                other = (exact == nearer) | (np.abs(exact - nearer) < np.abs(exact - want)) | ~np.isfinite(exact - want)
-            results.append(_difference(call, sizes, title, np.where(other, nearer, want), have, limit, least))
+                size = np.maximum(np.abs(nearer), np.abs(want))
+                away = ~np.isfinite(size) | ~(np.abs(nearer - want) <= limit.rounding * size)
+                away &= (exact == nearer) | ~((exact == want) | (np.abs(exact - want) <= np.abs(exact - nearer)))
+            results.append(_difference(call, sizes, title, np.where(away, nearer, want), have, limit))
     return results
 
 
@@ -131,8 +150,7 @@ def _difference(
     output: str,
     want: np.ndarray[Any, Any],
     have: np.ndarray[Any, Any],
-    limit: float,
-    least: float,
+    limit: Limit,
 ) -> Difference:
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     place = f"{call}: output {output}" + (f" at {at}" if at else "")
@@ -146,7 +164,7 @@ def _difference(
     finite = np.abs(want[np.isfinite(want)])
     largest = float(finite.max(initial=0.0))
     relative = absolute / largest if largest else absolute
-    if not relative <= limit and not absolute <= least:
+    if not relative <= limit.relative and not absolute <= limit.absolute:
         worst = tuple(
             map(int, np.unravel_index(int(np.nanargmax(np.where(np.isnan(apart), np.inf, apart))), apart.shape))
         )

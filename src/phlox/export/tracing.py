@@ -18,7 +18,7 @@ from phlox.backend import Backend, Device, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
-from phlox.export.comparison import TOLERANCES, case, differences, outputs_of, reference_model
+from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
 from phlox.module import Module, Param
@@ -178,7 +178,7 @@ def write(
                 raise traced.refuse(call, error) from error
             reference, found = "", []
             if check_file:
-                limit = TOLERANCES[traced.engine.float_element] if tolerance is None else tolerance
+                limit = limit_of(traced.engine.float_element, tolerance)
                 reference, found = _compared(call, traced, place, candidates, program, made, limit)
             made.replace(target)
     return ExportReport(
@@ -200,7 +200,7 @@ def _compared(
     candidates: Sequence[Mapping[str, int]],
     program: Program,
     file: Path,
-    limit: float,
+    limit: Limit,
 ) -> tuple[str, list[Difference]]:
     """The reference of the comparison, and the differences, at some sizes that model and file take."""
     twin, there = reference_model(traced.given, place)
@@ -225,8 +225,7 @@ def _compared(
         def own(values: Sequence[Any] = values) -> list[Any]:
             return outputs_of(traced.given, traced.arguments, values, place)
 
-        element = engine_of(place.backend).float_element
-        found += differences(call, sizes, traced.outputs, wanted, results, element, limit, own)
+        found += differences(call, sizes, traced.outputs, wanted, results, limit, own)
         ran += 1
         if ran == _MOST_RUNS:
             break

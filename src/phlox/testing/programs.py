@@ -390,7 +390,7 @@ def _smaller(program: Program, values: dict[str, Any]) -> Iterator[Program]:
     for at, (name, text) in enumerate(program.lines):
         rest = program.lines[:at] + program.lines[at + 1 :]
         if name not in program.results and values[name].dtype.kind != "b":  # an argument in its place
-            given = f"x{900 + int(name[1:])}"
+            given = f"x99{name[1:]}"  # a name that no argument has, of several programs either
             lines = tuple((one, re.sub(rf"\b{name}\b", given, other)) for one, other in rest)
             towards = (
                 (*program.towards, given) if program.towards and values[name].dtype.kind == "f" else program.towards

@@ -1,6 +1,6 @@
 """The call as a whole: names, open axes, precisions, operator sets, the files, the report, and what is refused.
 
-Serves: phlox/export/to_onnx/{export,trace,check,report}.py, phlox/export/arguments.py
+Serves: phlox/export/to_onnx/{export,trace,check,report}.py, phlox/export/{arguments,comparison}.py
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import phlox as px
 from phlox import models, nn
 from phlox.backend import Autodiff, Jax, NumPy, Torch
 from phlox.errors import ExportError, ExtraNotInstalledError, ShapeError
+from phlox.export.comparison import differences, limit_of
 from phlox.module.calls import FunctionLayer
 from phlox.module.param import Param
 from tests.export.cases import ALL, Case
@@ -500,3 +501,17 @@ def test_a_shared_parameter_of_two_layers(tmp_path: Path) -> None:
     report = px.export.onnx(Twice().init(seed=0), BATCH, tmp_path / "m.onnx")
     names = [one.name for one in onnx.load(tmp_path / "m.onnx").graph.initializer]
     assert sorted(names) == ["first.bias", "first.weight", "scale"] and report.operators["Gemm"] == 2
+
+
+def test_what_is_compared() -> None:
+    """What differs beyond rounding, also from the model in its own precision, is refused; so is another shape."""
+    want, own = [np.array([1.0, 1e300, 1e-9])], [np.array([1.0, np.inf, 0.0])]
+
+    def compared(found: Any) -> Any:
+        return differences("export.onnx", {"n": 3}, ["y"], want, [found], limit_of("f32", None), lambda: own)
+
+    assert compared(np.array([1.00001, np.inf, 0.0], np.float32))[0].absolute == pytest.approx(1e-5, rel=0.1)
+    with pytest.raises(ExportError, match=r"output y at n=3: the file differs from the model by 0.1 "):
+        compared(np.array([1.1, np.inf, 0.0], np.float32))
+    with pytest.raises(ExportError, match=r"the file gives shape \(2,\), and the model \(3,\)"):
+        compared(np.array([1.0, np.inf], np.float32))

@@ -12,7 +12,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments
-from phlox.export.comparison import TOLERANCES, case, differences, feeds, outputs_of, reference_model
+from phlox.export.comparison import case, differences, feeds, limit_of, outputs_of, reference_model
 from phlox.export.report import Difference
 from phlox.export.to_onnx.model_file import onnx_package
 from phlox.module import Module
@@ -92,8 +92,7 @@ def compare(
 
     Raises `ExportError` if they differ by more than the tolerance, and if no runtime can run the file.
     """
-    element = place.backend.float_element
-    limit = TOLERANCES[element] if tolerance is None else tolerance
+    limit = limit_of(place.backend.float_element, tolerance)
     twin, there = reference_model(model, place)
     reference = f"the model on {there.backend!r}"
     refused: list[Exception] = []
@@ -125,7 +124,7 @@ def compare(
             def own(values: list[Any] = values) -> list[Any]:
                 return outputs_of(model, arguments, values, place)
 
-            found += differences("export.onnx", one, outputs, expected, got, element, limit, own)
+            found += differences("export.onnx", one, outputs, expected, got, limit, own)
         return name, reference, found
     raise ExportError(
         f"export.onnx: nothing has run the file, so that it cannot be compared: {'; '.join(reasons)}. check_file=False "

@@ -152,9 +152,8 @@ def mended() -> Generator[None]:
             _mended.add(mend.name)
     token = _compiling.set(True)
     config: Any = torch.compiler.config
-    tag = ", ".join(
-        ["phlox", *sorted(_mended)]
-    )  # else what was compiled before, or for others, would be taken from disk
+    # Without a tag of their own, programs that were compiled uncorrected would be taken from disk.
+    tag = ", ".join(["phlox", *sorted(_mended)])
     try:
         with config.patch(cache_key_tag=f"{config.cache_key_tag} {tag}".strip()):
             yield
