@@ -262,8 +262,9 @@ def random_program(seed: int, length: int = 10) -> Program:
     """A program of about `length` lines, always the same for a seed.
 
     >>> print(random_program(1, 3).source())
-    def program(x0, x1, x2):
-    ...
+    def program(x0, x1, x3):
+        ...
+        return [v1, v2]
     """
     draft = _Draft(seed)
     shape = tuple(int(draft.choose(_SIDES)) for _ in range(int(draft.rng.integers(1, 4))))

@@ -152,5 +152,17 @@ def _conv(
 def _backward(
     g: Array, x: Array, weight: Array, stride: Shape, padding: Shape, dilation: Shape, groups: int, needed: Needed
 ) -> Any:
+    if needed[1] and _overruns(x, weight, stride, padding):
+        dx, _, db = _backward(g, x, weight, stride, padding, dilation, groups, (needed[0], False, needed[2]))
+        x = x[(..., *(slice(None, None, step) for step in stride))]
+        _, dw, _ = _backward(g, x, weight, (1,) * len(stride), padding, dilation, groups, (False, True, False))
+        return dx, dw, db
     options = (stride, padding, dilation, False, (0,) * len(stride), groups, list(needed))
     return compat.CONVOLUTION_BACKWARD.value(g, x, weight, [weight.shape[0]], *options)
+
+
+def _overruns(x: Array, weight: Array, stride: Shape, padding: Shape) -> bool:
+    """Would oneDNN write past its memory? It does for windows of one position in steps, over fewer channels than a
+    vector holds (oneDNN#6035). Such a window can take the positions that it reads, and no steps."""
+    one = all(size == 1 for size in weight.shape[2:]) and not any(padding)
+    return one and weight.shape[1] < 16 and any(step > 1 for step in stride) and x.device.type == "cpu"
