@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
-from phlox.backend.tracing.dimension import as_size, broadcast_sizes, is_open, open_slice, slice_size
+from phlox.backend.tracing.dimension import as_size, broadcast_sizes, from_start, is_open, open_slice, slice_size
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.backend_promotion import is_below
@@ -245,7 +245,7 @@ def parse(x: X, given: Any) -> tuple[X, IndexKey]:
         elif isinstance(entry, int):
             if not -shape[axis] <= entry < shape[axis]:
                 raise IndexRangeError(f"index: index {entry} is out of range for axis {axis} of shape {shape}")
-            key.places.append(entry % shape[axis])
+            key.places.append(entry % shape[axis] if entry.__class__ is int else from_start(entry, shape[axis]))
             indexed.append(number)
         else:
             count = entry.ndim if entry.kind is Bool else 1

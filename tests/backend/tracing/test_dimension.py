@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from phlox.backend.tracing.dimension import (
     as_size,
     broadcast_sizes,
     evaluate,
+    from_start,
     is_open,
     larger,
     open_slice,
@@ -86,19 +88,57 @@ def test_reals_remember_how_they_were_computed() -> None:
     assert same_size(math.floor(N * 2.0), 2 * N) and same_size(math.floor(N * 0.5), N // 2)
 
 
-SLICES = [slice(None), slice(1, None), slice(None, -1), slice(-2, None), slice(None, 3), slice(None, None, -1),
-          slice(2, -1), slice(None, None, 2)]  # fmt: skip
+BOUNDS: list[Callable[[Any], Any]] = [
+    lambda n: None,
+    lambda n: 1,
+    lambda n: 4,
+    lambda n: -2,
+    lambda n: n - 3,
+    lambda n: 3 - n,
+    lambda n: 5 - 2 * n,
+    lambda n: n // 2,
+    lambda n: 2 * n,
+    lambda n: -n,
+]
 
 
-@pytest.mark.parametrize("entry", SLICES, ids=str)
-def test_slices_of_open_axes(entry: slice) -> None:
-    part, backwards = open_slice(entry, N)
-    whole = list(range(7))
-    taken = whole[part]
-    assert (taken[::-1] if backwards else taken) == whole[entry]
-    count = slice_size(part, N)
-    for n in (4, 7, 9):
-        assert evaluate(terms_of(count), {"n": n}) == len(list(range(n))[entry])
+@pytest.mark.parametrize("step", [None, 2])
+@pytest.mark.parametrize("traced", [2, 7])
+def test_a_slice_of_an_open_axis_takes_what_python_takes_whatever_its_size(traced: int, step: int | None) -> None:
+    axis = Dimension.named("n", traced)
+    for start, stop in itertools.product(BOUNDS, BOUNDS):
+        part, _ = open_slice(slice(start(axis), stop(axis), step), axis)
+        for n in range(10):
+            first, last = (evaluate(terms_of(bound), {"n": n}) for bound in (part.start, part.stop))
+            right = [*range(n)][start(n) : stop(n) : step]
+            assert [*range(n)][first:last:step] == right, (start(n), stop(n), n)
+            assert evaluate(terms_of(slice_size(part, axis)), {"n": n}) == len(right)
+
+
+def test_a_slice_that_goes_backwards_is_reversed() -> None:
+    part, backwards = open_slice(slice(None, None, -1), N)
+    assert backwards and same_size(part.start, 0) and same_size(part.stop, N)
+
+
+def test_bounds_that_never_leave_the_axis_stay_short() -> None:
+    shown = [
+        str(open_slice(slice(*bounds), N)[0]) for bounds in ((None, N // 2), (N // 3, None), (None, -2), (-2, None))
+    ]
+    assert shown == [
+        "slice(0, ((n) // 2), 1)",
+        "slice(((n) // 3), n, 1)",
+        "slice(0, max(n - 2, 0), 1)",
+        "slice(max(n - 2, 0), n, 1)",
+    ]
+
+
+@pytest.mark.parametrize("traced", [4, 7])
+def test_an_index_counts_from_the_end_where_it_is_below_zero(traced: int) -> None:
+    axis = Dimension.named("n", traced)
+    for formula in (lambda n: n - 5, lambda n: 2, lambda n: -1, lambda n: 5 - n):
+        place = from_start(formula(axis), axis)
+        for n in (4, 5, 8):
+            assert [*range(n)][evaluate(terms_of(place), {"n": n})] == [*range(n)][formula(n)]
 
 
 def test_a_slice_that_runs_backwards_is_refused() -> None:

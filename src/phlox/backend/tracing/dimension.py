@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, cast
 
-from phlox.backend.tracing.symbolic import RULES, differ, is_symbolic, less, rules_of
+from phlox.backend.tracing.symbolic import RULES, differ, rules_of
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
 """The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
@@ -237,11 +237,39 @@ def larger(one: int, other: int) -> int:
 def _extreme(name: str, choose: Callable[[int, int], int], one: int, other: int) -> int:
     if not (is_open(one) or is_open(other)):
         return choose(one, other)
-    difference = terms_of(one - other)
-    if all(not monomial for monomial, _ in difference):  # one is larger by a number
-        return choose(one, other)
+    if _never_negative(terms_of(one - other)):
+        return one if choose is max else other
+    if _never_negative(terms_of(other - one)):
+        return other if choose is max else one
     value = choose(int(one), int(other))
     return _made(value, ((((name, terms_of(one), terms_of(other)),), 1),))
+
+
+def _never_negative(terms: Terms) -> bool:
+    """Is it certain that this is not negative, since no size is?"""
+    if all(count > 0 and all(map(_never_below, monomial)) for monomial, count in terms):
+        return True
+    for monomial, count in terms:
+        if len(monomial) != 1 or isinstance(monomial[0], str):
+            continue
+        operation, left, right = monomial[0]
+        rest = _sum(terms, ((monomial, -count),))
+        if operation == "floordiv":  # of what is not negative, it is at most that
+            if count < 0 and _never_negative(left) and _never_negative(_sum(rest, _product(left, (((), count),)))):
+                return True
+            continue
+        sides = [_never_negative(_sum(rest, _product(side, (((), count),)))) for side in (left, right)]
+        return any(sides) if (operation == "max") == (count > 0) else all(sides)
+    return False
+
+
+def _never_below(atom: Atom) -> bool:
+    """Is it certain that this factor is not negative?"""
+    if isinstance(atom, str):
+        return True
+    operation, left, right = atom
+    sides = _never_negative(left), _never_negative(right)
+    return any(sides) if operation == "max" else all(sides)
 
 
 # --- polynomials
@@ -376,28 +404,36 @@ def slice_size(entry: slice[Any, Any, Any], size: int | None = None) -> int:
 def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, Any], bool]:
     """A slice of an axis where its size or a bound is open, with explicit bounds and a positive step.
 
-    And whether its elements must then be reversed. An axis is taken for as long as it is in this trace where a bound
-    counts from its end, or skips its first elements.
+    And whether its elements must then be reversed. Bounds below zero count from the end, and none leaves the axis,
+    whatever the sizes will be.
     """
     step = 1 if entry.step is None else as_size(entry.step)
     if step < 0 and (entry.start is not None or entry.stop is not None or step != -1):
         raise ValueError("a slice of an open axis runs backwards only as a whole: x[::-1]; use flip")
     start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
-    first = 0 if start is None else _bound(start, size)
-    last = size if stop is None else _bound(stop, size) if start else _shortest(stop, size)
-    return slice(first, first if less(last, first) else last, abs(step)), step < 0
+    first = 0 if start is None else _clipped(start, size)
+    last = size if stop is None else _clipped(stop, size)
+    return slice(first, larger(first, last), abs(step)), step < 0
 
 
-def _bound(bound: int, size: int) -> int:
-    if bound < 0:
-        if is_symbolic(size):
-            return 0 if less(size + bound, 0) else size + bound
-        return size + bound if size + bound > 0 else 0
-    return size if less(size, bound) else bound
+def from_start(bound: int, size: int) -> int:
+    """A place on an axis, which counts from the end where it is below zero, from the start."""
+    return bound + _below_zero(bound) * size
 
 
-def _shortest(stop: int, size: int) -> int:
-    """The end of `x[:stop]`: of an axis that may be shorter, the smaller of both."""
-    if is_open(stop) or stop < 0 or stop in (0, 1):
-        return _bound(stop, size)
-    return smaller(stop, size)
+def _clipped(bound: int, size: int) -> int:
+    """As `from_start`, and inside the axis."""
+    below = _below_zero(bound)
+    if type(below) is int:
+        return larger(bound + size, 0) if below else smaller(bound, size)
+    return smaller(larger(bound, 0), size) + below * larger(bound + size, 0)
+
+
+def _below_zero(bound: int) -> int:
+    """1 where it is below zero, and else 0: a size, too, where that depends on the open axes."""
+    if not is_open(bound):
+        return int(bound < 0)
+    if (rules := rules_of(bound)) is not None:
+        known = rules.less(bound, 0)
+        return int(known) if known is not None else smaller(larger(-bound, 0), 1)
+    return 1 if _never_negative(terms_of(-bound - 1)) else smaller(larger(-bound, 0), 1)

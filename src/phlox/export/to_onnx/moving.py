@@ -15,7 +15,7 @@ from phlox.backend.contract.shape import ShapingOps, part, replaced
 from phlox.backend.contract.signal import SignalOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.kind import KINDS
-from phlox.backend.tracing.dimension import broadcast_sizes, is_open, same_size
+from phlox.backend.tracing.dimension import broadcast_sizes, is_open, larger, same_size, smaller
 from phlox.export.to_onnx.creation import filled
 from phlox.export.to_onnx.graph import current
 from phlox.transform.abstract.rules import RULES as SHAPES
@@ -162,7 +162,7 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
             if same_size(start, 0) and same_size(stop, size) and step == 1:
                 continue
             starts.append(_from_end(start, size))
-            stops.append(_FAR if is_open(size) and same_size(stop, size) else _from_end(stop, size))
+            stops.append(_FAR if is_open(size) and same_size(stop, size) else _from_end(stop, size, start))
             axes.append(axis)
             steps.append(step)
     y = x
@@ -182,12 +182,17 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
     return y
 
 
-def _from_end(bound: int, size: int) -> int:
-    """A bound that is a number of elements before the end of an open axis, as a negative number."""
+def _from_end(bound: int, size: int, least: int = 0) -> int:
+    """A bound that is a number of elements before the end of an open axis, as a negative number.
+
+    `Slice` itself keeps to the axis, and ends where it starts: of a bound that is clipped the number alone is enough.
+    """
     if not is_open(bound):
         return bound
-    before = bound - size
-    return before if not is_open(before) and before < 0 else bound
+    before, first = int(size) - int(bound), int(bound)
+    if before > 0 and any(same_size(bound, one) for one in (size - before, larger(least, larger(size - before, 0)))):
+        return -before
+    return first if first > 0 and same_size(bound, larger(least, smaller(first, size))) else bound
 
 
 # --- padding
