@@ -8,9 +8,9 @@ from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
-from phlox.backend import Bool, DeviceLike, Float, Int, Kind, as_device
+from phlox.backend import Bool, Device, DeviceLike, Float, Int, Kind, as_device
 from phlox.backend.kind import kind_of_dtype
-from phlox.backend.tracing.dimension import as_size
+from phlox.backend.tracing.dimension import as_size, is_open, larger, ratio
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.backend.tracing.symbolic import all_ints, any_less, is_symbolic
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
@@ -250,6 +250,8 @@ def _spaced(
 ) -> Tensor[Any, Any, Float]:
     sizes_of(name, (num,))
     place = as_device(device)
+    if is_open(num) and name == "linspace":
+        return _open_linspace(float(start), float(stop), num, endpoint, place)
     try:
         with np.errstate(all="ignore"):
             values = np.asarray(fn(float(start), float(stop), num, endpoint=endpoint), np.float64)
@@ -258,6 +260,14 @@ def _spaced(
     if not np.isfinite(values).all():
         raise RangeError(f"{name}: values from {start} to {stop} do not fit in a float")
     return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
+
+
+def _open_linspace(start: float, stop: float, num: int, endpoint: bool, place: Device) -> Tensor[Any, Any, Float]:
+    """`linspace` of an open number of elements: computed by the backend, in its own precision."""
+    B = place.backend
+    share = ratio(1, larger(num - 1, 1) if endpoint else num)
+    places = B.int_into_float(B.int_arange(0, num, 1, place))
+    return wrap(ops_of(B, Float), B.float_add(B.float_mul(B.float_mul(places, share), stop - start), start))
 
 
 def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 from phlox.backend import Bool
+from phlox.backend.tracing.dimension import is_open
 from phlox.backend.tracing.symbolic import by_shapes
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.explain import failure
@@ -190,7 +191,13 @@ class _Planner:
         if (*rest, first, second) != tuple(range(len(labels))):
             at = self.step("permute_dims", (at,), (*rest, first, second))
         at = self.step("reshape", (at,), (*others, n * n))
-        at = self.step("index", (at,), (*(slice(0, size, 1) for size in others), slice(0, n * n, n + 1)))
+        whole = tuple([slice(0, size, 1) for size in others])
+        if is_open(n):  # which no step of a slice may be: rows of n + 1 elements begin with those of the diagonal
+            at = self.step("pad", (at,), (*((0, 0),) * len(others), (0, n)), 0)
+            at = self.step("reshape", (at,), (*others, n, n + 1))
+            at = self.step("index", (at,), (*whole, slice(0, n, 1), 0))
+        else:
+            at = self.step("index", (at,), (*whole, slice(0, n * n, n + 1)))
         return at, (*(labels[axis] for axis in rest), label)
 
     def product(self, tree: Tree, values: list[_Value]) -> tuple[_Value, frozenset[int]]:

@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import DeviceLike, Float
-from phlox.backend.tracing.dimension import is_open, larger
+from phlox.backend.tracing.dimension import is_open, larger, ratio
+from phlox.backend.tracing.symbolic import is_symbolic, less, real
 from phlox.errors import KindError, ShapeError
 from phlox.tensor.creation import tensor, zeros_like
 from phlox.tensor.functions import concat, stack, where
@@ -108,7 +109,7 @@ def sized(x: Tensor, n: int, axis: int) -> Tensor:
 
 def _length(name: str, n: int | None, otherwise: int) -> int:
     n = otherwise if n is None else n
-    if n < 1:
+    if less(n, 1):
         raise ShapeError(f"{name}: the length of the transform must be at least 1, got {n}")
     return n
 
@@ -117,12 +118,13 @@ def _scale(name: str, n: int, norm: Norm, inverse: bool) -> float:
     if norm not in ("backward", "ortho", "forward"):
         raise ShapeError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {norm!r}")
     if norm == "ortho":
-        return n**-0.5
-    return 1.0 / n if inverse == (norm == "backward") else 1.0
+        return (real(n) if is_symbolic(n) else n) ** -0.5
+    return ratio(1, n) if inverse == (norm == "backward") else 1.0
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:
-    return x if scale == 1.0 else x * scale
+    # That of an open length is a number of the engine's.
+    return x if type(scale) is float and scale == 1.0 else x._apply("mul", scale)  # pyright: ignore[reportPrivateUsage]
 
 
 def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:

@@ -10,8 +10,8 @@ from typing import Any, Literal, Self, TypeAlias, cast, get_args
 import numpy as np
 
 from phlox.backend import Bool, Int
-from phlox.backend.tracing.dimension import as_size, is_open, pads
-from phlox.backend.tracing.symbolic import all_ints, any_less, differ
+from phlox.backend.tracing.dimension import as_size, is_open, larger, pads, smaller
+from phlox.backend.tracing.symbolic import all_ints, any_less, differ, is_symbolic
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.base import TensorBase
 
@@ -272,6 +272,9 @@ class Shaping(TensorBase):
             if sum(sizes) != whole or min(sizes, default=0) < 0:
                 raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {place} of shape {self.shape}")
             ends = list(accumulate(sizes))
+        return self._pieces(place, ends)
+
+    def _pieces(self, place: int, ends: list[int]) -> list[Self]:
         pieces: list[Self] = []
         for start, end in zip([0, *ends], ends, strict=False):
             piece = [slice(0, count, 1) for count in self.shape]
@@ -283,7 +286,13 @@ class Shaping(TensorBase):
         """Split along an axis into at most `count` pieces of one size (the last may be smaller)."""
         if count < 1:
             raise ShapeError(f"chunk: the count must be at least 1, got {count}")
-        return self.split(max(1, -(-self.shape[self._axis("chunk", axis)] // count)), axis)
+        place = self._axis("chunk", axis)
+        whole = self.shape[place]
+        size = larger(-(-whole // count), 1)
+        if not is_open(whole):
+            return self.split(size, place)
+        pieces = count if is_symbolic(whole) else -(-int(whole) // int(size))
+        return self._pieces(place, [*(smaller(size * (one + 1), whole) for one in range(pieces - 1)), whole])
 
     def unstack(self, axis: int = 0) -> list[Self]:
         """The slices along an axis, without that axis: the inverse of `stack`."""

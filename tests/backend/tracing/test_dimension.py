@@ -24,6 +24,7 @@ from phlox.backend.tracing.dimension import (
     is_open,
     larger,
     open_slice,
+    ratio,
     same_size,
     slice_size,
     smaller,
@@ -80,7 +81,7 @@ def test_a_cache_of_plain_sizes_is_not_asked() -> None:
 
 
 def test_reals_remember_how_they_were_computed() -> None:
-    for real in (1 / (N * M), (N - 1) / 2.0, N * 0.5 + 1.0, -(N / 2)):
+    for real in (1 / (N * M), (N - 1) / 2.0, N * 0.5 + 1.0, -(N / 2), N**-0.5, ratio(2.5, N), ratio(N, M - 1)):
         assert type(real) is DimensionReal and is_open(real)
     assert 1 / (N * M) == 1.0 / 77
     assert type(1.0 / N) is float, "a float on the left decides by itself: the export says then that a size was fixed"

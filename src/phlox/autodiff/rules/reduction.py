@@ -10,6 +10,7 @@ from phlox.autodiff.build import General, Rule
 from phlox.backend.contract import Backend
 from phlox.backend.contract.shape import part, replaced
 from phlox.backend.contract.types import Array, Axes, Shape
+from phlox.backend.tracing.dimension import larger, ratio
 
 
 def spread(B: Backend, g: Array, shape: Shape, axes: Axes) -> Array:
@@ -61,14 +62,14 @@ def _count(shape: Shape, axes: Axes) -> int:
 
 def _mean(B: Backend, shape: Shape, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
     # Without elements there is nothing to divide by.
-    return (spread(B, B.float_mul(g, 1.0 / max(_count(shape, axes), 1)), shape, axes),)
+    return (spread(B, B.float_mul(g, ratio(1, larger(_count(shape, axes), 1))), shape, axes),)
 
 
 def _deviation(B: Backend, x: Array, g: Array, axes: Axes, correction: float) -> Array:
     """g (x - mean) / (n - correction)."""
     shape = B.shape(x)
     divisor = _count(shape, axes) - correction
-    scaled = spread(B, B.float_mul(g, 1.0 / divisor if divisor > 0 else math.nan), shape, axes)
+    scaled = spread(B, B.float_mul(g, ratio(1, divisor)), shape, axes)
     return B.float_mul(scaled, B.float_sub(x, B.float_mean(x, axes, True)))
 
 

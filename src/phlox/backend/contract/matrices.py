@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from phlox.backend.contract.types import Array, Axes, Index, Shape
+from phlox.backend.tracing.dimension import is_open, larger, smaller
 
 if TYPE_CHECKING:
     from phlox.backend.contract.shape import ShapingOps
@@ -26,11 +27,15 @@ def last(shape: Shape, *entries: int | slice) -> Index:
 def diagonal(B: ShapingOps, x: Array, offset: int = 0) -> Array:
     """The diagonals of matrices [..., m, n] along a last axis: in reading order, every (n + 1)-th element."""
     *batch, m, n = B.shape(x)
-    count = max(0, min(m, n - offset) if offset >= 0 else min(m + offset, n))
+    count = larger(smaller(m, n - offset) if offset >= 0 else smaller(m + offset, n), 0)
     flat = (*batch, m * n)
-    if count == 0:
+    if not is_open(count) and count == 0:
         return B.index(B.reshape(x, flat), last(flat, slice(0, 0, 1)))
     start = offset if offset >= 0 else -offset * n
+    if is_open(n):  # the step of a slice is a number; each row of n + 1 elements begins with one of the diagonal
+        line = B.pad(B.reshape(x, flat), (*((0, 0),) * len(batch), (0, start + count)), 0)
+        line = B.index(line, last((*batch, m * n + start + count), slice(start, start + count * (n + 1), 1)))
+        return B.index(B.reshape(line, (*batch, count, n + 1)), last((*batch, count, n + 1), slice(0, count, 1), 0))
     return B.index(B.reshape(x, flat), last(flat, slice(start, start + (count - 1) * (n + 1) + 1, n + 1)))
 
 

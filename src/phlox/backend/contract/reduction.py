@@ -14,6 +14,7 @@ from phlox.backend.contract.shape import part
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
+from phlox.backend.tracing.dimension import is_open, ratio, same_size, smaller
 from phlox.backend.tracing.symbolic import less
 from phlox.host.dtypes import INT_RANGES
 
@@ -28,14 +29,14 @@ class ReductionOps(SortingOps, ElementwiseOps):
     def float_mean(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """The arithmetic mean; NaN without elements."""
         count = self._count(x, axes)
-        return self.float_mul(self.float_sum(x, axes, keepdims), 1.0 / count if count else math.nan)
+        return self.float_mul(self.float_sum(x, axes, keepdims), ratio(1, count))
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The variance, divided by n - correction; NaN for too few elements."""
         count = self._count(x, axes) - correction
         deviation = self.float_sub(x, self.float_mean(x, axes, True))
         total = self.float_sum(self.float_square(deviation), axes, keepdims)
-        return self.float_mul(total, 1.0 / count if count > 0 else math.nan)
+        return self.float_mul(total, ratio(1, count))
 
     def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The square root of the variance; the derivative is defined as zero if the variance is zero."""
@@ -80,13 +81,16 @@ class ReductionOps(SortingOps, ElementwiseOps):
     def float_quantile(self, x: Array, axes: Axes, q: tuple[float, ...], between: Between, keepdims: bool) -> Array:
         """The quantiles along a new first axis; NaN if there is a NaN."""
         places = [_place(self._count(x, axes), one, between) for one in q]
-        ranks = tuple(sorted({rank for low, high, _ in places for rank in (low, high)}))
-        y = self.float_order_statistics(x, axes, ranks, keepdims)
+        ranks = list[int]()
+        for rank in [rank for low, high, _ in places for rank in (low, high)]:
+            if not any(same_size(rank, one) for one in ranks):
+                ranks.append(rank)
+        y = self.float_order_statistics(x, axes, tuple(ranks), keepdims)
+        found = [(rank, self._at(y, place)) for place, rank in enumerate(ranks)]
         mixed: list[Array] = []
         for low, high, share in places:
-            a = self._at(y, ranks.index(low))
-            if high != low:
-                b = self._at(y, ranks.index(high))
+            a, b = [next(one for rank, one in found if same_size(rank, wanted)) for wanted in (low, high)]
+            if a is not b:
                 between_them = self.float_add(self.float_mul(a, 1.0 - share), self.float_mul(b, share))
                 # Two equal infinities are that infinity.
                 a = self.where(self.float_equal(a, b), a, between_them)
@@ -202,6 +206,12 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
 def _place(count: int, q: float, between: Between) -> tuple[int, int, float]:
     """The ranks of the two elements that a quantile lies between, and how far towards the second."""
+    if is_open(count):
+        from fractions import Fraction  # which imports much
+
+        share = Fraction(q).limit_denominator(_FINEST)
+        if float(share) == q:
+            return _open_place(share.numerator * (count - 1), share.denominator, between)
     exact = q * (count - 1)
     low, high = math.floor(exact), math.ceil(exact)
     match between:
@@ -215,3 +225,25 @@ def _place(count: int, q: float, between: Between) -> tuple[int, int, float]:
             return low, high, 0.5
         case "linear":
             return low, high, exact - low
+
+
+_FINEST = 10_000
+"""The largest denominator of a quantile of an open number of elements, whose ranks are computed as integers."""
+
+
+def _open_place(top: int, bottom: int, between: Between) -> tuple[int, int, float]:
+    """As `_place`, of the rank `top` / `bottom`, which depends on open axes."""
+    low, high = top // bottom, -(-top // bottom)
+    match between:
+        case "lower":
+            return low, low, 0.0
+        case "higher":
+            return high, high, 0.0
+        case "nearest":  # of a tie the even one
+            near, rest = divmod(2 * top + bottom, 2 * bottom)
+            near = near - (1 - smaller(rest, 1)) * (near % 2)
+            return near, near, 0.0
+        case "midpoint":
+            return low, high, 0.5
+        case "linear":
+            return low, high, ratio(top - low * bottom, bottom)

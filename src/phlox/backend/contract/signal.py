@@ -10,6 +10,7 @@ import math
 from phlox.backend.contract.linalg import LinalgOps
 from phlox.backend.contract.matrices import last
 from phlox.backend.contract.types import Array
+from phlox.backend.tracing.dimension import ratio
 
 
 def multiplicity(B: LinalgOps, like: Array, n: int) -> Array:
@@ -114,5 +115,5 @@ class SignalOps(LinalgOps):
         t = self.reshape(self.int_arange(0, n, 1, device), (n, 1))
         k = self.reshape(self.int_arange(0, count, 1, device), (1, count))
         # Whole turns are taken off as integers, which are exact.
-        angle = self.float_mul(self.int_into_float(self.int_mod(self.int_mul(t, k), n)), 2.0 * math.pi / n)
+        angle = self.float_mul(self.int_into_float(self.int_mod(self.int_mul(t, k), n)), ratio(2.0 * math.pi, n))
         return self.float_cos(angle), self.float_sin(angle)

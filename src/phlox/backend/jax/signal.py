@@ -13,6 +13,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.signal import SignalOps
 from phlox.backend.contract.types import Array
 from phlox.backend.jax.ops import op
+from phlox.backend.jax.sizes import is_symbolic
 
 
 def _complex(x: Array) -> Array:
@@ -24,20 +25,17 @@ def _pairs(x: Array) -> Array:
 
 
 @op()
-def rfft(x: Array) -> Array:
-    """See `phlox.backend.contract.signal`."""
+def _rfft(x: Array) -> Array:
     return _pairs(jnp.fft.rfft(x))
 
 
 @op(1)
-def irfft(x: Array, n: int) -> Array:
-    """See `phlox.backend.contract.signal`."""
+def _irfft(x: Array, n: int) -> Array:
     return jnp.fft.irfft(_complex(x), n, norm="forward")
 
 
 @op(1)
-def fft(x: Array, inverse: bool) -> Array:
-    """See `phlox.backend.contract.signal`."""
+def _fft(x: Array, inverse: bool) -> Array:
     z = _complex(x)
     return _pairs(jnp.fft.ifft(z, norm="forward") if inverse else jnp.fft.fft(z))
 
@@ -49,9 +47,16 @@ _overlap_add = op(0, 2, 3)(SignalOps.overlap_add)
 class Signal(Backend):
     """See `phlox.backend.contract.signal`."""
 
-    rfft = staticmethod(rfft)
-    irfft = staticmethod(irfft)
-    fft = staticmethod(fft)
+    # JAX transforms only what has a size when it is compiled; as products of matrices they take every size.
+
+    def rfft(self, x: Array) -> Array:
+        return super().rfft(x) if is_symbolic(x.shape[-1]) else _rfft(x)
+
+    def irfft(self, x: Array, n: int) -> Array:
+        return super().irfft(x, n) if is_symbolic(n) else _irfft(x, n)
+
+    def fft(self, x: Array, inverse: bool) -> Array:
+        return super().fft(x, inverse) if is_symbolic(x.shape[-2]) else _fft(x, inverse)
 
     def frame(self, x: Array, length: int, hop: int) -> Array:
         return _frame(self, x, length, hop)

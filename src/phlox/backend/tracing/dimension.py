@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, cast
 
-from phlox.backend.tracing.symbolic import RULES, differ, rules_of
+from phlox.backend.tracing.symbolic import RULES, differ, real, rules_of
 
 Atom: TypeAlias = "str | tuple[str, Terms, Terms]"
 """The name of an open axis, or (operation, left, right) with operation `floordiv`, `min` or `max`."""
@@ -24,9 +24,9 @@ Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 class Dimension(int):
     """A size that depends on open axes: `Dimension.named("batch", 7)` and the sizes computed from it.
 
-    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it. Its
-    hash is that of the polynomial, so that a cache keyed by sizes does not give what it holds for a plain size of the
-    same value.
+    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it, and so
+    do `ratio(1, n)` and `n**-0.5`. Its hash is that of the polynomial, so that a cache keyed by sizes does not give
+    what it holds for a plain size of the same value.
 
     >>> batch = Dimension.named("batch", 7)
     >>> 2 * batch + 1, (2 * batch + 1) % 2, batch - batch
@@ -96,7 +96,9 @@ class Dimension(int):
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         if isinstance(other, int) and other >= 0 and modulus is None:
             return math.prod([self] * other)
-        return int.__pow__(self, other, modulus)
+        if isinstance(other, (int, float)) and modulus is None:
+            return _real(_POW, self, other)
+        return cast(Any, int.__pow__(self, other, modulus))
 
     def __floor__(self) -> Any:
         return self
@@ -149,6 +151,9 @@ class DimensionReal(float):
     def __rtruediv__(self, other: Any) -> Any:
         return _real(_DIV, other, self)
 
+    def __pow__(self, other: Any, modulus: None = None) -> Any:
+        return _real(_POW, self, other)
+
     def __neg__(self) -> Any:
         return _real(_MUL, self, -1.0)
 
@@ -164,9 +169,9 @@ class DimensionReal(float):
         return math.floor(float(self))
 
 
-_ADD, _SUB, _MUL, _DIV = "add", "sub", "mul", "div"
+_ADD, _SUB, _MUL, _DIV, _POW = "add", "sub", "mul", "div", "pow"
 _REALS: dict[str, Callable[[Any, Any], Any]] = {
-    _ADD: float.__add__, _SUB: float.__sub__, _MUL: float.__mul__, _DIV: float.__truediv__,
+    _ADD: float.__add__, _SUB: float.__sub__, _MUL: float.__mul__, _DIV: float.__truediv__, _POW: float.__pow__,
 }  # fmt: skip
 
 
@@ -206,6 +211,19 @@ def as_size(value: SupportsIndex) -> int:
 def is_open(size: Any) -> bool:
     """Does a size, or a real number made of sizes, depend on an open axis?"""
     return type(size) is not int and (isinstance(size, (Dimension, DimensionReal)) or type(size) in RULES)
+
+
+def ratio(one: float, other: float) -> float:
+    """A number or size by another one, as a real number, whatever the open axes are; NaN if that is not positive.
+
+    >>> ratio(3, 2), ratio(3, 0)
+    (1.5, nan)
+    """
+    if rules_of(one, other) is not None:
+        return real(one) / real(other)
+    if is_open(other):
+        return one / other if isinstance(one, int) else one * (1 / other)
+    return one / other if other > 0 else math.nan
 
 
 def same_size(one: int, other: int) -> bool:

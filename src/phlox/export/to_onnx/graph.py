@@ -201,7 +201,7 @@ class Graph:
     def real(self, value: DimensionReal, dtype: np.dtype[Any], type_of: int) -> str:
         """A number that depends on sizes, as a scalar of this type."""
         name, *operands = value.tree
-        op = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}[name]
+        op = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow"}[name]
         found = [
             self.real(one, dtype, type_of)
             if isinstance(one, DimensionReal)

@@ -7,6 +7,7 @@ from typing import Any
 
 from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Axes, Gradients, Needed
+from phlox.backend.tracing.dimension import larger, ratio
 
 
 class NormOps(ReductionOps):
@@ -150,12 +151,12 @@ class NormOps(ReductionOps):
             u = g if gamma is None else self.float_mul(g, gamma)
             along = self.float_mul(normed, self.float_mean(self.float_mul(u, normed), axes, True))
             dx = self.float_mul(rstd, self.float_sub(self.float_sub(u, self.float_mean(u, axes, True)), along))
-        count = max(math.prod(shape[axis] for axis in axes), 1)
+        count = larger(math.prod(shape[axis] for axis in axes), 1)
         if g_mean is not None:
-            share = self.float_mul(self._per_channel(g_mean, shape), 1.0 / count)
+            share = self.float_mul(self._per_channel(g_mean, shape), ratio(1, count))
             dx = self.broadcast_to(share, shape) if dx is None else self.float_add(dx, share)
         if g_variance is not None:
-            slope = self.float_div(self.float_mul(self._per_channel(g_variance, shape), 2.0 / count), rstd)
+            slope = self.float_div(self.float_mul(self._per_channel(g_variance, shape), ratio(2, count)), rstd)
             along = self.float_mul(normed, slope)
             dx = along if dx is None else self.float_add(dx, along)
         return dx, dgamma, dbeta

@@ -14,6 +14,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Axes, Shape, native
 from phlox.backend.torch import compat
+from phlox.backend.tracing.symbolic import less
 
 _LONG = 1 << 12
 """Elements of which PyTorch's norm, unlike its sum, is not accurate any more: it adds them one by one."""
@@ -33,7 +34,7 @@ class Reduction(Backend):
         return torch.mean(x, axes, keepdims) if axes else x
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        if not axes or x.numel() == 0 or self._count(x, axes) <= correction:  # of which torch warns
+        if not axes or x.numel() == 0 or not less(correction, self._count(x, axes)):  # of which torch warns
             return super().float_var(x, axes, correction, keepdims)
         return torch.var(x, axes, correction=correction, keepdim=keepdims)
 
