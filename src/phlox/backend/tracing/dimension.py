@@ -98,7 +98,7 @@ class Dimension(int):
             return math.prod([self] * other)
         if isinstance(other, (int, float)) and modulus is None:
             return _real(_POW, self, other)
-        return cast(Any, int.__pow__(self, other, modulus))
+        return cast(Any, pow)(int(self), other, modulus)
 
     def __floor__(self) -> Any:
         return self
