@@ -165,12 +165,12 @@ def _input(name: str, leaf: Any) -> Input:
 
 # --- sizes for the open axes
 
-_GUESSES = ((7, 12), (37, 30), (64, 96), (224, 256), (4, 6), (3, 2), (8, 16), (32, 12))
-"""The sizes to try if none are given, since it is not known which sizes a model takes (a window, a context)."""
+_GUESSES = ((7, 12), (4, 6), (3, 2), (8, 16), (32, 12), (37, 30), (64, 96), (224, 256))
+"""The sizes to try if none are given, since it is not known which sizes a model takes (a window, a context).
 
-
-_MOST_ELEMENTS = 1 << 24
-"""The maximum number of elements of an input at guessed sizes."""
+All but the first, which are no multiples of much, are in the order of the work that they make."""
+_FEW = (2, 3, 5)
+"""The sizes of a batch beside them, which a model nearly always takes."""
 
 
 def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
@@ -200,8 +200,13 @@ def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None
         }
         for turn in range(rounds)
     ]
-    small = [sizes for sizes in found if len(given) == len(names) or arguments.most_elements(sizes) <= _MOST_ELEMENTS]
-    return small or found[:1]
+    firsts = {name for one in arguments.inputs for axis, name in one.spec.open_axes.items() if axis == 0}
+    batches = firsts - {name for one in arguments.inputs for axis, name in one.spec.open_axes.items() if axis}
+    few = [
+        {name: _FEW[turn % len(_FEW)] if name in batches - given.keys() else size for name, size in sizes.items()}
+        for turn, sizes in enumerate(found[2:])
+    ]
+    return [*found[:2], *[one for one in few if one not in found], *found[2:]]
 
 
 def _apart(size: int, place: int) -> int:

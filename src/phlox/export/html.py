@@ -24,6 +24,7 @@ def _report(report: ExportReport) -> str:
     rows = [["input", Cell(name, code=True), text] for name, text in report.inputs.items()]
     rows += [["output", Cell(name, code=True), text] for name, text in report.outputs.items()]
     limits = "".join(paragraph(f"only where {one}") for one in report.constraints)
+    limits += "".join(paragraph(one) for one in report.remarks)
     found = [
         [
             Cell(one.output, code=True),

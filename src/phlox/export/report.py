@@ -43,6 +43,10 @@ class ExportReport:
     """The seconds that the export took."""
     constraints: tuple[str, ...] = ()
     """The conditions on the sizes of open axes; the file refuses other sizes."""
+    tried: tuple[dict[str, int], ...] = ()
+    """Sizes at borders (0, 1, 2, one beside another) at which the file gives what the model gives, too."""
+    remarks: tuple[str, ...] = ()
+    """What the file does not do as the model does: what it gives for NaN or infinities, where that differs."""
 
     @property
     def largest_difference(self) -> float:
@@ -57,6 +61,12 @@ class ExportReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
         return asdict(self) | {"path": str(self.path), "largest_difference": self.largest_difference}
+
+    def _tried(self) -> list[str]:
+        """The sizes at borders, by axis."""
+        base = self.differences[0].sizes if self.differences else {}
+        found = {name: sorted({one[name] for one in self.tried} - {size}) for name, size in base.items()}
+        return [f"{name} = {', '.join(map(str, sizes))}" for name, sizes in found.items() if sizes]
 
     def _about(self) -> list[str]:
         """The lines about the file itself."""
@@ -76,6 +86,8 @@ class ExportReport:
             sizes = ", ".join(f"{name}={size}" for name, size in one.sizes.items()) or "as given"
             lines.append(f"    {one.output:{wide}}  {sizes}: {one.absolute:.2g} ({one.relative:.2g} of the largest)")
         lines.append(f"  largest difference {self.largest_difference:.3g}")
+        lines += [f"  the same at {one}" for one in self._tried()]
+        lines += [f"  {one}" for one in self.remarks]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

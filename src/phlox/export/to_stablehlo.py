@@ -83,7 +83,7 @@ def stablehlo(
         return Program(
             partial(_save, data), partial(_runner, jax, traced, platform),
             [(aval.shape, _SHORT.get(str(aval.dtype), str(aval.dtype))) for aval in avals],
-            constraints, f"jax.export on {platform}", (ValueError,),
+            constraints, f"jax.export on {platform}", (ValueError,), borders=3, least=1,
         )  # fmt: skip
 
     return write(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from phlox.backend.torch import compat
 from phlox.backend.tracing.symbolic import noting_assumptions
 from phlox.errors import ExportError, ExtraNotInstalledError, PhloxError
 from phlox.export.comparison import case
@@ -74,12 +75,17 @@ def torch(
         raise ExportError(f"{_CALL}: PyTorch wants the suffix .pt2; got {file.name}: use {file.stem}.pt2")
 
     def make(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> Program:
-        program, ranges = _exported(pytorch, traced, _example(traced, candidates))
-        _check_operators(program.graph_module)
-        return Program(
-            partial(_save, pytorch, program), partial(_runner, pytorch, traced),
-            _outputs(program, traced), ranges, "torch.export", (RuntimeError, AssertionError),
-        )  # fmt: skip
+        example = _example(traced, candidates)
+
+        def of_sizes(least: Mapping[str, int]) -> Program:
+            program, ranges = _exported(pytorch, traced, example, least)
+            _check_operators(program.graph_module)
+            return Program(
+                partial(_save, pytorch, program), partial(_runner, pytorch, traced), _outputs(program, traced), ranges,
+                "torch.export", (RuntimeError, AssertionError), borders=24, at_least=of_sizes,
+            )  # fmt: skip
+
+        return of_sizes({})
 
     return write(
         _CALL, "torch", make, model, inputs, path, input_names=input_names, output_names=output_names, sizes=sizes,
@@ -154,16 +160,20 @@ def _program(pytorch: Any, traced: Traced) -> Any:
     return root
 
 
-def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[Any]]) -> tuple[Any, list[str]]:
-    """The program, and the ranges that its open axes are restricted to."""
+def _exported(
+    pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[Any]], least: Mapping[str, int]
+) -> tuple[Any, list[str]]:
+    """The program, and the ranges that its open axes are restricted to: at least to these sizes."""
     inputs = traced.arguments.inputs
-    limits: dict[str, dict[str, int]] = {name: {} for name in traced.arguments.open_axes()}
+    limits: dict[str, dict[str, int]] = {
+        name: {"min": least[name]} if name in least else {} for name in traced.arguments.open_axes()
+    }
     root = _program(pytorch, traced)
     for _ in range(_ROUNDS):
         dims = {name: pytorch.export.Dim(name, **limit) for name, limit in limits.items()}
         shapes = tuple({axis: dims[name] for axis, name in one.spec.open_axes.items()} or None for one in inputs)
         try:
-            with warnings.catch_warnings(), pytorch.no_grad():
+            with warnings.catch_warnings(), pytorch.no_grad(), compat.sizes_stay_open():
                 warnings.simplefilter("ignore")
                 program = pytorch.export.export(
                     root, tuple(example[1]), dynamic_shapes=(shapes,), prefer_deferred_runtime_asserts_over_guards=True

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from phlox import random
 from phlox.backend import Backend, Device, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.tracing.dimension import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
+from phlox.export.borders import Found, Wrong, at_borders, sizes_at_borders
 from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
@@ -73,6 +75,7 @@ class Traced:
 
     Attributes:
         outputs: the names of its outputs, once it was called.
+        bounds: where it cuts open axes.
         path: the layer that is being called.
     """
 
@@ -82,6 +85,7 @@ class Traced:
         self.engine: Backend = engine_of(device.backend)
         self.outputs: list[str] = []
         self.paths: list[str] = []
+        self.bounds = set[int]()
 
     def parameters(self) -> dict[str, Any]:
         """The engine's arrays by path; a shared parameter appears once."""
@@ -100,6 +104,7 @@ class Traced:
         self.paths.clear()
         with (
             undisturbed(self.device),
+            noting_bounds(self.bounds),
             observed(model, lambda call: self.paths.pop(), on_enter=lambda call: self.paths.append(call.path)),
         ):
             found = cast("Callable[..., Any]", model)(*args, **kwargs)
@@ -144,6 +149,12 @@ class Program(NamedTuple):
     """The name of the runtime for the file."""
     refuses: tuple[type[Exception], ...]
     """The exceptions for sizes that the file does not take."""
+    borders: int
+    """At how many sizes at borders the file is run."""
+    least: int = 0
+    """The smallest size that an axis may have."""
+    at_least: Callable[[Mapping[str, int]], Program] | None = None
+    """The program for axes that are at least so large, and which it then refuses."""
 
 
 def write(
@@ -176,17 +187,31 @@ def write(
                 program.save(made)
             except Exception as error:
                 raise traced.refuse(call, error) from error
-            reference, found = "", []
+            reference, found, borders = "", [], Found([], {}, [])
             if check_file:
                 limit = limit_of(traced.engine.float_element, tolerance)
-                reference, found = _compared(call, traced, place, candidates, program, made, limit)
+                known: dict[str, int] = {}
+                while True:
+                    try:
+                        reference, found, borders = _compared(
+                            call, traced, place, candidates, program, made, limit, bounds=not sizes
+                        )
+                        break
+                    except Wrong as error:
+                        if program.at_least is None or error.size >= known.get(error.axis, 2):
+                            raise
+                        known[error.axis] = error.size + 1
+                        again = program.at_least
+                        program = again(known)._replace(at_least=again)
+                        program.save(made)
             made.replace(target)
     return ExportReport(
         path=target, size=target.stat().st_size,
         inputs=_inputs_of(traced),
         outputs={name: text_of(*one) for name, one in zip(traced.outputs, program.outputs, strict=True)},
         runtime=program.runtime if check_file else "", reference=reference, differences=tuple(found),
-        seconds=time.perf_counter() - started, constraints=tuple(program.constraints),
+        seconds=time.perf_counter() - started, tried=tuple(borders.sizes), remarks=tuple(borders.remarks),
+        constraints=tuple(dict.fromkeys([*program.constraints, *borders.constraints()])),
     )  # fmt: skip
 
 
@@ -201,12 +226,15 @@ def _compared(
     program: Program,
     file: Path,
     limit: Limit,
-) -> tuple[str, list[Difference]]:
+    *,
+    bounds: bool,
+) -> tuple[str, list[Difference], Found]:
     """The reference of the comparison, and the differences, at some sizes that model and file take."""
     twin, there = reference_model(traced.given, place)
     run = program.load(file)
     found: list[Difference] = []
     refused: list[Exception] = []
+    base: Mapping[str, int] | None = None
     ran = 0
     for sizes in candidates:
         taken = case(twin, traced.arguments, sizes, there, refused)
@@ -226,12 +254,16 @@ def _compared(
             return outputs_of(traced.given, traced.arguments, values, place)
 
         found += differences(call, sizes, traced.outputs, wanted, results, limit, own)
-        ran += 1
+        ran, base = ran + 1, base or sizes
         if ran == _MOST_RUNS:
             break
-    if not found:
+    if base is None:
         raise ExportError(f"{call}: no sizes were found that model and file take; the first failed with: {refused[0]}")
-    return f"the model on {there.backend!r}", found
+    more = sizes_at_borders([*base], base, traced.bounds) if bounds else []
+    more = [one for one in more if min(one.values()) >= program.least]
+    models = twin, there, traced.given, place
+    borders = at_borders(call, models, traced.arguments, traced.outputs, more, base, run, limit, program.borders)
+    return f"the model on {there.backend!r}", found, borders
 
 
 def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
-from phlox.backend.tracing.dimension import as_size, broadcast_sizes, from_start, is_open, open_slice, slice_size
+from phlox.backend.tracing.dimension import (
+    as_size,
+    broadcast_sizes,
+    from_start,
+    is_open,
+    open_slice,
+    same_size,
+    slice_size,
+)
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.backend_promotion import is_below
@@ -62,7 +70,10 @@ class IndexKey:
     @property
     def is_whole(self) -> bool:
         """Does the basic index read everything?"""
-        return all(entry == slice(0, size, 1) for entry, size in zip(self.places, self.shape, strict=True))
+        return all(
+            isinstance(entry, slice) and entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, size)
+            for entry, size in zip(self.places, self.shape, strict=True)
+        )
 
     # --- the block
 

@@ -13,6 +13,7 @@ is used. Compiling needs some of them; if one is missing, the error says so in o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -103,6 +104,16 @@ _DERIVED = "the contract's definition"
 
 def _operator(name: str, without: str = _DERIVED) -> Private:
     return Private(f"torch.ops.{name}.default", without)
+
+
+# --- sizes that stay open
+
+_FX_CONFIG = Private("torch.fx.experimental._config.patch", "programs may refuse sizes of one, and where views meet")
+
+
+def sizes_stay_open() -> AbstractContextManager[Any]:
+    """A scope in which the layout of tensors does not restrict open sizes: is it 1, is a view contiguous?"""
+    return _FX_CONFIG.value(backed_size_oblivious=True) if _FX_CONFIG.here else nullcontext()
 
 
 # --- tensors without values, and the graph that they leave behind

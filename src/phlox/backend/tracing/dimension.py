@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 from phlox.backend.tracing.symbolic import RULES, differ, real, rules_of
@@ -411,6 +413,18 @@ def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 # --- slices
 
+_BOUNDS: ContextVar[set[int] | None] = ContextVar("phlox_bounds", default=None)
+
+
+@contextmanager
+def noting_bounds(found: set[int]) -> Generator[None]:
+    """Collect the numbers at which open axes are cut in this scope: a model has to be tried around these sizes."""
+    token = _BOUNDS.set(found)
+    try:
+        yield
+    finally:
+        _BOUNDS.reset(token)
+
 
 def slice_size(entry: slice[Any, Any, Any], size: int | None = None) -> int:
     """How many elements a slice with explicit bounds and a positive step takes, of an axis of `size`."""
@@ -429,6 +443,8 @@ def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, 
     if step < 0 and (entry.start is not None or entry.stop is not None or step != -1):
         raise ValueError("a slice of an open axis runs backwards only as a whole: x[::-1]; use flip")
     start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
+    if (noted := _BOUNDS.get()) is not None:
+        noted.update(bound for bound in (start, stop) if bound is not None and not is_open(bound))
     first = 0 if start is None else _clipped(start, size)
     last = size if stop is None else _clipped(stop, size)
     return slice(first, larger(first, last), abs(step)), step < 0

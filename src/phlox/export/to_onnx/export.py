@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from phlox.backend import Device, Float
+from phlox.backend.tracing.dimension import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, read, sizes_to_try
 from phlox.export.arguments import output_names as names_of_outputs
+from phlox.export.borders import Found
 from phlox.export.to_onnx import check, model_file
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
@@ -82,7 +84,9 @@ def onnx(
     model = valid("export.onnx", model)
     arguments = read(model, inputs, input_names)
     place = _place(model, arguments)
-    graph, results, tried = _traced(model, arguments, sizes, place, opset)
+    bounds = set[int]()
+    with noting_bounds(bounds):
+        graph, results, tried = _traced(model, arguments, sizes, place, opset)
     run_passes(graph)
     paths = {path for path, _ in model.named_params()} if output_names is None else set[str]()
     names = _output_names(results, output_names, {one.name for one in arguments.inputs} | paths)
@@ -95,16 +99,18 @@ def onnx(
             graph, Path(folder) / target.name, title=type(model).__name__, metadata=metadata, external=external_data
         )
         check.validate(made[0])
-        ran, reference, found = "", "", []
+        ran, reference, found, borders = "", "", [], Found([], {}, [])
         if check_file:
-            ran, reference, found = check.compare(
-                made[0], model, arguments, names, tried, place, runtime=runtime, tolerance=tolerance
-            )
+            ran, reference, found, borders = check.compare(
+                made[0], model, arguments, names, tried, place, runtime=runtime, tolerance=tolerance,
+                bounds=None if sizes else bounds,
+            )  # fmt: skip
         files = _put(made, target)
     return OnnxReport(
         path=target, files=files, size=sum(file.stat().st_size for file in files), opset=opset,
         inputs=_texts(graph.inputs), outputs=_texts(graph.outputs), operators=_operators(graph), runtime=ran,
         reference=reference, differences=tuple(found), seconds=time.perf_counter() - started,
+        constraints=tuple(borders.constraints()), tried=tuple(borders.sizes), remarks=tuple(borders.remarks),
     )  # fmt: skip
 
 
