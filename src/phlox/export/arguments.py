@@ -206,7 +206,8 @@ def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None
         {name: _FEW[turn % len(_FEW)] if name in batches - given.keys() else size for name, size in sizes.items()}
         for turn, sizes in enumerate(found[2:])
     ]
-    return [*found[:2], *[one for one in few if one not in found], *found[2:]]
+    every = [*found[:2], *few, *found[2:]]
+    return [one for place, one in enumerate(every) if one not in every[:place]]
 
 
 def _apart(size: int, place: int) -> int:

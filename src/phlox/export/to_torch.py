@@ -230,7 +230,17 @@ _SHORT = {f"torch.{name}": short for short, name in
 def _outputs(program: Any, traced: Traced) -> list[tuple[Sequence[Any], str]]:
     (node,) = program.graph.find_nodes(op="output")
     values = [one.meta["val"] for one in node.args[0]]
-    return [(value.shape, _SHORT[str(value.dtype)]) for value in values[-len(traced.outputs) :]]
+    named: dict[str, str] = {}
+    given = [one.meta["val"] for one in program.graph.find_nodes(op="placeholder")][-len(traced.arguments.inputs) :]
+    for one, value in zip(traced.arguments.inputs, given, strict=True):
+        named |= {str(value.shape[axis]): name for axis, name in one.spec.open_axes.items()}
+    return [
+        (
+            [re.sub(r"\bs\d+\b", lambda at: named.get(at[0], at[0]), str(size)) for size in value.shape],
+            _SHORT[str(value.dtype)],
+        )
+        for value in values[-len(traced.outputs) :]
+    ]
 
 
 def _runner(pytorch: Any, traced: Traced, file: Path) -> Any:

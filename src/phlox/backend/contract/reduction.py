@@ -14,7 +14,7 @@ from phlox.backend.contract.shape import part
 from phlox.backend.contract.sorting import SortingOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.kind import Int
-from phlox.backend.tracing.dimension import is_open, ratio, same_size, smaller
+from phlox.backend.tracing.dimension import is_open, larger, ratio, same_size, smaller
 from phlox.backend.tracing.symbolic import less
 from phlox.host.dtypes import INT_RANGES
 
@@ -33,7 +33,8 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The variance, divided by n - correction; NaN for too few elements."""
-        count = self._count(x, axes) - correction
+        whole = self._count(x, axes)
+        count = larger(whole - int(correction), 0) if float(correction).is_integer() else whole - correction
         deviation = self.float_sub(x, self.float_mean(x, axes, True))
         total = self.float_sum(self.float_square(deviation), axes, keepdims)
         return self.float_mul(total, ratio(1, count))

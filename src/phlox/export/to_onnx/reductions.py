@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Bool, Float, Int
 from phlox.backend.contract.types import Array, Axes
+from phlox.backend.tracing.dimension import is_open
 from phlox.export.to_onnx.graph import current
 from phlox.transform.abstract.rules import without
 
@@ -26,6 +28,13 @@ def reduction(op: str) -> Callable[..., Array]:
         return A.emit(op, operands, without(x.shape, axes, keepdims), x.kind, keepdims=int(keepdims))
 
     return rule
+
+
+def mean(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
+    """ReduceMean, which is zero of no elements: then 0 / 0 is added, and 0 / n of n."""
+    y = reduction("ReduceMean")(A, x, axes, keepdims)
+    count = math.prod([x.shape[axis] for axis in axes])
+    return A.float_add(y, count * 0.0 / count) if is_open(count) else y
 
 
 def any_of(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:

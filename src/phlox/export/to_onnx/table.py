@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
     "int_scatter": moving.scatter("int"),  # ScatterND
     # reductions
     "float_sum": reductions.reduction("ReduceSum"),
-    "float_mean": reductions.reduction("ReduceMean"),
+    "float_mean": reductions.mean,
     "float_prod": reductions.reduction("ReduceProd"),
     "float_max": reductions.reduction("ReduceMax"),
     "float_min": reductions.reduction("ReduceMin"),

@@ -19,6 +19,7 @@ from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import embedding_grad
 from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.torch.tracer import is_tracer
+from phlox.backend.tracing.dimension import same_size
 
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
@@ -84,6 +85,8 @@ class Indexing(Backend):
         return torch.where(inside, torch.take_along_dim(x, places, axis), missing(x.dtype))
 
     def index_set(self, x: Array, values: Array, index: Index) -> Array:
+        if any(map(is_symbolic, x.shape)):  # of which an assignment would fix whether they are one, and equal
+            return _placed(x, values, index, 0)
         out = x.clone()
         out[index] = values
         return out
@@ -158,3 +161,16 @@ def _scattered(x: Array, places: Array, updates: Array, mode: Mode) -> Array:
         return x.index_copy(0, places, updates[last[places]])
     grid = places.reshape(-1, *(1,) * (x.ndim - 1)).expand(updates.shape)
     return x.scatter_reduce(0, grid, updates, _REDUCTIONS[mode])
+
+
+def _placed(x: Array, values: Array, index: Index, axis: int) -> Array:
+    """x with values where an index is, from this axis on; the axes of the integers before it are gone."""
+    if not index:
+        return values
+    entry, rest = index[0], index[1:]
+    if not isinstance(entry, slice):
+        return torch.select_scatter(x, _placed(x.select(axis, entry), values, rest, axis), axis, entry)
+    if entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, x.shape[axis]):
+        return _placed(x, values, rest, axis + 1)
+    part = x[(*(slice(None),) * axis, entry)]
+    return torch.slice_scatter(x, _placed(part, values, rest, axis + 1), axis, entry.start, entry.stop, entry.step)
