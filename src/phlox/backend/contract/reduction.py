@@ -73,8 +73,8 @@ class ReductionOps(SortingOps, ElementwiseOps):
         last = len(self.shape(rows)) - 1
         size = self.shape(rows)[last]
         order = self.float_sort(rows, last, False)
-        found = [part(self, order, last, rank, rank + 1) for rank in ranks]
-        greatest = part(self, order, last, size - 1, size)  # NaN counts as that
+        found = [self._one(order, rank) for rank in ranks]
+        greatest = self._one(order, size - 1)  # NaN counts as that
         y = self.concat(found, last) if len(found) > 1 else found[0]
         y = self.where(self.float_isnan(greatest), math.nan, y)
         return self._ranked(y, self.shape(x), axes, keepdims)
@@ -183,6 +183,14 @@ class ReductionOps(SortingOps, ElementwiseOps):
         last = len(self.shape(y)) - 1
         y = self.permute_dims(y, (last, *range(last)))
         return self.expand_dims(y, tuple(axis + 1 for axis in axes)) if keepdims and axes else y
+
+    def _one(self, x: Array, place: int) -> Array:
+        """One entry of the last axis, which stays, of size one also where the place is open."""
+        shape = self.shape(x)
+        last = len(shape) - 1
+        if not is_open(place):
+            return part(self, x, last, place, place + 1)
+        return self.expand_dims(self.index(x, (*(slice(0, size, 1) for size in shape[:last]), place)), (last,))
 
     def _at(self, x: Array, place: int) -> Array:
         """One entry of the first axis, which stays."""
