@@ -51,13 +51,13 @@ def _quietly() -> Generator[None]:
 
 
 def sizes_at_borders(names: Sequence[str], base: Mapping[str, int], bounds: Iterable[int]) -> list[dict[str, int]]:
-    """Sizes that differ from `base` in one axis: 0, 1 and 2, one less and more than it, and those around `bounds`.
+    """Sizes that differ from `base` in one axis: few, one less and more than it, many, and those around `bounds`.
 
     >>> sizes_at_borders(["n"], {"n": 7}, [4])
-    [{'n': 0}, {'n': 1}, {'n': 2}, {'n': 6}, {'n': 8}, {'n': 3}, {'n': 4}, {'n': 5}]
+    [{'n': 0}, {'n': 1}, {'n': 2}, {'n': 6}, {'n': 8}, {'n': 500}, {'n': 3}, {'n': 4}, {'n': 5}]
     """
     around = [size for bound in sorted({abs(one) for one in bounds}) for size in (bound - 1, bound, bound + 1)]
-    wanted = [[0, 1, 2, base[name] - 1, base[name] + 1, *around, *range(3, 6)] for name in names]
+    wanted = [[0, 1, 2, base[name] - 1, base[name] + 1, 500, *around, *range(3, 6)] for name in names]
     return [
         {**base, name: size}
         for row in zip_longest(*[dict.fromkeys(sizes) for sizes in wanted])
@@ -88,13 +88,6 @@ class Found(NamedTuple):
         return found
 
 
-class Wrong(ExportError):
-    """A file differs from the model at the border `size` of an axis."""
-
-    axis: str
-    size: int
-
-
 def at_borders(
     call: str,
     models: tuple[Module, Device, Module, Device],
@@ -105,11 +98,12 @@ def at_borders(
     run: Run,
     limit: Limit,
     most: int,
+    assumes: int = 0,
 ) -> Found:
     """Run the file at these sizes, as many as fit into the budget and `most`, and with special values at `base`.
 
-    `models` are the model in f64, which is the reference, and the model itself, each with its device. Raises `Wrong` if
-    the file gives another result than the model at one of the sizes.
+    `models` are the model in f64, which is the reference, and the model itself, each with its device. Raises
+    `ExportError` if the file gives another result than the model at one of the sizes; below `assumes` that is a remark.
     """
     twin, there, model, place = models
     found = Found([], {}, [])
@@ -141,9 +135,10 @@ def at_borders(
             try:
                 differences(call, one, outputs, wanted, got, limit, own)
             except ExportError as error:
-                wrong = Wrong(f"{error}. It is a border of {name}; with sizes=... no others are tried than those")
-                wrong.axis, wrong.size = name, one[name]
-                raise wrong from None
+                if one[name] >= assumes:
+                    raise ExportError(f"{error}. With sizes=... no sizes are tried but those") from None
+                found.remarks.append(f"it is not right where {name} = {one[name]}, which PyTorch's exporter rules out")
+                continue
         found.sizes.append(dict(one))
     if left > whole:
         with _quietly():

@@ -75,17 +75,12 @@ def torch(
         raise ExportError(f"{_CALL}: PyTorch wants the suffix .pt2; got {file.name}: use {file.stem}.pt2")
 
     def make(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> Program:
-        example = _example(traced, candidates)
-
-        def of_sizes(least: Mapping[str, int]) -> Program:
-            program, ranges = _exported(pytorch, traced, example, least)
-            _check_operators(program.graph_module)
-            return Program(
-                partial(_save, pytorch, program), partial(_runner, pytorch, traced), _outputs(program, traced), ranges,
-                "torch.export", (RuntimeError, AssertionError), borders=24, at_least=of_sizes,
-            )  # fmt: skip
-
-        return of_sizes({})
+        program, ranges = _exported(pytorch, traced, _example(traced, candidates))
+        _check_operators(program.graph_module)
+        return Program(
+            partial(_save, pytorch, program), partial(_runner, pytorch, traced), _outputs(program, traced), ranges,
+            "torch.export", (RuntimeError, AssertionError), borders=24, assumes=1,
+        )  # fmt: skip
 
     return write(
         _CALL, "torch", make, model, inputs, path, input_names=input_names, output_names=output_names, sizes=sizes,
@@ -160,14 +155,10 @@ def _program(pytorch: Any, traced: Traced) -> Any:
     return root
 
 
-def _exported(
-    pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[Any]], least: Mapping[str, int]
-) -> tuple[Any, list[str]]:
-    """The program, and the ranges that its open axes are restricted to: at least to these sizes."""
+def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[Any]]) -> tuple[Any, list[str]]:
+    """The program, and the ranges that its open axes are restricted to."""
     inputs = traced.arguments.inputs
-    limits: dict[str, dict[str, int]] = {
-        name: {"min": least[name]} if name in least else {} for name in traced.arguments.open_axes()
-    }
+    limits: dict[str, dict[str, int]] = {name: {} for name in traced.arguments.open_axes()}
     root = _program(pytorch, traced)
     for _ in range(_ROUNDS):
         dims = {name: pytorch.export.Dim(name, **limit) for name, limit in limits.items()}

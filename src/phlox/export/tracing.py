@@ -19,7 +19,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.dimension import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
-from phlox.export.borders import Found, Wrong, at_borders, sizes_at_borders
+from phlox.export.borders import Found, at_borders, sizes_at_borders
 from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
@@ -153,8 +153,8 @@ class Program(NamedTuple):
     """At how many sizes at borders the file is run."""
     least: int = 0
     """The smallest size that an axis may have."""
-    at_least: Callable[[Mapping[str, int]], Program] | None = None
-    """The program for axes that are at least so large, and which it then refuses."""
+    assumes: int = 0
+    """The exporter assumes that no axis is smaller: what the file gives for such a one is remarked upon."""
 
 
 def write(
@@ -190,20 +190,9 @@ def write(
             reference, found, borders = "", [], Found([], {}, [])
             if check_file:
                 limit = limit_of(traced.engine.float_element, tolerance)
-                known: dict[str, int] = {}
-                while True:
-                    try:
-                        reference, found, borders = _compared(
-                            call, traced, place, candidates, program, made, limit, bounds=not sizes
-                        )
-                        break
-                    except Wrong as error:
-                        if program.at_least is None or error.size >= known.get(error.axis, 2):
-                            raise
-                        known[error.axis] = error.size + 1
-                        again = program.at_least
-                        program = again(known)._replace(at_least=again)
-                        program.save(made)
+                reference, found, borders = _compared(
+                    call, traced, place, candidates, program, made, limit, bounds=not sizes
+                )
             made.replace(target)
     return ExportReport(
         path=target, size=target.stat().st_size,
@@ -262,7 +251,9 @@ def _compared(
     more = sizes_at_borders([*base], base, traced.bounds) if bounds else []
     more = [one for one in more if min(one.values()) >= program.least]
     models = twin, there, traced.given, place
-    borders = at_borders(call, models, traced.arguments, traced.outputs, more, base, run, limit, program.borders)
+    borders = at_borders(
+        call, models, traced.arguments, traced.outputs, more, base, run, limit, program.borders, program.assumes
+    )
     return f"the model on {there.backend!r}", found, borders
 
 

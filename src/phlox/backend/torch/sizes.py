@@ -28,6 +28,12 @@ def _same(one: Any, other: Any) -> bool:
     return _known(one == other)
 
 
+def is_empty(x: torch.Tensor) -> bool:
+    """Has it certainly no elements? What is exported for open sizes takes kernels that do not mind none."""
+    count = x.numel()
+    return type(count) is int and not count
+
+
 __all__ = ["is_symbolic"]
 
 

@@ -14,11 +14,12 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch import autograd_bridge, compat
+from phlox.backend.torch.sizes import is_empty
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
     """Can the kernel be used? Not if a mask is differentiated, or if the dropped weights are given."""
-    alike = bias is None and kept is None and query.shape[1] == key.shape[1] and query.numel() > 0
+    alike = bias is None and kept is None and query.shape[1] == key.shape[1] and not is_empty(query)
     return alike and (
         query.device.type != "cpu" or (compat.FLASH_ATTENTION.here and compat.FLASH_ATTENTION_BACKWARD.here)
     )

@@ -17,6 +17,7 @@ from torch.nn import functional
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.torch import compat
+from phlox.backend.torch.sizes import is_empty
 
 
 def channels_last(x: Array) -> Array:
@@ -124,7 +125,7 @@ class Conv(Backend):
         return _backward(g, x, like, stride, left, dilation, groups, (False, True, False))[1]
 
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-        if len(window) != 2 or not x.numel():
+        if len(window) != 2 or is_empty(x):
             return super().im2col(x, window, stride, padding, dilation)
         x, left = even(x, padding)
         return functional.unfold(x, window, dilation, left, stride)
@@ -139,7 +140,7 @@ class Conv(Backend):
 
 def _native(x: Shape, weight: Shape) -> bool:
     """Does PyTorch have this convolution? It has one to three spatial axes, and none over nothing."""
-    return len(x) <= 5 and math.prod(x) > 0 and math.prod(weight) > 0
+    return len(x) <= 5 and not any(type(size) is int and not size for size in (*x, *weight))
 
 
 def _conv(

@@ -14,6 +14,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch import compat
+from phlox.backend.torch.sizes import is_empty
 from phlox.backend.torch.tracer import is_fused, is_tracer
 
 
@@ -38,7 +39,7 @@ class Norm(Backend):
     def group_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float
     ) -> tuple[Array, Any]:
-        if not x.numel() or not (compat.NATIVE_GROUP_NORM.here and compat.GROUP_NORM_BACKWARD.here):
+        if is_empty(x) or not (compat.NATIVE_GROUP_NORM.here and compat.GROUP_NORM_BACKWARD.here):
             return super().group_norm_forward(x, gamma, beta, groups, epsilon)
         x = x.contiguous()
         sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))

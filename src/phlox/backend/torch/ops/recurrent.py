@@ -17,6 +17,7 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import lstm as own
 from phlox.backend.torch.cpu import onednn_lstm as kernel
+from phlox.backend.torch.sizes import is_empty
 from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
 
 
@@ -106,7 +107,7 @@ def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
         and not (is_tracer(x) and is_traced_by_others())  # who would have an operation of ours in a program of theirs
         and x.dtype is torch.float32
         and x.device.type == "cpu"
-        and x.numel() > 0
+        and not is_empty(x)
         and torch.backends.mkldnn.is_available()
         and compat.LSTM.here
         and compat.LSTM_BACKWARD.here

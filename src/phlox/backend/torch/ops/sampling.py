@@ -16,6 +16,7 @@ from phlox.backend.contract.nn.resampling import Resampling
 from phlox.backend.contract.nn.sampling import Beyond, Reading
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch import autograd_bridge
+from phlox.backend.torch.sizes import is_empty
 
 _MODES = {
     ("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic",
@@ -33,7 +34,7 @@ def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
     if any(plan.antialias and plan.out == 1 for plan in plans):
         return None  # with one column the kernel reads the first row only
     forward = not any(plan.transposed for plan in plans)
-    return mode if forward and x.numel() and (len(plans) == 2 or not plans[0].antialias) else None
+    return mode if forward and not is_empty(x) and (len(plans) == 2 or not plans[0].antialias) else None
 
 
 def _wide(x: Array) -> Array:
@@ -78,7 +79,7 @@ class Sampling(Backend):
     def grid_sample_forward(
         self, x: Array, grid: Array, reading: Reading, beyond: Beyond, align_corners: bool
     ) -> tuple[Array, Any]:
-        if not (x.numel() and grid.numel()):
+        if is_empty(x) or is_empty(grid):
             return super().grid_sample_forward(x, grid, reading, beyond, align_corners)
         return autograd_bridge.forward(
             lambda x, grid: functional.grid_sample(

@@ -12,6 +12,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
+from phlox.backend.torch.sizes import is_empty
 
 _fft: Any = torch.fft
 
@@ -28,13 +29,13 @@ class Signal(Backend):
     """See `phlox.backend.contract.signal`. Of no signals torch's transforms fail, so those are not transformed."""
 
     def rfft(self, x: Array) -> Array:
-        return _real(_fft.rfft(x)) if x.numel() else x.new_zeros(*x.shape[:-1], x.shape[-1] // 2 + 1, 2)
+        return _real(_fft.rfft(x)) if not is_empty(x) else x.new_zeros(*x.shape[:-1], x.shape[-1] // 2 + 1, 2)
 
     def irfft(self, x: Array, n: int) -> Array:
-        return _fft.irfft(_complex(x), n, norm="forward") if x.numel() else x.new_zeros(*x.shape[:-2], n)
+        return _fft.irfft(_complex(x), n, norm="forward") if not is_empty(x) else x.new_zeros(*x.shape[:-2], n)
 
     def fft(self, x: Array, inverse: bool) -> Array:
-        if not x.numel():
+        if is_empty(x):
             return x
         z = _complex(x)
         return _real(_fft.ifft(z, norm="forward") if inverse else _fft.fft(z))

@@ -12,6 +12,7 @@ import torch
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
+from phlox.backend.torch.sizes import is_symbolic
 
 
 class Sorting(Backend):
@@ -30,7 +31,7 @@ class Sorting(Backend):
     int_sort = float_sort
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
-        if x.dtype.itemsize > 4 or x.numel() < 4096:
+        if x.dtype.itemsize > 4 or is_symbolic(x.numel()) or x.numel() < 4096:
             return self._first(self.float_argsort(x, axis, largest), k, axis)
         # torch gives any of equal elements; with their places behind them no two are equal.
         keys = x
