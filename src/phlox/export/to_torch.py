@@ -12,11 +12,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from phlox.backend.torch import compat
 from phlox.backend.tracing.symbolic import noting_assumptions
 from phlox.errors import ExportError, ExtraNotInstalledError, PhloxError
 from phlox.export.comparison import case
@@ -164,7 +163,7 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
         dims = {name: pytorch.export.Dim(name, **limit) for name, limit in limits.items()}
         shapes = tuple({axis: dims[name] for axis, name in one.spec.open_axes.items()} or None for one in inputs)
         try:
-            with warnings.catch_warnings(), pytorch.no_grad(), compat.sizes_stay_open():
+            with warnings.catch_warnings(), pytorch.no_grad(), cast(Any, traced.engine).sizes_stay_open():
                 warnings.simplefilter("ignore")
                 program = pytorch.export.export(
                     root, tuple(example[1]), dynamic_shapes=(shapes,), prefer_deferred_runtime_asserts_over_guards=True

@@ -174,6 +174,7 @@ UPDATES = {
 COMPILER = {"torch._inductor.compile", "torch._inductor.config"}
 ELSEWHERE = {
     "torch._higher_order_ops": "tests/export/test_to_torch.py",
+    "torch.fx.experimental._config.patch": "tests/export/test_borders.py",
     "torch._inductor.codecache.CppCodeCache.load": "tests/backend/torch/compiler/kernels/test_cpp.py",
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "test_without_bfloat16",
     **dict.fromkeys(

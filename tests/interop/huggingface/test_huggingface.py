@@ -556,6 +556,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "head": ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel is not supported; the supp"),
     "odd head": ("gpt2", {"architectures": [["x"]]}, "architecture .* is not supported"),
     "gelu": ("gpt2", {"activation_function": "quick_gelu"}, "activation activation_function='quick_gelu' is not"),
+    "not causal": ("llama", {"is_causal": False}, "is_causal=False is not supported: each token would see all others"),
+    "window": ("llama", {"sliding_window": 8}, "config.json: sliding_window=8 is not known, and may change what the m"),
+    "of rotary": ("llama", {"rope_parameters": {"rope_type": "default", "half": True}}, "rope_parameters: half=True"),
+    "two names": ("gpt2", {"num_attention_heads": 7}, "num_attention_heads=7 and n_head=.* are two names"),
     "scale": ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights=False is not supported: attention scores"),
     "by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True is not supported: each"),
     "crossed": ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True is not supported: the model would"),
@@ -687,3 +691,10 @@ def test_config_from_reads_a_dict() -> None:
     )
     with pytest.raises(ConfigError, match=r"^config.json: n_layer must be an integer, got 'x'$"):
         huggingface.config_from({"model_type": "gpt2", "n_layer": "x"})
+
+
+def test_settings_may_have_their_common_names() -> None:
+    own = huggingface.config_from({"model_type": "gpt2", "n_layer": 3, "n_embd": 48, "n_head": 4, "n_positions": 16})
+    common = {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 4, "max_position_embeddings": 16}
+    assert huggingface.config_from({"model_type": "gpt2", **common}) == own
+    assert huggingface.config_from({"model_type": "gpt2", "n_head": 4, **common}) == own

@@ -206,7 +206,8 @@ def test_the_old_name_of_the_number_of_tokens_warns() -> None:
 @pytest.mark.parametrize("backend", [NumPy(), Jax(float="f16"), Torch(float="f16")], ids=repr)
 def test_at_a_tiny_temperature_the_likeliest_token_is_drawn(backend: Backend) -> None:
     """Also where logits divided by it are infinite, and where it is zero at half precision."""
-    model, prompt = lively(GptConfig(**SHALLOW), backend), px.tensor([3, 4], device=backend)
+    model: Any = lively(GptConfig(**SHALLOW), backend)  # of which the numbers are not NumPy's for a type checker
+    prompt = px.tensor([3, 4], device=backend)
     greedy = model.generate(prompt, np.int64(3), temperature=0.0).tolist()
     for temperature in (1e-3, np.float32(1e-5), 1e-9, 1e-39):
         assert model.generate(prompt, 3, temperature=temperature, top_k=2**40, stop=[np.int64(0)]).tolist() == greedy

@@ -24,6 +24,7 @@ from phlox.backend.parallel import RowGroup, part_of
 from phlox.backend.settings import Settings
 from phlox.backend.torch.arrays import ELEMENTS, Arrays
 from phlox.backend.torch.collectives import Collectives
+from phlox.backend.torch.compat import sizes_stay_open
 from phlox.backend.torch.cpu.gemm import matmul
 from phlox.backend.torch.ops import random
 from phlox.backend.torch.ops.attention import Attention, attends_narrow
@@ -223,6 +224,8 @@ class Torch(
                 setattr(self, name, _stays_narrow(getattr(self, name), self.torch_float))
             for name in _COMPARING:
                 setattr(self, name, _compared(getattr(self, name), self.torch_float))
+
+    sizes_stay_open = staticmethod(sizes_stay_open)
 
     # --- shape
 

@@ -112,7 +112,7 @@ _FX_CONFIG = Private("torch.fx.experimental._config.patch", "programs may refuse
 
 
 def sizes_stay_open() -> AbstractContextManager[Any]:
-    """A scope in which the layout of tensors does not restrict open sizes: is it 1, is a view contiguous?"""
+    """A scope for exports in which the layout of tensors does not restrict open sizes."""
     return _FX_CONFIG.value(backed_size_oblivious=True) if _FX_CONFIG.here else nullcontext()
 
 

@@ -42,7 +42,13 @@ class Bert(Family):
     unsupported = (
         ("position_embedding_type", "absolute", "positions would have no absolute embeddings"),
         ("is_decoder", False, "each token would see only the previous ones"),
+        ("is_causal", False, "each token would see only the previous ones"),
     )
+    # Google's multilingual files say how a layer of TensorFlow's pools; the head for masked tokens alone is tied.
+    harmless = frozenset({
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+        "pooler_size_per_head", "pooler_type", "tie_word_embeddings",
+    })  # fmt: skip
 
     def config_from(self, settings: Settings, architecture: str) -> AnyConfig:
         """See `Family.config_from`."""

@@ -26,6 +26,10 @@ class Family(ABC):
     """Rules from former names to the current ones."""
     unsupported: ClassVar[tuple[tuple[str, Any, str], ...]] = ()
     """Options, their only supported value, and what another value would mean."""
+    other_names: ClassVar[dict[str, str]] = {}
+    """Other names of settings that `transformers` reads, each with its own one."""
+    harmless: ClassVar[frozenset[str]] = frozenset()
+    """Settings that change nothing of what our models compute, beside those that are so for all families."""
 
     @abstractmethod
     def config_from(self, settings: Settings, architecture: str) -> Any:
@@ -75,6 +79,10 @@ class Family(ABC):
         for key, allowed, why in (*_NEVER, *self.unsupported):
             settings.only(key, allowed, why)
 
+    def check_all_read(self, settings: Settings) -> None:
+        """`ConfigError` for settings that nothing has read and that are not known to be harmless."""
+        settings.check_all_read(_HARMLESS | self.harmless)
+
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (
     ("quantization_config", {}, "quantized weights cannot be loaded; save the model without quantization"),
@@ -83,3 +91,20 @@ _NEVER: tuple[tuple[str, Any, str], ...] = (
     ("is_encoder_decoder", False, "the model would be an encoder-decoder"),
     ("add_cross_attention", False, "the model would attend to the output of another model"),
 )
+
+_HARMLESS = frozenset({
+    "architectures", "model_type", "dtype", "torch_dtype", "use_bfloat16", "fp16", "transformers_version",
+    "name_or_path", "tokenizer_class", "model_max_length", "max_sequence_length", "use_cache",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
+    "return_dict_in_generate", "use_return_dict", "torchscript", "tf_legacy_loss", "chunk_size_feed_forward",
+    "gradient_checkpointing", "is_decoder", "tie_encoder_decoder", "cross_attention_hidden_size",
+    "finetuning_task", "problem_type", "task_specific_params", "num_labels", "id2label", "label2id",
+    "classifier_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
+    "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix", "initializer_range", "max_length",
+    "min_length", "max_new_tokens", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "unsloth_version", "unsloth_fixed",
+})  # fmt: skip
+"""What is about tokenizers, training, generation and the form of results: `transformers` writes most of it itself."""

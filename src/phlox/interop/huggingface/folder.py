@@ -134,9 +134,12 @@ def _understood(settings: Settings) -> tuple[Family, Any]:
         raise ConfigError(
             f"{settings.place}: models of the type {kind[:100]!r} are not supported; supported are: {known}"
         )
+    settings = settings.renamed(family.other_names)
     family.check(settings)
     try:
-        return family, family.config_from(settings, family.architecture_of(settings))
+        config = family.config_from(settings, family.architecture_of(settings))
+        family.check_all_read(settings)
+        return family, config
     except ConfigError as error:
         if str(error).startswith(settings.place):
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from phlox.errors import ConfigError
 from phlox.interop.adapter import Adapter, Rule, rename, split, transpose
@@ -27,8 +27,21 @@ class Gpt2(Family):
     prefix = "transformer"
     unsupported = (
         ("scale_attn_weights", True, "attention scores would not be divided by the square root of the head width"),
+        ("is_causal", True, "each token would see all others"),
         ("scale_attn_by_inverse_layer_idx", False, "each layer would divide its attention scores by its index"),
     )
+
+    other_names: ClassVar = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+    # n_ctx is a former name of n_positions; the summary is another head's; attention in f32 is more precise.
+    harmless = frozenset({
+        "n_ctx", "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
+        "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    })  # fmt: skip
 
     def config_from(self, settings: Settings, architecture: str) -> GptConfig:
         """See `Family.config_from`."""

@@ -28,6 +28,12 @@ class Llama(Family):
     configs = (LlamaConfig,)
     architectures = ("LlamaForCausalLM", "LlamaModel")
     prefix = "model"
+    unsupported = (("is_causal", True, "each token would see all others"),)
+    # In how many pieces products are computed, and what only some kinds of rotary positions have.
+    harmless = frozenset({
+        "pretraining_tp", "factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings",
+    })  # fmt: skip
 
     def config_from(self, settings: Settings, architecture: str) -> LlamaConfig:
         """See `Family.config_from`."""
@@ -125,7 +131,10 @@ class Llama(Family):
 
 
 def _rotary(settings: Settings, context: int) -> dict[str, Any]:
-    rotary = settings.table("rope_scaling") or settings.table("rope_parameters") or Settings({}, settings.place)
+    rotary = settings.table("rope_scaling")
+    if rotary is None:
+        rotary = settings.table("rope_parameters") or Settings({}, settings.place)
+    settings.get("rope_parameters", None)  # newer files have both
     for key, value in rotary.data.items():
         if isinstance(value, dict):
             raise ConfigError(f"{rotary.place}: {key}: rotary positions that differ by layer are not supported")

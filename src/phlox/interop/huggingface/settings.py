@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -49,9 +49,12 @@ class Settings:
 
     def __init__(self, data: Mapping[str, Any], place: str = "config.json") -> None:
         self.data, self.place = data, place
+        self._read = set[str]()
+        self._tables: dict[str, Settings] = {}
 
     def get(self, key: str, default: Any = _REQUIRED) -> Any:
         """The entry, of any type."""
+        self._read.add(key)
         value = self.data.get(key)
         if value is not None:
             return value
@@ -82,7 +85,43 @@ class Settings:
     def table(self, key: str) -> Settings | None:
         """An object, if there is one."""
         value = self._typed(key, None, (dict,), "an object")
-        return None if value is None else Settings(cast("dict[str, Any]", value), f"{self.place}: {key}")
+        if value is None:
+            return None
+        found = Settings(cast("dict[str, Any]", value), f"{self.place}: {key}")
+        self._tables[key] = found
+        return found
+
+    def renamed(self, names: Mapping[str, str]) -> Settings:
+        """The entries under their own names, where they have others; `ConfigError` for two that differ."""
+        data = dict(self.data)
+        for other, name in names.items():
+            if data.get(other) is None:
+                continue
+            value = data.pop(other)
+            if data.get(name, value) not in (None, value):
+                raise ConfigError(
+                    f"{self.place}: {other}={_shown(value)} and {name}={_shown(data[name])} are two names of one "
+                    "setting; leave one of them"
+                )
+            data[name] = value
+        return Settings(data, self.place)
+
+    def check_all_read(self, harmless: Collection[str]) -> None:
+        """`ConfigError` for entries that nothing has read, and that are not known to change nothing."""
+        unknown = {
+            key: value
+            for key, value in self.data.items()
+            if value is not None and key not in self._read and key not in harmless and not key.startswith("_")
+        }
+        if unknown:
+            shown = ", ".join(f"{key}={_shown(value)}" for key, value in list(unknown.items())[:5])
+            raise ConfigError(
+                f"{self.place}: {shown} {'is' if len(unknown) == 1 else 'are'} not known, and may change what the "
+                "model computes; delete what does not from the file"
+            )
+        for key, table in self._tables.items():
+            if key not in harmless:
+                table.check_all_read(harmless)
 
     def activation(self, key: str, default: str) -> ActivationName:
         """The activation with this name."""
