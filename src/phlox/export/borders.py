@@ -23,7 +23,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 """The outputs of a file for values of its inputs."""
 
 BUDGET = 1 << 33
-"""The floating-point operations that the model may take for one comparison, and for all those at borders together."""
+"""The floating-point operations that the model may take for all comparisons at borders together."""
 _CALL = 1 << 22
 """What a call costs at least, in floating-point operations."""
 

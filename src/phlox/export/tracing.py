@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from phlox import random
 from phlox.backend import Backend, Device, backend_by_name, default_device
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.tracing.dimension import noting_bounds
+from phlox.backend.tracing.slices import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
 from phlox.export.borders import Found, at_borders, sizes_at_borders

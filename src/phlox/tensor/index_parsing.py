@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from phlox.backend import Bool, Float, Int, Kind
-from phlox.backend.tracing.dimension import (
-    as_size,
-    broadcast_sizes,
-    from_start,
-    is_open,
-    open_slice,
-    same_size,
-    slice_size,
-)
+from phlox.backend.tracing.dimension import as_size, broadcast_sizes, is_open, same_size
 from phlox.backend.tracing.scalar import TracedScalar
+from phlox.backend.tracing.slices import from_start, open_slice, slice_size
 from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedError
 from phlox.tensor.backend_promotion import is_below
 from phlox.tensor.base import TensorBase
@@ -71,7 +64,9 @@ class IndexKey:
     def is_whole(self) -> bool:
         """Does the basic index read everything?"""
         return all(
-            isinstance(entry, slice) and entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, size)
+            entry == slice(0, size, 1)
+            if type(size) is int and (isinstance(entry, int) or type(entry.stop) is int)
+            else _takes_all(entry, size)
             for entry, size in zip(self.places, self.shape, strict=True)
         )
 
@@ -336,6 +331,11 @@ def flatnonzero(name: str, mask: TensorBase, remedy: str) -> Any:
             f"unknown during tracing; {remedy}"
         )
     return mask._apply("reshape", (mask.size,))._apply_to(Int, "flatnonzero")
+
+
+def _takes_all(entry: int | slice, size: int) -> bool:
+    """Does an entry take a whole axis, where one of its sizes is open? Comparing these would fix them."""
+    return isinstance(entry, slice) and entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, size)
 
 
 _PLAIN = frozenset({int, type(None)}).issuperset

@@ -20,16 +20,14 @@ from phlox.backend.tracing.dimension import (
     as_size,
     broadcast_sizes,
     evaluate,
-    from_start,
     is_open,
     larger,
-    open_slice,
     ratio,
     same_size,
-    slice_size,
     smaller,
     terms_of,
 )
+from phlox.backend.tracing.slices import from_start, open_slice, slice_size
 
 N, M = Dimension.named("n", 7), Dimension.named("m", 11)
 

@@ -12,7 +12,7 @@ import numpy as np
 from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.types import Array, Arrays, Index, Shape
 from phlox.backend.kind import Float, Int
-from phlox.backend.tracing.dimension import slice_size
+from phlox.backend.tracing.slices import slice_size
 from phlox.errors import IndexRangeError
 
 Mode: TypeAlias = Literal["set", "add", "mul", "min", "max"]

@@ -108,12 +108,12 @@ def _operator(name: str, without: str = _DERIVED) -> Private:
 
 # --- sizes that stay open
 
-_FX_CONFIG = Private("torch.fx.experimental._config.patch", "programs may refuse sizes of one, and where views meet")
+_FX_CONFIG = Private("torch.fx.experimental._config", "programs may refuse sizes of one, and where views meet")
 
 
 def sizes_stay_open() -> AbstractContextManager[Any]:
     """A scope for exports in which the layout of tensors does not restrict open sizes."""
-    return _FX_CONFIG.value(backed_size_oblivious=True) if _FX_CONFIG.here else nullcontext()
+    return _FX_CONFIG.value.patch(backed_size_oblivious=True) if _FX_CONFIG.here else nullcontext()
 
 
 # --- tensors without values, and the graph that they leave behind

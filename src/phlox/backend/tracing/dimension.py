@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 from phlox.backend.tracing.symbolic import RULES, differ, real, rules_of
@@ -215,12 +213,17 @@ def is_open(size: Any) -> bool:
     return type(size) is not int and (isinstance(size, (Dimension, DimensionReal)) or type(size) in RULES)
 
 
+_NUMBERS = frozenset({int, float})
+
+
 def ratio(one: float, other: float) -> float:
     """A number or size by another one, as a real number, whatever the open axes are; NaN if that is not positive.
 
     >>> ratio(3, 2), ratio(3, 0)
     (1.5, nan)
     """
+    if type(other) in _NUMBERS and type(one) in _NUMBERS:  # almost always
+        return one / other if other > 0 else math.nan
     if rules_of(one, other) is not None:
         return real(one) / real(other)
     if is_open(other):
@@ -257,15 +260,15 @@ def larger(one: int, other: int) -> int:
 def _extreme(name: str, choose: Callable[[int, int], int], one: int, other: int) -> int:
     if not (is_open(one) or is_open(other)):
         return choose(one, other)
-    if _never_negative(terms_of(one - other)):
+    if never_negative(terms_of(one - other)):
         return one if choose is max else other
-    if _never_negative(terms_of(other - one)):
+    if never_negative(terms_of(other - one)):
         return other if choose is max else one
     value = choose(int(one), int(other))
     return _made(value, ((((name, terms_of(one), terms_of(other)),), 1),))
 
 
-def _never_negative(terms: Terms) -> bool:
+def never_negative(terms: Terms) -> bool:
     """Is it certain that this is not negative, since no size is?"""
     if all(count > 0 and all(map(_never_below, monomial)) for monomial, count in terms):
         return True
@@ -275,10 +278,10 @@ def _never_negative(terms: Terms) -> bool:
         operation, left, right = monomial[0]
         rest = _sum(terms, ((monomial, -count),))
         if operation == "floordiv":  # of what is not negative, it is at most that
-            if count < 0 and _never_negative(left) and _never_negative(_sum(rest, _product(left, (((), count),)))):
+            if count < 0 and never_negative(left) and never_negative(_sum(rest, _product(left, (((), count),)))):
                 return True
             continue
-        sides = [_never_negative(_sum(rest, _product(side, (((), count),)))) for side in (left, right)]
+        sides = [never_negative(_sum(rest, _product(side, (((), count),)))) for side in (left, right)]
         return any(sides) if (operation == "max") == (count > 0) else all(sides)
     return False
 
@@ -288,7 +291,7 @@ def _never_below(atom: Atom) -> bool:
     if isinstance(atom, str):
         return True
     operation, left, right = atom
-    sides = _never_negative(left), _never_negative(right)
+    sides = never_negative(left), never_negative(right)
     return any(sides) if operation == "max" else all(sides)
 
 
@@ -409,65 +412,3 @@ def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
             sizes.append(other if one == 1 else one)
         found = tuple(sizes)
     return found
-
-
-# --- slices
-
-_BOUNDS: ContextVar[set[int] | None] = ContextVar("phlox_bounds", default=None)
-
-
-@contextmanager
-def noting_bounds(found: set[int]) -> Generator[None]:
-    """Collect the numbers at which open axes are cut in this scope: a model has to be tried around these sizes."""
-    token = _BOUNDS.set(found)
-    try:
-        yield
-    finally:
-        _BOUNDS.reset(token)
-
-
-def slice_size(entry: slice[Any, Any, Any], size: int | None = None) -> int:
-    """How many elements a slice with explicit bounds and a positive step takes, of an axis of `size`."""
-    if is_open(entry.start) or is_open(entry.stop) or is_open(size):
-        return -(-(entry.stop - entry.start) // entry.step)
-    return len(range(entry.start, entry.stop, entry.step) if size is None else range(*entry.indices(size)))
-
-
-def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, Any], bool]:
-    """A slice of an axis where its size or a bound is open, with explicit bounds and a positive step.
-
-    And whether its elements must then be reversed. Bounds below zero count from the end, and none leaves the axis,
-    whatever the sizes will be.
-    """
-    step = 1 if entry.step is None else as_size(entry.step)
-    if step < 0 and (entry.start is not None or entry.stop is not None or step != -1):
-        raise ValueError("a slice of an open axis runs backwards only as a whole: x[::-1]; use flip")
-    start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
-    if (noted := _BOUNDS.get()) is not None:
-        noted.update(bound for bound in (start, stop) if bound is not None and not is_open(bound))
-    first = 0 if start is None else _clipped(start, size)
-    last = size if stop is None else _clipped(stop, size)
-    return slice(first, larger(first, last), abs(step)), step < 0
-
-
-def from_start(bound: int, size: int) -> int:
-    """A place on an axis, which counts from the end where it is below zero, from the start."""
-    return bound + _below_zero(bound) * size
-
-
-def _clipped(bound: int, size: int) -> int:
-    """As `from_start`, and inside the axis."""
-    below = _below_zero(bound)
-    if type(below) is int:
-        return larger(bound + size, 0) if below else smaller(bound, size)
-    return smaller(larger(bound, 0), size) + below * larger(bound + size, 0)
-
-
-def _below_zero(bound: int) -> int:
-    """1 where it is below zero, and else 0: a size, too, where that depends on the open axes."""
-    if not is_open(bound):
-        return int(bound < 0)
-    if (rules := rules_of(bound)) is not None:
-        known = rules.less(bound, 0)
-        return int(known) if known is not None else smaller(larger(-bound, 0), 1)
-    return 1 if _never_negative(terms_of(-bound - 1)) else smaller(larger(-bound, 0), 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phlox.backend import Device, Float
-from phlox.backend.tracing.dimension import noting_bounds
+from phlox.backend.tracing.slices import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, read, sizes_to_try
 from phlox.export.arguments import output_names as names_of_outputs

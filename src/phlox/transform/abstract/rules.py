@@ -15,7 +15,7 @@ from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.kind import KINDS, Bool, Float, Int, Kind
-from phlox.backend.tracing.dimension import slice_size
+from phlox.backend.tracing.slices import slice_size
 from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.transform.abstract.counting import add_others, add_products
 
