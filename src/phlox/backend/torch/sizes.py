@@ -30,8 +30,12 @@ def _same(one: Any, other: Any) -> bool:
 
 def is_empty(x: torch.Tensor) -> bool:
     """Has it certainly no elements? What is exported for open sizes takes kernels that do not mind none."""
-    count = x.numel()
-    return type(count) is int and not count
+    return is_known(x) and not x.numel()
+
+
+def is_known(x: torch.Tensor) -> bool:
+    """Are its sizes numbers? A comparison of others would fix them."""
+    return type(x.numel()) is int
 
 
 __all__ = ["is_symbolic"]

@@ -14,7 +14,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Axes, Shape, native
 from phlox.backend.torch import compat
-from phlox.backend.torch.sizes import is_symbolic
+from phlox.backend.torch.sizes import is_empty, is_known
 
 _LONG = 1 << 12
 """Elements of which PyTorch's norm, unlike its sum, is not accurate any more: it adds them one by one."""
@@ -34,7 +34,7 @@ class Reduction(Backend):
         return torch.mean(x, axes, keepdims) if axes else x
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        if not axes or (not is_symbolic(x.numel()) and self._count(x, axes) <= correction):  # of which torch warns
+        if not axes or is_empty(x) or (is_known(x) and self._count(x, axes) <= correction):  # of which torch warns
             return super().float_var(x, axes, correction, keepdims)
         return torch.var(x, axes, correction=correction, keepdim=keepdims)
 
@@ -42,7 +42,7 @@ class Reduction(Backend):
         return torch.logsumexp(x, axes, keepdims) if axes else x
 
     def float_norm(self, x: Array, axes: Axes, p: float, keepdims: bool) -> Array:
-        if not axes or (not is_symbolic(x.numel()) and (x.numel() == 0 or self._count(x, axes) > _LONG)):
+        if not axes or is_empty(x) or (is_known(x) and self._count(x, axes) > _LONG):
             return super().float_norm(x, axes, p, keepdims)
         return torch.linalg.vector_norm(x, p, axes, keepdims)
 
