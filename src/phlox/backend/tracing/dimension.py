@@ -394,6 +394,17 @@ def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
     return one // other if name == "floordiv" else min(one, other) if name == "min" else max(one, other)
 
 
+def common_size(one: int, other: int) -> int:
+    """What two sizes broadcast to; of two open sizes that are equal here, the one that is a name rather than a term."""
+    if one == 1:
+        return other
+    return other if isinstance(one, Dimension) and isinstance(other, Dimension) and _is_name(other.terms) else one
+
+
+def _is_name(terms: Terms) -> bool:
+    return len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and isinstance(terms[0][0][0], str)
+
+
 def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape that these broadcast to, dimensions kept; `ValueError` if they do not."""
     found: tuple[int, ...] = ()
@@ -409,6 +420,6 @@ def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
                 continue
             if one != other and 1 not in (int(one), int(other)):
                 raise ValueError(f"shapes {found} and {shape} do not broadcast")
-            sizes.append(other if one == 1 else one)
+            sizes.append(common_size(one, other))
         found = tuple(sizes)
     return found

@@ -15,6 +15,7 @@ from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.kind import KINDS, Bool, Float, Int, Kind
+from phlox.backend.tracing.dimension import common_size
 from phlox.backend.tracing.slices import slice_size
 from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.transform.abstract.counting import add_others, add_products
@@ -61,7 +62,7 @@ def broadcast(A: Abstract, operands: Sequence[Any]) -> tuple[Shape, Device | Non
         for one, other in pairs:
             if one != other and 1 not in (one, other):
                 raise ValueError(f"shapes {found} and {shape} do not broadcast")
-            sizes.append(other if one == 1 else one)
+            sizes.append(common_size(one, other))
         found = tuple(sizes)
     return found, device
 
