@@ -64,7 +64,9 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
         """Wrap `array` (anything that `np.asarray` accepts) without a copy, in any layout and byte order."""
-        array = np.asarray(array)
+        given, array = array, np.asarray(array)
+        if given is not array and isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, given)):
+            raise RecordError(f"{path}: a masked array, whose mask a record does not keep; give filled(...) of it")
         dtype = canonical(array.dtype, path)
         return LazyTensor(array.shape, dtype, dtype, lambda: array, path)
 

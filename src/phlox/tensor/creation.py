@@ -57,6 +57,8 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
         ) from None
     except OverflowError as error:
         raise RangeError(f"tensor: {error}") from None
+    if values is not data and isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, data)):
+        raise KindError("tensor: a masked array, whose mask a tensor does not keep; give filled(...) of it")
     if values.dtype == object:
         if isinstance(data, TracedScalar):
             zero = tensor(0 if data.whole else 0.0, device=place)

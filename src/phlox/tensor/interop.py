@@ -10,6 +10,7 @@ from phlox.backend import Backend, Device, DeviceLike, Kind, as_device, backend_
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.errors import BackendError, KindError
+from phlox.host.torch_tensors import is_torch, plain
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import Tensor, wrap
 
@@ -43,6 +44,9 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
     if not hasattr(x, "__dlpack__"):
         raise KindError(f"from_dlpack: {type(x).__name__} has no __dlpack__; phlox.tensor takes other values")
     engine = engine_of(place.backend)
+    given, x = x, _plain("from_dlpack", x)
+    if copy is False and is_torch(given) and given.is_neg():
+        raise BackendError("from_dlpack: a tensor that is to be negated has no memory to share, as copy=False asks")
     taken = _via_dlpack(x, engine, place)
     if copy is not True and taken is not None and taken[0].dtype == engine.element(taken[1]):
         return wrap(ops_of(place.backend, taken[1]), taken[0])
@@ -63,9 +67,18 @@ def _via_dlpack(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]
         return None
 
 
+def _plain(name: str, x: Any) -> Any:
+    """Another library's array, whose memory has its numbers; KindError if it has none."""
+    try:
+        return plain(x) if is_torch(x) else x
+    except ValueError as error:
+        raise KindError(f"{name}: {error}") from None
+
+
 def copy_array(x: Any, place: Device) -> Tensor[Any, Any, Any]:
     """Copy another library's array to a tensor with memory of its own."""
     backend, engine = place.backend, engine_of(place.backend)
+    x = _plain("tensor", x)
     taken = _via_dlpack(x, engine, place)
     if taken is not None and (engine.is_traced(taken[0]) or taken[0].dtype == engine.element(taken[1])):
         array, kind = taken
@@ -85,7 +98,7 @@ def host_values(x: Any) -> np.ndarray[Any, Any]:
     """The values of another library's array in host memory, possibly shared."""
     if isinstance(x, np.ndarray):
         return cast("np.ndarray[Any, Any]", x)
-    library = type(x).__module__.partition(".")[0]
+    library = "torch" if is_torch(x) else type(x).__module__.partition(".")[0]
     if library in backend_names():  # our backend for it reads dtypes and devices that DLPack cannot pass
         return load_backend(library)().to_host(x)
     try:

@@ -414,6 +414,12 @@ def edited(
     return folder
 
 
+def moved(name: str, other: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda weights: {other if key == name else key: array for key, array in weights.items()}
+
+
+DECODER, WORDS = "cls.predictions.decoder", "bert.embeddings.word_embeddings"
+
 FORMER: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], dict[str, Any]]] = {
     "gpt2 without a prefix, with masks": (
         "gpt2",
@@ -422,6 +428,12 @@ FORMER: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], dict[st
         {"architectures": None, "scale_attn_weights": ..., "tie_word_embeddings": ..., "n_inner": ...},
     ),
     "gpt2 with its tied head": ("gpt2", lambda w: w | {"lm_head.weight": w["transformer.wte.weight"]}, {}),
+    "gpt2, stored by the name of its head": ("gpt2", moved("transformer.wte.weight", "lm_head.weight"), {}),
+    "bert, stored by the names of its head": (
+        "bert masked",
+        lambda w: moved("cls.predictions.bias", f"{DECODER}.bias")(moved(f"{WORDS}.weight", f"{DECODER}.weight")(w)),
+        {},
+    ),
     "llama with its turns": (
         "llama 3",
         lambda w: w | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)},

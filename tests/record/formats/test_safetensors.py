@@ -16,6 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import phlox as px
+from phlox import nn
 from phlox.record import LazyTensor, Record, RecordError, SafetensorsRecorder, TensorEntry
 from tests.record.support import AS_IS, DTYPES, arrays, assert_same_elements, paths, values
 
@@ -150,6 +152,43 @@ def test_one_tensor_that_cannot_be_read_is_listed_and_the_rest_is_read() -> None
     for name in ("", "a..b", "../../etc/passwd"):
         record = RECORDER.from_bytes(file_of(f'{{"{name}":{info()},"w":{info(offsets="[1,2]")}}}', b"xy"))
         assert record.paths() == ["w"] and "is not a path" in record.unreadable[name]
+
+
+class Shared(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+        self.head.weight = self.emb.weight
+
+
+class Apart(px.Module):
+    emb: nn.Embedding
+    head: nn.Linear
+
+    def __init__(self) -> None:
+        self.emb, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+
+
+def test_shared_tensors_have_all_their_names(tmp_path: Path) -> None:
+    theirs, ours, path = Shared(), Apart(), tmp_path / "shared.safetensors"
+    safetensors.torch.save_model(theirs, str(path), {"by": "me"})
+    record = RECORDER.load(path)
+    assert record.aliases == {"head.weight": "emb.weight"} and record.metadata["by"] == "me"
+    assert px.interop.pytorch.load(ours, path).ok
+    weight = theirs.emb.weight.detach().numpy()
+    assert np.array_equal(ours.emb.weight.val().numpy(), weight)
+    assert np.array_equal(ours.head.weight.val().numpy(), weight.T)
+    again = RECORDER.from_bytes(RECORDER.to_bytes(record))
+    assert again.aliases == record.aliases and again.metadata == record.metadata
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"format": "w"}, {"": "w"}, {"a..b": "w"}, {"w": "v"}, {"v": "w"}, {"x": "y"}], ids=str
+)
+def test_other_metadata_that_speaks_of_a_tensor(metadata: dict[str, str]) -> None:
+    arrays = {"w": np.ones(2, np.float32), "v": np.zeros(2, np.float32)}
+    record = RECORDER.from_bytes(safetensors.numpy.save(arrays, metadata))
+    assert record.metadata == metadata and not record.aliases and set(record) == {"w", "v"}
 
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")

@@ -187,16 +187,14 @@ def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: P
     """The record with current names, without entries that are not weights of the model, and without duplicates."""
     rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
     record = _flat(Adapter(rules).read(record, strict=False))
-    left_out: set[str] = set()
+    entries = {path: record[path] for path in record}
     for name, other in family.ties(config, prefix):
-        if name not in record or other not in record:
+        if (duplicate := entries.pop(name, None)) is None:
             continue
-        if not _equal(record[name], record[other]):
+        if not _equal(duplicate, entries.setdefault(other, duplicate)):  # a tensor may be stored under either name
             raise RecordError(
                 f"{folder}: {name} differs from {other}, but tie_word_embeddings in config.json makes them equal"
             )
-        left_out.add(name)
-    entries = {path: record[path] for path in record if path not in left_out}
     return Record(entries, record.metadata, unreadable=record.unreadable)
 
 

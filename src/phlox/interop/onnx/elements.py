@@ -77,16 +77,16 @@ def is_host(value: object) -> bool:
     return isinstance(value, Tensor) and value.backend is HOST
 
 
-def moved(value: Tensor[Any, Any, Any], device: Any) -> Tensor[Any, Any, Any]:
-    """A value of the host on a device; the least and the largest int64, which mean "to the end", fit anywhere."""
+def moved(value: Tensor[Any, Any, Any], device: Any, *, ends: bool = True) -> Tensor[Any, Any, Any]:
+    """A value of the host on a device; with `ends`, the least and the largest int64, "to the end", fit anywhere."""
     values = value.numpy()
     try:
         return tensor(values, device=device)
     except RangeError:
-        ends = np.abs(values) >= 2**62
-        if values.dtype.kind != "i" or not ends.any():
+        extreme = np.abs(values) >= 2**62
+        if not (ends and values.dtype.kind == "i" and extreme.any()):
             raise
-        return tensor(np.where(ends, np.sign(values) * (2**31 - 1), values), device=device)
+        return tensor(np.where(extreme, np.sign(values) * (2**31 - 1), values), device=device)
 
 
 def values_of(x: Any) -> np.ndarray[Any, Any]:
@@ -113,9 +113,9 @@ def cast(
 
 
 def wrapped(x: Tensor[Any, Any, Any], element: int) -> Tensor[Any, Any, Any]:
-    """Integers modulo the range of their type, if that is narrower than in all backends."""
+    """Integers modulo the range of their type, if that is narrower than the backend's."""
     bits, signed = INTEGERS.get(element, (64, True))
-    if bits >= 32:
+    if bits >= (64 if without_autodiff(x.backend).int_element == "i64" else 32):
         return x
     half = 1 << (bits - 1)
     return ((x + half) & (2 * half - 1)) - half if signed else x & (2 * half - 1)

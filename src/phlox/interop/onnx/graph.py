@@ -13,6 +13,7 @@ from phlox.errors import CompileError, ModuleError, UnsupportedError
 from phlox.interop.onnx.elements import is_host, moved
 from phlox.interop.onnx.node import Node, shapes_of
 from phlox.interop.onnx.registry import Operator
+from phlox.interop.onnx.wide import checked, on_host
 from phlox.tensor import Tensor
 
 Values = dict[str, Any]
@@ -95,7 +96,9 @@ class Step:
             for place in operator.static:
                 if place < len(given) and isinstance(given[place], Tensor):
                     given[place] = known(node, place, given[place])
-            found = operator.compute(node, *self._together(run, given))
+            if not on_host(node, given):
+                given = self._together(run, given)
+            found = checked(node, operator.compute, given, operator.compute(node, *given))
         results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise UnsupportedError(f"{node.described()}: its output `{node.outputs[len(results)]}` is not computed")

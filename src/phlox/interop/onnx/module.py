@@ -215,4 +215,4 @@ def _python_type(value: Value, given: float) -> type[Any]:
 def _as_output(value: Any, device: Device) -> Any:
     if isinstance(value, list):
         return [_as_output(item, device) for item in cast("list[Any]", value)]
-    return moved(value, device) if is_host(value) and device.backend is not HOST else value
+    return moved(value, device, ends=False) if is_host(value) and device.backend is not HOST else value

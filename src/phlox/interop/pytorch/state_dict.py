@@ -15,13 +15,14 @@ from typing_extensions import Unpack
 
 from phlox import record as records
 from phlox.errors import RecordError
+from phlox.host.torch_tensors import is_torch, plain
 from phlox.interop.adapter import Adapter
 from phlox.interop.pytorch.layers import rules_of
 from phlox.interop.pytorch.parametrized import remedy, with_parametrized
 from phlox.module import Module
 from phlox.module.records import LoadOptions
 from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
-from phlox.record.dtypes import canonical
+from phlox.record.dtypes import DType, canonical
 from phlox.record.formats.pytorch.reader import CONSTANTS
 from phlox.record.formats.reader import PathLike, Readable, Stream, is_path
 from phlox.record.loading.renaming import renamed
@@ -187,23 +188,31 @@ def _held(state: Mapping[str, Any]) -> Record:
 
 
 def _lazy(value: Any, path: str) -> Any:
-    """The entry of a record for `value`; a PyTorch tensor is recognized by its methods."""
-    if not hasattr(value, "detach") or not hasattr(value, "cpu"):
+    """The entry of a record for `value`."""
+    if not is_torch(value):
         return value
-    if not str(value.layout).endswith(".strided") or value.is_quantized:
-        raise RecordError(f"{path}: a sparse or quantized tensor; call to_dense() or dequantize() first")
+    try:
+        value = plain(value)
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from None
     dtype = canonical(str(value.dtype).removeprefix("torch."), path)
 
     def read() -> Any:
-        tensor = value.detach().cpu()
-        if dtype.kind != "V" and dtype.itemsize > 1:
-            return tensor.numpy()
-        # NumPy cannot receive the dtypes of `ml_dtypes` directly, so their bits are passed as integers.
-        empty = tensor.new_empty(0)
-        bits = tensor.contiguous().view(empty.short().dtype if dtype.itemsize == 2 else empty.byte().dtype)
-        return bits.numpy().view(dtype)
+        try:
+            return _numbers(value.cpu(), dtype)
+        except RuntimeError as error:  # a tensor within torch.func's transformations, for example
+            raise RecordError(f"{path}: PyTorch gives no numbers of this tensor: {error}") from error
 
     return LazyTensor.from_function(tuple(value.shape), dtype, read, path)
+
+
+def _numbers(tensor: Any, dtype: DType) -> Any:
+    if dtype.kind != "V" and dtype.itemsize > 1:
+        return tensor.numpy()
+    # NumPy cannot receive the dtypes of `ml_dtypes` directly, so their bits are passed as integers.
+    empty = tensor.new_empty(0)
+    bits = tensor.contiguous().view(empty.short().dtype if dtype.itemsize == 2 else empty.byte().dtype)
+    return bits.numpy().view(dtype)
 
 
 def _entry(record: Record, path: str) -> TensorEntry:

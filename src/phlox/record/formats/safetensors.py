@@ -156,16 +156,29 @@ _REMEDIES = {"C64": "; save its real and imaginary parts, as torch.view_as_real 
 
 
 def _foreign_record(tensors: dict[str, LazyTensor], metadata: dict[str, str], unreadable: dict[str, str]) -> Record:
+    aliases = _shared(tensors, metadata)
     try:
-        return Record(tensors, metadata, unreadable=unreadable)
+        return Record(tensors, metadata, aliases=aliases, unreadable=unreadable)
     except RecordError:  # checked only here, since nearly all names are valid paths
         for path in list(tensors):
-            try:
-                check_name(path)
-            except UnreadableEntryError as error:
+            if (why := _not_a_path(path)) is not None:
                 del tensors[path]
-                unreadable[path] = str(error)
-    return Record(tensors, metadata, unreadable=unreadable)
+                unreadable[path] = why
+    return Record(tensors, metadata, aliases=_shared(tensors, metadata), unreadable=unreadable)
+
+
+def _shared(tensors: dict[str, LazyTensor], metadata: dict[str, str]) -> dict[str, str]:
+    """The other names of shared tensors, which `save_model` of safetensors keeps in the metadata."""
+    shared = {name: text for name, text in metadata.items() if text in tensors and name not in tensors}
+    return {name: text for name, text in shared.items() if name != "format" and _not_a_path(name) is None}
+
+
+def _not_a_path(name: str) -> str | None:
+    try:
+        check_name(name)
+    except UnreadableEntryError as error:
+        return str(error)
+    return None
 
 
 def _header(data: memoryview) -> tuple[str, int]:

@@ -373,10 +373,24 @@ class Script(nn.Module):
         return self.body[1](self.body[0](x)) + torch.tensor([1.0, 2.0, 3.0])
 
 
+class Annotated(torch.Tensor):
+    """A subclass whose numbers are its own."""
+
+
+def jagged() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+
+
+def masked() -> Any:
+    return torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+
+
 UNREADABLE: dict[str, tuple[Callable[[], Any], str, str]] = {
     "complex": (lambda: {"a": {"z": torch.ones(2, dtype=torch.complex64)}}, "a.z", "a tensor of torch.complex64"),
     "sparse": (lambda: {"w": torch.eye(2).to_sparse()}, "w", "a sparse tensor.*call to_dense"),
     "meta": (lambda: {"w": torch.ones(2, device="meta")}, "w", "a tensor of the meta device"),
+    "nested": (lambda: {"w": jagged()}, "w", "a tensor of the class torch.nested.*save plain tensors"),
+    "masked": (lambda: {"w": masked()}, "w", "a tensor of the class torch.masked.*save plain tensors"),
     "negative": (lambda: {"w": torch.ones(2, dtype=torch.complex64).conj().imag}, "w", "is to be negated"),
     "storage": (lambda: {"w": torch.ones(2).untyped_storage()}, "w", "a bare storage"),
     "object": (lambda: {"o": Custom()}, "o", "made by .*test_reader.Custom.*nothing of the file was run"),
@@ -412,6 +426,18 @@ def test_one_entry_that_cannot_be_read_is_listed_and_the_rest_is_read(name: str,
     assert re.search(message, reason) and "\n" not in reason and len(reason) < 500
     with pytest.raises(RecordError, match=re.escape(f"{path}: {reason}")):
         record[path]
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_numbers_of_a_subclass_are_read(legacy: bool) -> None:
+    noted = torch.arange(3.0).as_subclass(Annotated)
+    noted.note = {"by": [1, "me"]}  # pyright: ignore[reportAttributeAccessIssue]
+    given = {"w": torch.ones(2), "plain": torch.zeros(2).as_subclass(Annotated), "noted": nn.Parameter(noted)}
+    record = read(given, legacy)
+    assert not record.unreadable
+    assert {path: record[path].tensor.read().tolist() for path in record} == {
+        "w": [1, 1], "plain": [0, 0], "noted": [0, 1, 2],
+    }  # fmt: skip
 
 
 def test_nothing_by_name() -> None:
@@ -480,7 +506,8 @@ def test_quantized() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("archive/data.pkl", pickle)
-    assert "a quantized tensor; call dequantize" in PyTorchReader().from_bytes(buffer.getvalue()).unreadable["q"]
+    reason = PyTorchReader().from_bytes(buffer.getvalue()).unreadable["q"]
+    assert "a quantized tensor, which a record cannot hold; call dequantize" in reason
 
 
 def test_tar_of_the_first_versions() -> None:

@@ -18,6 +18,7 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import Array, checked_shape
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.values import (
+    PLAINLY,
     ElementType,
     Meter,
     NumpyArray,
@@ -35,7 +36,6 @@ from phlox.record.values import Value, checked_value
 Leaf: TypeAlias = "Strided | LazyTensor | Array | Value"
 
 _MAX_DEPTH = 64
-_REMEDY = "save its numbers, text and tensors as such, or leave it out"
 
 
 class Flat(NamedTuple):
@@ -170,9 +170,7 @@ class _Walk:
     def _leaf(self, node: object, path: str) -> Leaf:
         if isinstance(node, Strided):
             if node.type.dtype is None:
-                raise UnreadableEntryError(
-                    f"a tensor of {node.type.name}, which a record cannot hold; cast it before saving"
-                )
+                raise _error(Unreadable(f"a tensor of {node.type.name}", "cast it before saving"))
             return node
         if isinstance(node, LazyTensor):
             return node
@@ -202,7 +200,7 @@ class _Walk:
             return (array.astype(np.float64) if array.dtype.kind == "V" else array).item()
         if isinstance(node, ElementType):
             return node.name
-        raise UnreadableEntryError(f"{_reason(node)}; {_REMEDY}")
+        raise _error(node)
 
 
 def _level(node: object) -> Iterable[tuple[object, object]] | None:
@@ -238,16 +236,16 @@ def _key(key: object) -> str | None:
     return str(key) if type(key) is int and -(2**63) <= key < 2**64 else None
 
 
-def _reason(node: object) -> str:
+def _error(node: object) -> UnreadableEntryError:
     why = ": only running code could make it, and nothing of the file was run" if isinstance(node, Object) else ""
-    return f"{called(node)}, which a record cannot hold{why}"
+    remedy = node.remedy if isinstance(node, Unreadable) else PLAINLY
+    return UnreadableEntryError(f"{called(node)}, which a record cannot hold{why}; {remedy}")
 
 
 def numpy_array(node: NumpyArray, path: str) -> Array:
     """The array that `node` describes, as a view of its bytes; RecordError if they do not fit."""
     if not isinstance(node.type, NumpyType):
-        what = node.type.what if node.type is not None else "a NumPy array without its elements"
-        raise UnreadableEntryError(f"{what}, which a record cannot hold; {_REMEDY}")
+        raise _error(node.type or Unreadable("a NumPy array without its elements"))
     dtype = node.type.dtype.newbyteorder(">") if node.type.big_endian else node.type.dtype
     shape = checked_shape(node.shape, dtype, path)
     flat = np.frombuffer(node.data, dtype)

@@ -15,6 +15,7 @@ import numpy as np
 from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, FLOAT8, DType
 from phlox.record.formats.pytorch.values import (
+    PLAINLY,
     STORAGES,
     TYPES,
     ElementType,
@@ -81,7 +82,7 @@ def _tensor(meter: Meter, storage: object, offset: object, shape: object, stride
     if len(rest) > 3 or not isinstance(storage, Storage):
         raise TypeError
     if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
-        return Unreadable("a tensor that is to be negated or conjugated when read; call resolve_neg() before saving")
+        return Unreadable("a tensor that is to be negated or conjugated when read", "call resolve_neg() before saving")
     return Strided(storage, storage.type, offset, shape, strides)
 
 
@@ -111,11 +112,15 @@ def _parameter(meter: Meter, data: object, *_: object) -> object:
 
 
 def _from_type(meter: Meter, function: object, kind: object, arguments: object, state: object) -> object:
-    if not (isinstance(function, Function) and function.makes_tensor and isinstance(arguments, tuple)):
+    # A subclass may add methods and attributes to its numbers, which are the tensor's, as `Tensor.numpy` gives them.
+    if not (isinstance(kind, (Name, ForeignGlobal)) and isinstance(arguments, tuple)):
         raise TypeError
-    if not (isinstance(kind, Name) and kind.name in _TENSOR_CLASSES):
+    if isinstance(function, ForeignGlobal):
+        return Unreadable(f"a tensor of the class {kind.name}", _PLAIN)
+    if not (isinstance(function, Function) and function.makes_tensor):
         raise TypeError
-    return function.make(meter, *cast("tuple[object, ...]", arguments))
+    made: object = function.make(meter, *cast("tuple[object, ...]", arguments))
+    return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if made is _WRAPPED else made
 
 
 def _dict(meter: Meter, items: object = ()) -> object:
@@ -214,9 +219,9 @@ def _itself(meter: Meter, value: object, *_: object) -> object:
     return value
 
 
-def _refused(what: str) -> Callable[..., object]:
+def _refused(what: str, remedy: str = PLAINLY) -> Callable[..., object]:
     def make(meter: Meter, *_: object) -> object:
-        return Unreadable(what)
+        return Unreadable(what, remedy)
 
     return make
 
@@ -225,12 +230,22 @@ _BUILTINS = ("builtins", "__builtin__")  # of Python 3 and 2
 _CORES = ("numpy.core", "numpy._core")  # of NumPy 1 and 2
 _TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 
+_PLAIN = "save plain tensors: to_dense(), full_tensor() or dequantize() may give them"
+_WRAPPED = Unreadable("a tensor of a class of its own", _PLAIN)
+
 _MAKES_TENSOR: dict[str, Callable[..., object]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_qtensor": _refused("a quantized tensor", "call dequantize() before saving"),
+    "torch._utils._rebuild_sparse_tensor": _refused("a sparse tensor", "call to_dense() before saving"),
+    "torch._utils._rebuild_nested_tensor": _refused("a nested tensor", "save its parts"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _refused(
+        "a tensor of the meta device, which has no values", "save it when it has"
+    ),
+    "torch._utils._rebuild_wrapper_subclass": lambda *_: _WRAPPED,
 }
 
 _OF_BUILTINS: dict[str, Callable[..., object]] = {
@@ -263,11 +278,6 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "torch.jit._pickle.restore_type_tag": _itself,
     **{f"{module}.{name}": make for module in _BUILTINS for name, make in _OF_BUILTINS.items()},
     **{f"{module}.{name}": make for module in _CORES for name, make in _OF_NUMPY.items()},
-    "torch._utils._rebuild_qtensor": _refused("a quantized tensor; call dequantize() before saving"),
-    "torch._utils._rebuild_sparse_tensor": _refused("a sparse tensor; call to_dense() before saving"),
-    "torch._utils._rebuild_nested_tensor": _refused("a nested tensor; save its parts"),
-    "torch._utils._rebuild_meta_tensor_no_storage": _refused("a tensor of the meta device, which has no values"),
-    "torch._utils._rebuild_wrapper_subclass": _refused("a tensor of a class of its own; save plain tensors"),
 }
 
 # Names of factories of defaultdict, of classes of NumPy arrays, and of PyTorch's quantization schemes.

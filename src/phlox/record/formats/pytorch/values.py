@@ -105,11 +105,15 @@ class Strided:
     strides: object
 
 
+PLAINLY = "save its numbers, text and tensors as such, or leave it out"
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Unreadable:
-    """A harmless value that a record cannot hold; it is reported with its path."""
+    """A harmless value that a record cannot hold; it is reported with its path and a remedy."""
 
     what: str
+    remedy: str = PLAINLY
 
 
 @dataclass(eq=False, slots=True)
