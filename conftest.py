@@ -18,6 +18,9 @@ from pathlib import Path
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# Most of what JAX costs here is making machine code fast that runs once; XLA's own passes run as ever.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 # PyTorch's compiler takes many seconds a program; where its code is what is tested, the test says so.
 os.environ.setdefault("PHLOX_TORCH_CODEGEN", "none")
 

@@ -13,7 +13,8 @@ _ROOT = Path(__file__).parents[1]
 def check_on_devices(count: int, program: str, *arguments: str) -> None:
     """Runs the text of a program in a process with so many devices; what goes wrong there is the assertion's text."""
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "NPROC": "32", "JAX_PLATFORMS": "cpu"}
+    xla = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    flags = {"XLA_FLAGS": xla, "NPROC": "32", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         capture_output=True,

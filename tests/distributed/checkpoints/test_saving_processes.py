@@ -22,7 +22,8 @@ import os, sys
 rank, count, _, port, folder = sys.argv[1:]
 del sys.argv[1]  # the command line is to be the same in all processes
 os.environ |= {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "32", "PHLOX_COORDINATOR": f"127.0.0.1:{port}",
+    "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
+    "NPROC": "32", "PHLOX_COORDINATOR": f"127.0.0.1:{port}",
     "PHLOX_PROCESS_ID": rank, "PHLOX_NUM_PROCESSES": count, "PHLOX_LOCAL_PROCESS_ID": rank,
     "PHLOX_LOCAL_NUM_PROCESSES": count, "PHLOX_RUN": "a-test",
 }

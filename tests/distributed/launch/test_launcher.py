@@ -218,6 +218,7 @@ def test_through_ssh(marked: Marked, tmp_path: Path) -> None:
 def test_devices_and_modules(marked: Marked, tmp_path: Path) -> None:
     (tmp_path / "counting.py").write_text("import os, sys\nprint(os.environ['XLA_FLAGS'], sys.argv[1:])")
     marked.environment["PYTHONPATH"] += os.pathsep + str(tmp_path)
+    marked.environment.pop("XLA_FLAGS", None)
     done = marked.run("-n", 1, "--devices", 4, "-m", "counting", "--timeout", "x", "-n", "3")
     assert done.stdout == "[0] --xla_force_host_platform_device_count=4 ['--timeout', 'x', '-n', '3']\n", done.stderr
 
