@@ -30,7 +30,7 @@ def on_host(node: Node, given: list[Any]) -> bool:
         return False
     if any(x.backend.is_traced(x.primitive) for x in tensors):
         return False
-    given[:] = [host(x.numpy()) if isinstance(x, Tensor) and not is_host(x) else x for x in given]
+    given[:] = [host(x.numpy()) if any(x is narrow for narrow in tensors) else x for x in given]
     return True
 
 
@@ -48,9 +48,9 @@ def checked(node: Node, compute: Any, given: list[Any], result: Any) -> Any:
     return where(lost, -(2**31), result)
 
 
-def _narrow(given: list[Any]) -> list[Tensor[Any, Any, Any]]:
+def _narrow(given: list[Any]) -> list[Any]:
     """The operands on a device with integers of 32 bits; none of them unless all are integers or booleans."""
-    tensors = [x for x in given if isinstance(x, Tensor)]
+    tensors: list[Any] = [x for x in given if isinstance(x, Tensor)]
     if any(x.kind not in (Int, Bool) for x in tensors) or any(isinstance(x, list) for x in given):
         return []
     return [x for x in tensors if not is_host(x) and without_autodiff(x.backend).int_element != "i64"]
