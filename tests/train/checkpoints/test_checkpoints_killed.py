@@ -128,11 +128,12 @@ def test_at_any_time(tmp_path: Path) -> None:
             [sys.executable, "-c", AT_ANY_TIME, tmp_path], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None and process.stdout.readline() == "begins\n"
-            while not any((step_of(path.name) or 0) > newest for path in tmp_path.glob("checkpoints/step-*")):
+            folder = tmp_path / "checkpoints"
+            while process.poll() is None and not any((step_of(path.name) or 0) > newest for path in folder.glob("*")):
                 time.sleep(0.01)  # a slow machine has not come to its first step yet
             time.sleep(0.2 * chance.random())
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-        step = check(tmp_path / "checkpoints")
+        step = check(folder)
         assert step > newest
         newest = step

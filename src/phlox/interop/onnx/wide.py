@@ -18,10 +18,11 @@ from phlox.tensor import Tensor, where
 
 _WIDE = frozenset({INT64, UINT32, UINT64})
 _GROWING = frozenset({
-    "Abs", "Add", "CumProd", "CumSum", "Gemm", "MatMul", "Mul", "Neg", "Pow", "ReduceL1", "ReduceProd", "ReduceSum",
-    "ReduceSumSquare", "Sub",
+    "Abs", "Add", "CumProd", "CumSum", "Einsum", "Gemm", "MatMul", "Mul", "Neg", "Pow", "ReduceL1", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare", "Sub",
 })  # fmt: skip
-"""Operators whose result may be larger than their operands."""
+"""Operators whose result may be larger than their operands, and which compute with floats as well. (`BitShift` and sums
+by `ScatterElements` and `ScatterND` do not: in a compiled function their integers wrap.)"""
 
 
 def on_host(node: Node, given: list[Any]) -> bool:
@@ -40,6 +41,7 @@ def checked(node: Node, compute: Any, given: list[Any], result: Any) -> Any:
         return result
     if not any(x.backend.is_traced(x.primitive) for x in tensors):
         return result
+    # At f32 an exact result and one that has wrapped differ by about 2**32, far more than floats round.
     exact = compute(node, *[x.to_full_precision().float() if isinstance(x, Tensor) else x for x in given])
     lost = (exact - result.to_full_precision().float()).abs() > 2.0**31
     lost = lost.to_device(result.device)

@@ -243,7 +243,7 @@ _MAKES_TENSOR: dict[str, Callable[..., object]] = {
     "torch._utils._rebuild_sparse_tensor": _refused("a sparse tensor", "call to_dense() before saving"),
     "torch._utils._rebuild_nested_tensor": _refused("a nested tensor", "save its parts"),
     "torch._utils._rebuild_meta_tensor_no_storage": _refused(
-        "a tensor of the meta device, which has no values", "save it when it has"
+        "a tensor of the meta device", "it has no values; give the module some before saving it"
     ),
     "torch._utils._rebuild_wrapper_subclass": lambda *_: _WRAPPED,
 }
