@@ -1,4 +1,4 @@
-"""For pytest: the environment of the tests, `--quick`, and memory given back between them.
+"""For pytest: the environment of the tests, which of them are run, and memory given back between them.
 
 Phlox is imported whole before its files are collected one by one, and examples may take their time.
 """
@@ -8,18 +8,24 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 # Before any engine is imported: tests run side by side, and what they compute is small.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-# Most of what JAX costs here is making machine code fast that runs once; XLA's own passes run as ever.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Most of what JAX costs here is making machine code fast that runs once; XLA's own passes run as ever. All processes of
+# the tests, and the next run, share what was compiled.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+MOST_COMPILED = 100_000  # files, about half a gigabyte
+COMPILED = Path(__file__).parent / ".pytest_cache" / "xla"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # PyTorch's compiler takes many seconds a program; where its code is what is tested, the test says so.
 os.environ.setdefault("PHLOX_TORCH_CODEGEN", "none")
@@ -29,11 +35,11 @@ from hypothesis import settings  # noqa: E402
 
 # Collecting `phlox/tensor/*.py` first would leave the package under the name of the function `phlox.tensor`.
 import phlox as phlox  # noqa: E402
-from tests import quick  # noqa: E402
+from tests import costs, selection  # noqa: E402
 
 # A shared machine may stall at any example; how fast things are is measured in `benchmarks/`.
 settings.register_profile("phlox", settings.default, deadline=None)
-settings.register_profile("quick", settings.default, deadline=None, max_examples=10)
+settings.register_profile("small", settings.default, deadline=None, max_examples=25)
 settings.load_profile("phlox")
 
 
@@ -45,35 +51,31 @@ def hears_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-# --- an answer within two minutes
+# --- which tests are run, and what they cost
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="a part of the tests, by the rules of tests/quick.py")
+    parser.addoption("--costs", choices=["check", "note"], help="what folders cost: see tests/costs.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--quick"):
-        settings.load_profile("quick")
+    if config.getoption("--costs"):
+        config.pluginmanager.register(costs.Watch(config.getoption("--costs") == "note"))
+    if config.getoption("markexpr") == "not full":
+        settings.load_profile("small")
+    if "PYTEST_XDIST_WORKER" not in os.environ and len(list(COMPILED.glob("*"))) > MOST_COMPILED:
+        shutil.rmtree(COMPILED)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` and `-k` choose
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    selection.mark_cells(items)
 
 
 def pytest_collection_finish() -> None:
     """From here on, garbage is not looked for among tens of thousands of tests, which live to the end anyhow."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--quick"):
-        kept, others = quick.chosen(items)
-        config.hook.pytest_deselected(items=others)
-        items[:] = kept
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick(request: pytest.FixtureRequest) -> Iterator[None]:
-    with quick.without_processes() if request.config.getoption("--quick") else nullcontext():
-        yield
 
 
 # --- memory

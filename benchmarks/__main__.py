@@ -39,6 +39,7 @@ DETAILED = (
     "passes",
     "sharding",
     "sharded_records",
+    "stages",
     "training",
     "generation",
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import socket
 from typing import Any
 
@@ -60,12 +61,20 @@ def train(device: str, epochs: int, seed: int, batch: int = 128) -> dict[str, An
     return result
 
 
-def address() -> str:
-    """A host and a free port of the process that this runs in."""
+def listen() -> str:
+    """Open the socket of process 0, which `px.distributed.initialize` takes over, and return its address."""
     import ray  # pyright: ignore[reportMissingImports]
 
-    with socket.create_server(("", 0)) as probe:
-        return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+    host = ray.util.get_node_ip_address()
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    port = listener.getsockname()[1]
+    os.environ["PHLOX_LISTENER"] = str(listener.detach())
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def share(secret: str) -> None:
+    """Take the secret by which the actors know each other; Ray brings it."""
+    os.environ["PHLOX_SECRET"] = secret
 
 
 def worker(rank: int, size: int, coordinator: str, *arguments: Any) -> dict[str, Any]:
@@ -99,7 +108,8 @@ def main(arguments: list[str] | None = None) -> list[float]:
     ray.init(num_cpus=None if os.environ.get("RAY_ADDRESS") else options.workers, include_dashboard=False)
     try:
         actors = [ray.remote(num_cpus=1, **on_gpu)(Actor).remote() for _ in range(options.workers)]
-        coordinator = ray.get(actors[0].call.remote(address))
+        coordinator, secret = ray.get(actors[0].call.remote(listen)), secrets.token_hex(32)
+        ray.get([actor.call.remote(share, secret) for actor in actors])
         given = (options.workers, coordinator, options.device, options.epochs, options.seed)
         # An actor that fails ends the wait with its error; the others end with the cluster.
         results = ray.get([actor.call.remote(worker, rank, *given) for rank, actor in enumerate(actors)])

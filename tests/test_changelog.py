@@ -19,12 +19,7 @@ from tools.release import numbers, sections
 PAGE = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "phlox"
 
-DEPRECATED = {
-    "autodiff/__init__.py": "phlox.autodiff.walk_back", "data/batches.py": "phlox.data.Batches",
-    "debug/nonfinite.py": "px.debug.find_nonfinite", "models/causal.py": "generate(length=...)",
-    "record/inspection/comparison.py": "RecordDifference.told", "transform/compile/api.py": "recordings",
-    "transform/debug.py": "phlox.transform.debug",
-}  # fmt: skip
+DEPRECATED: dict[str, str] = {}
 """What warns, by its file, and how the changelog calls it."""
 
 

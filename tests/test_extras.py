@@ -22,7 +22,8 @@ FOR_USERS = [extra for extra in project()["optional-dependencies"] if extra not 
 
 OF_THEIR_USERS = {
     "IPython": "is there where a notebook runs",
-    "flax": "a tracked class of its modules is recognized",
+    "equinox": "its layers are wrapped for its users",
+    "flax": "a tracked class of its modules is recognized, and its layers are wrapped for its users",
     "hypothesis": "strategies for the tests of those who write backends",
     "mlflow": "a tracker of its users",
     "onnxruntime": "an exported file is run by it if it is there, else by the onnx package",
@@ -40,7 +41,7 @@ BY_A_NAME_THAT_IS_COMPUTED = {
     "backend/jax/compat.py": [], "backend/registry.py": ["jax", "torch"], "backend/torch/compat.py": ["torch"],
     "cli/command.py": [], "interop/onnx/operators/__init__.py": [], "interop/orbax/bridge.py": ["tensorstore"],
     "lazy.py": [], "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [],
-    "train/loggers/trackers.py": ["mlflow", "wandb"],
+    "train/observers/loggers/trackers.py": ["mlflow", "wandb"],
 }  # fmt: skip
 """Where `import_module` is given more than a text, and which packages that means; Phlox's own modules are not named."""
 
@@ -129,7 +130,7 @@ def test_an_error_names_the_extra_of_the_package_that_is_missing() -> None:
 
 
 def test_what_is_to_be_installed_is_there() -> None:
-    others = {"orbax-checkpoint", "mlflow", "wandb", "hypothesis", "{package}"}
+    others = {"orbax-checkpoint", "equinox", "flax", "mlflow", "wandb", "hypothesis", "{package}"}
     for path in SOURCE.rglob("*.py"):
         for wanted in re.findall(r"pip install '?([\w\[\]{}-]+)", path.read_text(encoding="utf-8")):
             extra = re.fullmatch(r"phlox\[(\w+)\]", wanted)

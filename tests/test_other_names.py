@@ -5,18 +5,20 @@ Serves: phlox/other_names
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import phlox as px
-from phlox import nn, optim
+from phlox import nn, optim, other_names
 from phlox.errors import ConfigError, DeviceError, KindError, ModuleError, OptimizerError
-from phlox.other_names import OPTIONS
-from phlox.other_names.modules import MODULES
-from phlox.other_names.objects import DEVICES, EVENTS, LEARNER, METRIC, MODULE, OPTIMIZER, PARAM, PLACE, TENSOR
 
 X: Any = px.ones((2, 3))
 LAYER: Any = nn.Linear(3, 2)
@@ -37,10 +39,11 @@ class _OnlyForward(px.Module):
 
 OnlyForward: Any = _OnlyForward
 
-OBJECTS: dict[type[Any], dict[str, str]] = {
-    px.Tensor: TENSOR, px.Module: MODULE, px.Param: PARAM, optim.Optimizer: OPTIMIZER, px.metrics.Metric: METRIC,
-    px.train.Learner: LEARNER, type(X.at[0]): PLACE,
+OBJECTS: dict[str, type[Any]] = {
+    "Tensor": px.Tensor, "Module": px.Module, "Param": px.Param, "Optimizer": optim.Optimizer,
+    "Metric": px.metrics.Metric, "Learner": px.train.Learner, "Callback": px.train.Callback, "x.at[key]": type(X.at[0]),
 }  # fmt: skip
+TABLES: dict[str, dict[str, str]] = json.loads((Path(other_names.__file__).with_name("names.json")).read_text("utf-8"))
 
 ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda px: px.cat, AttributeError, r"module 'phlox' has no attribute 'cat'; in Phlox: phlox\.concat"),
@@ -63,7 +66,7 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         r"Tensor' object has no attribute 'view'; in Phlox: x\.reshape\(shape\)",
     ),
     (lambda px: X.unsqueeze(0), AttributeError, r"in Phlox: x\.expand_dims\(axis\)"),
-    (lambda px: X.dtype, AttributeError, r"in Phlox: x\.kind"),
+    (lambda px: X.element_size(), AttributeError, r"in Phlox: x\.itemsize"),
     (lambda px: X.sum(dim=0), KindError, r"sum has no option 'dim'; in Phlox: axis"),
     (lambda px: X.sum(axes=0), KindError, r"sum has no option 'axes'; did you mean 'axis'\?"),
     (lambda px: px.zeros(2, 3), KindError, r"zeros: the shape is one argument: zeros\(\(2, 3\)\)"),
@@ -119,7 +122,7 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda px: px.optim.AdamWConfig(betas=(0.9, 0.99)), ConfigError, r"betas: .*in Phlox: beta_1 and beta_2"),
     # JAX, Flax, Equinox
     (lambda px: px.filter_jit(LAYER), AttributeError, r"in Phlox: phlox\.compile"),
-    (lambda px: px.partition(LAYER, None), AttributeError, r"the leaves of a module are its parameters alone"),
+    (lambda px: px.filter(LAYER, None), AttributeError, r"the leaves of a module are its parameters alone"),
     (lambda px: px.value_and_grad(LAYER, has_aux=True), KindError, r"the function may return \(loss, anything\)"),
     (lambda px: px.nn.Linear(3, 2, rngs=1), KindError, r"Linear has no option 'rngs'; in Phlox: nothing: draws"),
     (lambda px: px.nn.split(LAYER), AttributeError, r"a module is a PyTree as it is"),
@@ -179,9 +182,7 @@ def test_what_is_named_is_there() -> None:
     linear, optimizer = nn.Linear(2, 3), optim.AdamConfig().init()
     learner = px.train.Learner(linear, optimizer, 0.1, nn.mse_loss)
     grads = px.grad(lambda model: model(px.ones((1, 2))).sum())(linear.train())
-    texts = [
-        text for table in (*MODULES.values(), *OBJECTS.values(), EVENTS, OPTIONS, DEVICES) for text in table.values()
-    ]
+    texts = [text for table in TABLES for text in other_names.answers(table).values()]
     for text in texts:
         for path in re.findall(r"phlox((?:\.[A-Za-z]\w*)+)", text):
             found: Any = px
@@ -194,13 +195,52 @@ def test_what_is_named_is_there() -> None:
         for owner, called in owners:
             for name in re.findall(rf"\b{called}\.(\w+)", text):
                 assert hasattr(owner, name), text
-    for text in EVENTS.values():
+    for text in other_names.answers("Callback").values():
         assert hasattr(px.train.Callback, text.partition(",")[0].partition("(")[0]) or "phlox.train." in text
-    for package, names in MODULES.items():
-        home = px if package == "phlox" else getattr(px, package.removeprefix("phlox."))
-        assert not [name for name in names if name in home.__all__], package
-    for cls, names in (*OBJECTS.items(), (px.train.Callback, EVENTS)):
-        assert not [name for name in names if hasattr(cls, name)], cls
+    packages = {
+        name: px if name == "phlox" else getattr(px, name.removeprefix("phlox."))
+        for name in TABLES
+        if name.startswith("phlox")
+    }
+    assert TABLES.keys() == packages.keys() | OBJECTS.keys() | {"option", "device"}
+    for table, entries in TABLES.items():
+        names = " ".join(entries).split()
+        assert len(names) == len(set(names)), table
+        if table in packages:
+            assert not set(names) & set(packages[table].__all__), table
+        if table in OBJECTS:
+            assert not [name for name in names if hasattr(OBJECTS[table], name)], table
+
+
+def test_case_and_underscores_do_not_matter() -> None:
+    """Unless the name is there as it is asked for."""
+    for package, name, expected in (
+        ("nn", "DENSE", "nn.Linear"), ("nn", "ReLU", "nn.Relu"), ("nn", "relu", "functional.relu"),
+        ("optim", "cosine_decay", "optim.CosineAnnealingLr"), ("optim", "step_lr_scheduler", "optim.StepLr"),
+    ):  # fmt: skip
+        assert other_names.in_module(f"phlox.{package}", name, []).endswith(f"; in Phlox: phlox.{expected}")
+    assert other_names.option_remark("Kernel_Size", {"kernel": 1}) == "; in Phlox: kernel"
+    for name, expected in (("isFinite", "x.isfinite()"), ("isfinite_", "x.isfinite(...), which returns a new tensor")):
+        with pytest.raises(AttributeError) as found:
+            getattr(X, name)
+        assert str(found.value).endswith(f"; in Phlox: {expected}")
+
+
+def test_the_names_are_read_at_the_first_failed_lookup() -> None:
+    ask = "import phlox as px; px.ones(2) + 1; px.nn.Linear(2, 3); from phlox.other_names import _file as file; "
+    ask += "before = file.cache_info().misses; hasattr(px, 'cat'); print(before, file.cache_info().misses)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
+
+
+def test_without_the_file_errors_have_no_hints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a program that was bundled without data files."""
+    for function in (other_names.answers, other_names._file):
+        monkeypatch.setattr(other_names, function.__name__, cache(function.__wrapped__))
+    monkeypatch.setattr(other_names, "__file__", str(tmp_path / "other_names.py"))
+    with pytest.raises(AttributeError, match="no attribute 'cuda'$"):
+        X.cuda()
+    assert nn.Linear(2, 3, bias=False).bias is None
 
 
 def test_dir_and_star_show_public_names_only() -> None:

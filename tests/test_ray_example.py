@@ -37,7 +37,7 @@ def alone() -> list[float]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["numpy", "jax"])
 def test_two_processes_train_as_one_does(alone: list[float], device: str) -> None:
     address = f"127.0.0.1:{free_port()}"
@@ -49,7 +49,7 @@ def test_two_processes_train_as_one_does(alone: list[float], device: str) -> Non
         np.testing.assert_allclose(ast.literal_eval(done.stdout.splitlines()[-1]), alone, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_actors_train_as_one_process_does(alone: list[float], tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("RAY_")}
@@ -62,6 +62,7 @@ def test_actors_train_as_one_process_does(alone: list[float], tmp_path: Path) ->
     assert done.stdout.splitlines()[-1] == line
 
 
+@pytest.mark.full
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE)], env={**os.environ, **ENVIRONMENT}, capture_output=True,

@@ -22,7 +22,10 @@ PAGES = [
     path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "```python" in path.read_text()
 ]
 
-PEERS = {"flax", "equinox", "keras"}
+PEERS = {
+    "beartype", "blackjax", "chex", "diffrax", "einops", "equinox", "flax", "jaxopt", "jaxtyping", "keras", "lineax",
+    "numpyro", "optimistix", "orbax", "pandas", "penzai", "treescope",
+}  # fmt: skip
 """Libraries that may be missing: a block that begins by importing one of them is left out then."""
 
 

@@ -24,6 +24,7 @@ def test_there_are_examples() -> None:
     assert [path.name for path in EXAMPLES] == ["typing_config.py", "typing_tensor.py"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
 @pytest.mark.parametrize("examples", EXAMPLES, ids=lambda path: path.stem)
 def test_pyright_agrees(examples: Path) -> None:

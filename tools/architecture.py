@@ -2,6 +2,7 @@
 
     python tools/architecture.py             writes docs/architecture.svg, docs/architecture-dark.svg and the table
     python tools/architecture.py --check     says what is out of date, and changes nothing
+    python tools/architecture.py --lines     prints the lines of code of each package, and its budget
 
 The floors are the layers of the contract; what is said of a package is the first line of its docstring. Python alone is
 needed.
@@ -26,6 +27,7 @@ PAGE = ROOT / "ARCHITECTURE.md"
 BEGIN, END = "<!-- tools/architecture.py: begin -->", "<!-- tools/architecture.py: end -->"
 LOWEST = "host"
 """The package of floor 0; below it are modules alone."""
+TOTAL = "total"
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,17 @@ def floors() -> list[Floor]:
     >>> [floor.label for floor in floors() if any(package.name == "tensor" for package in floor.packages)]
     ['3']
     """
-    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    [layers] = [one["layers"] for one in settings["importlinter"]["contracts"] if one["type"] == "layers"]
+    contracts = _settings()["importlinter"]["contracts"]
+    [layers] = [one["layers"] for one in contracts if one.get("containers") == ["phlox"]]
     named = [[name.strip(" ()") for name in re.split(r"[:|]", layer)] for layer in layers]
     rows = [tuple(package(name) for name in names if _file(name) is not None) for names in named]
     ground = next(i for i, row in enumerate(rows) if any(one.name == LOWEST for one in row))
     found = [Floor(_label(row, ground - i), row) for i, row in enumerate(rows[: ground + 1]) if row]
     return [*found, Floor("", tuple(one for row in rows[ground + 1 :] for one in row))]
+
+
+def _settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 
 
 def _label(row: tuple[Package, ...], number: int) -> str:
@@ -81,17 +87,72 @@ def _file(name: str) -> Path | None:
     return found[0] if found else None
 
 
+# --- lines of code, and their budget
+
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def code_lines(text: str) -> int:
+    """The lines of Python code: not blank, no comment alone, and no docstring.
+
+    A string that is a statement is a docstring, also below an attribute.
+
+    >>> code_lines("x = 1  # one\\n'What it holds.'\\n\\n# next\\ny = 2")
+    2
+    """
+    documented: set[int] = set()
+    nodes: list[ast.AST] = [ast.parse(text)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        nodes += [one for block in _BLOCKS for one in getattr(node, block, ())]
+    stripped = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(bool(line) and line[0] != "#" and number not in documented for number, line in stripped)
+
+
+def lines_of_packages(source: Path = SOURCE) -> dict[str, int]:
+    """The lines of code by package, and of all Python below `source`."""
+    counted: dict[str, int] = {}
+    for file in sorted(source.rglob("*.py*")):
+        if file.suffix in (".py", ".pyi"):
+            name, *rest = file.relative_to(source).parts
+            lines = code_lines(file.read_text(encoding="utf-8"))
+            for one in (name, TOTAL) if rest else (TOTAL,):
+                counted[one] = counted.get(one, 0) + lines
+    return counted
+
+
+def budgets() -> dict[str, int]:
+    """The most lines that each package and all together may have."""
+    return _settings()["phlox"]["lines"]
+
+
+def over_budget(counted: dict[str, int]) -> list[str]:
+    """What has more lines than its budget, or has no budget."""
+    budget = budgets()
+    return [
+        f"{name}: {lines:,} lines of code, the budget is {budget.get(name, 0):,} (pyproject.toml, tool.phlox.lines)"
+        for name, lines in counted.items()
+        if lines > budget.get(name, 0)
+    ]
+
+
 # --- the table
 
 
 def table() -> str:
     """The floors as Markdown."""
-    lines = ["| floor | package | what is in it |", "|---|---|---|"]
+    budget = budgets()
+    lines = ["| floor | package | lines | what is in it |", "|---|---|---:|---|"]
     for floor in floors():
         for one in floor.packages:
             path = f"src/phlox/{one.name}/" if (SOURCE / one.name).is_dir() else f"src/phlox/{one.name}.py"
-            lines.append(f"| {floor.label or '-'} | [`{path.removeprefix('src/phlox/')}`]({path}) | {one.says} |")
-    return "\n".join(lines)
+            link = f"[`{path.removeprefix('src/phlox/')}`]({path})"
+            most = f"{budget[one.name]:,}" if one.name in budget else ""
+            lines.append(f"| {floor.label or '-'} | {link} | {most} | {one.says} |")
+    return "\n".join([*lines, f"| | all | {budget[TOTAL]:,} | |"])
 
 
 def page(text: str) -> str:
@@ -211,7 +272,12 @@ def outputs() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or say which are out of date."""
+    """Write the files, say which are out of date, or print the lines of code."""
+    if "--lines" in arguments:
+        counted, budget = lines_of_packages(), budgets()
+        for name, lines in sorted(counted.items(), key=lambda one: -one[1]):
+            print(f"{name:12}{lines:8,} of {budget.get(name, 0):7,}{'  TOO MANY' * (lines > budget.get(name, 0))}")
+        return 1 if over_budget(counted) else 0
     out_of_date = 0
     for path, text in outputs().items():
         if path.exists() and path.read_text(encoding="utf-8") == text:

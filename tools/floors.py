@@ -16,8 +16,9 @@ TESTS = (
     "src/phlox",  # the examples in the docstrings: a little of everything
     *("--ignore=src/phlox/testing", "--ignore=src/phlox/backend/torch", "--ignore=src/phlox/optim/optax/adaptor.py"),
     "--ignore=src/phlox/export/to_torch.py",
+    *(f"--ignore=src/phlox/interop/{name}.py" for name in ("equinox", "flax", "pytorch/wrapping")),
     *(f"tests/record/formats/test_{name}.py" for name in ("binary", "json", "message_pack")),
-    *("tests/config/test_base.py", "tests/train/views/test_view.py"),
+    *("tests/config/test_base.py", "tests/train/observers/views/test_view.py"),
     *("tests/data/test_image_folder.py", "tests/data/test_sources.py"),  # Pillow, Arrow
 )
 DEMOS = (("--device", "numpy"), ("--device", "jax", "--compile"))

@@ -19,7 +19,7 @@ from phlox.cli.text import size_text
 from phlox.distributed.planning.accelerators import ACCELERATORS
 from phlox.distributed.planning.plan import Plan, plan
 from phlox.host.units import amount
-from phlox.models import GptConfig
+from phlox.models import GptConfig, LlamaConfig
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROWS = 4
@@ -63,6 +63,25 @@ def plans() -> str:
     return "\n".join(lines)
 
 
+def eighths() -> str:
+    """The memory of a device that has an eighth of a Llama: bf16, AdamW, one row of 8,192 tokens."""
+    heads = (
+        "Llama", "elements", "parameters", "gradients", "AdamW", "gathered", "activations, recomputed", "all kept",
+        "total, recomputed", "all kept",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for size in ("8B", "70B"):
+        model = LlamaConfig(**PRESETS["llama", size]).init(NumPy(float="bf16"))
+        found = plan(model, {"data": 8}, "fsdp", batch=8, optimizer=optim.AdamWConfig())
+        more = found.activations - found.activations_checkpointed
+        figures = (
+            found.parameters, found.gradients, found.optimizer, found.gathered, found.activations_checkpointed,
+            found.activations, found.memory, found.memory + more,
+        )  # fmt: skip
+        lines.append(f"| {size} | {found.count:,} | {' | '.join(size_text(one) for one in figures)} |")
+    return "\n".join(lines)
+
+
 def accelerators() -> str:
     """The table of accelerators."""
     lines = [
@@ -71,14 +90,15 @@ def accelerators() -> str:
     ]
     for one in ACCELERATORS.values():
         flops = f"{amount(round(one.flops_half))}, {amount(round(one.flops_single))}"
-        links = f"{size_text(round(one.link))}, {size_text(round(one.network))}"
+        network = "not published" if one.network is None else size_text(round(one.network))
+        links = f"{size_text(round(one.link))}, {network}"
         lines.append(
             f"| `{one.name}` | {size_text(int(one.memory))} | {flops} | {links} | {one.per_host} | {one.source} |"
         )
     return "\n".join(lines)
 
 
-TABLES = {"plans": plans, "accelerators": accelerators}
+TABLES = {"plans": plans, "eighths": eighths, "accelerators": accelerators}
 
 
 def page() -> Path:

@@ -6,7 +6,7 @@
 2. An sdist, and a wheel made from it, are built twice, from the files that git tracks, and come out the same to the
    byte. Every tracked file of `src` is in the wheel, every tracked file in the sdist, and nothing else. `twine check`
    passes, and what the wheel asks for is what pyproject.toml says.
-3. The unpacked sdist passes its own tests: the part of `--quick`, or all with `--full`.
+3. The unpacked sdist passes its own tests: those of `make test`, or with `--full` those of `make test-all`.
 4. The wheel is installed in an environment for each Python that is promised and found here, with NumPy alone and with
    each extra, and tools/release_smoke.py is run there, outside of the checkout. What an extra installs is kept in
    .venv-versions for the next time, unless `--fresh`; the wheel is installed each time.
@@ -393,7 +393,7 @@ def own_tests(version: str, full: bool) -> str:
         if not Path(found.strip()).is_relative_to(there):
             raise Wrong(f"the tests of the sdist would try {found.strip()}")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--dist", "worksteal"]
-        command += ["--numprocesses", "auto", *(() if full else ("--quick",))]
+        command += ["--numprocesses", "auto", *(() if full else ("-m", "not full"))]
         lines: list[str] = []
         with subprocess.Popen(command, cwd=there, env=environment, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout or ():
@@ -457,7 +457,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="release", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--full", action="store_true", help="run all tests of the sdist, not only the quick part")
+    parser.add_argument("--full", action="store_true", help="run all tests of the sdist, not only those of `make test`")
     parser.add_argument("--files", action="store_true", help="build and check the files alone, on a tree as it is")
     parser.add_argument("--tag", help="it is being released by this tag; then nothing may be skipped")
     parser.add_argument("--fresh", action="store_true", help="make all environments anew")

@@ -4,182 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phlox import backend, errors, module
-from phlox.backend import Bool, Device, Float, Int, default_device
+from phlox import backend as backend
+from phlox import errors as errors
+from phlox import module as module
+from phlox.backend import Bool as Bool
+from phlox.backend import Device as Device
+from phlox.backend import Float as Float
+from phlox.backend import Int as Int
+from phlox.backend import default_device as default_device
 from phlox.lazy import lazily
-from phlox.module import GradientsParams, Module, Param, reference, stack_modules, unstack_modules
-from phlox.tensor import (
-    Gradients,
-    Tensor,
-    arange,
-    broadcast_arrays,
-    concat,
-    cross,
-    diag,
-    diag_embed,
-    diagonal,
-    dot,
-    einsum,
-    eye,
-    from_dlpack,
-    full,
-    full_like,
-    functional,
-    inner,
-    kron,
-    lift,
-    linalg,
-    linspace,
-    logspace,
-    matmul,
-    matrix_transpose,
-    maximum,
-    meshgrid,
-    minimum,
-    one_hot,
-    ones,
-    ones_like,
-    outer,
-    signal,
-    stack,
-    tensor,
-    tensordot,
-    trace,
-    tri,
-    vdot,
-    vecdot,
-    where,
-    zeros,
-    zeros_like,
-)
-from phlox.version import __version__
+from phlox.module import Buffer as Buffer
+from phlox.module import GradientsParams as GradientsParams
+from phlox.module import Module as Module
+from phlox.module import Param as Param
+from phlox.module import combine as combine
+from phlox.module import partition as partition
+from phlox.module import reference as reference
+from phlox.module import stack_modules as stack_modules
+from phlox.module import unstack_modules as unstack_modules
+from phlox.tensor import *
+from phlox.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from phlox import (
-        autodiff,
-        config,
-        data,
-        debug,
-        distributed,
-        export,
-        interop,
-        metrics,
-        models,
-        nn,
-        optim,
-        random,
-        record,
-        train,
-        transform,
-    )
-    from phlox.config import Config, config_of
-    from phlox.transform import (
-        TensorSpec,
-        checkpoint,
-        compile,
-        custom_gradient,
-        eval_shape,
-        grad,
-        hessian,
-        hvp,
-        jacobian,
-        jvp,
-        scan,
-        value_and_grad,
-        vjp,
-        vmap,
-    )
-
-__all__ = [
-    "Bool",
-    "Config",
-    "Device",
-    "Float",
-    "Gradients",
-    "GradientsParams",
-    "Int",
-    "Module",
-    "Param",
-    "Tensor",
-    "TensorSpec",
-    "__version__",
-    "arange",
-    "autodiff",
-    "backend",
-    "broadcast_arrays",
-    "checkpoint",
-    "compile",
-    "concat",
-    "config",
-    "config_of",
-    "cross",
-    "custom_gradient",
-    "data",
-    "debug",
-    "default_device",
-    "diag",
-    "diag_embed",
-    "diagonal",
-    "distributed",
-    "dot",
-    "einsum",
-    "errors",
-    "eval_shape",
-    "export",
-    "eye",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "functional",
-    "grad",
-    "hessian",
-    "hvp",
-    "inner",
-    "interop",
-    "jacobian",
-    "jvp",
-    "kron",
-    "lift",
-    "linalg",
-    "linspace",
-    "logspace",
-    "matmul",
-    "matrix_transpose",
-    "maximum",
-    "meshgrid",
-    "metrics",
-    "minimum",
-    "models",
-    "module",
-    "nn",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "optim",
-    "outer",
-    "random",
-    "record",
-    "reference",
-    "scan",
-    "signal",
-    "stack",
-    "stack_modules",
-    "tensor",
-    "tensordot",
-    "trace",
-    "train",
-    "transform",
-    "tri",
-    "unstack_modules",
-    "value_and_grad",
-    "vdot",
-    "vecdot",
-    "vjp",
-    "vmap",
-    "where",
-    "zeros",
-    "zeros_like",
-]  # fmt: skip
+    from phlox import autodiff as autodiff
+    from phlox import config as config
+    from phlox import data as data
+    from phlox import debug as debug
+    from phlox import distributed as distributed
+    from phlox import export as export
+    from phlox import interop as interop
+    from phlox import metrics as metrics
+    from phlox import models as models
+    from phlox import nn as nn
+    from phlox import optim as optim
+    from phlox import random as random
+    from phlox import record as record
+    from phlox import train as train
+    from phlox import transform as transform
+    from phlox.config import Config as Config
+    from phlox.config import config_of as config_of
+    from phlox.transform import *
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -197,8 +61,11 @@ __getattr__, __dir__ = lazily(
         "optim": "",
         "random": "",
         "record": "",
+        "tensor": "*",
         "train": "",
         "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
+    here="Bool Buffer Device Float GradientsParams Int Module Param __version__ backend combine config default_device "
+    "errors module partition reference stack_modules transform unstack_modules",
 )

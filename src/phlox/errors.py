@@ -139,7 +139,7 @@ class RunError(PhloxError, ValueError):
 
 
 class RunWarning(UserWarning):
-    """A part of a run is damaged, such as its newest checkpoint; the undamaged rest is used."""
+    """A part of a run is damaged, and the rest is used; or a training is not what its arguments let one expect."""
 
 
 class DistributedError(PhloxError, RuntimeError):

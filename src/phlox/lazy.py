@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from phlox.other_names import missing
@@ -16,16 +17,22 @@ _pending: dict[str, None] = {}
 """The modules that may not be imported yet."""
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of the package called `package`.
+def lazily(
+    package: str, homes: Mapping[str, str], *, here: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of the package called `package`; they give it `__all__` if it has none.
 
     Args:
         package: the name of the package.
-        homes: submodule -> the names to import from it, separated by spaces; the submodule itself is public too. A name
-            must not be that of a submodule: importing that submodule would replace the name in the package.
+        homes: submodule -> the names to import from it, separated by spaces; the submodule itself is public too, and
+            without names it is in `__all__`. `"*"` stands for all public names of a submodule that is imported already.
+            A name must not be that of a submodule: importing that submodule would replace the name in the package.
+        here: the other names of `__all__`, separated by spaces.
+
+    Type checkers see imports instead: of `homes` under TYPE_CHECKING, and of `here` as `from ... import name as name`.
     """
-    home = {name: f"{package}.{module}" for module, names in homes.items() for name in names.split()}
-    _pending.update(dict.fromkeys(f"{package}.{module}" for module in homes))
+    home = {name: module for module, names in homes.items() if names != "*" for name in names.split()}
+    _pending.update(dict.fromkeys([f"{package}.{module}" for module in homes]))
 
     def public() -> list[str]:
         return list(sys.modules[package].__all__)
@@ -33,11 +40,15 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
     def find(name: str) -> Any:
         if name in homes:
             return import_module(f"{package}.{name}")  # importing it sets the attribute of the package
-        if name not in home:
-            if name.startswith("_"):
-                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name in home:
+            found = getattr(import_module(f"{package}.{home[name]}"), name)
+        elif name == "__all__":
+            whole = [sys.modules[f"{package}.{module}"].__all__ for module, names in homes.items() if names == "*"]
+            found = sorted(chain(here.split(), home, [module for module in homes if not homes[module]], *whole))
+        elif name.startswith("_"):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        else:
             raise missing(package, name, [*home, *public()])
-        found = getattr(import_module(home[name]), name)
         setattr(sys.modules[package], name, found)
         return found
 

@@ -31,6 +31,7 @@ def gradients(row: Any, sample: Any, tape: Backend) -> list[Any]:
     return [arguments[place].grad(grads) for place in running.differentiable(row, sample)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("row", DIFFERENTIABLE, ids=str)
 def test_every_operation_has_the_same_gradient(row: Any) -> None:
     engine = NumPy(float="f64")
@@ -97,7 +98,7 @@ def test_memory_is_saved() -> None:
     assert peak(Autodiff(NumPy(), recompute=True)) < 0.5 * plain  # one a product, and those between two at work
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_long_chain_of_cheap_operations_does_not_overflow() -> None:
     x = px.tensor([1.0], device=Autodiff(NumPy(), recompute=True)).require_grad()
     y = x

@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +18,11 @@ from phlox.errors import AutodiffError, BackendError, KindError, PhloxError, Sha
 
 TAPES = [Autodiff(NumPy()), Autodiff(Jax()), Autodiff(Torch())]
 F64 = Autodiff(NumPy(float="f64"))
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: list[Any]
 
 
 def leaf(values: Any, backend: Any = F64) -> px.Tensor:
@@ -36,7 +41,7 @@ def traced(values: Any) -> Any:
     return np.asarray(values, np.float64).view(Tracer)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_million_operations_neither_overflow_nor_leak() -> None:
     gc.collect()
     before = nodes()
@@ -310,8 +315,34 @@ def test_lifted_functions_of_several_arguments(backend: Any) -> None:
     assert picked is not None and picked.tolist() == [2.0, 8.0]
     halves = px.lift(lambda x: (x[:1], {"rest": x[1:]}))(constant)
     assert halves[0].tolist() == [3.0] and halves[1]["rest"].tolist() == [4.0]
-    with pytest.raises(AutodiffError, match="one array"):
-        px.lift(lambda x: (x, x))(x)
+
+
+@pytest.mark.parametrize("backend", [Jax(), Jax(float="f64"), Torch()], ids=repr)
+def test_lifted_functions_with_several_results(backend: Any) -> None:
+    """Each is differentiated, once and again, by one call of the engine's own derivative; indices have none."""
+    calls: list[int] = []
+
+    def fn(x: Any, weight: Any) -> Any:
+        calls.append(1)
+        return x**3, {"sum": (x * weight).sum(), "place": x.argmax()}, [weight * 2.0]
+
+    x, weight = leaf([1.0, 2.0], Autodiff(backend)), leaf([3.0, 4.0], Autodiff(backend))
+    cube, named, (twice,) = px.lift(fn)(x, weight)
+    assert named["place"].item() == 1 and not named["place"].is_require_grad()
+    grads = (cube.sum() + named["sum"] * 2.0).backward(retain_graph=True)  # nothing comes from the last
+    dx, dw = x.grad(grads), weight.grad(grads)
+    assert dx is not None and dx.tolist() == [9.0, 20.0]
+    assert dw is not None and dw.tolist() == [2.0, 4.0]
+    assert len(calls) == 1  # what the engine has kept of the call is differentiated
+    found = weight.grad(twice.sum().backward())
+    assert found is not None and found.tolist() == [2.0, 2.0]
+
+    pair = px.lift(lambda x: Pair(x * 2.0, [x * 3.0]))(x)
+    assert isinstance(pair, Pair) and pair.second[0].tolist() == [3.0, 6.0]
+
+    plain = px.tensor([1.0, 2.0], device=backend)
+    second = px.grad(lambda x: px.grad(lambda x: px.lift(fn)(x, x)[0].sum())(x).square().sum())(plain)
+    np.testing.assert_allclose(second.numpy(), [36.0, 288.0], rtol=1e-6)  # of 9 x^4
 
 
 def test_lifted_functions_on_numpy_have_values_but_no_gradients() -> None:
@@ -336,7 +367,7 @@ def test_lifted_functions_need_a_tensor_and_one_backend() -> None:
 # --- gradients while an engine records
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_tape_under_a_compiler() -> None:
     import jax
 

@@ -23,20 +23,26 @@ from phlox.errors import DeviceError
 jax = Jax()
 zero, one = jax.device(), jax.device("cpu:1")
 assert str(zero) == "jax:cpu:0" and str(one) == "jax:cpu:1" and jax.device("cpu") == zero
-x, y = px.ones((2,), device=zero), px.ones((2,), device="jax:cpu:1")
+x, y = px.ones((2,), device="jax:cpu:0"), px.ones((2,), device="jax:cpu:1")
 d = px.ones((2,), device="jax")
-assert d.device == zero and y.device == one and (y + 1.0).device == one and y.tolist() == [1.0, 1.0]
+assert d.device == x.device == zero and y.device == one and (y + 1.0).device == one and y.tolist() == [1.0, 1.0]
 calls = [
-    lambda: x + y, lambda: d * y, lambda: x < y, lambda: x.maximum(y), lambda: x @ y, lambda: px.where(x > 0.0, x, y),
+    lambda: x + y, lambda: x < y, lambda: x.maximum(y), lambda: x @ y, lambda: px.where(x > 0.0, x, y),
     lambda: px.concat([x, y]), lambda: px.stack([x, y]), lambda: px.einsum("i,i->", x, y),
     lambda: x.take(px.tensor([0], device=one)), lambda: px.functional.linear(x, y.reshape(2, 1)),
     lambda: px.functional.layer_norm(x, y),
     lambda: x.to_device(Autodiff(jax).device("cpu:0")).require_grad() * y.to_device(Autodiff(jax).device("cpu:1")),
-    lambda: nn.Linear(2, 2, device=one)(x.reshape(1, 2)),
+    lambda: nn.Linear(2, 2, device=one)(x.reshape(1, 2)), lambda: px.compile(lambda x, y: x + y)(x, y),
 ]
 for call in calls:
     with pytest.raises(DeviceError, match=r"different devices, .*cpu:0 and .*cpu:1; move one of them to"):
         call()
+# What nobody placed goes along to what it meets; placed on the device where it is already, it stays there.
+along = [d * y, y + d, d.maximum(y), px.concat([d, y]), px.compile(lambda d, y: d * y)(d, y)]
+along += [nn.Linear(2, 2, device=jax).init(0)(y.reshape(1, 2)), (d.to_device("jax") * y), d.to_device(zero) * y]
+assert {str(z.device) for z in along} == {"jax:cpu:1"} and d.to_device(zero) is d and d.device == zero
+with pytest.raises(DeviceError, match="different devices"):
+    d.to_device("jax:cpu:0") * y
 assert (x.to_device(one) + y).device == one and y.to_device(zero).device == zero
 assert y.to_device("numpy").device.name == "cpu"
 
@@ -55,16 +61,17 @@ wide = Jax(float="f64")
 w = px.ones((2,), device=wide.device("cpu:1"))
 assert (w * 0.1).device.name == "cpu:1" and w.to_device(jax.device("cpu:2")).device.name == "cpu:2"
 with pytest.raises(DeviceError, match="cpu:0 and"):
-    w + px.ones((2,), device=wide)
+    w + px.ones((2,), device=wide.device("cpu:0"))
 with pytest.raises(DeviceError, match="cpu:9.*cpu:0, cpu:1, cpu:2"):
     jax.device("cpu:9")
 assert "jax:cpu:1" in repr(y)
 
 import pickle
-assert pickle.loads(pickle.dumps(y)).device == one
+assert pickle.loads(pickle.dumps(y)).device == one and (pickle.loads(pickle.dumps(d)) * y).device == one
 """
 
 
+@pytest.mark.full
 def test_several_jax_devices() -> None:
     check_on_devices(3, SEVERAL)
 

@@ -73,6 +73,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_part_has_the_bits_of_the_whole_draw(name: str, engine: str) -> None:
@@ -142,6 +143,7 @@ RANDOM: dict[str, Any] = {
 }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), NumPy(float="bf16"), Torch(float="f16"), Jax()], ids=repr)
 @pytest.mark.parametrize("name", RANDOM)
 def test_processes_draw_their_rows(name: str, backend: Any) -> None:
@@ -222,7 +224,7 @@ def test_in_batches_and_checkpoints(backend: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-@pytest.mark.parametrize("codegen", ["inductor", "none"])
+@pytest.mark.parametrize("codegen", [pytest.param("inductor", marks=pytest.mark.full), "none"])
 def test_programs_draw_rows_and_are_kept_apart(codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", codegen)
 

@@ -35,11 +35,13 @@ def test_an_engine_that_is_imported_is_met_once(monkeypatch: pytest.MonkeyPatch)
     imported: list[str] = []
     monkeypatch.setattr(pytree, "import_module", imported.append)
     monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.delitem(sys.modules, "phlox.backend.jax", raising=False)
+    add_listener(lambda found: None)  # as of another engine
     register_with_imported_engines()
     assert imported == []
     monkeypatch.setitem(sys.modules, "jax", sys)
     register_with_imported_engines()
     assert imported == ["phlox.backend.jax"]
-    add_listener(lambda found: None)
+    monkeypatch.setitem(sys.modules, "phlox.backend.jax", sys)
     register_with_imported_engines()
     assert len(imported) == 1

@@ -106,6 +106,7 @@ except ValueError as error:
     assert "ConfigError the environment variable PHLOX_ALLOCATOR is" in run(program, PHLOX_ALLOCATOR="all")
 
 
+@pytest.mark.full
 def test_the_default_device(tmp_path: Path) -> None:
     program = """
 import phlox as px
@@ -136,6 +137,7 @@ def test_flags_of_xla_beside_those_that_are_there() -> None:
     )
 
 
+@pytest.mark.full
 def test_what_comes_too_late_for_xla_is_said() -> None:
     program = "import jax; jax.devices(); import phlox"
     said = run(program, "-W", "default", PHLOX_XLA_FLAGS="--xla_cpu_max_isa=AVX2", PHLOX_THREADS="1")

@@ -48,7 +48,7 @@ def test_all_that_a_backend_says_is_forwarded(cls: type[Decorator], of_itself: s
     """What a backend says of itself and of arrays must not be the default, which knows nothing of what is decorated."""
     says = {name for name, value in vars(Backend).items() if callable(value) and not name.startswith("_")}
     of_the_engine = {"is_leaked", "is_leaked_error", "check_scalar", "host_dtype", "unstack", "stack"}
-    of_the_engine |= {"in_one_call", "set_column", "write_from", "with_autodiff"}
+    of_the_engine |= {"full_precision", "in_one_call", "set_column", "write_from", "with_autodiff"}
     assert says - set(vars(cls)) - set(vars(Decorator)) - OPERATIONS <= of_the_engine | of_itself
 
 

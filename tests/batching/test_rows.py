@@ -104,6 +104,7 @@ def check(row: Row, backend: Backend, samples: int, most: int = 9) -> None:
         pytest.skip("takes no tensor")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_a_batch_is_a_loop(row: Row) -> None:
     check(row, NumPy(float="f64"), 2)

@@ -30,7 +30,7 @@ def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_rows_are_made(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     subprocess.run(

@@ -57,6 +57,7 @@ def test_every_example(
             assert printed == shown, arguments
 
 
+@pytest.mark.full
 def test_the_demo_prints_these_lines(tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text('{"model": {"channels": [2, 3]}, "batch_size": 256}')
     ((_, *arguments), expected) = next(example for example in examples() if example[0][1] == "demo")
@@ -68,6 +69,7 @@ def test_the_demo_prints_these_lines(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.full
 def test_the_launcher_prints_these_lines(tmp_path: Path) -> None:
     ((_, *arguments), expected) = next(example for example in examples() if example[0][1] == "launch")
     section = PAGE.partition("\n## launch\n")[2]

@@ -215,6 +215,7 @@ def test_files_of_the_first_schema(tmp_path: Path, capsys: pytest.CaptureFixture
         assert new.header is not None and new.header.schema >= 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["as-is", "half"])
 @pytest.mark.parametrize("end", [".safetensors", ".msgpack", ".phlox", ".json", ".npz"])
 @pytest.mark.filterwarnings("ignore::phlox.errors.RecordWarning")  # a few of so many round to zero

@@ -24,6 +24,7 @@ from tests.cli.support import ENVIRONMENT, SMALL, run
 COMMAND = [sys.executable, "-m", "phlox"]
 
 
+@pytest.mark.full
 def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = run("demo", "--out", out, before="sys.modules['jax'] = sys.modules['torch'] = None", cwd=tmp_path)
@@ -59,7 +60,9 @@ def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     assert right == int(found[2])
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure", "rich"])
+@pytest.mark.parametrize(
+    "missing", [*(pytest.param(one, marks=pytest.mark.full) for one in ("matplotlib.figure", "rich")), "matplotlib"]
+)
 def test_without_the_extra_train(missing: str, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     done = run(
@@ -85,6 +88,7 @@ def test_an_old_run_is_kept_unless_overwritten(tmp_path: Path, capsys: pytest.Ca
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small.json"]
 
 
+@pytest.mark.full
 def test_one_seed_one_model(tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -97,6 +101,7 @@ def test_one_seed_one_model(tmp_path: Path) -> None:
     assert any((a[path] != c[path]).any() for path in a)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     with subprocess.Popen(
@@ -125,10 +130,10 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", str(tmp_path / "small.json"), "--epochs", "6"]
     assert main([*command, "--out", str(tmp_path / "whole")]) == 0
-    stop = "import phlox.train.learner as l, signal; f = l.Learner._note\n"
+    stop = "import phlox.train.learner as l, signal; f = l.Learner.note\n"
     stop += "def note(self, kind, values):\n  f(self, kind, values)\n"
     stop += "  if kind == 'train' and self.step > 4: signal.raise_signal(signal.SIGINT)\n"
-    stop += "l.Learner._note = note"
+    stop += "l.Learner.note = note"
     assert run(*command, "--out", tmp_path / "run", before=stop).returncode == 130
     assert main([*command, "--out", str(tmp_path / "run"), "--resume"]) == 0
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
@@ -136,7 +141,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFix
         np.testing.assert_array_equal(array, other[path])
 
 
-@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("width", [pytest.param(40, marks=pytest.mark.full), 80])
 def test_a_live_bar_on_a_terminal(width: int, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     master, slave = pty.openpty()
@@ -167,6 +172,7 @@ def test_a_live_bar_on_a_terminal(width: int, tmp_path: Path) -> None:
     assert "Test accuracy" in text
 
 
+@pytest.mark.full
 def test_a_reader_that_has_seen_enough(tmp_path: Path, small_run: Path) -> None:
     predict = subprocess.Popen(
         [*COMMAND, "predict", str(small_run), str(small_run / "predictions.npz")], env=ENVIRONMENT,

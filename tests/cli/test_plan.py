@@ -33,7 +33,7 @@ def test_sizes_by_options_and_by_file(tmp_path: Path, capsys: pytest.CaptureFixt
     )
 
 
-@pytest.mark.parametrize(("preset", "count"), [("1B", 1.236e9), ("7B", 6.738e9), ("70B", 68.98e9)])
+@pytest.mark.parametrize(("preset", "count"), [("1B", 1.236e9), ("7B", 6.738e9), ("8B", 8.030e9), ("70B", 70.55e9)])
 def test_the_presets_of_llama_are_the_published_ones(
     preset: str, count: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +71,14 @@ def test_bert_is_trained_to_predict_masked_tokens(capsys: pytest.CaptureFixture[
 
 def test_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--preset", "70B", "--mesh", "data=1,model=8", "--device", "a100"]) == 0
-    assert "does not fit 80.0 GB of a100" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "does not fit 80.0 GB of a100" in out
+    *_, advice, options = out.splitlines()
+    assert advice.startswith("it fits on 32 devices, ")
+    assert main(["plan", "--preset", "70B", "--device", "a100", *options.split()]) == 0
+    assert "  fits 80.0 GB of a100" in capsys.readouterr().out
+    assert main(["plan", "--model", "llama", "--preset", "70B", "--mesh", "data=8", "--device", "tpu-v5e"]) == 0
+    assert "it fits on no 4,096 of these devices; give fewer rows (--batch)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,9 @@ def test_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "data=3", "--batch", "0"], "0 rows do not divide"),
         (["--mesh", "data=2", "--d-model", "0"], "d_model must be at least one"),
         (["--mesh", "data=2", "--model", "bert", "--n-kv-heads", "2"], "BertConfig has no n_kv_heads"),
-        (["--mesh", "data=2", "--model", "bert", "--preset", "1B"], "there is no preset 1B of bert"),
+        (["--mesh", "data=2", "--model", "bert", "--preset", "1B"], "there is no preset 1B of bert; give its sizes"),
+        (["--mesh", "data=2", "--preset", "8B"], "there is no preset 8B of gpt; give --preset 1B, 7B, 70B, its sizes"),
+        (["--mesh", "data=8192", "--device", "tpu-v4", "--batch", "8192"], "give it as --network RATE"),
         (["--mesh", "data=2", "--layout", "tensor-parallel"], "cuts over an axis `model`, which the mesh has not"),
         (["--mesh", "data=2", "--preset", "1B", "--config", "x.json"], "give --config or --preset, not both"),
         (["--mesh", "data=2", "--config", "missing.json"], "missing.json"),

@@ -161,7 +161,7 @@ def test_abstract_bases_always_name_the_class() -> None:
         Drawing.from_dict({"shape": {"type": "Shape"}})
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_field_may_hold_any_config() -> None:
     for value in (Sgd(), Cosine(), Train(), Anything(Sgd())):
         assert Anything.from_json(Anything(value).to_json()) == Anything(value)

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from scipy.ndimage import affine_transform
 
-from phlox.data import Batches, RandomAffine, load_digits
+from phlox.data import RandomAffine, load_digits
 from phlox.errors import DataError
-
-pytestmark = pytest.mark.filterwarnings("ignore:Batches is deprecated:DeprecationWarning")
 
 IMAGES = (load_digits().images[:40] / 16).astype(np.float32)[:, None]
 
@@ -45,16 +43,6 @@ def test_depends_on_seed_and_step_alone() -> None:
     np.testing.assert_array_equal(first, RandomAffine(seed=1)(4, (IMAGES,))[0])
     assert (first != RandomAffine(seed=1)(5, (IMAGES,))[0]).any()
     assert (first != RandomAffine(seed=2)(4, (IMAGES,))[0]).any()
-
-
-def test_batches_go_through_it_and_resume_exactly() -> None:
-    batches = Batches(IMAGES, np.arange(40), batch_size=16, shuffle=True, seed=3, transform=RandomAffine(seed=3))
-    whole = list(batches.epoch(2))
-    (resumed,) = batches.epoch(2, start=1)
-    np.testing.assert_array_equal(resumed[0], whole[1][0])
-    plain = next(Batches(IMAGES, np.arange(40), batch_size=16, shuffle=True, seed=3).epoch(2))
-    np.testing.assert_array_equal(plain[1], whole[0][1])
-    np.testing.assert_array_equal(whole[0][0], RandomAffine(seed=3)(2 * len(batches), plain)[0])
 
 
 @pytest.mark.parametrize("wrong", [

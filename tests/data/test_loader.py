@@ -147,6 +147,7 @@ def test_batches_on_a_device(backend: Any, way: str) -> None:
     assert batches[1]["y"].kind is px.Int and batches[1]["y"].numpy().tolist() == list(range(50, 100))
     assert batches[2]["name"].tolist() == ["100", "101", "102"]
     assert type(next(on_device.on_device(None).epoch())["x"]) is np.ndarray
+    assert type(next(iter(Loader({"x": X}, 50).numbered(device=backend)))[1]["x"]) is px.Tensor
 
 
 class Broken:
@@ -181,7 +182,10 @@ def test_rows_that_cannot_be_read(workers: int) -> None:
         (5, "OSError: disk error at 5"),
         (17, "OSError: disk error at 17"),
     ]
-    with pytest.raises(DataError, match="none of the 4 rows"):
+    with (
+        pytest.raises(DataError, match=r"no row of epoch 0 can be read; row 19: OSError: gone"),
+        pytest.warns(DataWarning, match="row 0 .* left out"),
+    ):
         list(Loader(AllBroken(), 4, workers=workers, on_error="skip"))
 
 

@@ -5,15 +5,21 @@ Serves: phlox/data/{structure,tables}.py
 
 from __future__ import annotations
 
-from collections import namedtuple
+from array import array
+from collections import deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import time
 from pathlib import Path
 from typing import Any, cast
 
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
+import phlox as px
 from phlox.data import Arrays, Concat, Loader, Mapped, Subset, TokenWindows, as_source, split_rows
 from phlox.errors import DataError
 
@@ -69,8 +75,6 @@ def test_rows_of_every_nesting(make: Any) -> None:
 
 
 def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
-    torch = pytest.importorskip("torch")
-
     class Set(OneByOne, torch.utils.data.Dataset):
         def __getitem__(self, row: int) -> Any:
             return torch.tensor(X[row]), int(Y[row])
@@ -78,6 +82,10 @@ def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
     x, y = as_source(Set())[ROWS]
     np.testing.assert_array_equal(x, X[ROWS])
     np.testing.assert_array_equal(y, Y[ROWS])
+
+    half = torch.utils.data.TensorDataset(torch.tensor(X, dtype=torch.bfloat16), torch.tensor(Y))
+    x, y = as_source(torch.utils.data.Subset(half, [4, 0, 2]))[np.array([0, 2])]  # which is asked for several at once
+    assert x.tolist() == X[[4, 2]].tolist() and y.tolist() == Y[[4, 2]].tolist()
 
     class Endless(torch.utils.data.IterableDataset):
         def __iter__(self) -> Any:
@@ -87,13 +95,38 @@ def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
         as_source(Endless())
 
 
+IN_MEMORY: dict[str, Callable[[], Any]] = {
+    **{f"tensor on {name}": lambda name=name: px.tensor(Y.astype(np.float32), device=name)
+       for name in ("numpy", "jax", "torch")},
+    "JAX": lambda: jnp.asarray(Y), "JAX bf16": lambda: jnp.asarray(Y, jnp.bfloat16), "NumPy bf16": lambda: Y.astype(
+        ml_dtypes.bfloat16), "PyTorch": lambda: torch.tensor(Y), "with a gradient": lambda: torch.tensor(
+        Y.astype(np.float32), requires_grad=True), "PyTorch bf16": lambda: torch.tensor(Y, dtype=torch.bfloat16),
+    "range": lambda: range(5, 10), "deque": lambda: deque(Y.tolist()), "array": lambda: array("i", Y.tolist()),
+    "memory": lambda: memoryview(Y.tobytes()).cast("q"), "list": lambda: Y.tolist(),
+    "list of tensors": lambda: [px.tensor(y) for y in Y],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [lambda x: x, lambda x: {"y": x}], ids=["alone", "in a dict"])
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_arrays_and_sequences_of_every_kind(name: str, way: Callable[[Any], Any]) -> None:
+    options: dict[str, Any]
+    for options in ({}, {"shuffle": True}):
+        loader = Loader(way(IN_MEMORY[name]()), 5, **options)
+        (batch,) = loader.epoch()
+        values = batch["y"] if isinstance(batch, dict) else batch
+        assert type(values) is np.ndarray and values.dtype.kind in "fiu"
+        assert values.tolist() == Y[loader.rows(0, 0)].tolist()
+
+
 def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     np.savez(tmp_path / "both.npz", x=X, y=Y)
     (tmp_path / "table.csv").write_text('a,b,c\n1,0.5,red\n2,,blue\n3,2e3,"green, dark"\n')
     mapped = as_source(tmp_path / "x.npy")
     assert isinstance(mapped, Arrays) and isinstance(mapped.arrays, np.memmap)
-    np.testing.assert_array_equal(mapped[ROWS], X[ROWS])
+    np.testing.assert_array_equal(mapped[ROWS], X[ROWS], strict=True)
+    assert type(mapped[ROWS]) is type(mapped[1:3]) is np.ndarray
     both = as_source(str(tmp_path / "both.npz"))[ROWS]
     np.testing.assert_array_equal(both["x"], X[ROWS])
     table = as_source(tmp_path / "table.csv")[np.array([2, 1])]
@@ -108,8 +141,15 @@ def test_parquet(tmp_path: Path) -> None:
     table = arrow.table({"x": Y, "words": [["a"], [], ["b", "c"], ["d"], ["e"]], "name": list("vwxyz")})
     parquet.write_table(table, tmp_path / "t.parquet")
     batch = as_source(tmp_path / "t.parquet")[ROWS]
-    assert batch["x"].tolist() == Y[ROWS].tolist() and batch["name"] == ["z", "v", "z", "x"]
+    assert batch["x"].tolist() == Y[ROWS].tolist() and batch["name"].tolist() == ["z", "v", "z", "x"]
     assert batch["words"] == [["e"], ["a"], ["e"], ["b", "c"]]
+    for name, column, said in (
+        ("b", [True, None, False], "column 'b' has truth values of which some are missing, first in row 1"),
+        ("t", [time(1), time(2), time(3)], "column 't' has values of type time, which make no array; leave it out"),
+    ):
+        parquet.write_table(arrow.table({"x": [1, 2, 3], name: column}), tmp_path / "u.parquet")
+        with pytest.raises(DataError, match=rf"u\.parquet: {said}"):
+            Loader(tmp_path / "u.parquet", 1)
 
 
 def test_hugging_face(tmp_path: Path) -> None:
@@ -119,6 +159,10 @@ def test_hugging_face(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["x"], X[ROWS])
     np.testing.assert_array_equal(batch["y"], Y[ROWS])
     assert batch["text"] == ["e", "a", "e", "c"]
+    for form in ("numpy", "torch", "pandas", "arrow"):
+        batch = as_source(data.with_format(form))[ROWS]
+        np.testing.assert_allclose(batch["x"], X[ROWS])
+        assert type(batch["x"]) is np.ndarray and list(batch["text"]) == ["e", "a", "e", "c"], form
 
 
 @pytest.mark.parametrize("stride", [None, 1, 5])
@@ -157,7 +201,9 @@ BAD: list[tuple[Any, str]] = [
     (lambda: as_source(np.zeros((0, 3))), "it has no rows"),
     (lambda: as_source({}), "there is no array in it"),
     (lambda: as_source({"x": X, "y": Y[:3]}), "source['y'] has 3 rows, but source['x'] has 5"),
-    (lambda: as_source({"x": X, "y": 3}), "source['y']: a single ndarray has no rows"),
+    (lambda: as_source({"x": X, "y": 3}), "source['y'] is one value, 3, and has no rows"),
+    (lambda: as_source(((1, 2), (3, 4))), "or more axes (a tuple is of columns, and a list of rows)"),
+    (lambda: as_source("data.h5"), "data.h5: there is no such file"),
     (lambda: as_source({"x": [[1], [2, 3]]}), "give a list of rows"),
     (lambda: as_source(3), "int has no len() and [rows]"),
     (lambda: as_source(iter([1])), "give it to the learner as it is"),
@@ -195,6 +241,7 @@ def test_what_is_no_source(make: Any, said: str) -> None:
         ("x.csv", b"\xff\xfe\x00", "in UTF-8"),
         ("x.parquet", b"PAR1", "Parquet"),
         ("x.xyz", b"", "cannot read .xyz"),
+        ("x.h5", b"", "open it with h5py, and give its arrays: Loader({'x': file['x']"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:

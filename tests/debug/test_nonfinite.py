@@ -213,13 +213,6 @@ def test_after_a_look_operations_are_the_backends_own() -> None:
     assert table["sqrt"] is not None and table["sqrt"] == NumPy().float_sqrt
 
 
-def test_the_old_name_works_and_says_the_new_one() -> None:
-    model = around(Root(), NumPy())
-    with pytest.warns(DeprecationWarning, match="find_nan"):
-        found = px.debug.find_nonfinite(lambda: model(px.tensor(X)), model=model)
-    assert found is not None and "`sqrt` in `model.layers.1` (Root)" in found
-
-
 def test_ranges_of_values() -> None:
     assert str(range_of_values(np.array([[1.0, np.nan], [np.inf, -2.0]]))) == "[2, 2] from -2 to 1, 1 NaN, 1 infinite"
     assert str(range_of_values(np.array(3.5))) == "3.5"

@@ -36,7 +36,7 @@ def test_a_list_within_itself() -> None:
     assert len(px.debug.to_html(values)) < 200_000
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(PROGRAM is None, reason="there is no browser")
 def test_it_fits_light_dark_and_narrow_screens(tmp_path: Path) -> None:
     path = tmp_path / "page.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import phlox as px
 from phlox.backend import backend_by_name
 from phlox.errors import DistributedError, ShardingError
+from tests.distributed.support import LOOPBACKS, listening
 
 
 def main() -> None:
@@ -34,7 +36,9 @@ def main() -> None:
     backend = backend_by_name(engine)
     if engine == "jax":
         import jax
+        from jax.experimental import multihost_utils
 
+        multihost_utils.process_allgather(rank)
         assert (jax.process_count(), jax.process_index()) == (2, rank)
         if rank == 0:
             print(len(jax.local_devices()))
@@ -46,6 +50,8 @@ def main() -> None:
         torch.distributed.all_reduce(total)
         assert total.item() == 3.0
     backend.join_processes()  # a second time is none
+    assert listening() <= LOOPBACKS, listening()  # the store, that of the engine, and its collectives
+    assert "PHLOX_SECRET" not in os.environ
 
     # agreement
     model = px.nn.Linear(3, 2).init(0)

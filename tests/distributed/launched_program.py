@@ -33,8 +33,9 @@ def main() -> None:
             d.barrier("meeting")
 
     meet()
-    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a worker of the process
     is_last = d.rank() == d.size() - 1
+    # a worker of the process, that of the last one in a session of its own
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=is_last)
     if is_last if mode == "kill" else mode == "kill first" and d.rank() == 0:
         time.sleep(0.3)  # so that the others are in it
         os.kill(os.getpid(), signal.SIGKILL)

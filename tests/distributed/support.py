@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,6 +27,27 @@ def variables(rank: int, size: int, port: int, run: str = "run") -> dict[str, st
         "PHLOX_COORDINATOR": f"127.0.0.1:{port}", "PHLOX_NUM_PROCESSES": str(size), "PHLOX_PROCESS_ID": str(rank),
         "PHLOX_LOCAL_PROCESS_ID": str(rank), "PHLOX_LOCAL_NUM_PROCESSES": str(size), "PHLOX_RUN": run,
     }  # fmt: skip
+
+
+def listening() -> set[str]:
+    """The addresses on which this process listens, as Linux writes them; empty elsewhere."""
+    folder = Path("/proc/self/fd")
+    own: set[str] = set()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            own.add(str(path.readlink()))
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net") / table
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            _, address, _, state, *_, number = line.split()[:10]
+            if state == "0A" and f"socket:[{number}]" in own:
+                found.add(address.partition(":")[0])
+    return found
+
+
+LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, as IPv4 and within IPv6, and ::1, as Linux writes them."""
 
 
 def free_port() -> int:

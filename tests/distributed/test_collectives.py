@@ -26,7 +26,7 @@ SCRIPT = "tests/distributed/in_group_of_jax.py"
 PROGRAM = "import sys; from tests.distributed.in_group import main; main(sys.argv[4:])"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("codegen", ["inductor", "none"])
 def test_two_processes(codegen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", codegen)
@@ -35,7 +35,7 @@ def test_two_processes(codegen: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert first == second and len(first.split()) == (len(names) or 14)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "none")
     run_group(4, tmp_path, PROGRAM, "values", "training", "batch_norm")
@@ -57,6 +57,7 @@ dist.destroy_process_group()  # as at the end of a program that has called initi
 """
 
 
+@pytest.mark.full
 def test_a_process_that_has_ended_is_an_error_in_the_others(tmp_path: Path) -> None:
     assert (
         "process 0 of 2: a collective has failed, as one does where another process has ended"
@@ -64,7 +65,7 @@ def test_a_process_that_has_ended_is_an_error_in_the_others(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_on_jax() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "phlox", "launch", "-n", "2", "--timeout", "120", str(root / SCRIPT)]

@@ -85,6 +85,7 @@ assert up.leaf.addressable_shards[0].data.shape == (16, 32)
 """
 
 
+@pytest.mark.full
 def test_losses_are_those_of_one_device_for_every_layout() -> None:
     check_on_devices(4, TRAINED)
 
@@ -259,6 +260,7 @@ def test_rest_cuts_the_longest_axis_that_divides() -> None:
     class Three:
         shape = {"data": 3}  # noqa: RUF012
         axes = ("data",)
+        partitions = True
 
     model = nn.Sequential([nn.Linear(6, 9), nn.Linear(9, 7), nn.Linear(7, 7)])
     specs = Layout(rest="data", least=10).specs(model, Three())  # pyright: ignore[reportArgumentType]

@@ -124,7 +124,7 @@ THEMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(PROGRAM is None, reason="there is no browser")
 def test_colors_follow_the_page_and_else_the_system(tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:

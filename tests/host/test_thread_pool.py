@@ -14,7 +14,7 @@ from phlox.host.thread_pool import parallel_for, parallel_map
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_pool, "_cores", lambda: 4)
+    monkeypatch.setattr(thread_pool, "cores", lambda: 4)
 
 
 @pytest.mark.parametrize(

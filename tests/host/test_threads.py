@@ -11,8 +11,7 @@ import pytest
 
 import phlox
 from phlox.backend import settings
-from phlox.cli.tuning.search_space import cores
-from phlox.host.threads import VARIABLES
+from phlox.host.threads import VARIABLES, cores
 
 OWN = {*settings.VARIABLES.values(), settings.FILE, *VARIABLES, "XLA_FLAGS"}
 
@@ -43,7 +42,9 @@ print(ctypes.CDLL(path).scipy_openblas_get_num_threads64_(), torch.get_num_threa
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the library that Linux says is loaded")
-@pytest.mark.parametrize("first", ["", "import numpy, torch"], ids=["phlox first", "engines first"])
+@pytest.mark.parametrize(
+    "first", ["", pytest.param("import numpy, torch", marks=pytest.mark.full)], ids=["phlox first", "engines first"]
+)
 def test_threads_whoever_is_imported_first(first: str) -> None:
     program, here = THREADS.format(first=first), min(2, cores())
     assert run(program, PHLOX_THREADS="1") == "1 1 0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 
 from phlox import metrics
 from phlox.errors import IndexRangeError, KindError, RangeError, ShapeError
-from tests.metrics.support import agrees, compiled_agrees, each_compiler, traced_only  # noqa: F401
+from tests.metrics.support import agrees, compiled_agrees, each_compiler, on, traced_only  # noqa: F401
 
 sk: Any = sklearn_metrics  # of loose types
 RNG = np.random.default_rng(0)
@@ -281,3 +282,36 @@ def test_a_label_out_of_range_counts_for_nothing_where_it_cannot_be_seen() -> No
     update = px.compile(lambda p, t: metric.measure(p, t))
     args = (px.tensor([0, 1, 2, 9], device="jax"), px.tensor([0, 2, 7, 1], device="jax"))
     assert metric.compute(update(*args)) == metric([0, 1], [0, 2])
+
+
+QUOTIENTS: list[Any] = [metrics.F1, metrics.FBeta, metrics.Dice, metrics.Precision, metrics.Recall, metrics.IoU]
+
+
+@pytest.mark.parametrize("average", [*AVERAGES, None])
+@pytest.mark.parametrize("kind", QUOTIENTS)
+def test_without_positives_all_averages_are_undefined_alike(kind: Any, average: Any) -> None:
+    metric = kind(task="multilabel", num_labels=2, average=average, zero_division=0.25)
+    none, one = np.zeros((3, 2), np.int64), np.array([[0, 0], [1, 1], [0, 0]])
+    assert np.isnan(metric(none, none)).all() and np.isnan(metric.compute({})).all()
+    # Where something is wrong the value is 0, and 0 / 0 has the value that was given for it.
+    assert np.all(metric(none, one) == (0.25 if kind is metrics.Precision else 0.0))
+    if average != "weighted":  # by the rows of each class, of which there are none
+        assert np.all(metric(one, none) == (0.25 if kind is metrics.Recall else 0.0))
+
+
+def test_counts_beyond_what_a_float_holds() -> None:
+    metric, labels = metrics.ConfusionMatrix(num_classes=2), ([0, 1, 1], [0, 0, 1])
+    for device in ("numpy", "torch"):
+        state = metric.measure(*on(device, [np.array(x) for x in labels]))
+        for _ in range(25):
+            state = metric.merge(state, state)
+        state = metric.update(state, *on(device, [np.array([0]), np.array([1])]))
+        assert metric.compute(state).tolist() == [[2**25, 2**25], [1, 2**25]]
+    # Nearly all rows are of one class: of differences of products in float64 eight digits would be left.
+    right, wrong = 10**9 + 1, 7
+    found = metrics.MatthewsCorrelation(num_classes=2).result(
+        np.array([[right, wrong], [right + 2, wrong + 3], [right + 3, wrong + 2]], np.float64)
+    )
+    tn, tp, fn, fp = right, wrong, 3, 2
+    want = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    np.testing.assert_allclose(found, want, rtol=1e-14)

@@ -10,7 +10,7 @@ from phlox.models import DigitsConfig, DigitsRecipe, DigitsTraining
 WAYS = [("numpy", False), ("jax", False), ("jax", True), ("torch", False)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_engines_start_alike_and_stay_together() -> None:
     recipe = DigitsRecipe(epochs=2, seed=11)
     weights, masks, losses = [], [], []

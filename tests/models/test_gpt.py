@@ -123,7 +123,7 @@ def test_how_it_begins() -> None:
     assert config.replace(tied=True).init().num_params() == count - 11 * 16
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_steps_of_all_engines_are_one_with_their_dropout() -> None:
     def step(model: Gpt, optimizer: optim.Optimizer, lr: float, tokens: Any, targets: Any) -> Any:
         loss = model.loss(tokens, targets)

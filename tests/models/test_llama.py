@@ -112,7 +112,7 @@ def test_with_a_cache_as_without(backend: Backend) -> None:
     assert all(one.key.shape == (3, 2, 8, 4) for one in cache)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_seed_says_what_is_written() -> None:
     texts = []
     for backend in BACKENDS:

@@ -215,8 +215,8 @@ class Touchy:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (np.arange(3), "ndarray, which cannot be compared .*unhashable"),
-        (jnp.arange(3), "ArrayImpl"),
+        (np.zeros(10_000), "ndarray, which cannot be compared .*80000 bytes, and only"),
+        (np.array([object()]), "ndarray, which cannot be compared .*of objects"),
         (Plain(3), "Plain.*frozen dataclass"),
         (bytearray(b"x"), "bytearray"),
         (Touchy("hash"), "Touchy.*RuntimeError: no hash today"),
@@ -279,12 +279,16 @@ def test_a_leaf_that_is_no_array_of_the_backend(backend: Backend, give: Any, sai
     odd = jax.tree.map(give, model)
     assert len(jax.tree.leaves(odd)) in (0, 2, 4)  # PyTree functions may use modules as trees of whatever they like
     assert "weight" in repr(odd) and repr(odd.layers[0].weight)
-    path = rf"`layers\.0\.weight` is a Float parameter on {re.escape(repr(backend))} \(float32\)"
-    for use in (lambda: odd.layers[0].weight.val(), lambda: odd(px.ones((1, 2), device=backend)), odd.into_record):
-        with pytest.raises(ModuleError, match=f"{path}.*{said}"):
+    path = rf"weight` is a Float parameter on {re.escape(repr(backend))} \(float32\)"
+    if isinstance(backend, NumPy) and "float64" in said:  # a cast
+        assert odd.layers[0].weight.val().backend == NumPy(float="f64")
+        return
+    uses: list[Any] = [lambda: odd.layers[0].weight.val(), lambda: odd(px.ones((1, 2), device=backend))]
+    assert jax.tree.structure(pickle.loads(pickle.dumps(odd))) == jax.tree.structure(odd)  # noqa: S301
+    for number, use in enumerate([*uses, odd.into_record]):
+        with pytest.raises(ModuleError, match=f"{path}.*{said}") as caught:
             use()
-    with pytest.raises(ModuleError, match=path):
-        pickle.dumps(odd)
+        assert number == 0 or "layers.0" in str(caught.value)  # alone, it does not know where it is
     restored = odd.load_record(model.into_record()) if odd.layers[0].weight.has_shape else None
     if restored is not None:  # what is wrong can be put right
         np.testing.assert_array_equal(restored.layers[0].weight.val().numpy(), model.layers[0].weight.val().numpy())
@@ -326,11 +330,9 @@ def test_a_wrong_number_of_leaves() -> None:
 
 def test_structures_that_differ_are_told_apart_by_name() -> None:
     one, other = (nn.Sequential([nn.Dropout(rate), nn.Linear(2, 2)]).init(0) for rate in (0.1, 0.2))
-    with pytest.raises(ValueError, match=r"layers\.0\.rate=0\.2") as caught:
+    with pytest.raises(ValueError, match=r"rate=0\.2") as caught:
         jax.tree.map(lambda a, b: a, one, other)
-    assert "layers.0.rate=0.1" in str(caught.value)
-    with pytest.raises(ValueError, match=r"layers\.1\.weight \(not trained\)"):
-        jax.tree.map(lambda a, b: a, one, one.freeze("**.weight"))
+    assert "layers[0]" in str(caught.value) and "rate=0.1" in str(caught.value)
 
 
 # --- values that outlive a transformation

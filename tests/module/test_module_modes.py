@@ -86,29 +86,30 @@ def test_one_layer_by_hand() -> None:
         model.training = "yes"  # type: ignore[assignment]
 
 
-def test_the_mode_is_part_of_the_tree_definition_and_keeps_modules_lazy() -> None:
+def test_views_are_trees_of_one_structure_and_programs_of_their_own() -> None:
     import jax
 
-    model = Net(Jax().device()).init(0)
-    plain, sampling = jax.tree.structure(model), jax.tree.structure(model.train(tape=False))
-    valid = jax.tree.structure(model.valid())
-    assert valid == jax.tree.structure(model.train(tape=False).valid()) == jax.tree.structure(model.valid().valid())
-    assert len({plain, sampling, valid}) == 3 and sampling == jax.tree.structure(model.train(tape=False))
+    model, x = Net(Jax().device()).init(0), px.ones((64, 3), device=Jax())
+    views = [model, model.valid(), model.train(tape=False), model.train(), model.freeze(), model.freeze("**.bias")]
+    structures = {jax.tree.structure(view) for view in views}
+    assert len(structures) == 1
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *views)  # as an average of weights is made
+    np.testing.assert_allclose(mean.linear.weight.val().numpy(), model.linear.weight.val().numpy(), rtol=1e-6)
     twin = jax.tree.map(lambda x: x, model.train(tape=False))
     assert twin._phlox_pending is not None  # built when first used, though a field has the name of a property
     assert twin.training is True and twin.drop[0].training is True
-    traces = 0
+    traces: list[bool | None] = []
 
     @jax.jit
     def sample(model: Net, x: px.Tensor) -> px.Tensor:
-        nonlocal traces
-        traces += 1
+        traces.append(model.drop[0].training)
         return model.linear(x)
 
-    x = px.ones((2, 3), device=Jax())
-    for view in (model, model.valid(), model.train(tape=False), model.train(tape=False), model):
+    for view in (model, model.valid(), model.train(tape=False), twin, model.train(tape=False), model):
         sample(view, x)
-    assert traces == 3
+    assert traces == [None, False, True]
+    assert {jax.tree.structure(view) for view in views} == structures  # also after a trace was made with some of them
+    jax.tree.map(lambda a, b: a + b, model, twin)
 
 
 def test_views_of_deferred_models_make_nothing() -> None:

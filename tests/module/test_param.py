@@ -238,6 +238,46 @@ def test_a_value_from_inside_a_trace_does_not_get_out() -> None:
     np.testing.assert_array_equal(param.val().numpy(), [1, 1])
 
 
+class _Counting(px.Module):
+    """A layer with running statistics of its own."""
+
+    def __init__(self, device: Any) -> None:
+        self.scale = px.Param(px.ones((2,), device=device))
+        self.mean = px.Param(px.zeros((2,), device=device), trained=False)
+
+    def __call__(self, x: Any) -> Any:
+        self.mean.set(self.mean.val() * 0.5 + x.mean(0) * 0.5)
+        return (x * self.scale.val() - self.mean.val()).square()
+
+
+WITHIN: dict[str, Any] = {
+    "nothing": lambda m, x: m(x),
+    "grad": lambda m, x: px.grad(lambda x: m(x).sum())(x),
+    "grad of a module": lambda m, x: px.grad(lambda m: m(x).sum())(m),
+    "vjp": lambda m, x: px.vjp(m, x)[1](x)[0],
+    "jvp": lambda m, x: px.jvp(m, (x,), (x,))[1],
+    "hessian": lambda m, x: px.hessian(lambda x: m(x).sum())(x),
+    "both": lambda m, x: px.grad(lambda x: px.value_and_grad(lambda m: m(x).sum())(m)[0])(x),
+    "checkpoint": lambda m, x: px.grad(lambda x: px.checkpoint(m)(x).sum())(x),
+}
+
+
+@pytest.mark.parametrize("within, tape, compiled", [
+    *((within, True, compiled) for within in WITHIN for compiled in (False, True)),
+    *((within, False, False) for within in WITHIN if within not in ("grad of a module", "both")),
+])  # fmt: skip
+def test_what_is_set_inside_a_derivative_stays_on_the_backend_of_the_parameter(
+    within: str, tape: bool, compiled: bool
+) -> None:
+    engine = Jax() if compiled else NumPy()
+    model = _Counting(engine.device())
+    model = model.train() if tape else model
+    x = px.tensor([[1.0, 2.0], [3.0, 5.0]], device=engine)
+    (px.compile(WITHIN[within]) if compiled else WITHIN[within])(model, x)
+    assert model.mean.val().tolist() == [1.0, 1.75]
+    assert model.mean.backend is model.scale.backend is (Autodiff(engine) if tape else engine)
+
+
 def test_only_floats_are_trained() -> None:
     count = px.Param(px.arange(3))
     assert not count.trained and not count.trainable

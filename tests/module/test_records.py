@@ -95,7 +95,7 @@ def test_a_failed_load_changes_nothing_and_reports_everything() -> None:
 
 @pytest.mark.parametrize("device", [NumPy().device(), Jax().device(), Torch().device()], ids=str)
 def test_what_is_cast_is_cast_in_several_threads(device: px.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 4)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 4)
     monkeypatch.setattr("phlox.module.records._WORTH", 1)
     sizes = [3, 50, 7, 20, 1]
     rng = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def test_what_is_cast_is_cast_in_several_threads(device: px.Device, monkeypatch:
 
 
 def test_of_what_cannot_be_cast_in_several_threads_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 4)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 4)
     monkeypatch.setattr("phlox.module.records._WORTH", 1)
     sizes = [2, 3, 50, 4]
     wide = {f"layers.{i}.weight": np.full((n, n), 1e300 if i else 1.0) for i, n in enumerate(sizes)}

@@ -86,11 +86,13 @@ def test_what_cannot_be_taken_apart() -> None:
 
 
 def test_fields_that_cannot_be_compared_are_alike_if_they_are_one() -> None:
-    table = np.arange(3)
+    table = np.zeros(10_000)
     blocks: list[Any] = [Block() for _ in range(2)]
     for block in blocks:
         block.table = table
     assert px.stack_modules(blocks).table is table
-    blocks[1].table = np.arange(3)
+    blocks[0].table, blocks[1].table = np.arange(3), np.arange(3)  # small ones are compared
+    assert px.stack_modules(blocks).table.tolist() == [0, 1, 2]
+    blocks[1].table = np.zeros(10_000)
     with pytest.raises(ModuleError, match="`table` is array"):
         px.stack_modules(blocks)

@@ -44,16 +44,9 @@ def test_leaves_and_dotted_paths() -> None:
     model = Net().init(0)
     flat, _ = jax.tree_util.tree_flatten_with_path({"net": model, "other": (model,)})
     names = [jax.tree_util.keystr(path) for path, _ in flat]
-    own = [
-        "layers.0.weight",
-        "layers.0.bias",
-        "layers.2.gamma",
-        "layers.2.beta",
-        "head.out.weight",
-        "head.out.bias",
-        "mean",
-    ]
-    assert names == [f"['net'].{path}" for path in own] + [f"['other'][0].{path}" for path in own]
+    own = [".layers[0].weight", ".layers[0].bias", ".layers[2].gamma", ".layers[2].beta"]
+    own += [".head['out'].weight", ".head['out'].bias", ".mean"]
+    assert names == [f"['net']{path}" for path in own] + [f"['other'][0]{path}" for path in own]
     assert all(isinstance(leaf, jax.Array) for _, leaf in flat)
     assert len(jax.tree.leaves(model)) == len(model.params())
 
@@ -65,8 +58,8 @@ def test_tree_map_keeps_ids_ties_and_marks() -> None:
     assert [(p.id, p.trained) for p in twin.params()] == [(p.id, p.trained) for p in model.params()]
     both = jax.tree.map(lambda a, b: a + b, model, twin)
     np.testing.assert_allclose(both.tied.val().numpy(), 3 * model.tied.val().numpy(), rtol=1e-6)
-    with pytest.raises(ValueError, match="different pytree metadata"):
-        jax.tree.map(lambda a, b: a, model, model.freeze())
+    frozen = jax.tree.map(lambda a, b: a, model.freeze(), model)  # views of one model are trees of one structure
+    assert not any(p.trained for p in frozen.params())
 
 
 def test_two_models_of_one_architecture_share_a_compilation() -> None:
@@ -87,7 +80,7 @@ def test_two_models_of_one_architecture_share_a_compilation() -> None:
     assert traces == 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_raw_gradients_equal_the_tapes() -> None:
     model = Net().init(0)
     value, gradient = jax.value_and_grad(lambda m: loss(m, tensor()).primitive)(model)
@@ -180,7 +173,7 @@ def test_modules_in_containers_and_of_several_kinds() -> None:
     assert not np.any(gradients["pair"][0].weight.val().numpy()) and np.any(gradients["net"].tied.val().numpy())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_derivatives_of_every_sort_take_and_return_modules() -> None:
     model, x = nn.Linear(4, 1, device=JAX).init(1), tensor()
 
@@ -191,7 +184,7 @@ def test_derivatives_of_every_sort_take_and_return_modules() -> None:
         return jax.tree.map(lambda leaf: leaf * 2, m)
 
     second = jax.jit(jax.hessian(fn))(model)
-    assert second.weight.leaf.weight.shape == (4, 1, 4, 1)  # a module of modules, as JAX has it
+    assert second.weight.weight.shape == (4, 1, 4, 1)  # a module of modules, as JAX has it
     for jacobian in (jax.jacrev, jax.jacfwd):
         assert jax.jit(jacobian(lambda m: m(x).primitive))(model).weight.shape == (3, 1, 4, 1)
     gradient = jax.jit(jax.grad(fn))(model)

@@ -1,6 +1,6 @@
 """Layers against torch.nn with the same weights: values, gradients of input and parameters, and both modes.
 
-Serves: phlox/nn/{activation,conv,conv_transpose,flatten,linear,norm,pool}.py
+Serves: phlox/nn/{activation,conv,flatten,linear,norm,pool}.py
 """
 
 from __future__ import annotations
@@ -189,6 +189,7 @@ def tolerances(backend: Backend) -> dict[str, Any]:
     return {"rtol": 1e-9, "atol": 1e-11} if "f64" in repr(backend) else {"rtol": 2e-4, "atol": 2e-5}
 
 
+@pytest.mark.covering(2)
 @on_each_backend
 def test_layers(case: Case, backend: Backend) -> None:
     device = Autodiff(backend).device()
@@ -322,6 +323,7 @@ def test_inference_under_raw_jax_jit_and_records() -> None:
 
 # What no type checker lets through.
 ARRAY: Any = np.ones(3)
+COMPLEX: Any = np.ones(3, complex)
 
 FLOATS: Any = [1.0]
 
@@ -332,7 +334,8 @@ INTEGERS: Any = px.arange(3)
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nn.Linear(3, 2)(ones(4, 2)), ShapeError, r"Linear\(weight \[3, 2\], bias \[2\]\): .*\(4, 2\)"),
     (lambda: nn.Linear(3, 2)(INTEGERS), KindError, r"Linear\(weight \[3, 2\], bias \[2\]\): .*\.float\(\)"),
-    (lambda: nn.Linear(3, 2)(ARRAY), KindError, r"Linear\(.*\): linear: x must be a Float tensor, got ndarray"),
+    (lambda: nn.Linear(3, 2)(COMPLEX), KindError, r"Linear\(.*\): linear: x must be a Float tensor, got ndarray"),
+    (lambda: nn.Linear(2, 2)(ARRAY), ShapeError, r"Linear\(.*\): linear: x of shape \(3,\)"),
     (lambda: nn.Conv2d(3, 2, 3)(ones(1, 2, 8, 8)), ShapeError, r"Conv2d\(weight \[2, 3, 3, 3\], bias \[2\]\): .*"),
     (lambda: nn.Conv2d(3, 2, 3)(ones(1, 3, 2, 2)), ShapeError, r"Conv2d\("),
     (lambda: nn.Conv1d(3, 2, 3)(ones(1, 3, 8, 8)), ShapeError, r"Conv1d\("),
@@ -351,7 +354,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nn.Embedding(3, 2)(ones(2)), KindError, r"Embedding\(.*\.int\(\)"),
     (lambda: nn.MaxPool2d(2)(ones(3, 2)), ShapeError, r"MaxPool2d: .*\(3, 2\)"),
     (lambda: nn.AdaptiveAvgPool2d((1, 2, 3))(ones(1, 1, 3, 2)), ShapeError, r"AdaptiveAvgPool2d: "),
-    (lambda: nn.Relu()(ARRAY), KindError, r"Relu: relu takes a tensor, got a NumPy array of shape \(3,\)"),
+    (lambda: nn.Relu()(COMPLEX), KindError, r"Relu: relu takes a tensor, got a NumPy array of shape \(3,\)"),
     (lambda: nn.Relu()(px.tensor([True])), KindError, r"Relu: relu"),
     (lambda: nn.Glu()(ones(2, 3)), ShapeError, r"Glu: .*even size"),
     (lambda: nn.Softmax(2)(ones(2, 3)), PhloxError, r"Softmax: .*axis"),

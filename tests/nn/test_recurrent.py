@@ -1,6 +1,6 @@
 """Recurrent layers against PyTorch's, their states, lengths and modes, and what is refused.
 
-Serves: phlox/backend/torch/cpu/onednn_lstm.py, phlox/nn/{recurrent_gru,recurrent_lstm,recurrent_rnn}.py
+Serves: phlox/backend/torch/cpu/onednn_lstm.py
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def floats(values: Any, device: Any) -> px.Tensor:
     return px.tensor(np.asarray(values), device=device, kind=px.Float)
 
 
-def parts(layer: Any) -> list[tuple[str, Cell]]:
+def parts(layer: Any) -> list[tuple[str, Cell[Any]]]:
     """The cells, with the end that PyTorch gives to the names of their parameters."""
     forward = [(f"l{number}", cell) for number, cell in enumerate(layer.layers)]
     return forward + [(f"l{number}_reverse", cell) for number, cell in enumerate(layer.reverse_layers)]
@@ -153,6 +153,7 @@ def compare(layer: Any, theirs: Any, backend: Backend, lengths: list[int] | None
             np.testing.assert_allclose(found[f"{place}.{name}"].numpy(), want.numpy(), **close)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", LAYERS)
@@ -399,6 +400,11 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[Exception], tuple[str, ...]]] 
         lambda m: m["rnn"](px.ones((2, 5, 4)), (1, 2)),
         KindError,
         ("layers.rnn", "hidden", "int"),
+    ),
+    "state of one part": (
+        lambda m: m["rnn"](px.ones((2, 5, 4)), px.ones((2, 2, 6))),
+        KindError,
+        ("layers.rnn", "LstmState(hidden, cell)", "Tensor"),
     ),
     "lengths too long": (
         lambda m: m["rnn"](px.ones((2, 5, 4)), lengths=[3, 6]),

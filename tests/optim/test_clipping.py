@@ -11,7 +11,7 @@ import torch
 
 import phlox as px
 from phlox import nn, optim
-from phlox.backend import NumPy
+from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.errors import OptimizerError, RecordError
 from phlox.module import ParamId
 from tests.optim.problem import RATES, STEPS, arrays, gradients, initial, run
@@ -50,6 +50,26 @@ def test_clipping(kind: str, limit: float) -> None:
         )
     zeros = optim.GradientsParams({ParamId("a"): px.zeros((3,))})
     assert [grad.tolist() for _, grad in clipping.of_all(zeros).items()] == [[0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", ["value", "norm", "global_norm"])
+@pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax(), NumPy(float="f16")], ids=repr)
+def test_gradients_of_several_models_are_clipped_together(kind: str, backend: Backend) -> None:
+    rng = np.random.default_rng(0)
+    host = {name: {f"{name}{n}": rng.normal(size=(n + 1, 3)) for n in range(2)} for name in ("one", "other")}
+    grads = {
+        name: optim.GradientsParams(
+            {ParamId(id): px.tensor(x, kind=px.Float, device=backend.device()) for id, x in of_one.items()}
+        )
+        for name, of_one in host.items()
+    }
+    got = getattr(optim.GradientClipping, kind)(np.float64(0.5)).of_all_together(grads)
+    every = np.sqrt(sum((x**2).sum() for of_one in host.values() for x in of_one.values()))
+    for name, of_one in host.items():
+        for id, x in of_one.items():
+            factor = 0.5 / (every if kind == "global_norm" else np.sqrt((x**2).sum()))
+            want = np.clip(x, -0.5, 0.5) if kind == "value" else x * factor
+            np.testing.assert_allclose(got[name].get(ParamId(id)).numpy(), want, rtol=2e-3)
 
 
 def test_a_schedule_goes_on_where_its_record_stands() -> None:

@@ -14,6 +14,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Float, Jax, NumPy, Torch
 from phlox.errors import ConfigError
+from phlox.optim.state.tree import Mastered
 from phlox.record import FULL, SafetensorsRecorder
 from tests.optim.problem import RATES, Weights, arrays, drifts, gradients, initial, run, step
 from tests.optim.rules.test_rules import CASES, VARIANTS
@@ -89,6 +90,7 @@ def test_to_maximize_is_to_minimize_the_negative(name: str) -> None:
 LEARNS = {"sgd": 0.1, "adadelta": 10.0, "adagrad": 0.3, "lion": 0.01, "adafactor": 0.1, "muon": 0.02}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_regression_is_learned(name: str, compiled: bool) -> None:
@@ -122,6 +124,7 @@ def test_several_steps_in_one_call_of_a_program(name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("backend", [NumPy(float="f16"), Torch(float="bf16"), Jax(float="bf16")], ids=repr)
 @pytest.mark.parametrize("name", PLAIN)
 def test_half_precision(name: str, backend: Backend) -> None:
@@ -319,3 +322,42 @@ def test_the_average_of_a_group_and_of_a_fallback() -> None:
         np.testing.assert_array_equal(averaged.weight.val().numpy(), stepped.weight.val().numpy())
         assert not np.array_equal(averaged.bias.val().numpy(), stepped.bias.val().numpy())
         whole = free.init()
+
+
+LBFGS = {f"Lbfgs {search}": optim.LbfgsConfig(line_search=search, max_iter=3) for search in (None, "strong_wolfe")}
+WIDENED: list[tuple[str, Any, Backend]] = [
+    *[(name, config, one) for name, config in PLAIN.items() for one in (NumPy(), NumPy(float="bf16"))],
+    *[(name, config, one) for name, config in LBFGS.items()
+      for one in (NumPy(), WIDE, NumPy(float="f16"), Torch(), Torch(float="bf16"), Jax())],
+]  # fmt: skip
+
+
+def dtypes(tree: Any) -> list[str]:
+    """The element types of the arrays of a tree of states, in which there are no scalars of NumPy."""
+    if isinstance(tree, Mastered):
+        tree = {"master": tree.master, "state": tree.state}
+    if isinstance(tree, (dict, list, tuple)):
+        return [one for part in (tree.values() if isinstance(tree, dict) else tree) for one in dtypes(part)]
+    assert not isinstance(tree, (np.generic, np.ndarray)), tree
+    return [str(tree.numpy().dtype)] if isinstance(tree, px.Tensor) else []
+
+
+def bowl(model: Weights) -> px.Tensor:
+    parts = [(param.val().square() - 1.0).square().sum() for param in model.weights]
+    return sum(parts[1:], parts[0])
+
+
+@pytest.mark.parametrize(("name", "config", "backend"), WIDENED, ids=[f"{one[0]}-{one[2]}" for one in WIDENED])
+def test_scalars_of_numpy_widen_neither_weights_nor_states(name: str, config: Any, backend: Backend) -> None:
+    newton, clipping = name in LBFGS, optim.GradientClipping.global_norm(np.float64(0.5))
+    model = Weights(initial(), (Autodiff(backend) if newton else backend).device())
+    optimizer = config.init() if newton else config.init(grad_clipping=clipping)
+    before, found = dtypes([param.val() for param in model.weights]), list[set[str]]()
+    for number, kind in enumerate([np.float64, np.float32, float, np.float64, np.float32]):
+        rate: Any = kind(0.1)
+        model = optimizer.minimize(rate, model, bowl) if newton else step(model, optimizer, rate, drifts(number))
+        assert dtypes([param.val() for param in model.weights]) == before
+        found.append(set(dtypes(optimizer.states)))
+    assert all(one == found[0] for one in found) and found[0] <= {str(backend.full_precision().host_float_dtype)}, found
+    recorder = SafetensorsRecorder(precision=FULL)
+    recorder.from_bytes(recorder.to_bytes(optimizer.into_record()))

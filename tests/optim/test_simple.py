@@ -100,6 +100,7 @@ def has_kernel(name: str, place: str) -> bool:
     return found is not None and backend.kernel(found.name, found.numbers) is not None
 
 
+@pytest.mark.covering(1)
 @DONATE
 @pytest.mark.parametrize("name", list(CONFIGS))
 @pytest.mark.parametrize("place", list(PLACES))

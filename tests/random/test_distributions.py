@@ -228,7 +228,7 @@ def test_categorical_frequencies(backend: Any) -> None:
             assert stats.chisquare(seen[likely], wanted).pvalue > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_categorical_is_the_same_on_every_backend() -> None:
     logits = np.random.default_rng(0).normal(size=(7, 50)) * 3.0
     found = []
@@ -246,7 +246,7 @@ def test_categorical_of_nothing_and_of_one() -> None:
     assert px.random.categorical(px.zeros((3,))).shape == ()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_draws_of_a_compiled_function_are_the_eager_ones() -> None:
     logits = px.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, -30.0]], device=Jax())
 

@@ -81,8 +81,9 @@ def test_draws_differ_and_seeds_repeat_them() -> None:
     assert px.random.normal((8,)).tolist() != first
     px.random.seed(-1)
     assert px.random.current().key == (2**32 - 1, 2**32 - 1)
-    px.random.seed(int(np.int64(3)))
-    assert px.random.normal((8,)).tolist() == first
+    for seed in (np.int64(3), jnp.int32(3), px.tensor(3), jax.random.key(3), jax.random.PRNGKey(3), (0, 3)):
+        px.random.seed(seed)
+        assert px.random.normal((8,)).tolist() == first
 
 
 def test_scopes_nest_and_leave_the_outer_stream_alone() -> None:
@@ -184,9 +185,16 @@ def test_a_scope_is_of_its_thread_and_task() -> None:
 def test_what_is_no_stream(source: Any) -> None:
     with pytest.raises((KindError, ShapeError, RangeError), match="key|stream"), px.random.stream(source):
         pass
-    if not isinstance(source, (tuple, np.ndarray)):
-        with pytest.raises(KindError, match="seed"):
-            px.random.seed(source)
+    with pytest.raises((KindError, ShapeError, RangeError), match="seed|key"):
+        px.random.seed(source)
+
+
+def test_what_is_no_seed() -> None:
+    for bad in (2**64, -(2**63) - 1):
+        with pytest.raises(RangeError, match=r"in -2\*\*63\.\.2\*\*64-1.*got"):
+            px.random.seed(bad)
+    with pytest.raises(RandomnessError, match=r"open .*stream\(seed\).* inside"):
+        jax.jit(px.random.seed)(3)
 
 
 # --- inside JAX's own transformations
@@ -258,13 +266,14 @@ def test_a_stream_on_a_traced_key_works_under_jit() -> None:
     assert np.asarray(many[1][1]).tobytes() != eager[1].tobytes()
 
 
-def test_no_parameter_is_declared_on_a_traced_key() -> None:
+def test_a_parameter_that_is_declared_on_a_traced_key_is_that_of_the_eager_call() -> None:
     def declare(words: Any) -> Any:
-        with px.random.stream(words) as stream:
-            stream.substream()
+        with px.random.stream(words):
+            px.random.normal((2,), device="jax")
+            return px.Param.deferred((3,), device="jax").val().primitive
 
-    with pytest.raises(RandomnessError, match="create modules outside"):
-        jax.eval_shape(declare, state((1, 2), 0))
+    words = state((1, 2), 4)
+    np.testing.assert_array_equal(jax.jit(declare)(words), declare(words))
 
 
 def test_compiled_draws_are_those_of_eager() -> None:

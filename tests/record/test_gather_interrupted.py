@@ -86,7 +86,7 @@ def state(found: dict[str, Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("place", ["numpy", "torch"])
+@pytest.mark.parametrize("place", ["numpy", pytest.param("torch", marks=pytest.mark.full)])
 def test_an_interrupted_restore(place: str) -> None:
     saved = gather(parts(2, place))
     new = state(parts(2, place))

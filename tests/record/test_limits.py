@@ -82,7 +82,18 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+DEARER = {
+    "msgpack, dicts",
+    "msgpack, many values",
+    "binary, values",
+    "binary, entries",
+    "binary, names of one long prefix",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name in DEARER else []) for name in HOSTILE]
+)
 def test_small_files_make_no_large_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "MAX_ITEMS", N // 2)
     tracemalloc.start()
@@ -151,7 +162,7 @@ def test_json_without_an_end_is_looked_at_once() -> None:
         check_json(text)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=pytest.mark.full)])
 def test_many_members_of_nothing(compression: str) -> None:
     record = Record({"a": np.ones(3)})
     recorder = MessagePackRecorder(compression=compression)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from phlox.backend import Autodiff, Backend
 from phlox.record import load
 from phlox.testing import assert_close
 
+pytestmark = pytest.mark.full  # with the versions that are installed, the other tests try as much
 INSTALLED = ["numpy", *(name for name in ("jax", "torch") if find_spec(name))]
 CLASSES = {"numpy": "NumPy", "jax": "Jax", "torch": "Torch"}
 

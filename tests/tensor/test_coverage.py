@@ -130,6 +130,8 @@ ELSEWHERE = {
     "__dlpack_device__", "__float__", "__hash__", "__init__", "__init_subclass__", "__int__", "__reduce__", "__repr__",
     "__len__", "__array_function__", "__complex__", "__format__", "__getattr__", "__index__", "__round__", "__trunc__",
     "__setitem__",
+    # tests/tensor/test_engine_arrays.py
+    "dtype", "itemsize", "nbytes", "__rmatmul__",
     # tests/tensor/test_interop.py, tests/backend/contract/test_widening.py
     "from_dlpack", "from_full_precision", "to_full_precision",
 }  # fmt: skip

@@ -52,7 +52,7 @@ CASES: dict[str, Case] = {
     "slice of text": (KindError, lambda x, i, m, d: x["a":], ("slice", "integers", "'a'")),
     "list of floats": (KindError, lambda x, i, m, d: x[[0.5]], ("list", "0.5")),
     "int value": (KindError, lambda x, i, m, d: x.at[0].set(px.arange(4, device=d)), ("set", "Float", "Int", ".float()")),
-    "value of NumPy": (KindError, lambda x, i, m, d: x.at[0].set(np.ones(4)), ("set", "phlox.tensor")),
+    "value of NumPy": (KindError, lambda x, i, m, d: x.at[0].set(np.arange(4)), ("set", "int64", "phlox.tensor")),
     "value of text": (KindError, lambda x, i, m, d: x.at[0].set("1"), ("set", "Float", "str")),
     "half to ints": (KindError, lambda x, i, m, d: i.at[0].add(0.5), ("add", "Int", "0.5")),
     "add to bools": (KindError, lambda x, i, m, d: m.at[0].add(True), ("add", "Bool", ".int()")),

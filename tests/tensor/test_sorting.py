@@ -60,7 +60,7 @@ def test_shapes_that_depend_on_values_are_refused_in_a_program(call: Callable[[A
         px.compile(call)(px.tensor([1, 2], device=Jax().device()))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_compiled_equals_eager() -> None:
     nan, inf = float("nan"), float("inf")
     x = px.tensor(

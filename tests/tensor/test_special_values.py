@@ -250,6 +250,7 @@ def gradients(fn: Callable[..., Any], *values: np.ndarray[Any, Any], device: Any
 ATTENTION = ["keys", "heads", "groups", "causal", "added", "one head"]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("bad", [nan, inf])
 @pytest.mark.parametrize("kind", ATTENTION)
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
@@ -284,6 +285,7 @@ def test_attention_that_sees_nothing_has_no_gradient(backend: Any) -> None:
     assert not found[2][2].any() and not found[3][2].any()  # the key that nothing sees
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layer", [nn.Lstm, nn.Gru, nn.Rnn])
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
 def test_recurrent_layers_do_not_read_padding(backend: Any, layer: Any) -> None:
@@ -329,6 +331,7 @@ def test_dropped_elements_may_be_anything(backend: Any) -> None:
 # --- what engines overlook
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("shape, axis", [((3000,), 0), ((300, 40), 1), ((7, 30, 50), (0, 2))])
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize("engine", [NumPy, Jax, Torch])
@@ -357,6 +360,7 @@ def test_max_pooling_sees_nan(backend: Any, window: int) -> None:
     np.testing.assert_array_equal(got, tiles.max((3, 5)))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("values", [[0.0, -0.0, 0.0, -0.0], [-0.0, 0.0, -0.0, 1.0, -1.0], [nan, -0.0, 0.0, nan, -inf]])
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
@@ -375,6 +379,7 @@ def test_topk_knows_no_sign_of_zero(backend: Any, values: list[float], largest: 
 # --- functions of eigenvectors and singular vectors that do not depend on their choice
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-4])
 @pytest.mark.parametrize("precision, accuracy", [("f32", 2e-5), ("f64", 1e-11)])
 @pytest.mark.parametrize("engine", [NumPy, Jax, Torch])

@@ -27,6 +27,7 @@ def _rows(names: tuple[str, ...]) -> list[Row]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 @pytest.mark.parametrize("backend", [Jax(), Torch()], ids=str)
 def test_awkward_values(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,47 @@
-"""Random programs are the same on every engine, and what differs is shrunk to what is at fault."""
+"""Random programs are the same on every engine, and what differs is shrunk to what is at fault.
+
+Serves: phlox/testing/programs/
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.backend.torch.compiler.codegen import VARIABLE
-from phlox.testing.programs import Program, differences, merged, random_program, shrunk
+from phlox.testing.programs import WAYS, Program, differences, least_margin, merged, random_program, shrunk
+
+EVERY = list(WAYS)
+CASES: list[tuple[Backend, list[str], range, int]] = [
+    (NumPy(), EVERY, range(96), 10),
+    (NumPy(float="f16"), ["gradient"], range(98, 108), 5),
+    (Jax(), [way for way in EVERY if way != "vmap outside"], range(110, 138), 8),
+    (Jax(float="bf16"), ["gradient"], range(150, 160), 5),
+    (Torch(), ["again", "vmap"], range(210, 214), 7),
+    (Torch(float="bf16"), ["gradient"], range(230, 233), 5),
+]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-@pytest.mark.parametrize("backend, seeds, length", [
-    (NumPy(), range(80), 10), (Jax(), range(100, 160), 8), (Torch(), range(210, 220), 7),
-], ids=str)  # fmt: skip
-def test_engines_agree(backend: Backend, seeds: range, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "backend, ways, seeds, length",
+    [
+        pytest.param(*case, id=repr(case[0]), marks=[] if isinstance(case[0], NumPy) else pytest.mark.full)
+        for case in CASES
+    ],
+)
+def test_engines_agree(
+    backend: Backend, ways: Sequence[str], seeds: range, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seeds are dealt over the ways in which a program is called."""
     monkeypatch.setenv(VARIABLE, "inductor")
-    some = 20
-    for at in range(0, len(seeds), some):
-        assert differences(merged([random_program(seed, length) for seed in seeds[at : at + some]]), backend) == []
+    some = len(seeds) // len(ways)
+    for way, first in zip(ways, seeds[::some], strict=True):
+        programs = [random_program(seed, length, least_margin(backend)) for seed in range(first, first + some)]
+        assert differences(merged(programs), backend, way) == [], way
 
 
 class _Wrong(NumPy):

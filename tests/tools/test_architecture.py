@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md: its picture and table are those of the import contract, and what it names is there.
+"""ARCHITECTURE.md: its picture and table are those of the import contract, what it names is there, budgets are kept.
 
 Serves: ARCHITECTURE.md
 """
@@ -14,7 +14,19 @@ from xml.etree import ElementTree
 import pytest
 
 from tools import architecture
-from tools.architecture import ROOT, SOURCE, floors, missing, outputs, package, page
+from tools.architecture import (
+    ROOT,
+    SOURCE,
+    budgets,
+    code_lines,
+    floors,
+    lines_of_packages,
+    missing,
+    outputs,
+    over_budget,
+    package,
+    page,
+)
 
 
 @pytest.mark.parametrize("path", outputs(), ids=lambda path: path.name)
@@ -74,3 +86,61 @@ def test_what_is_not_there_is_found() -> None:
 def test_what_is_said_of_a_package() -> None:
     nn = package("nn")
     assert nn.says.startswith("Layers") and {"initializer", "loss"} <= set(nn.rooms)
+
+
+def test_every_package_keeps_its_budget() -> None:
+    counted = lines_of_packages()
+    assert over_budget(counted) == []
+    assert counted.keys() == budgets().keys()
+
+
+LINES = '''
+"""What it is.
+
+In detail."""
+
+import a  # why
+
+
+class B:
+    """A class."""
+
+    field: int = 1
+    """What it holds,
+    and why."""
+
+    # A comment.
+    def run(self):
+        "In other quotes."
+        try:
+            "neither"
+            return f(
+                1,
+                """A string,
+                which is a value""",
+            )
+        except E:
+            "nor this"
+            match self:
+                case 1:
+                    "nor this"
+        ...
+'''
+"""The lines of code are the import, class, field, def, try, five of the return, except, match, case and dots."""
+
+
+def test_what_counts_as_a_line_of_code() -> None:
+    assert code_lines(LINES) == 14 and code_lines("") == code_lines('"""Text."""') == 0
+
+
+def test_one_line_over_the_budget_is_said(tmp_path: Path) -> None:
+    within = dict(budgets())
+    assert over_budget(within) == []
+    assert over_budget(within | {"nn": within["nn"] + 1}) == [
+        f"nn: {within['nn'] + 1:,} lines of code, the budget is {within['nn']:,} (pyproject.toml, tool.phlox.lines)"
+    ]
+    assert "new: 1 lines" in over_budget({"new": 1})[0]
+    for name in ("new/part/a.py", "new/b.pyi", "c.py", "new/c.pyc", "new/d.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    assert lines_of_packages(tmp_path) == {"new": 2, "total": 3}

@@ -41,7 +41,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         pictures.main(["nonsense"])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(PROGRAM is None, reason="there is no browser")
 def test_a_picture_has_a_light_and_a_dark_half(tmp_path: Path) -> None:
     from PIL import Image

@@ -11,9 +11,11 @@ import numpy as np
 
 import phlox as px
 from phlox import nn, optim
-from phlox.errors import RunError
+from phlox.errors import DataError, RunError
 from phlox.record import LazyTensor, Record, TensorEntry, gather, restore
-from phlox.train.checkpoints.checkpoints import Checkpoints
+from phlox.train.events import EpochReport, Growing, History, entries_of
+from phlox.train.observers.checkpoints.checkpoints import Checkpoints
+from phlox.train.state import with_lines
 
 
 class FakeLearner:
@@ -29,26 +31,37 @@ class FakeLearner:
         self.step = self.epoch = 0
         self.loss: Any = 1.0
         self.seconds = 0.0
-        self.is_resumed = False
+        self.is_resumed = self.starts_over = False
         self.validation_data: Any = "some"
-        self._team = None
+        self.team = None
+        self.is_whole = True
         self.scores: dict[int, float] = {}
-        self.events: list[tuple[int, str]] = []
+        self.events: Growing[tuple[int, str]] = Growing()
+        self.history = History()
+        self.reports = False  # does it add to it after each epoch?
         self.announced: list[Path] = []
         self.more: dict[str, Any] = {}
 
     # --- what callbacks may call
 
-    def snapshot(self) -> Record:
+    def grown(self) -> dict[str, Any]:
+        return {"history": self.history, "events": self.events}
+
+    def snapshot(self, *, whole: bool = True) -> Record:
         parts = {
             "model": self.model, "progress": {"step": self.step, "epoch": self.epoch}, **self.more,
+            "log": {"counts": {name: len(entries) for name, entries in self.grown().items()}},
             "callbacks": {str(number): dict(one.state()) for number, one in enumerate(self.callbacks)},
         }  # fmt: skip
-        return on_host(gather(parts))
+        record = on_host(gather(parts))
+        return with_lines(record, self.grown()) if whole else record
 
     def load_state(self, record: Record) -> None:
-        held = restore(record, {"model": self.model, "progress": {}, "callbacks": None, **self.more})
+        held = restore(record, {"model": self.model, "progress": {}, "callbacks": None, "log": None, **self.more})
         self.step, self.epoch = held["progress"]["step"], held["progress"]["epoch"]
+        lines = held["log"].get("lines", {})
+        self.history[:] = [EpochReport.from_plain(one) for one in entries_of(lines.get("history", ""))]
+        self.events[:] = [(step, text) for step, text in entries_of(lines.get("events", ""))]
         for one, name in zip(self.callbacks, sorted(record["callbacks"]), strict=True):
             one.restore(record["callbacks"][name])
         self.is_resumed = True
@@ -63,6 +76,9 @@ class FakeLearner:
         if name not in self.values():
             raise RunError(f"there is no value {name!r}")
         return self.values()[name]
+
+    def value_names(self, kind: str) -> tuple[list[str], bool]:
+        return [], True
 
     def warn(self, text: str) -> None:
         self.events.append((self.step, text))
@@ -87,8 +103,11 @@ class FakeLearner:
                 self.call("on_validation_start")
                 self.epoch += 1
                 self.call("on_validation_end")
+                if self.reports:
+                    self.history.append(EpochReport(self.epoch, self.step, 0.1, {"loss": 1.0 / self.step}))
                 self.call("on_epoch_end")
         except BaseException as raised:
+            self.is_whole = isinstance(raised, (DataError, OSError)) or not isinstance(raised, Exception)
             for one in self.callbacks:
                 one.on_exception(self, raised)
             raise

@@ -10,10 +10,10 @@ import numpy as np
 
 from phlox.errors import RunError
 from phlox.record import Record
-from phlox.train.callback import Callback
-from phlox.train.callbacks.control import modules_of
-from phlox.train.history import EpochReport, Plan, flattened
-from phlox.train.state import in_memory
+from phlox.train.events import EpochReport, Plan, flattened
+from phlox.train.host_records import in_memory
+from phlox.train.observers.callback import Callback
+from phlox.train.observers.callbacks.control import modules_of
 
 
 class FakeLearner:
@@ -44,16 +44,19 @@ class FakeLearner:
         self.validation: dict[str, Any] = {}
         self.history: list[EpochReport] = []
         self.events: list[tuple[int, str]] = []
-        self.extra: dict[str, float] = {}
+        self.extra: dict[str, Any] = {}
         self.folder: Path | None = None
         self.plan = Plan(None, None, None, None)
         self.stopped: str | None = None
-        self.is_resumed = False
+        self.is_resumed = self.starts_over = False
         self._seen: list[Mapping[str, Any]] = []
         self._resumed_after = ""
 
     def stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
+
+    def value_names(self, kind: str) -> tuple[list[str], bool]:
+        return [], True
 
     def warn(self, text: str) -> None:
         self.events.append((self.step, text))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from phlox.backend import as_device
-from phlox.train.callback import Callback
-from phlox.train.history import EpochReport, Plan, Values
+from phlox.train.events import EpochReport, Plan, Values
+from phlox.train.observers.callback import Callback
 
 
 class FakeLearner:
@@ -21,7 +21,7 @@ class FakeLearner:
         self.validation: Values = {}
         self.events: list[tuple[int, str]] = []
         self.stopped: str | None = None
-        self.is_resumed = False
+        self.is_resumed = self.starts_over = False
         self.folder: Path | None = None
         self.metrics: Any = {}
         self.model: Any = {}

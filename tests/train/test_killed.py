@@ -1,6 +1,6 @@
 """A training that is killed at any moment and started again ends bit for bit where the undisturbed one ends.
 
-Serves: phlox/train/run.py, phlox/train/state.py, phlox/train/checkpoints/checkpoints.py
+Serves: phlox/train/run.py, phlox/train/state.py, phlox/train/observers/checkpoints/checkpoints.py
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def start(base: Path, folder: str, engine: str, pause: float) -> subprocess.Pope
     return subprocess.Popen(command, env=ENVIRONMENT, cwd=base)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="kill -9")
-@pytest.mark.parametrize(("engine", "kills"), [("numpy", 3), ("jax", 1), ("torch", 1)])
+@pytest.mark.parametrize(
+    ("engine", "kills"), [("numpy", 3), *(pytest.param(one, 1, marks=pytest.mark.full) for one in ("jax", "torch"))]
+)
 def test_killed_and_started_again(engine: str, kills: int, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     whole = start(tmp_path, "whole", engine, 0.0)

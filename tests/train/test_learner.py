@@ -1,6 +1,6 @@
 """The learner's public methods, against loops by hand and NumPy.
 
-Serves: phlox/train/learner.py, phlox/train/arguments.py, phlox/train/steps.py
+Serves: phlox/train/learner.py, phlox/train/control.py, phlox/train/arguments.py, phlox/train/step/functions.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 import phlox as px
 from phlox import metrics, nn, optim
-from phlox.backend import Autodiff, Jax, NumPy, Torch
+from phlox.backend import Jax, NumPy, Torch
 from phlox.data import Loader
 from phlox.errors import DataError, KindError, RunError
 from phlox.train import Learner, MetricInputs, NanGuard
@@ -179,17 +179,6 @@ def test_clipping_and_average_are_those_of_optim(engine: str) -> None:
     assert_same(trained.average, ema.average, rtol=1e-5)
     output = X @ arrays(ema.average)["weight"] + arrays(ema.average)["bias"]
     assert trained.evaluate(loader())["loss"] == pytest.approx(((output - Y) ** 2).mean(), rel=1e-4)
-
-
-def test_half_precision_has_copies_of_the_weights_in_f32_and_scales_the_loss_of_f16() -> None:
-    trained = Learner(linear("jax"), optim.AdamWConfig(), 1e-4, nn.mse_loss, precision="bf16")
-    assert trained.device.backend == Autodiff(Jax(float="bf16"))
-    trained.fit(loader(), epochs=1, progress=False)
-    states = trained.optimizer.states
-    assert any("master" in type(state).__name__.lower() for state in states.values())
-    assert learner("jax", precision="f16")._aids["scaler"] is not None
-    with pytest.raises(RunError, match="precision"):
-        learner(precision="f8")
 
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
@@ -442,7 +431,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner().fit(loader(), epochs=1, callbacks=NanGuard()), "callbacks: give a list of them"),  # type: ignore[arg-type]
     (lambda: learner().fit(loader(), epochs=1, config={"lr": 1}), "config is a phlox.Config .* got a dict"),  # type: ignore[arg-type]
     (lambda: learner().fit(loader(), epochs=1, validate_every=0), "validate_every: a whole number"),
-    (lambda: learner().fit(loader(), epochs=1, validate_every_steps=0), "validate_every_steps is a whole number"),
+    (lambda: learner().fit(loader(), epochs=1, validate_every_steps=0), "validate_every_steps: a whole number"),
     (lambda: learner().fit(Loader(X, 10), epochs=1, progress=False), r"\(input, target\), got a Tensor of shape \(10"),
     (lambda: learner().fit(Loader({"x": X}, 10), epochs=1, progress=False), "got a dict of x"),
     (lambda: _updating().fit(loader(), epochs=1, validation=loader()), r"give validate=\(models, batch\)"),

@@ -1,10 +1,12 @@
 """The whole state of a learner as one record: a training that is cut off anywhere ends where the undisturbed one ends.
 
-Serves: phlox/train/state.py, phlox/train/trials/trial.py, phlox/train/meter.py
+Serves: phlox/train/state.py, phlox/train/trials/trial.py, phlox/train/step/meter.py, phlox/train/step/stepper.py
 """
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from phlox.data import Loader
 from phlox.errors import RecordError
 from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, load
 from phlox.train import Callback, Checkpoints, EarlyStopping, LambdaCallback, Learner, Unfreeze
+from phlox.train.events import entries_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*batch norm takes:phlox.errors.RunWarning")
 X = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
 LABELS = (X.sum(axis=1) > 0).astype(np.int64)
 ENGINES = {"numpy": NumPy(), "jax": Jax(), "torch": Torch()}
@@ -105,16 +109,21 @@ def _named(record: Record) -> dict[str, Any]:
     return named
 
 
+def _plain(record: Record, name: str) -> dict[str, Any]:
+    found: Any = record.values[name]
+    return found
+
+
 def _assert_same(one: Record, other: Record) -> None:
     first_tensors, second_tensors = _named(one), _named(other)
     assert first_tensors.keys() == second_tensors.keys()
     for path, array in first_tensors.items():
         np.testing.assert_array_equal(array, second_tensors[path], err_msg=path)
-    for path in ("history", "random", "values"):
-        first, second = one.values[path], other.values[path]
-        if path == "history":
-            first, second = ([{**line, "seconds": 0} for line in lines] for lines in (first, second))
-        assert first == second
+    for path in ("random", "values"):
+        assert one.values[path] == other.values[path]
+    reports = [entries_of(_plain(record, "log")["lines"]["history"]) for record in (one, other)]
+    first, second = ([{**line, "seconds": 0} for line in lines] for lines in reports)
+    assert first == second
 
 
 @pytest.mark.parametrize("engine", ["jax", "torch"])
@@ -202,8 +211,28 @@ def test_what_is_no_state_of_a_learner_is_refused() -> None:
         trained.load_state(trained.weights())
     record = trained.snapshot()
     later = Record({**{path: record[path] for path in record}, "progress": {"format": 99}}, record.metadata)
-    with pytest.raises(RecordError, match="of format 99 of a learner, and this Phlox reads up to 1"):
+    with pytest.raises(RecordError, match="of format 99 of a learner, and this Phlox reads up to 3"):
         trained.load_state(later)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_a_former_format_is_read(version: int) -> None:
+    """The first had reports and events as plain values, the second as lines."""
+    trained = fit(learner("numpy"))
+    trained.warn("news")
+    record = trained.snapshot()
+    lines = _plain(record, "log")["lines"]
+    former: dict[str, Any] = {"log": {name: lines[name] for name in ("history", "events")}}
+    if version == 1:
+        former = {"history": [one.to_plain() for one in trained.history], "events": [list(e) for e in trained.events]}
+    entries = {path: record[path] for path in record if path != "log"}
+    parts = [name for name in json.loads(record.metadata["parts"]) if name != "log"]
+    metadata = {**record.metadata, "parts": json.dumps([*parts, *former])}
+    progress = {**_plain(record, "progress"), "format": version}
+    other = learner("numpy")
+    other.load_state(Record({**entries, **former, "progress": progress}, metadata))
+    assert (other.history, other.events) == (trained.history, trained.events)
+    _assert_same(other.snapshot(), record)
 
 
 def test_ids_and_states_stay_with_their_parameters() -> None:
@@ -294,3 +323,15 @@ def test_a_snapshot_of_large_tensors_has_memory_of_its_own() -> None:  # they ar
         held = record.tensors[f"models.model.{path}"].tensor.read()
         np.testing.assert_array_equal(held, param.val().numpy())
         assert not np.shares_memory(held, param.val().numpy())
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_a_copy_goes_on_by_itself(engine: str) -> None:
+    """A compiled step writes over the memory of its arguments: a copy has memory of its own."""
+    trained = learner(engine, ema=0.9)
+    data = Loader((X, LABELS), 10, shuffle=True, seed=3)
+    trained.fit(data, steps=4, progress=False)
+    copied = copy.deepcopy(trained)
+    for one in (trained, copied):
+        one.fit(data, epochs=1, progress=False)
+    _assert_same(copied.snapshot(), trained.snapshot())

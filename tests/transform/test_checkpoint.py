@@ -108,7 +108,7 @@ def peak(backend: Any, how: Any) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_memory_is_saved() -> None:
     plain = peak(Autodiff(NumPy()), lambda fn: fn)
     assert plain > 100 * 400_000  # one array an operation

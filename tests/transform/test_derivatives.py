@@ -194,6 +194,7 @@ def _dot(xs: Sequence[Any], ys: Sequence[Any]) -> float:
     return sum((x * y).sum().item() for x, y in zip(xs, ys, strict=True))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "row", [one for one in ROWS if one.samples and running.differentiable(one, one.samples[0])], ids=str
 )

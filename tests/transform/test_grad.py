@@ -235,6 +235,7 @@ def wanted(inner: str, outer: str) -> list[Any]:
     return OUTER[outer][1](parameters(), torch.tensor(X), INNER[inner][1])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("inner", "outer"), CASES)

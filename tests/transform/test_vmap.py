@@ -305,7 +305,7 @@ def draws(backend: Backend) -> list[np.ndarray[Any, Any]]:
     return [*(y.numpy() for y in found), np.asarray(px.random.current().position)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_draws_are_those_of_one_draw_on_every_backend() -> None:
     wanted = draws(NumPy())
     assert int(wanted[-1]) == 11, "each took one position"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from phlox.autodiff.build import build
@@ -16,11 +17,14 @@ from phlox.autodiff.rules import CONSTANT, RULES, WIDE
 from phlox.autodiff.tape import Cotangents, Node, Tracked, backpropagate, is_poisoned, is_spent, leaf, poisoned
 from phlox.autodiff.taping import Differentiate, Run, boxed, operation_node, tape, tape_several
 from phlox.backend.contract import Backend
-from phlox.backend.contract.types import Array, Arrays, Kinds, Shape
+from phlox.backend.contract.types import Array, Arrays, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
+from phlox.backend.kind import Float
 from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.pytree import container_of_class
 from phlox.errors import AutodiffError, BackendError
+from phlox.host.dtypes import FloatElement
 
 _FORWARDED = ("int_", "bool_", "random_", "float_full")
 """Operations without a float operand: those of the inner backend, as they are."""
@@ -70,9 +74,13 @@ class Autodiff(CollectivesOnTape):
         self.batched = inner.batched
         base: type[Tracked] = Recomputed if recompute else Tracked
         add, settle = sums_of_gradients(inner)
-        kind = {"__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle)}
+        own = _settling(inner, settle)
+        kind = {
+            "__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle),
+            "settle_of": own and staticmethod(own),
+        }  # fmt: skip
         box = cast("type[Tracked]", type("Tracked", (base,), kind))
-        Tracked.some_settle |= settle is not None
+        Tracked.some_settle |= settle is not None or own is not None
         self.box = box
         make = build_recomputing if recompute else build
         shape = inner.shape
@@ -179,8 +187,8 @@ class Autodiff(CollectivesOnTape):
         )
         return boxed(target.box, _moved(self.inner, x.value, target.inner, below), node)
 
-    def full_precision(self) -> Autodiff:
-        return Autodiff(self.inner.full_precision(), recompute=self.recompute)
+    def with_float(self, element: FloatElement) -> Autodiff:
+        return Autodiff(self.inner.with_float(element), recompute=self.recompute)
 
     def barrier(self, x: Array, after: Array) -> Array:
         value = self.inner.barrier(self.value(x), self.value(after))
@@ -229,34 +237,59 @@ class Autodiff(CollectivesOnTape):
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
         if not any(type(x) is self.box for x in arrays):
             return self.inner.call_native(fn, *arrays)
+        form: list[Any] = []
+        followed = tuple([type(x) is self.box for x in arrays])
 
-        def run(*values: Array) -> tuple[Array, tuple[Array, ...]]:
-            y = self.inner.call_native(fn, *values)
-            if isinstance(y, (tuple, list, dict)):
-                raise AutodiffError("a lifted function that is differentiated must return one array")
-            return y, values
+        def flat(*values: Array) -> tuple[Array, ...]:
+            results: list[Array] = []
+            form[:] = [_taken_apart(fn(*values), results)]
+            return tuple(results)
 
-        def differentiate(
-            backend: Backend, values: tuple[Array, ...], g: Array, needed: Sequence[bool]
-        ) -> tuple[Array | None, ...]:
-            found: list[Array | None] = []
-            for place, wanted in enumerate(needed):
-                # Through call_native again, so that a tape below differentiates the gradient too.
-                one = _NativeGradient(self.inner, fn, place)
-                found.append(backend.call_native(one, g, *values) if wanted else None)
-            return tuple(found)
+        def run(*values: Array) -> tuple[tuple[Array, ...], Any]:
+            results, pull = self.inner.native_pullback(flat, values, followed)
+            return results, (values, pull)
 
-        return tape(self.inner, self.box, arrays, run, differentiate)
+        def differentiate(backend: Backend, saved: Any, gs: tuple[Any, ...], needed: Needed) -> Gradients:
+            values, pull = saved
+            if pull is not None:
+                return pull(gs)
+            # Through call_native again, so that a tape below differentiates the gradients too.
+            given = [g for g in gs if g is not None]
+            of = _NativeGradients(self.inner, flat, [g is not None for g in gs], needed)
+            found = iter(backend.call_native(of, *given, *values))
+            return tuple([next(found) if wanted else None for wanted in needed])
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
-        return self.inner.native_vjp(fn, arrays, g)
+        results = tape_several(self.inner, self.box, arrays, run, differentiate)
+        return _put_together(form[0], iter([y if self.inner.kind_of(y.value) is Float else y.value for y in results]))
+
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
+        return self.inner.native_vjp(fn, arrays, gs, needed)
+
+
+def _settling(inner: Backend, settle: Callable[[Array], Array] | None) -> Callable[..., Any] | None:
+    """What gives the `settle` of a leaf, for a backend with arrays whose gradients take a form of their own."""
+    own = inner.settle_of
+    if getattr(own, "__func__", None) is Backend.settle_of:
+        return None
+
+    def settle_of(value: Array) -> Callable[[Array], Array] | None:
+        last = own(value)
+        return partial(_in_turn, settle, last) if last is not None and settle is not None else last or settle
+
+    return settle_of
+
+
+def _in_turn(first: Callable[[Array], Array], last: Callable[[Array], Array], g: Array) -> Array:
+    return last(first(g))
 
 
 def _depth(backend: Backend) -> int:
     """The number of nested tapes."""
     depth = 0
     while backend.inner is not None:
-        backend, depth = backend.inner, depth + 1
+        backend, depth = backend.inner, depth + backend.adds_level
     return depth
 
 
@@ -268,14 +301,34 @@ def _autodiff(inner: Backend, recompute: bool) -> Autodiff:
     return Autodiff(inner, recompute=recompute)
 
 
-class _NativeGradient:
-    """The engine's own gradient of a function towards one of its arguments, as a function on native arrays."""
+class _NativeGradients:
+    """The engine's own gradients of a function towards some of its arguments, as a function on native arrays."""
 
-    def __init__(self, backend: Backend, fn: Callable[..., Any], place: int) -> None:
-        self.backend, self.fn, self.place = backend, fn, place
+    def __init__(self, backend: Backend, fn: Callable[..., Any], given: Sequence[bool], needed: Needed) -> None:
+        self.backend, self.fn, self.given, self.needed = backend, fn, given, needed
 
-    def __call__(self, g: Array, *arrays: Array) -> Array:
-        return self.backend.native_vjp(self.fn, arrays, g)[self.place]
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        count = sum(self.given)
+        left = iter(arrays[:count])
+        gs = [next(left) if there else None for there in self.given]
+        found = self.backend.native_vjp(self.fn, arrays[count:], gs, self.needed)
+        return tuple([d for d, wanted in zip(found, self.needed, strict=True) if wanted])
+
+
+def _taken_apart(value: Any, leaves: list[Array]) -> Any:
+    """The containers of a result, with None in the places of the arrays, which go into `leaves`."""
+    container = container_of_class(cast("type[Any]", type(value)))
+    if container is None:
+        leaves.append(value)
+        return None
+    return container.build(value, [_taken_apart(part, leaves) for _, part in container.items(value)])
+
+
+def _put_together(form: Any, leaves: Iterator[Array]) -> Any:
+    container = container_of_class(cast("type[Any]", type(form)))
+    if container is None:
+        return next(leaves)
+    return container.build(form, [_put_together(part, leaves) for _, part in container.items(form)])
 
 
 def _operations() -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, ClassVar, TypeAlias
 
+from phlox.backend.contract.collectives import Later
 from phlox.backend.contract.types import Array
 from phlox.errors import AutodiffError
 
@@ -51,6 +52,8 @@ class Tracked:
     """Adds two contributions to a gradient; at half precision the sum is f32 until it is settled."""
     settle: ClassVar[Callable[[Array], Array] | None] = None
     """Rounds a sum made by `add` to the inner backend's element type; None where it has that type already."""
+    settle_of: ClassVar[Callable[[Array], Callable[[Array], Array] | None] | None] = None
+    """Gives a leaf's own `settle`; None where all have the same."""
     some_settle: ClassVar[bool] = False
     """Has any of the subclasses a `settle`?"""
 
@@ -95,7 +98,7 @@ def leaf(box: type[Tracked], value: Array) -> Tracked:
     node.id = next_id()
     node.parents = ()
     node.vjp = None
-    node.saved = box.settle
+    node.saved = box.settle if box.settle_of is None else box.settle_of(value)
     result = object.__new__(box)
     result.value = value
     result.node = node
@@ -121,6 +124,7 @@ def backpropagate(
                 stack.append(parent)
     for number in until:
         seen.pop(number, None)
+    leaves = _Leaves(seen, cotangents) if Tracked.some_settle else None
     # Nodes are numbered as they are made, so a node's number is greater than those of its parents.
     for number in sorted(seen, reverse=True):
         node = seen[number]
@@ -133,9 +137,62 @@ def backpropagate(
         if not retain:
             node.vjp = _spent
             node.saved = None
-    if Tracked.some_settle:
-        for number, g in cotangents.items():
-            node = seen.get(number)
-            if node is not None and node.vjp is None and node.saved is not None:
-                cotangents[number] = node.saved(g)
+        if leaves is not None:
+            leaves.leave(node)
+    if leaves is not None:
+        leaves.finish()
     return cotangents
+
+
+class _Leaves:
+    """The leaves of a backward pass whose gradients are settled: each as soon as nothing more can be added to it."""
+
+    def __init__(self, nodes: dict[int, Node], cotangents: Cotangents) -> None:
+        self._cotangents = cotangents
+        self._waiting = {number: node for number, node in nodes.items() if node.vjp is None and node.saved is not None}
+        self._uses = dict.fromkeys(self._waiting, 0)
+        self._coming: list[int] = []
+        self._room = _IN_FLIGHT
+        if self._waiting:
+            for node in nodes.values():
+                for parent in node.parents:
+                    if parent is not None and parent.id in self._uses:
+                        self._uses[parent.id] += 1
+
+    def leave(self, node: Node) -> None:
+        """The pass has been at this node."""
+        uses = self._uses
+        for parent in node.parents:
+            if parent is not None and parent.id in uses:
+                uses[parent.id] -= 1
+                if not uses[parent.id]:
+                    self._settle(parent)
+
+    def finish(self) -> None:
+        """Settle what is left, and wait for what is coming."""
+        for node in list(self._waiting.values()):
+            self._settle(node)
+        while self._coming:
+            self._arrive()
+
+    def _settle(self, node: Node) -> None:
+        del self._waiting[node.id]
+        g = self._cotangents.get(node.id)
+        if g is None:
+            return
+        g = self._cotangents[node.id] = node.saved(g)
+        if type(g) is Later:
+            self._coming.append(node.id)
+            self._room -= g.size
+            while self._room < 0:
+                self._arrive()
+
+    def _arrive(self) -> None:
+        number = self._coming.pop(0)
+        later = self._cotangents[number]
+        self._room += later.size
+        self._cotangents[number] = later.finish()
+
+
+_IN_FLIGHT = 1 << 24
+"""Elements of gradients that are communicated at a time, which are in memory as a whole; more wait for the oldest."""

@@ -32,13 +32,18 @@ def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> b
         seen[id(x)] = x
         if is_traced(x):
             return False
-        if isinstance(x, _ATOMS) or (hasattr(x, "shape") and hasattr(x, "dtype")):  # the latter an array with values
+        if isinstance(x, _ATOMS) or _is_array(x):
             continue
         parts = _parts(x)
         if parts is None:
             return False
         stack.extend(parts)
     return True
+
+
+def _is_array(x: Any) -> bool:
+    """Is it an array with values? A tensor, which has the same attributes, holds one that may be a tracer."""
+    return hasattr(x, "dtype") and hasattr(x, "shape") and not hasattr(x, "primitive")
 
 
 def _parts(x: Any) -> Iterable[Any] | None:

@@ -32,6 +32,9 @@ class Device:
     name: str
     sharding: Sharding | None = field(default=None, compare=False, repr=False)
     """How arrays are sharded over several devices, of which `name` is the first."""
+    committed: bool = field(default=True, compare=False, repr=False)
+    """Are arrays held to this device? If not, nobody asked for it by its number: they are on the default device, and an
+    engine may move them to the devices of what they meet, as JAX does with arrays that it calls uncommitted."""
 
     def __str__(self) -> str:
         others = "" if self.sharding is None else self.backend.other_device_names(self)
@@ -42,8 +45,8 @@ class Device:
         return replace(self, backend=backend)
 
     def holds(self, other: Device) -> bool:
-        """Are arrays on `other` already here, sharded in the same way, so that they need not move?"""
-        return self == other and self.sharding == other.sharding
+        """Are arrays on `other` already here, sharded in the same way, and held here if this device holds them?"""
+        return self == other and self.sharding == other.sharding and (other.committed or not self.committed)
 
     def meets(self, other: Device) -> bool:
         """Can one program compute with arrays here and arrays on `other`, since both share one mesh?"""

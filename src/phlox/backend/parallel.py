@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from phlox.errors import DistributedError
 from phlox.host.signal_guard import scope
+
+if TYPE_CHECKING:
+    from phlox.backend.contract.backend import Backend
 
 
 class Part(NamedTuple):
@@ -95,3 +98,43 @@ def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
     """
     with scope(_group, group):
         yield group
+
+
+_local: ContextVar[bool] = ContextVar("phlox_local_gradients", default=False)
+
+are_gradients_local: Callable[[], bool] = _local.get
+"""Do gradients stay those of this process's rows?"""
+
+
+def no_sync() -> AbstractContextManager[object]:
+    """A scope in which gradients stay those of this process's rows, for accumulation: nothing is sent for them.
+
+    Of several batches, one step communicates once: `GradientsAccumulator(model, local=True)` adds such gradients up,
+    and `take` makes the mean over the processes. Each process holds the gradients as a whole meanwhile.
+
+    >>> import phlox as px
+    >>> from phlox import nn, optim
+    >>> model = nn.Linear(2, 1).train()
+    >>> sums = optim.GradientsAccumulator(model, local=True)
+    >>> for _ in range(4):
+    ...     with px.distributed.no_sync():
+    ...         loss = model(px.ones((8, 2))).square().mean()
+    ...         grads = optim.GradientsParams.from_grads(loss.backward(), model)
+    ...     sums.add(grads, model)
+    >>> model = optim.AdamWConfig().init().step(1e-3, model, sums.take(model))
+    """
+    return scope(_local, True)
+
+
+_same: ContextVar[bool] = ContextVar("phlox_same_everywhere", default=False)
+
+is_same_everywhere: Callable[[], bool] = _same.get
+"""Does the code compute the same in all processes, as a step of an optimizer does with averaged gradients?"""
+
+
+def same_everywhere(backend: Backend | None) -> AbstractContextManager[object]:
+    """A scope in which all processes compute with the same arrays, so that of a whole one each may take its slice.
+
+    `backend` is that of the arrays; where it has none in slices, there is nothing to say.
+    """
+    return scope(_same, True) if backend is not None and backend.has_slices else nullcontext()

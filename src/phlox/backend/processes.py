@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,17 @@ class Processes:
     attempt: int = 0
     """How often the group was restarted before."""
     run: str = ""
-    """The name of the launch, the same in all processes and in no other group."""
+    """The name of the launch, the same in all processes; not its secret."""
     launcher: str = ""
     """The launcher of the processes, as a text."""
     timeout: float = 300.0
     """The seconds for which a process waits for the others."""
+    spans_hosts: bool = field(default=False, compare=False)
+    """Has the launcher said that there are processes on other hosts?"""
+    named: str = field(default="", compare=False)
+    """The variables, with their values, that say where process 0 is, for errors."""
+    seed: int | None = None
+    """The seed that all processes have agreed on; None if they have not yet."""
 
     @property
     def host(self) -> str:

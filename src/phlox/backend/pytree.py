@@ -39,13 +39,14 @@ class PyTreeNode(NamedTuple):
     """To (leaves, structure); the structure is hashable and comparable."""
     unflatten: Callable[[Any, Iterable[Any]], Any]
     """From (structure, leaves); leaves may be tracers of any type."""
-    flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None
-    """To ((key, leaf), ...) and the structure, the keys being strings or numbers."""
+    flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[tuple[str, Any], Any]], Any]] | None = None
+    """To (((kind, key), leaf), ...) and the structure; the kinds are those below."""
     serializer: StructureSerializer | None = None
     """How the structure is written to a file."""
-    integers: Callable[[Any], Iterable[str]] | None = None
-    """From a structure, the names of the leaves that are integers, and so have no derivative."""
 
+
+FIELD, INDEX, ITEM = "field", "index", "item"
+"""Kinds of keys: `.name`, `[0]`, `['key']`."""
 
 _nodes: list[PyTreeNode] = []
 _listeners: list[Callable[[PyTreeNode], None]] = []
@@ -58,9 +59,17 @@ def register_node(node: PyTreeNode) -> None:
         listener(node)
 
 
+def node_of(cls: type[Any]) -> PyTreeNode:
+    """How a class that was registered is flattened; `LookupError` for another."""
+    for node in reversed(_nodes):
+        if issubclass(cls, node.cls):
+            return node
+    raise LookupError(f"{cls.__name__} is no PyTree node")
+
+
 def register_with_imported_engines() -> None:
     """Register with an engine that the user has imported, though no backend of Phlox has needed it yet."""
-    if not _listeners and sys.modules.get("jax") is not None:
+    if sys.modules.get("jax") is not None and "phlox.backend.jax" not in sys.modules:
         import_module("phlox.backend.jax")
 
 
@@ -69,6 +78,32 @@ def add_listener(listener: Callable[[PyTreeNode], None]) -> None:
     for node in _nodes:
         listener(node)
     _listeners.append(listener)
+
+
+def _nothing() -> Any:
+    return None
+
+
+_asked: list[Callable[[], Any]] = [_nothing, _nothing]
+
+
+def transformation() -> Callable[[], Any] | None:
+    """The innermost transformation of JAX's that is under way in this thread, as a weak reference; None if none is."""
+    return _asked[0]()
+
+
+keeping: set[int] = set()
+"""The threads in which JAX takes a result apart now, to build the results of all later calls with its structure."""
+
+
+def is_differentiating() -> bool:
+    """Does `jax.grad` or its kin take a tree apart now, to look at what they differentiate towards?"""
+    return _asked[1]()
+
+
+def ask(*questions: Callable[[], Any]) -> None:
+    """What these two ask from now on: JAX's own files say it, once JAX is there."""
+    _asked[:] = questions
 
 
 # --- containers

@@ -18,7 +18,7 @@ _BACKENDS: dict[str, str] = {
     "torch": "phlox.backend.torch:Torch",
 }
 
-_DECORATORS: dict[str, str] = {"autodiff": "phlox.autodiff:Autodiff"}
+_DECORATORS: dict[str, str] = {"autodiff": "phlox.autodiff:Autodiff", "sharded": "phlox.sharding:Sharded"}
 
 EXPORTS: dict[str, str] = {
     "NumPy": _BACKENDS["numpy"],
@@ -85,10 +85,9 @@ def load_backend(name: str) -> type[Backend]:
         location = next((point.value for point in _installed() if point.name == name), None)
     if location is None:
         from phlox.other_names import remark
-        from phlox.other_names.objects import DEVICES
 
         known = backend_names()
-        raise DeviceError(f"unknown device {name!r}{remark(name, DEVICES, known)} (known: {', '.join(known)})")
+        raise DeviceError(f"unknown device {name!r}{remark(name, 'device', known)} (known: {', '.join(known)})")
     return load(location)
 
 

@@ -11,6 +11,9 @@ import numpy as np
 AxisNames: TypeAlias = str | tuple[str, ...] | None
 """The mesh axes that one axis of an array is cut over; None where it is whole."""
 
+SEQUENCE = "seq"
+"""The mesh axis over which the sequences of a batch are cut."""
+
 Index: TypeAlias = tuple[slice, ...]
 """A part of an array: for each axis a slice with both ends."""
 

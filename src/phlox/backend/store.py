@@ -1,30 +1,35 @@
 """A key-value store that all processes of a group reach: process 0 keeps it, the others connect to it.
 
 It needs no engine, so processes find out what keeps them apart (a version, a seed) before an engine waits for all of
-them; and it tells which process has not come, or is gone, by rank. A message is a length of four bytes and MessagePack.
+them; and it tells which process has not come, or is gone, by rank. `phlox.backend.greeting` has how processes talk,
+and how they prove that they are of one launch.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from phlox.backend.addresses import join_address
+from phlox.backend.greeting import LONGEST_WAIT, Codec, answers, framed, greet
 from phlox.errors import DistributedError
 
-LARGEST = 1 << 26
-"""The most bytes of a message: the store is for what is small."""
 END = "the end of the program"
 """The barrier after which a process comes to no other."""
+LONGEST_KEY = 1024
+"""The most characters of a key, or of the name of a barrier."""
 _PATIENCE = 15.0
 """The seconds after a time limit at which process 0 must have answered that it is over."""
+_NAMES = 30.0
+"""The seconds after which a name that does not resolve is an error: a cluster may make it while processes start."""
 
 
 class Store(ABC):
@@ -103,37 +108,61 @@ class OwnStore(Store):
         pass
 
 
-def send(connection: socket.socket, message: Any) -> None:
-    """Send a message."""
-    data = msgspec.msgpack.encode(message)
-    if len(data) > LARGEST:
-        raise DistributedError(
-            f"a message of {len(data):,} bytes is too large for the store (at most {LARGEST:,}); send arrays by a "
-            "collective, as px.distributed.broadcast does"
-        )
-    connection.sendall(struct.pack(">I", len(data)) + data)
+Key = Annotated[str, msgspec.Meta(max_length=LONGEST_KEY)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_WAIT)]
 
 
-def receive(connection: socket.socket) -> Any:
-    """The next message; `ConnectionError` where the other side is gone, or talks of something else."""
-    (length,) = struct.unpack(">I", _exactly(connection, 4))
-    if length > LARGEST:
-        raise ConnectionError("not a message of a store")
-    try:
-        return msgspec.msgpack.decode(_exactly(connection, length))
-    except msgspec.DecodeError:
-        raise ConnectionError("not a message of a store") from None
+class Message(msgspec.Struct, array_like=True, tag=str.lower, forbid_unknown_fields=True, frozen=True):
+    """What a process asks the store."""
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count:
-        part = connection.recv(min(count, 1 << 20))
-        if not part:
-            raise ConnectionError("the connection was closed")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+class Goodbye(Message, frozen=True):
+    """This process leaves in peace."""
+
+
+class Set(Message, frozen=True):
+    """See `Store.set`."""
+
+    key: Key
+    value: bytes
+    reads: Annotated[int, msgspec.Meta(ge=1)] | None
+
+
+class Delete(Message, frozen=True):
+    """See `Store.delete`."""
+
+    key: Key
+
+
+class Get(Message, frozen=True):
+    """See `Store.get`."""
+
+    key: Key
+    timeout: Seconds
+    owner: int
+
+
+class Peek(Message, frozen=True):
+    """See `Store.peek`."""
+
+    key: Key
+
+
+class Barrier(Message, frozen=True):
+    """See `Store.barrier`."""
+
+    name: Key
+    timeout: Seconds
+
+
+class Lost(Message, frozen=True):
+    """See `SharedStore.lost`."""
+
+    timeout: Seconds
+
+
+_Any: TypeAlias = Goodbye | Set | Delete | Get | Peek | Barrier | Lost
+messages = Codec[_Any](_Any)
 
 
 class SharedStore(Store):
@@ -141,47 +170,68 @@ class SharedStore(Store):
 
     Args:
         host, port: where process 0 keeps it.
-        run: the name of the launch; a store of another launch refuses the connection.
+        secret: the secret of the launch, or a function for it; a store of another launch refuses the connection.
         rank: the number of this process.
         size: how many there are.
         timeout: the seconds to wait for process 0, and the limit where none is given.
+        named: what says where process 0 is, for errors.
     """
 
-    def __init__(self, host: str, port: int, run: str, rank: int, size: int, timeout: float) -> None:
-        self._where = (host, port)
-        self._who = [run, rank, size]
-        self.timeout = timeout
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: str | Callable[[], str],
+        rank: int,
+        size: int,
+        timeout: float,
+        named: str = "",
+    ) -> None:
+        self._named = self._where = (host, port)
+        self._secret = secret
+        self._hint = f" (it was named by {named})" if named else ""
+        self._rank, self._size = rank, size
+        self.timeout = timeout = min(timeout, LONGEST_WAIT)
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
         # As long as this connection stands, process 0 knows that this process lives.
-        self._alive = self._connect(timeout)
-        try:
-            self._tell(self._alive, ["hello", *self._who], timeout)
-        except BaseException:
-            self._alive.close()
-            raise
+        self._alive = self._connect("hello", timeout)
+        # Further connections go where the store has proved to be.
+        self._where = self._alive.getpeername()[:2]
         _open.add(self)
 
+    @property
+    def host(self) -> str:
+        """The address of process 0."""
+        return self._where[0]
+
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
-        self._ask(["set", key, bytes(value), reads], 30.0)
+        self._ask(Set(_checked(key), bytes(value), reads), 30.0)
 
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
-        limit = self.timeout if timeout is None else timeout
-        return self._ask(["get", key, limit, -1 if rank is None else rank], limit)
+        limit = self._limit(timeout)
+        return self._ask(Get(_checked(key), limit, -1 if rank is None else rank), limit)
 
     def peek(self, key: str) -> bytes | None:
-        return self._ask(["peek", key], 30.0)
+        return self._ask(Peek(_checked(key)), 30.0)
 
     def delete(self, key: str) -> None:
-        self._ask(["delete", key], 30.0)
+        self._ask(Delete(_checked(key)), 30.0)
 
     def barrier(self, name: str, timeout: float | None = None) -> None:
-        limit = self.timeout if timeout is None else timeout
-        self._ask(["barrier", name, limit], limit)
+        limit = self._limit(timeout)
+        self._ask(Barrier(_checked(name), limit), limit)
+
+    def lost(self, timeout: float) -> bool:
+        """Has another process gone, or come to its end? Waits for so many seconds until one has."""
+        try:
+            return bool(self._ask(Lost(timeout), timeout, patience=1.0))
+        except DistributedError:  # process 0 has
+            return True
 
     def close(self) -> None:
         try:
-            self._tell(self._alive, ["goodbye"], 5.0)
+            self._tell(self._alive, Goodbye(), 5.0)
         except (DistributedError, OSError):  # process 0 was faster
             pass
         self.drop()
@@ -193,32 +243,53 @@ class SharedStore(Store):
             connection.close()
         self._idle.clear()
 
-    def _connect(self, limit: float) -> socket.socket:
-        end, wait = time.monotonic() + limit, 0.02
+    def _limit(self, timeout: float | None) -> float:
+        return max(0.0, min(self.timeout if timeout is None else timeout, LONGEST_WAIT))
+
+    def _key(self) -> str:
+        if not isinstance(self._secret, str):
+            self._secret = self._secret()
+        return self._secret
+
+    def _connect(self, word: Literal["hello", "again"], limit: float) -> socket.socket:
+        """A connection on which each side knows the other."""
+        start, wait = time.monotonic(), 0.02
+        end = start + limit
         while True:
+            connection = None
             try:
                 connection = socket.create_connection(self._where, timeout=max(min(end - time.monotonic(), 10.0), 0.1))
-            except OSError as error:  # process 0 may come later
-                if time.monotonic() + wait > end:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # The socket may listen long before process 0 reads from it.
+                greet(connection, self._key, word, self._rank, self._size, max(end, time.monotonic() + _PATIENCE))
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
+                if isinstance(error, DistributedError):
+                    raise DistributedError(f"process {self._rank}, at {self._at()}: {error}") from error
+                if not isinstance(error, OSError):
+                    raise
+                unknown = isinstance(error, socket.gaierror)
+                if time.monotonic() + wait > (min(end, start + _NAMES) if unknown else end):  # it may come later
+                    asks = "does the name exist there?" if unknown else "is it running there, and can it be reached?"
+                    waited = min(limit, _NAMES) if unknown else limit
                     raise DistributedError(
-                        f"process {self._who[1]} has waited {limit:g} s for process 0 at {self._at()} ({error}); is it "
-                        "running there, and can it be reached?"
+                        f"process {self._rank} has waited {waited:g} s for process 0 at {self._at()} ({error}); "
+                        f"{asks}{self._hint}"
                     ) from error
                 time.sleep(wait)
                 wait = min(2 * wait, 0.5)
             else:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return connection
 
-    def _ask(self, message: list[Any], limit: float) -> Any:
+    def _ask(self, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
         """Send a message over a connection that is idle, or else over a new one: each thread has its own."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
-            connection = self._connect(min(limit, 30.0))
-            self._tell(connection, ["again", *self._who], limit)
+            connection = self._connect("again", max(min(limit, 30.0), patience))
         try:
-            answer = self._tell(connection, message, limit)
+            answer = self._tell(connection, message, limit, patience)
         except DistributedError as error:
             if not isinstance(error.__cause__, OSError):
                 self._put_back(connection)
@@ -233,24 +304,34 @@ class SharedStore(Store):
         with self._lock:
             self._idle.append(connection)
 
-    def _tell(self, connection: socket.socket, message: list[Any], limit: float) -> Any:
+    def _tell(self, connection: socket.socket, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
+        data = framed(message)
+        end = time.monotonic() + limit + patience
         try:
-            connection.settimeout(limit + _PATIENCE)
-            send(connection, message)
-            good, answer = receive(connection)
+            connection.settimeout(limit + patience)
+            connection.sendall(data)
+            answer = answers.receive(connection, end)
         except OSError as error:
             connection.close()
             what = "does not answer" if isinstance(error, TimeoutError) else "is gone"
             raise DistributedError(
-                f"process 0, which keeps the store at {self._at()}, {what} ({error}); process {self._who[1]} cannot "
+                f"process 0, which keeps the store at {self._at()}, {what} ({error}); process {self._rank} cannot "
                 "go on without it"
             ) from error
-        if not good:
-            raise DistributedError(answer)
-        return answer
+        if answer.error is not None:
+            raise DistributedError(answer.error)
+        return answer.value
 
     def _at(self) -> str:
-        return f"{self._where[0]}:{self._where[1]}"
+        return join_address(*self._named)
+
+
+def _checked(key: str) -> str:
+    if len(key) > LONGEST_KEY:
+        raise DistributedError(
+            f"{key[:40]!r}... has {len(key):,} characters; names in the store have at most {LONGEST_KEY}"
+        )
+    return key
 
 
 _open: weakref.WeakSet[SharedStore] = weakref.WeakSet()

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.backend.contract import Backend, Decorator
-from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
 from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
 from phlox.batching.rules import FORWARDED, RULES
 from phlox.errors import AutodiffError, BackendError, UnsupportedError
+from phlox.host.dtypes import FloatElement
 from phlox.lazy import lend
 
 
@@ -168,8 +169,8 @@ class Batched(Decorator):
         """The array without its history; a batched one stays batched."""
         return self._like(x, self.inner.strip(self.below(x)))
 
-    def full_precision(self) -> Backend:
-        return Batched(self.inner.full_precision())
+    def with_float(self, element: FloatElement) -> Backend:
+        return Batched(self.inner.with_float(element))
 
     # --- values
 
@@ -248,8 +249,10 @@ class Batched(Decorator):
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
         return each(self, lambda *ones: self.inner.call_native(fn, *ones), arrays)
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
-        return self.inner.native_vjp(fn, arrays, g)
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
+        return self.inner.native_vjp(fn, arrays, gs, needed)
 
     # --- loops
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from phlox.backend.contract.backend import Backend, engine_of
 from phlox.backend.device import Device
@@ -26,6 +26,15 @@ class Frame:
     size: int
     """The number of examples."""
     randomness: Randomness = "different"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerExample:
+    """One of something for each example of a batch: a key, or the state of a random stream."""
+
+    backend: Backend
+    """The batched backend inside which they are seen as one."""
+    items: list[Any]
 
 
 _frames: ContextVar[tuple[Frame, ...]] = ContextVar("phlox_batches", default=())

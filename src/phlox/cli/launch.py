@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 from pathlib import Path
 
-from phlox.cli.command import Command, whole
+from phlox.cli.command import Command, count, seconds, whole
 from phlox.distributed.launch.launcher import PORT, Launch, launch, launch_by_ssh
 from phlox.errors import DistributedError
 
 
-def count(text: str) -> int:
-    """A positive integer, as the type of an argument."""
-    if whole(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
+def port(text: str) -> int:
+    """A port, as the type of an argument."""
+    if not 0 < whole(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, from 1 to 65535")
     return int(text)
-
-
-def seconds(text: str) -> float:
-    """A positive number of seconds, as the type of an argument."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", metavar="A,B", help="the hosts; the others must reach the first by this name")
     parser.add_argument("--host-rank", type=whole, metavar="H",
                         help="the index of this host in --hosts, from 0; without it, ssh starts all")  # fmt: skip
-    parser.add_argument("--port", type=count, default=PORT, metavar="P",
+    parser.add_argument("--port", type=port, default=PORT, metavar="P",
                         help=f"port of the launcher on the first host (default: {PORT})")  # fmt: skip
     parser.add_argument(
         "--ssh", default="ssh -o BatchMode=yes", metavar="CMD", help="command for ssh (default: 'ssh -o BatchMode=yes')"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +16,7 @@ from phlox.cli.command import DONE, Command, whole
 from phlox.cli.text import size_text, table
 from phlox.distributed.planning.accelerators import ACCELERATORS, Accelerator
 from phlox.distributed.planning.plan import LAYOUTS, Plan, plan
+from phlox.distributed.planning.step_costs import PaperMesh
 from phlox.errors import ConfigError, ShardingError
 from phlox.host.units import amount
 from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
@@ -30,12 +34,16 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("llama", "7B"): {
         "vocabulary": 32000, "context": 4096, "n_layers": 32, "d_model": 4096, "n_heads": 32, "d_hidden": 11008,
     },
+    ("llama", "8B"): {
+        "vocabulary": 128256, "context": 8192, "n_layers": 32, "d_model": 4096, "n_heads": 32, "n_kv_heads": 8,
+        "d_hidden": 14336,
+    },
     ("llama", "70B"): {
-        "vocabulary": 32000, "context": 4096, "n_layers": 80, "d_model": 8192, "n_heads": 64, "n_kv_heads": 8,
+        "vocabulary": 128256, "context": 8192, "n_layers": 80, "d_model": 8192, "n_heads": 64, "n_kv_heads": 8,
         "d_hidden": 28672,
     },
 }  # fmt: skip
-"""Sizes by the approximate number of parameters; those of `llama` are Llama 3.2 1B, Llama 2 7B and 70B."""
+"""Sizes by the approximate number of parameters; those of `llama` are Llama 3.2 1B, Llama 2 7B, Llama 3 8B and 70B."""
 OPTIMIZERS = {
     name.removesuffix("Config").lower(): name
     for name in ("AdamWConfig", "AdamConfig", "SgdConfig", "LionConfig", "AdafactorConfig", "MuonConfig", "LambConfig")
@@ -70,7 +78,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
     model.add_argument("--model", choices=sorted(CONFIGS), default="gpt", help="the architecture (default: gpt)")
     model.add_argument(
-        "--preset", choices=["1B", "7B", "70B"], help="the sizes of a model with this number of parameters"
+        "--preset",
+        choices=list(dict.fromkeys(size for _, size in PRESETS)),
+        help="the sizes of a model with this number of parameters",
     )
     model.add_argument("--config", metavar="FILE", help="a JSON file with the config of the model")
     for name in SIZES:
@@ -110,7 +120,12 @@ def config_of(options: argparse.Namespace) -> Any:
     if options.config is not None and options.preset is not None:
         raise ConfigError("give --config or --preset, not both")
     if options.preset is not None and (options.model, options.preset) not in PRESETS:
-        raise ConfigError(f"there is no preset {options.preset} of {options.model}; give its sizes, or --config")
+        known = ", ".join(size for model, size in PRESETS if model == options.model)
+        others = f"--preset {known}, " if known else ""
+        raise ConfigError(
+            f"there is no preset {options.preset} of {options.model}; give {others}its sizes (--n-layers, ...), or "
+            "--config"
+        )
     if unknown := sorted(set(given) - set(cls().to_dict())):
         raise ConfigError(f"{cls.__name__} has no {unknown[0]}")
     base = cls.load(options.config) if options.config is not None else cls()
@@ -131,10 +146,11 @@ def run(options: argparse.Namespace) -> int:
     if layout.startswith("tensor-parallel") and "model" not in axes:
         raise ShardingError(f"the layout {layout} cuts over an axis `model`, which the mesh has not; add model=2")
     config = BertMaskedLmConfig(config) if isinstance(config, BertConfig) else config
-    found = plan(
-        config.init(NumPy(float=options.precision)), axes, layout, batch=batch,
-        optimizer=getattr(optim, OPTIMIZERS[options.optimizer])(), checkpoint=not options.no_checkpoint,
-    )  # fmt: skip
+    model = config.init(NumPy(float=options.precision))
+    making: dict[str, Any] = {
+        "optimizer": getattr(optim, OPTIMIZERS[options.optimizer])(), "checkpoint": not options.no_checkpoint,
+    }  # fmt: skip
+    found = plan(model, axes, layout, batch=batch, **making)
     device = ACCELERATORS[options.device]
     peak = options.flops or (device.flops_single if options.precision == "f32" else device.flops_half)
     links = options.link or device.link, options.network or device.network
@@ -145,21 +161,47 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     what = f"{layout}, {options.precision}, {options.optimizer}"
     print("\n".join(lines(found, options.model, what, device, peak, *links)))
+    if found.memory > device.memory:
+        each = batch // (axes[PaperMesh(axes).batch_axis])
+        print(f"\n{_remedy(device, lambda mesh, name: plan(model, mesh, name, batch=each * mesh['data'], **making))}")
     return DONE
 
 
+def _remedy(device: Accelerator, planned: Callable[[dict[str, int], str], Plan]) -> str:
+    """The smallest mesh of hosts on which a step fits, with as many rows for each part of a batch."""
+    found: list[tuple[Plan, str]] = []
+    for name in ("fsdp", "tensor-parallel+fsdp"):
+
+        def made(hosts: int, name: str = name) -> Plan:
+            return planned({"data": 8 * hosts} if name == "fsdp" else {"data": hosts, "model": 8}, name)
+
+        with contextlib.suppress(ShardingError):  # heads that do not divide, for one
+            sizes = [1 << power for power in range(10)]  # hosts: the more, the less memory
+            least = bisect_left(sizes, True, key=lambda hosts: made(hosts).memory <= device.memory)
+            found += [(made(hosts), name) for hosts in sizes[least : least + 1]]
+    if not found:
+        return "it fits on no 4,096 of these devices; give fewer rows (--batch), a shorter --context, another --device"
+    best, name = min(found, key=lambda one: one[0].devices)
+    shape = ",".join(f"{axis}={size}" for axis, size in best.mesh.items())
+    return (
+        f"it fits on {best.devices:,} devices, {size_text(best.memory)} each:\n"
+        f"  --mesh {shape} --layout {name} --batch {best.batch}"
+    )
+
+
 def lines(
-    found: Plan, model: str, what: str, device: Accelerator, peak: float, link: float, network: float
+    found: Plan, model: str, what: str, device: Accelerator, peak: float, link: float, network: float | None
 ) -> list[str]:
     """The plan as text."""
     shape = ", ".join(f"{name}={size}" for name, size in found.mesh.items())
     kept = "each block recomputed" if found.checkpoint else "all activations kept"
     other = found.activations if found.checkpoint else found.activations_checkpointed
+    element = 4 if ", f32," in what else 2
     memory = [
-        ("parameters", found.parameters, "elements / parts x bytes of one"),
+        ("parameters", found.parameters, f"{amount(found.parameters // element)} of them, {element} bytes each"),
         ("gradients", found.gradients, "as the parameters"),
-        ("optimizer", found.optimizer, "its states, cut as the parameters"),
-        ("gathered", found.gathered, "parameters in shards, while they are used"),
+        ("optimizer", found.optimizer, f"its states, {found.optimizer / found.parameters * element:.3g} bytes each"),
+        ("gathered", found.gathered, "whole parameters, from when they are used to the end of the backward pass"),
         ("activations", found.activations_checkpointed if found.checkpoint else found.activations,
          f"{kept}; {size_text(other)} if {'not' if found.checkpoint else 'they were'}"),
         ("data", found.data, "tokens and targets"),
@@ -169,7 +211,8 @@ def lines(
     sent = [(one.kind, one.what, f"over {', '.join(one.axes)}", size_text(one.sent)) for one in found.exchanges]
     compute, exchange = found.seconds(device, peak, link, network)
     together, apart = max(compute, exchange), compute + exchange
-    rates = f"{amount(round(peak))}FLOP/s, {size_text(round(link))}/s within {device.per_host} devices"
+    beyond = "" if network is None else f", {size_text(round(network))}/s beyond"
+    rates = f"{amount(round(peak))}FLOP/s, {size_text(round(link))}/s within {device.per_host:,} devices{beyond}"
     return [
         f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}",
         f"{found.batch:,} rows of {found.context:,} tokens a step",
@@ -182,7 +225,7 @@ def lines(
         "",
         f"FLOPs of a device, a step: {amount(found.flops)}",
         f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a time",
-        f"  {compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}, {size_text(round(network))}/s beyond",
+        f"  {compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
     ]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from phlox.errors import RunError
-from phlox.train.history import EpochReport, Values
-from phlox.train.views.text import Best, BestValues, epoch_label
+from phlox.train.events import EpochReport, Values
+from phlox.train.observers.views.text import Best, BestValues, epoch_label
 
 try:
     import fcntl

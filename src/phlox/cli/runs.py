@@ -13,7 +13,7 @@ from phlox.cli.records import plain
 from phlox.cli.run_files import Run, find_runs, read_run
 from phlox.cli.text import printable, table, terminal_width
 from phlox.errors import RunError
-from phlox.train.views.text import amount, better, clock
+from phlox.train.observers.views.text import amount, better, clock
 
 _VALUES = 3
 """The number of values that have columns; `--json` has all."""

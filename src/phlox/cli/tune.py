@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
+from phlox.backend import backend_names
 from phlox.backend.settings import FILE, VARIABLES, applied, as_file, checked, read_file
-from phlox.cli.command import DIFFERENT, DONE, Command
+from phlox.cli.command import DIFFERENT, DONE, Command, count, seconds
 from phlox.cli.text import count_text, terminal_width
 from phlox.cli.tuning import report
 from phlox.cli.tuning.search import Configuration, Search
 from phlox.cli.tuning.trial import Program
-from phlox.errors import DataError
+from phlox.errors import DataError, DeviceError
 from phlox.record.io.files import atomic_write
 
 _VALUES = {
@@ -41,11 +41,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FLAGS",
         help="XLA flags to try as well: --xla-flags=--xla_... (repeatable)",
     )
-    add(
-        "--seconds", type=_positive, default=2.0, metavar="S", help="how long to measure steps in each run (default: 2)"
-    )
-    add("--rounds", type=_rounds, default=3, metavar="N", help="how often to measure the fastest settings (default: 3)")
-    add("--limit", type=_positive, default=120.0, metavar="S", help="time limit of a run (default: 120)")
+    add("--seconds", type=seconds, default=2.0, metavar="S", help="how long to measure steps in each run (default: 2)")
+    add("--rounds", type=count, default=3, metavar="N", help="how often to measure the fastest settings (default: 3)")
+    add("--limit", type=seconds, default=120.0, metavar="S", help="time limit of a run (default: 120)")
     add("--save", metavar="FILE", help=f"write the best settings to FILE, such as phlox-tuning.json, for {FILE}=FILE")
     add("--dry-run", action="store_true", help="only show what would be tried")
     add("--list", action="store_true", help="show all settings, and their present values")
@@ -66,10 +64,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         search.go()
     except KeyboardInterrupt:
-        if any(one.trials for one in search.configurations):
-            print(f"\n{report.results(search, terminal_width())}", flush=True)
-            raise KeyboardInterrupt("nothing was written; the table shows the results so far") from None
-        raise
+        if not search.present.trials:
+            raise
+        print(f"\n{report.results(search, terminal_width())}", flush=True)
+        raise KeyboardInterrupt("nothing was written; the table shows the results so far") from None
     print(f"\n{report.results(search, terminal_width())}\n")
     if search.present.problem:
         print("The script fails without any change, so there is nothing to compare.")
@@ -92,7 +90,8 @@ def _search(options: argparse.Namespace) -> Search:
         checked("xla_flags", flags, "--xla-flags")
     devices = None if options.devices is None else [name.strip() for name in options.devices.split(",")]
     for name in devices or ():
-        _see_whether_it_is_known(name)
+        if name.partition(":")[0] not in backend_names():
+            raise DeviceError(f"--devices: unknown device {name!r} (known: {', '.join(backend_names())})")
     return Search(
         Program(options.script, options.args, options.seconds, options.limit),
         applied(),
@@ -121,35 +120,11 @@ def _say_what_would_be_tried(search: Search) -> None:
         print(f"Note: {note}.")
 
 
-def _see_whether_it_is_known(name: str) -> None:
-    from phlox.backend import backend_names
-    from phlox.errors import DeviceError
-
-    if name.partition(":")[0] not in backend_names():
-        raise DeviceError(f"--devices: unknown device {name!r} (known: {', '.join(backend_names())})")
-
-
 def _see_whether_it_can_be_written(path: Path) -> None:
     if path.exists():
         read_file(path)  # fails if it is not a settings file, which is then not overwritten
     elif not path.absolute().parent.is_dir():
         raise DataError(f"{path}: the folder {path.absolute().parent} is missing")
-
-
-def _positive(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0.0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return found
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
-    return int(text)
 
 
 COMMAND = Command(

@@ -12,10 +12,10 @@ from pathlib import Path
 from phlox.cli.command import DONE, Command
 from phlox.cli.run_files import Run, locate, read_run
 from phlox.errors import ExtraNotInstalledError
-from phlox.train.history import flattened
-from phlox.train.views.screen import Screen
-from phlox.train.views.text import BestValues, Snapshot, clock, epoch_label, figures
-from phlox.train.views.view import plain_line, plain_parts
+from phlox.train.events import flattened
+from phlox.train.observers.views.screen import Screen
+from phlox.train.observers.views.text import BestValues, Snapshot, clock, epoch_label, figures
+from phlox.train.observers.views.view import plain_line, plain_parts
 
 
 def interval(text: str) -> float:

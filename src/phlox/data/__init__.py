@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phlox.data.arrays import Arrays
 from phlox.data.augment import RandomAffine
-from phlox.data.batches import Batches, Transform
 from phlox.data.digits import Digits, Split, load_digits, split
 from phlox.data.draws import Draws
 from phlox.data.files import Images, read_images
-from phlox.data.loader import Loader, SkippedRow
+from phlox.data.loader import Loader, SkippedRow, Transform
 from phlox.data.order import ByLength, ClassBalanced, InOrder, Order, Shuffled, Weighted
-from phlox.data.sources import Arrays, Concat, Mapped, Source, Subset, as_source, split_rows
+from phlox.data.rows import Source
+from phlox.data.sources import Concat, Mapped, Subset, as_source, split_rows
 from phlox.data.token_windows import TokenWindows
 from phlox.lazy import lazily
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from phlox.data.mixing import CutMix, Mixup
 
 __all__ = [
-    "Arrays", "Batches", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits",
+    "Arrays", "ByLength", "CenterCrop", "ClassBalanced", "ColorJitter", "Concat", "CutMix", "Digits",
     "Draws", "ImageFolder", "ImageTransform", "Images", "InOrder", "Loader", "Mapped", "Mixup", "Normalize", "Order",
     "Pack", "Pad", "RandomAffine", "RandomCrop", "RandomFlip", "RandomResizedCrop", "Resize", "Shuffled",
     "SkippedRow", "Source", "Split", "Subset", "TokenWindows", "Transform", "Weighted", "as_source", "load_digits",

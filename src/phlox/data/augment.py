@@ -21,14 +21,14 @@ class RandomAffine(ImageTransform):
     """Shifts, rotates and stretches each image of a batch at random, by bilinear interpolation; outside is zero.
 
     A transform for a `Loader`: it changes the images of a batch, floats `[n, channels, height, width]`, and passes the
-    rest on. The distortion of an image depends only on the loader's seed, the epoch and the number of the row. In
-    `Batches` it depends on `seed`, the step and the position in the batch.
+    rest on. The distortion of an image depends only on the loader's seed, the epoch and the number of the row. Without
+    a loader, in `affine(step, batch)`, it depends on `seed`, the step and the position in the batch.
 
     Args:
         shift: the largest shift in each direction, in pixels.
         turn: the largest rotation, in degrees.
         stretch: the largest relative change of the height, and of the width.
-        seed: the seed of the distortions in `Batches`; from 0 to `2**64 - 1`.
+        seed: the seed of the distortions without a loader; from 0 to `2**64 - 1`.
 
     Raises:
         DataError: an argument is out of range.
@@ -53,7 +53,7 @@ class RandomAffine(ImageTransform):
             raise DataError(f"{self}: give a seed of 0 to 2**64 - 1")
 
     def __call__(self, batch: Any, draws: Any) -> Any:
-        if isinstance(batch, int):  # `(step, batch)`, as `Batches` calls it
+        if isinstance(batch, int):  # `(step, batch)`, without a loader
             images, *others = cast("tuple[Any, ...]", draws)
             return self._distorted(images, self._draw(batch, len(images))), *others
         return super().__call__(batch, draws)

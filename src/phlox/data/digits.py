@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from phlox.data.order import classes_of
 from phlox.errors import DataError
 
 SHA256 = "b3b9c8cc11d765ce4264d8748bf3edbafa5038d91c93cf713ddbd6ae8652b410"
@@ -82,7 +83,8 @@ def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, s
         seed: the seed; another one gives another split.
 
     Raises:
-        DataError: the two lengths differ, `labels` has more than one axis, or one of the sets would be empty.
+        DataError: the two lengths differ, `labels` has more than one axis, a label is missing, or one of the sets
+            would be empty.
 
     >>> digits = load_digits()
     >>> parts = split(digits.images, digits.labels)
@@ -98,8 +100,9 @@ def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, s
     if not 0.0 < held_out < 1.0:
         raise DataError(f"split: held_out is {held_out}; give a fraction between 0 and 1, such as 0.2")
     test = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
-        members = _in_hashed_order(np.flatnonzero(labels == label).tolist(), seed)
+    kinds, counts = classes_of(labels, len(labels), "split: labels")
+    for kind in range(len(counts)):
+        members = _in_hashed_order(np.flatnonzero(kinds == kind).tolist(), seed)
         test[members[: int(held_out * len(members) + 0.5)]] = True
     if test.all() or not test.any():
         raise DataError(

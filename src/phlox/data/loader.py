@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from math import inf
+from threading import Event
 from typing import Any, Self, cast
 
-import numpy as np
-
-from phlox.backend import DeviceLike, as_device
-from phlox.data.maker import Collate, Maker, SkippedRow, Task, Transform, placed, stages_of
-from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled
+from phlox.backend import Device, DeviceLike, as_device
+from phlox.data.maker import Collate, Made, Maker, SkippedRow, Task, Transform, placed, stages_of
+from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled, check_number
 from phlox.data.sources import as_source
-from phlox.data.structure import stack
-from phlox.data.workers import KINDS, Workers, in_order
+from phlox.data.workers import KINDS, Threads, Workers, in_order
 from phlox.errors import DataError, DataWarning
 from phlox.other_names import answering
 
@@ -53,6 +53,7 @@ class Loader:
     Raises:
         DataError: an argument is invalid, or there are no rows.
 
+    >>> import numpy as np
     >>> loader = Loader({"x": np.arange(10), "y": np.arange(10) % 2}, batch_size=4)
     >>> [batch["x"].tolist() for batch in loader]
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -81,11 +82,11 @@ class Loader:
         on_error: str = "raise",
         timeout: float = 300.0,
     ) -> None:
-        _check("batch_size", batch_size, 1)
-        _check("workers", workers, 0)
-        _check("seed", seed, 0, _LAST_SEED)
+        check_number("Loader: batch_size", batch_size, 1)
+        check_number("Loader: workers", workers, 0)
+        check_number("Loader: seed", seed, 0, _LAST_SEED)
         if prefetch is not None:
-            _check("prefetch", prefetch, 0)
+            check_number("Loader: prefetch", prefetch, 0)
         if worker_type not in KINDS:
             raise DataError(f"Loader: worker_type is {worker_type!r}; give 'thread' or 'process'")
         if on_error not in ("raise", "skip"):
@@ -113,8 +114,8 @@ class Loader:
             )
         self._make = Maker(
             self.source, chosen, batch_size, length, seed, stages_of(transform), collate, on_error == "skip",
-            device=None if device is None else as_device(device),
         )  # fmt: skip
+        self._device = None if device is None else as_device(device)
         self._pool: Workers | None = None
         self._is_open = False
         self._position = (0, 0)
@@ -152,6 +153,21 @@ class Loader:
         return self._make.part
 
     @property
+    def is_in_order(self) -> bool:
+        """Does an epoch have all rows of the source, in their order, over all processes?
+
+        >>> import numpy as np
+        >>> Loader(np.arange(5), 2).is_in_order, Loader(np.arange(5), 2, drop_last=True).is_in_order
+        (True, False)
+        """
+        return isinstance(self.order, InOrder) and self._make.length == len(self.source)
+
+    @property
+    def is_open(self) -> bool:
+        """Are workers kept from one epoch to the next (`with loader:`)?"""
+        return self._is_open
+
+    @property
     def skips_rows(self) -> bool:
         """Are unreadable rows left out (`on_error="skip"`)?"""
         return self._make.skips
@@ -161,8 +177,8 @@ class Loader:
 
         A loader that is already a part is replaced by the new part of the whole batch.
         """
-        _check("parts", parts, 1)
-        _check("part", part, 0, parts - 1)
+        check_number("Loader: parts", parts, 1)
+        check_number("Loader: part", part, 0, parts - 1)
         return self._with(replace(self._make, part=(part, parts), block=[]))
 
     def shard(self, part: int, parts: int) -> Loader:
@@ -175,8 +191,8 @@ class Loader:
         Raises:
             DataError: a batch, or the last one, has fewer rows than there are parts.
         """
-        _check("parts", parts, 1)
-        _check("part", part, 0, parts - 1)
+        check_number("Loader: parts", parts, 1)
+        check_number("Loader: part", part, 0, parts - 1)
         first, count = self._make.part
         least = min(self.batch_size, self.rows_in(len(self) - 1))
         if least < count * parts:
@@ -188,7 +204,9 @@ class Loader:
 
     def on_device(self, device: DeviceLike | None) -> Loader:
         """A loader of the same batches as tensors on a device, put there in the background; None gives NumPy arrays."""
-        return self._with(replace(self._make, device=None if device is None else as_device(device)))
+        twin = self._with(self._make)
+        twin._device, twin.skipped = None if device is None else as_device(device), self.skipped  # of the same rows
+        return twin
 
     def _with(self, make: Maker) -> Loader:
         twin = object.__new__(type(self))
@@ -209,46 +227,97 @@ class Loader:
         Raises:
             DataError: a number is out of range; or, during the iteration, a row cannot be read.
         """
-        self._check_place(epoch, start, beyond=1)
-        return self._batches(epoch, start, len(self) if stop is None else min(stop, len(self)))
+        return self._batches(self.numbered(epoch, start, stop))
 
-    def _batches(self, epoch: int, start: int, stop: int) -> Iterator[Any]:
-        tasks = (Task(epoch, number) for number in range(start, stop))
-        if not self.workers and not self.prefetch:
+    def numbered(
+        self, epoch: int = 0, start: int = 0, stop: int | None = None, *, device: DeviceLike | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """As `epoch`, each batch with its number.
+
+        A batch of which no row could be read, with `on_error="skip"`, is left out.
+
+        Args:
+            epoch, start, stop: see `epoch`.
+            device: the device for the arrays, in place of the loader's own; as there, they are put there in the
+                background. Worker processes make NumPy arrays and import no engine: a thread of this process puts
+                them on the device.
+
+        Raises:
+            DataError: as `epoch`; and if no row of a whole epoch could be read.
+
+        >>> import numpy as np
+        >>> [(number, batch.tolist()) for number, batch in Loader(np.arange(4), 2).numbered(start=1)]
+        [(1, [2, 3])]
+        """
+        self._check_place(epoch, start, beyond=1)
+        if stop is not None:
+            check_number("Loader: stop", stop, 0)
+        place = self._device if device is None else as_device(device)
+        return self._numbered(epoch, start, len(self) if stop is None else min(stop, len(self)), place)
+
+    @staticmethod
+    def _batches(numbered: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+        with closing(cast("Any", numbered)):
+            for _, batch in numbered:
+                yield batch
+
+    def _numbered(self, epoch: int, start: int, stop: int, device: Device | None) -> Iterator[tuple[int, Any]]:
+        given = False
+        with closing(self._made(epoch, start, stop, device)) as all_made:
+            for task, made in all_made:
+                self._note(made.skipped)
+                if made.rows or not made.skipped:
+                    given = True
+                    yield task.number, made.batch
+        if not given and start == 0 < stop == len(self):
+            row, error = self.skipped[-1]
+            raise DataError(f"Loader: no row of epoch {epoch} can be read; row {row}: {error}")
+
+    def _made(self, epoch: int, start: int, stop: int, device: Device | None) -> Generator[tuple[Task, Made]]:
+        in_background = bool(self.workers or self.prefetch)
+        by_processes = in_background and self.worker_type == "process"
+        tasks = (Task(epoch, number, None if by_processes else device) for number in range(start, stop))
+        if not in_background:
             for task in tasks:
-                yield self._noted(self._make(task))
+                yield task, self._make(task)
             return
         pool, self._pool = self._pool or KINDS[self.worker_type](self._make, max(1, self.workers)), None
-        finished = False
+        finished, leaving, placer = False, Event(), None
+        made = in_order(pool, tasks, max(1, self.prefetch), self.timeout, leaving.is_set)
+        batches = made
+        if by_processes and device is not None:
+            # One thread takes the batches of the processes, in order, and keeps one ahead on the device.
+            placer = Threads(lambda _: _on_device(next(made), device), 1)
+            batches = (one for _, one in in_order(placer, iter(range(start, stop)), 1, inf))
         try:
-            for made in in_order(pool, tasks, max(1, self.prefetch), self.timeout):
-                yield self._noted(made)
+            yield from batches
             finished = True
         finally:
+            leaving.set()
+            if placer is not None:
+                placer.close()
             # A pool in the middle of an epoch has batches under way that nobody wants.
             if finished and self._is_open and self._pool is None:
                 self._pool = pool
             else:
                 pool.close()
 
-    def _noted(self, made: tuple[Any, list[SkippedRow], int]) -> Any:
-        batch, skipped, _ = made
-        if skipped:
-            if not self.skipped:
-                row, error = skipped[0]
-                warnings.warn(
-                    f"row {row} of the source cannot be read and is left out: {error}; the loader's `skipped` has all",
-                    DataWarning,
-                    stacklevel=3,
-                )
-            self.skipped.extend(skipped)
-        return batch
+    def _note(self, skipped: list[SkippedRow]) -> None:
+        first = not self.skipped
+        self.skipped.extend(skipped)
+        if skipped and first:
+            row, error = skipped[0]
+            warnings.warn(
+                f"row {row} of the source cannot be read and is left out: {error}; the loader's `skipped` has all",
+                DataWarning,
+                stacklevel=4,
+            )
 
     def __iter__(self) -> Iterator[Any]:
         """The batches from the loader's position: the rest of one epoch; the next `for` begins the next epoch."""
         epoch, start = self._position
-        for number, batch in enumerate(self.epoch(epoch, start), start + 1):
-            self._position = (epoch, number) if number < len(self) else (epoch + 1, 0)
+        for number, batch in self.numbered(epoch, start):
+            self._position = (epoch, number + 1) if number + 1 < len(self) else (epoch + 1, 0)
             yield batch
         self._position = (epoch + 1, 0)
 
@@ -303,20 +372,14 @@ class Loader:
         )
 
     def _check_place(self, epoch: int, number: int, beyond: int = 0) -> None:
-        _check("epoch", epoch, 0, _LAST_EPOCH)
+        check_number("Loader: epoch", epoch, 0, _LAST_EPOCH)
         if not 0 <= number < len(self) + beyond:
             raise DataError(f"Loader: batch {number} is asked for, but an epoch has batches 0 to {len(self) - 1}")
 
 
-def _check(name: str, value: Any, least: int, most: int | None = None) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, np.integer))
-        or value < least
-        or (most is not None and value > most)
-    ):
-        bounds = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
-        raise DataError(f"Loader: {name} is {value!r}; give {bounds}")
+def _on_device(made: tuple[Task, Made], device: Device) -> tuple[Task, Made]:
+    task, one = made
+    return (task, one._replace(batch=placed(one.batch, device))) if one.rows else made
 
 
-__all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "placed", "stack"]
+__all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "placed"]

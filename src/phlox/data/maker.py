@@ -12,8 +12,9 @@ import numpy as np
 from phlox.backend import Device
 from phlox.data.draws import Draws
 from phlox.data.order import Order, Rows
-from phlox.data.sources import Source, listed
-from phlox.data.structure import is_array, mapped
+from phlox.data.rows import Source
+from phlox.data.sources import listed
+from phlox.data.structure import is_array, mapped, owned
 from phlox.errors import DataError
 from phlox.tensor import tensor
 
@@ -23,6 +24,8 @@ Transform = Callable[..., Any]
 Collate = Callable[[Sequence[Any]], Any]
 """A function from a list of rows to a batch."""
 
+_SHOWN = 16
+"""The number of rows that a message names."""
 _AT_ONCE = 4096
 """The number of positions of an order that are looked up in one call."""
 
@@ -32,6 +35,8 @@ class Task(NamedTuple):
 
     epoch: int
     number: int
+    device: Device | None = None
+    """Where its arrays are put, as tensors; None leaves NumPy's arrays."""
 
     def __str__(self) -> str:
         return f"batch {self.number} of epoch {self.epoch}"
@@ -44,6 +49,15 @@ class SkippedRow(NamedTuple):
     """The number of the row in the source."""
     error: str
     """The message of the error."""
+
+
+class Made(NamedTuple):
+    """A batch, and what became of its rows."""
+
+    batch: Any
+    skipped: list[SkippedRow]
+    rows: int
+    """How many rows it has; with none of those asked for there is no batch."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +73,23 @@ class Maker:
     collate: Collate | None
     skips: bool
     part: tuple[int, int] = (0, 1)
-    device: Device | None = field(default=None)
     block: list[tuple[int, int, Rows]] = field(default_factory=list[tuple[int, int, Rows]], compare=False, repr=False)
     """The rows of the last positions that were asked for: epoch, number of the block, and the rows."""
 
-    def __call__(self, task: Task) -> tuple[Any, list[SkippedRow], int]:
-        rows = self.rows(task)
-        batch, rows, skipped = self._fetched(rows)
-        if self.stages:
-            batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
-        return (batch if self.device is None else placed(batch, self.device)), skipped, len(rows)
+    def __call__(self, task: Task) -> Made:
+        rows: Rows | None = None
+        try:
+            rows = self.rows(task)
+            batch, good, skipped = self._fetched(rows)
+            if skipped and not len(good):
+                return Made(None, skipped, 0)
+            rows = good
+            if self.stages:
+                batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
+            return Made(batch if task.device is None else placed(batch, task.device), skipped, len(rows))
+        except Exception as error:
+            error.add_note(f"in {task}{'' if rows is None else f', rows {_shown(rows)}'}")
+            raise
 
     def rows(self, task: Task) -> Rows:
         """The numbers of the rows of a batch, or of this process's part of it."""
@@ -83,12 +104,22 @@ class Maker:
         known = self.block[0] if self.block else None
         if known is None or known[:2] != (task.epoch, block):
             positions = np.arange(block * width, min((block + 1) * width, self.length))
-            rows = self.order.rows(
-                positions, len(self.source), seed=self.seed, epoch=task.epoch, batch_size=self.batch_size
-            )
-            known = task.epoch, block, rows
+            known = task.epoch, block, self._ordered(positions, task.epoch)
             self.block[:] = [known]
         return known[2][first - block * width : last - block * width]
+
+    def _ordered(self, positions: Rows, epoch: int) -> Rows:
+        total, name = len(self.source), type(self.order).__name__
+        rows = np.asarray(self.order.rows(positions, total, seed=self.seed, epoch=epoch, batch_size=self.batch_size))
+        if rows.shape != positions.shape or rows.dtype.kind not in "iu":
+            raise DataError(
+                f"Loader: order {name} gives {rows.dtype} of shape {rows.shape} for {len(positions)} positions; "
+                "its rows must be a whole number for each"
+            )
+        wrong = rows[(rows < 0) | (rows >= total)]
+        if wrong.size:
+            raise DataError(f"Loader: order {name} gives row {wrong[0]}; the source has rows 0 to {total - 1}")
+        return rows.astype(np.int64, copy=False)
 
     def _fetched(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
         try:
@@ -98,14 +129,21 @@ class Maker:
             if not bad:  # each can be read alone: they do not fit together
                 raise
             if not self.skips:
+                if self.collate is not None and self._can_read(rows):
+                    raise
                 row, reason = bad[0]
                 raise DataError(
                     f"row {row} of the source cannot be read: {reason}; on_error='skip' leaves such rows out"
                 ) from error
         good = rows[~np.isin(rows, [row for row, _ in bad])]
-        if not len(good):
-            raise DataError(f"none of the {len(rows)} rows of a batch can be read; row {bad[0].row}: {bad[0].error}")
-        return self._batch(good), good, bad
+        return self._batch(good) if len(good) else None, good, bad
+
+    def _can_read(self, rows: Rows) -> bool:
+        try:
+            listed(self.source, rows)
+        except Exception:
+            return False
+        return True
 
     def _bad_rows(self, rows: Rows) -> list[SkippedRow]:
         bad = list[SkippedRow]()
@@ -117,7 +155,7 @@ class Maker:
         return bad
 
     def _batch(self, rows: Rows) -> Any:
-        return self.source[rows] if self.collate is None else self.collate(listed(self.source, rows))
+        return owned(self.source[rows]) if self.collate is None else self.collate(listed(self.source, rows))
 
     def _through(self, batch: Any, draws: Draws, stages: int) -> Any:
         for number, (transform, takes_draws) in enumerate(self.stages[:stages]):
@@ -130,6 +168,10 @@ class Maker:
 
     def _loading(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
         return lambda rows: self._through(self._batch(rows), replace(draws, rows=rows), stage)
+
+
+def _shown(rows: Rows) -> str:
+    return ", ".join(map(str, rows[:_SHOWN].tolist())) + ", ..." * (len(rows) > _SHOWN)
 
 
 def placed(batch: Any, device: Device) -> Any:

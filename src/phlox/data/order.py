@@ -21,6 +21,19 @@ from phlox.errors import DataError
 
 Rows = npt.NDArray[np.int64]
 
+
+def check_number(what: str, value: Any, least: int, most: int | None = None) -> None:
+    """`DataError` unless this is a whole number within bounds."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or value < least
+        or (most is not None and value > most)
+    ):
+        bounds = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise DataError(f"{what} is {value!r}; give {bounds}")
+
+
 VERSION = 1
 """The version of the orders in this file. A saved position has it, since another version would give other rows."""
 
@@ -150,18 +163,12 @@ class Weighted(Order):
     _upto: npt.NDArray[np.float64] = field(init=False, repr=False, compare=False, default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        weights = np.asarray(self.weights, np.float64)
-        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
-        if weights.ndim != 1 or wrong.size:
-            place = (
-                f"weight {wrong[0]} is {weights.ravel()[wrong[0]]}" if wrong.size else f"its shape is {weights.shape}"
-            )
-            raise DataError(f"Weighted: {place}; give one finite number of at least 0 for each row")
+        weights = numbers_of(self.weights, "Weighted: weight")
         upto = np.cumsum(weights)
         if not upto.size or upto[-1] <= 0.0:
             raise DataError("Weighted: all weights are zero; give at least one row a positive weight")
-        if self.num_samples is not None and self.num_samples < 1:
-            raise DataError(f"Weighted: num_samples is {self.num_samples}; give 1 or more")
+        if self.num_samples is not None:
+            check_number("Weighted: num_samples", self.num_samples, 1)
         object.__setattr__(self, "_upto", upto / upto[-1])
 
     def length(self, num_rows: int) -> int:
@@ -180,12 +187,15 @@ def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weig
         labels: the class of each row, [n].
         num_samples: the number of rows in an epoch; by default as many as the source has.
 
+    Raises:
+        DataError: a label is missing, or `labels` is not one for each row.
+
     >>> drawn = ClassBalanced(["cat"] * 90 + ["dog"] * 10).rows(np.arange(1000), 100, seed=1, epoch=0, batch_size=10)
     >>> bool(450 < (drawn >= 90).sum() < 550)
     True
     """
-    _, place, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
-    return Weighted(1.0 / counts[place.reshape(-1)], num_samples)
+    place, counts = classes_of(labels, None, "ClassBalanced: labels")
+    return Weighted(1.0 / counts[place], num_samples)
 
 
 @dataclass(frozen=True)
@@ -210,10 +220,8 @@ class ByLength(Order):
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if np.asarray(self.lengths).ndim != 1:
-            raise DataError("ByLength: lengths must be one number for each row")
-        if self.batches < 1:
-            raise DataError(f"ByLength: batches is {self.batches}; give 1 or more")
+        numbers_of(self.lengths, "ByLength: length")
+        check_number("ByLength: batches", self.batches, 1)
 
     def length(self, num_rows: int) -> int:
         if num_rows != len(self.lengths):
@@ -239,6 +247,62 @@ class ByLength(Order):
         order = permuted(np.arange(whole), whole, fold_in(key, chunk))
         parts = [rows[batch * batch_size : (batch + 1) * batch_size] for batch in order]
         return np.concatenate([*parts, rows[whole * batch_size :]])
+
+
+def classes_of(labels: npt.ArrayLike, num_rows: int | None, what: str) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """For each row the number of its class, from 0, and for each class how many rows it has.
+
+    Raises:
+        DataError: there is not one label for each row, one is missing, or they cannot be compared.
+    """
+    try:
+        found = np.asarray(labels)
+    except ValueError:  # of different lengths
+        found = np.array(None, object)
+    if found.ndim != 1 or (num_rows is not None and len(found) != num_rows):
+        total = "each row" if num_rows is None else f"each of the {num_rows} rows"
+        raise DataError(f"{what} have shape {found.shape}; give one for {total}")
+    gaps = _missing(found)
+    if gaps.size:
+        raise DataError(
+            f"{what} are missing, first in row {gaps[0]} ({gaps.size} of {len(found)} rows); give these rows a label "
+            "of their own, or leave them out: Subset(source, mask)"
+        )
+    try:
+        _, place, counts = np.unique(found, return_inverse=True, return_counts=True)
+    except TypeError:
+        kinds = sorted({type(one).__name__ for one in found})
+        raise DataError(f"{what} are of types {' and '.join(kinds)}, which have no order; give all one type") from None
+    return place.reshape(-1), counts
+
+
+def _missing(labels: npt.NDArray[Any]) -> Rows:
+    """The rows whose label is None, NaN, NaT or the like: what is not equal to itself."""
+    if labels.dtype == object:
+        return np.flatnonzero([one is None or not _is_itself(one) for one in labels])
+    return np.flatnonzero(labels != labels)
+
+
+def _is_itself(value: Any) -> bool:
+    try:
+        return bool(value == value)
+    except TypeError:  # pandas' NA, which is neither
+        return False
+
+
+def numbers_of(values: Any, what: str) -> npt.NDArray[np.float64]:
+    """Finite numbers of at least 0, one for each row; `DataError` names the first that is none."""
+    try:
+        found = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{what}s are no numbers ({error}); give one finite number of at least 0 for each row"
+        ) from None
+    wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0.0)))
+    if found.ndim != 1 or wrong.size:
+        place = f"{what} {wrong[0]} is {found.ravel()[wrong[0]]}" if found.ndim == 1 else f"its shape is {found.shape}"
+        raise DataError(f"{place}; give one finite number of at least 0 for each row")
+    return found
 
 
 def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0) -> npt.NDArray[np.float64]:

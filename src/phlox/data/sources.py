@@ -9,123 +9,24 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from collections import UserList, deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import accumulate
-from operator import itemgetter, methodcaller
+from numbers import Real
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.order import Rows
-from phlox.data.structure import children, count_rows, is_array, leaves, mapped, rebuilt, stack
+from phlox.data.arrays import Arrays, has_rows, is_container, is_in_memory, is_read_on_demand, opened
+from phlox.data.frames import columns_of, is_column, is_table
+from phlox.data.order import Rows, check_number, classes_of, key_of, permuted
+from phlox.data.rows import RowSource, Source, row_numbers
+from phlox.data.structure import children, host_array, is_array, mapped, owned, rebuilt, stack
 from phlox.errors import DataError
-
-
-@runtime_checkable
-class Source(Protocol):
-    """The protocol of sources: rows by number, with `len` and `[rows]`."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Any, /) -> Any:
-        """The rows with these numbers, `int64 [n]`: a batch of n rows."""
-        ...
-
-
-class NoSuchRowError(DataError, IndexError):
-    """There is no such row; also an `IndexError`, so that a `for` loop over a source ends after the last row."""
-
-
-class RowSource:
-    """The base of sources that take any index. Implement `take(rows)`, for an array of row numbers, and `len`.
-
-    `source[3]` is one row, without the batch axis; `source[-2:]`, `source[[5, 1]]` and a mask are batches.
-
-    Raises:
-        DataError: there is no such row, or the index is invalid.
-    """
-
-    def __getitem__(self, rows: Any, /) -> Any:
-        if type(rows) is np.ndarray and rows.dtype.kind == "i" and rows.ndim == 1:  # as loaders ask
-            return self.take(rows)
-        if isinstance(rows, slice):
-            return self.take(np.arange(len(self))[rows])
-        numbers = np.asarray(rows)
-        if numbers.dtype == bool and numbers.shape == (len(self),):
-            return self.take(np.flatnonzero(numbers))
-        if numbers.size == 0 and isinstance(rows, list):
-            numbers = numbers.astype(np.int64)
-        name = type(self).__name__
-        if numbers.dtype.kind not in "iu" or numbers.ndim > 1:
-            raise DataError(f"{name}: {rows!r} is no number of a row; give a number, a slice, or a list of numbers")
-        wrong = numbers[(numbers < -len(self)) | (numbers >= len(self))]
-        if wrong.size:
-            raise NoSuchRowError(f"{name}: there is no row {wrong.flat[0]}; it has {len(self)} rows")
-        chosen = np.atleast_1d(numbers.astype(np.int64)) % len(self)
-        batch = self.take(chosen)
-        return batch if numbers.ndim else mapped(itemgetter(0), batch)
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def take(self, rows: Rows, /) -> Any:
-        """The batch of the rows with these numbers, `int64 [n]`, counted from 0."""
-        raise NotImplementedError
-
-
-class Arrays(RowSource):
-    """A source of arrays of one length, in any nesting of tuples, dicts and dataclasses.
-
-    Memory-mapped arrays are read from the disk when their rows are needed.
-
-    Raises:
-        DataError: the arrays have different numbers of rows, or there is no array.
-
-    >>> source = Arrays({"x": np.arange(6).reshape(3, 2), "y": [7, 8, 9]})
-    >>> len(source), source[np.array([2, 0])]["y"].tolist()
-    (3, [9, 7])
-    """
-
-    def __init__(self, arrays: Any) -> None:
-        self.arrays = mapped(as_array, arrays)
-        self._length = count_rows(self.arrays, "source")
-
-    def __len__(self) -> int:
-        return self._length
-
-    def take(self, rows: Rows, /) -> Any:
-        # Neighbours are a view, which costs nothing; otherwise `take` is several times faster than an index.
-        start = _start_of_run(rows)
-        if start is not None:
-            return mapped(itemgetter(slice(start, start + len(rows))), self.arrays)
-        return mapped(methodcaller("take", rows, axis=0), self.arrays)
-
-
-def _start_of_run(rows: Rows) -> int | None:
-    size = len(rows)
-    if size and rows[-1] - rows[0] == size - 1 and (size < 3 or bool((np.diff(rows) == 1).all())):
-        return int(rows[0])
-    return None
-
-
-def as_array(value: Any) -> Any:
-    if is_array(value):
-        return value
-    if isinstance(value, (str, os.PathLike)):
-        return opened(Path(cast("str", value)))
-    numpy = getattr(value, "numpy", None)
-    try:
-        array = np.asarray(numpy() if callable(numpy) else value)
-    except ValueError:  # rows of different lengths
-        array = np.array(None, object)
-    if array.dtype == object:
-        raise DataError(
-            f"source: {type(value).__name__} of rows of different shapes is no array; give a list of rows as the "
-            "source itself, and collate=Pad()"
-        )
-    return array
 
 
 class RowByRow(RowSource):
@@ -148,35 +49,38 @@ class RowByRow(RowSource):
 
     def listed(self, rows: Rows) -> list[Any]:
         """The rows, one by one."""
+        numbers = [int(row) for row in rows]
         several = getattr(self.rows, "__getitems__", None)
-        if several is not None:
-            return list(several([int(row) for row in rows]))
-        return [_plain(self.rows[int(row)]) for row in rows]
+        found = [self.rows[number] for number in numbers] if several is None else several(numbers)
+        return [_plain(row) for row in found]
 
 
 def listed(source: Any, rows: Rows) -> list[Any]:
-    """The rows of a source as a list; those of a list of rows, or of parts of one, may differ in shape."""
+    """The rows of a source as a list, for who may write to them; those of a list of rows may differ in shape."""
     if isinstance(source, RowByRow):
-        return source.listed(rows)
+        return [mapped(_copied, row) for row in source.listed(rows)]
     if isinstance(source, Subset):
         return listed(source.source, source.rows[rows])
     if isinstance(source, Concat):
         return [one for row in rows for one in listed(*source.located(row))]
-    batch = source[rows]
+    batch = owned(source[rows])
     return [mapped(itemgetter(i), batch) for i in range(len(rows))]
 
 
+def _copied(leaf: Any) -> Any:
+    return copy(cast("Any", leaf)) if isinstance(leaf, (np.ndarray, list)) else leaf
+
+
 def _plain(row: Any) -> Any:
-    """A row with tensors of PyTorch as NumPy's arrays, and lists of numbers as arrays."""
+    """A row with arrays of NumPy's in place of tensors, and of lists of numbers."""
     found = children(row)
     if found is not None:
         return rebuilt(row, [_plain(part) for _, part in found])
     if isinstance(row, list):
         items = cast("list[Any]", row)
         return items if any(isinstance(x, str) for x in items) else np.asarray(items)
-    if type(row).__module__.partition(".")[0] == "torch" and hasattr(row, "numpy"):
-        return row.detach().cpu().numpy()
-    return row
+    array = host_array(row)
+    return row if array is None else array
 
 
 class Columns(RowSource):
@@ -189,14 +93,17 @@ class Columns(RowSource):
         return len(self.data)
 
     def take(self, rows: Rows, /) -> Any:
-        columns = self._take(self.data, [int(row) for row in rows])
+        columns: Any = self._take(self.data, [int(row) for row in rows])
+        if is_table(columns):
+            return columns_of(columns)
         return {str(name): _column(values) for name, values in columns.items()}
 
 
 def _column(values: Any) -> Any:
     """A column of a batch: an array, where its rows have one shape; else a list."""
-    if is_array(values):
-        return values
+    array = host_array(values)
+    if array is not None:
+        return array
     listed = list(values)
     if any(isinstance(x, (str, bytes)) or x is None for x in listed):
         return listed
@@ -214,6 +121,7 @@ def as_source(data: Any) -> Source:
     |---|---|
     | arrays (NumPy, memory maps, tensors) in any nesting | the same nesting |
     | a path to `.npy`, `.npz`, `.csv`, `.parquet` | an array; dicts of the arrays or columns |
+    | a table of pandas, polars or Arrow | a dict of its columns, see `columns_of` |
     | a path to a folder of images | `{"image": ..., "label": ...}`, see `ImageFolder` |
     | a list of rows | the rows, stacked |
     | a Hugging Face `datasets.Dataset` | a dict of its columns |
@@ -235,9 +143,9 @@ def as_source(data: Any) -> Source:
 def _as_source(data: Any) -> Source:
     if isinstance(data, (str, os.PathLike)):
         return from_path(Path(cast("str", data)))
-    if isinstance(data, list):
-        return RowByRow(cast("list[Any]", data))
-    if children(data) is not None or is_array(data):
+    if isinstance(data, (list, deque, UserList)):
+        return RowByRow(cast("Any", data))
+    if is_table(data) or is_column(data) or is_container(data) or is_array(data):
         return Arrays(data)
     if _is_of(data, "torch.utils.data", "Dataset"):
         if not hasattr(data, "__len__"):
@@ -248,13 +156,14 @@ def _as_source(data: Any) -> Source:
         return RowByRow(data)
     if type(data).__module__.partition(".")[0] == "datasets":
         return Columns(data, lambda table, rows: table[rows])
-    if hasattr(data, "__array__") and hasattr(data, "shape"):
+    if is_read_on_demand(data) or is_in_memory(data) or (hasattr(data, "__array__") and hasattr(data, "shape")):
         return Arrays(data)
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    if has_rows(data):
         return cast("Source", data)
+    lazy = "; collect() it first" if hasattr(data, "collect") else ""
     raise DataError(
-        f"source: {type(data).__name__} has no len() and [rows]; give arrays, a path, a list of rows, or an object "
-        "with both. What can only be iterated over needs no loader: give it to the learner as it is"
+        f"source: {type(data).__name__} has no len() and [rows]{lazy}; give arrays, a path, a list of rows, or an "
+        "object with both. What can only be iterated over needs no loader: give it to the learner as it is"
     )
 
 
@@ -267,6 +176,8 @@ def _is_of(data: Any, module: str, name: str) -> bool:
 def from_path(path: Path) -> Source:
     """The source in a file or a folder, see `as_source`."""
     if path.is_dir():
+        if path.suffix == ".zarr":
+            raise DataError(f"{path}: open it with zarr.open(path), and give the group, or its arrays by name")
         from phlox.data.image_folder import ImageFolder
 
         return ImageFolder(path)
@@ -283,24 +194,13 @@ def from_path(path: Path) -> Source:
         from phlox.data.tables import open_parquet
 
         return open_parquet(path)
-    raise DataError(
-        f"{path}: cannot read {suffix or 'a file without a suffix'}; give .npy, .npz, .csv, .tsv or .parquet"
-    )
+    remedy = _OPENED_BY.get(suffix, "give .npy, .npz, .csv, .tsv or .parquet")
+    raise DataError(f"{path}: cannot read {suffix or 'a file without a suffix'}; {remedy}")
 
 
-def opened(path: Path) -> Any:
-    """The array of a `.npy` file, mapped; the arrays of a `.npz` file as a dict. Nothing in a file is ever run."""
-    try:
-        if path.suffix.lower() == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file; check the path") from error
-    except Exception as error:  # a damaged file fails in a dozen ways
-        pickled = "allow_pickle" in str(error) or "Python objects" in str(error)
-        remedy = "it holds Python objects, which Phlox never loads; save arrays of numbers" if pickled else f"{error}"
-        raise DataError(f"{path}: cannot be read as NumPy's file: {remedy}") from error
+_HDF5 = "open it with h5py, and give its arrays: Loader({'x': file['x'], 'y': file['y']}, batch_size)"
+_OPENED_BY = {".h5": _HDF5, ".hdf5": _HDF5}
+"""What to do with a file that another library has to open."""
 
 
 class Subset(RowSource):
@@ -308,14 +208,15 @@ class Subset(RowSource):
 
     Args:
         source: see `as_source`.
-        rows: the numbers of the rows, in order.
+        rows: the numbers of the rows, in order; or a mask, True for each row to take.
 
     >>> Subset(np.arange(10) * 10, [3, 5])[np.array([1, 0])].tolist()
     [50, 30]
     """
 
     def __init__(self, source: Any, rows: Sequence[int] | npt.NDArray[Any]) -> None:
-        self.source, self.rows = as_source(source), np.asarray(rows, np.int64)
+        self.source = as_source(source)
+        self.rows = row_numbers(rows, len(self.source), "Subset")
         wrong = self.rows[(self.rows < 0) | (self.rows >= len(self.source))]
         if self.rows.ndim != 1 or wrong.size:
             what = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
@@ -405,20 +306,21 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
     >>> len(train), len(validation), sorted({*train.rows, *validation.rows}) == list(range(10))
     (8, 2, True)
     """
-    from phlox.data.order import key_of, permuted
-
     whole = as_source(source)
-    if not shares or min(shares) <= 0.0 or abs(sum(shares) - 1.0) > 1e-6:
+    wrong = [share for share in shares if not isinstance(cast("Any", share), Real) or isinstance(share, bool)]
+    if wrong:
+        raise DataError(f"split_rows: share {wrong[0]!r} is no number; give fractions, such as 0.8, 0.2")
+    if seed is not None:
+        check_number("split_rows: seed", seed, 0, 2**64 - 1)
+    if not shares or not min(shares) > 0.0 or not abs(sum(shares) - 1.0) <= 1e-6:
         raise DataError(f"split_rows: shares are {shares}; give positive ones that add up to 1")
     rows = np.arange(len(whole))
     if seed is not None:
         rows = permuted(rows, len(whole), key_of(seed, 0))
     groups = [rows]
     if labels is not None:
-        kinds = np.asarray(labels)[rows]
-        if kinds.shape != rows.shape:
-            raise DataError(f"split_rows: labels have shape {kinds.shape}; give one for each of the {len(whole)} rows")
-        groups = [rows[kinds == kind] for kind in np.unique(kinds)]
+        kinds, names = classes_of(labels, len(whole), "split_rows: labels")
+        groups = [rows[kinds[rows] == kind] for kind in range(len(names))]
     parts: list[list[npt.NDArray[Any]]] = [[] for _ in shares]
     for group in groups:
         ends = np.round(np.cumsum(shares) * len(group)).astype(int)
@@ -438,11 +340,3 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
     if empty is not None:
         raise DataError(f"split_rows: part {empty} would have no rows of {len(whole)}; give larger shares or more rows")
     return [Subset(whole, part) for part in found]
-
-
-def describe(batch: Any) -> str:
-    """The leaves of a batch with their shapes, for messages."""
-    return ", ".join(
-        f"{path or 'array'} {getattr(leaf, 'dtype', type(leaf).__name__)} {tuple(getattr(leaf, 'shape', ()))}"
-        for path, leaf in leaves(batch)
-    )

@@ -21,6 +21,30 @@ def is_array(value: object) -> TypeIs[AnyArray]:
     return isinstance(value, np.ndarray)
 
 
+def host_array(value: Any) -> AnyArray | None:
+    """An array, a tensor or a scalar of one, of any engine, as an array of NumPy's; None for anything else.
+
+    >>> import phlox as px
+    >>> host_array(px.tensor([1.0, 2.0], device="torch")).tolist(), host_array([1.0])
+    ([1.0, 2.0], None)
+    """
+    found: AnyArray
+    if isinstance(value, Tensor):
+        found = cast("Tensor[Any, Any, Any]", value).detach().numpy()
+    elif hasattr(value, "__array__") and hasattr(value, "shape"):
+        on_host = value.detach().cpu() if hasattr(value, "detach") else value
+        try:
+            found = np.asarray(on_host)
+        except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy
+            if not hasattr(on_host, "float"):
+                raise
+            found = np.asarray(on_host.float())
+    else:
+        return None
+    # Numbers of ml_dtypes are of a kind of their own to NumPy.
+    return found.astype(np.float32) if found.dtype.kind == "V" and np.can_cast(found.dtype, np.float32) else found
+
+
 def children(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for a leaf."""
     kind: type[Any] = value.__class__
@@ -43,7 +67,13 @@ def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
     """A container like `value` with other parts."""
     if isinstance(value, Mapping):
         mapping: Any = cast("Mapping[Any, Any]", value)
-        return type(mapping)(zip(mapping, parts, strict=True))
+        items = dict(zip(mapping, parts, strict=True))
+        if type(mapping) is dict:
+            return items
+        try:
+            return type(mapping)(items)
+        except Exception:  # a file of h5py or NumPy, a defaultdict: it is not made of its items
+            return items
     if isinstance(value, tuple):
         return getattr(cast("Any", value), "_make", tuple)(parts)
     whole: Any = value
@@ -71,6 +101,18 @@ def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
     )
 
 
+def owned(batch: Any) -> Any:
+    """The batch with copies of the arrays that are views of other memory: it may be the user's data.
+
+    What makes or takes a batch may write to it.
+    """
+    return mapped(_own, batch)
+
+
+def _own(leaf: Any) -> Any:
+    return np.array(leaf, subok=True) if is_array(leaf) and not leaf.flags.owndata else leaf
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its path, such as `["pixels"]` or `.labels[0]`."""
     found = children(value)
@@ -94,8 +136,10 @@ def count_rows(value: Any, what: str) -> int:
         shape = getattr(leaf, "shape", None)
         size = (shape[0] if shape else None) if shape is not None else (len(leaf) if hasattr(leaf, "__len__") else None)
         if size is None:
+            shown = repr(leaf.item() if shape == () and hasattr(leaf, "item") else leaf)
             raise DataError(
-                f"{what}{path}: a single {type(leaf).__name__} has no rows; give an array of one or more axes"
+                f"{what}{path} is one value, {shown[:40]}, and has no rows; give an array of one or more axes (a tuple "
+                "is of columns, and a list of rows)"
             )
         if first is None:
             first = path, size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phlox.data.frames import column_of
 from phlox.data.sources import Columns
 from phlox.errors import DataError, ExtraNotInstalledError
 
@@ -71,16 +73,27 @@ def open_parquet(path: Path) -> Columns:
         table: Any = parquet.read_table(path, memory_map=True)
     except Exception as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
-    return Columns(table, _taken)
+    gaps = frozenset(name for name in table.column_names if table.column(name).null_count)
+    for name in table.column_names:  # what no batch could have is found here
+        column = table.column(name)
+        try:
+            _arrow_column(column if name in gaps and str(column.type) == "bool" else column.slice(0, 1), name, False)
+        except DataError as error:
+            raise DataError(f"{path}: {str(error).removeprefix('source: ')}") from error
+    return Columns(table, partial(_taken, gaps))
 
 
-def _taken(table: Any, rows: list[int]) -> dict[str, Any]:
+def _taken(gaps: frozenset[str], table: Any, rows: list[int]) -> dict[str, Any]:
     found = table.take(rows)
-    return {name: _arrow_column(found.column(name)) for name in found.column_names}
+    return {name: _arrow_column(found.column(name), name, name in gaps) for name in found.column_names}
 
 
-def _arrow_column(column: Any) -> Any:
+def _arrow_column(column: Any, name: str, has_gaps: bool) -> Any:
     kind = str(column.type)
-    if kind.startswith(("list", "large_list", "fixed_size_list", "string", "large_string", "binary", "struct")):
+    if kind.startswith(("list", "large_list", "fixed_size_list", "struct")):  # which may differ from row to row
         return column.to_pylist()
-    return column.to_numpy()
+    array = column_of(column, name)
+    # All batches have one dtype, with a missing value or without.
+    if has_gaps and array.dtype.kind in "iu":
+        return array.astype(np.float64)
+    return array.astype(object) if has_gaps and array.dtype.kind in "US" else array

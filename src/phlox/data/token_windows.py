@@ -9,8 +9,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.order import Rows
-from phlox.data.sources import RowSource, as_array, opened
+from phlox.data.arrays import OnDemand, as_array, opened
+from phlox.data.order import Rows, check_number
+from phlox.data.rows import RowSource
+from phlox.data.structure import is_array
 from phlox.errors import DataError
 
 
@@ -19,7 +21,7 @@ class TokenWindows(RowSource):
 
     Args:
         tokens: integers with one axis: an array, or the path of a `.npy` file or of a flat binary file, which is
-            memory-mapped.
+            memory-mapped; or an array of HDF5 or zarr, which is read by windows.
         length: the length of a window.
         stride: the distance from one window to the next; by default `length`, so that windows do not overlap.
         dtype: the dtype of the elements of a flat file, such as `np.uint16`.
@@ -37,21 +39,22 @@ class TokenWindows(RowSource):
     def __init__(
         self, tokens: Any, length: int, *, stride: int | None = None, dtype: npt.DTypeLike | None = None
     ) -> None:
-        if length < 1 or (stride is not None and stride < 1):
-            raise DataError(f"TokenWindows: length is {length} and stride {stride}; give 1 or more")
+        check_number("TokenWindows: length", length, 1)
+        if stride is not None:
+            check_number("TokenWindows: stride", stride, 1)
         self.tokens = self._read(tokens, dtype)
         self.length, self.stride = length, length if stride is None else stride
-        if self.tokens.ndim != 1 or self.tokens.dtype.kind not in "iu":
-            raise DataError(
-                f"TokenWindows: got {self.tokens.dtype} of shape {self.tokens.shape}; give one axis of integers"
-            )
-        if len(self.tokens) <= length:
-            raise DataError(f"TokenWindows: {len(self.tokens)} tokens have no window of {length} and a next token")
+        shape, kind = getattr(self.tokens, "shape", ()), getattr(self.tokens, "dtype", None)
+        if len(shape) != 1 or np.dtype(kind).kind not in "iu":
+            raise DataError(f"TokenWindows: got {kind} of shape {shape}; give one axis of integers")
+        if shape[0] <= length:
+            raise DataError(f"TokenWindows: {shape[0]} tokens have no window of {length} and a next token")
 
     @staticmethod
     def _read(tokens: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
         if not isinstance(tokens, (str, os.PathLike)):
-            return cast("npt.NDArray[Any]", as_array(tokens))
+            found = as_array(tokens)
+            return cast("npt.NDArray[Any]", found.array if isinstance(found, OnDemand) else found)
         path = Path(cast("str", tokens))
         if path.suffix.lower() == ".npy":
             return opened(path)
@@ -63,9 +66,13 @@ class TokenWindows(RowSource):
             raise DataError(f"{path}: cannot be mapped as {np.dtype(dtype)}: {error}") from error
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1 - self.length) // self.stride + 1
+        return (self.tokens.shape[0] - 1 - self.length) // self.stride + 1
 
     def take(self, rows: Rows, /) -> dict[str, npt.NDArray[np.int32]]:
-        places = rows[:, None] * self.stride + np.arange(self.length + 1)
-        tokens = self.tokens[places].astype(np.int32)
-        return {"input": tokens[:, :-1], "target": tokens[:, 1:]}
+        starts: npt.NDArray[np.int64] = rows * self.stride
+        tokens: npt.NDArray[Any]
+        if is_array(self.tokens):
+            tokens = self.tokens[starts[:, None] + np.arange(self.length + 1)]
+        else:  # of a file of HDF5 or zarr: a window is one block
+            tokens = np.stack([np.asarray(self.tokens[start : start + self.length + 1]) for start in starts.tolist()])
+        return {"input": tokens[:, :-1].astype(np.int32), "target": tokens[:, 1:].astype(np.int32)}

@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import linecache
 import multiprocessing
 import pickle
+import sys
 import threading
 import time
+import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -22,11 +27,38 @@ from phlox.errors import DataError, DataWarning
 
 Make = Callable[[Any], Any]
 
+_GUARD = "put what makes the loader and trains below `if __name__ == '__main__':`"
+_CAUSES = 8
+"""So many causes of an error are kept on its way through a pipe."""
+
 
 class Failure(NamedTuple):
     """An exception of a worker, on its way to who asked for the batch."""
 
     error: BaseException
+
+
+class _Sent(NamedTuple):
+    """An exception and its causes on their way through a pipe, each as a pickle of itself or of what it is made of."""
+
+    errors: list[bytes]
+
+    def failure(self) -> Failure:
+        loaded: list[Any] = [pickle.loads(one) for one in self.errors]  # noqa: S301 (from a process of our own)
+        errors: list[BaseException] = [_rebuilt(one) for one in loaded]
+        for error, cause in pairwise(errors):
+            error.__cause__ = cause
+        return Failure(errors[0])
+
+
+def _rebuilt(sent: Any) -> BaseException:
+    """An exception, or one whose constructor takes other arguments than it keeps, of its class, arguments and state."""
+    if isinstance(sent, BaseException):
+        return sent
+    kind, arguments, state = sent
+    error: BaseException = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 class Workers(ABC):
@@ -155,9 +187,12 @@ class Processes(Workers):
                 f"a loader with worker_type='process' sends its source, transforms and collate to its processes, and "
                 f"one of them cannot be pickled: {error}; use functions of a module, or threads"
             ) from error
+        _check_guard()
         self._waiting: deque[Any] = deque()
         self._deaths: dict[Any, int] = {}
         self._failed: list[tuple[Any, Any]] = []
+        self._has_begun = False
+        """Has any process got so far that it makes batches?"""
         self._workers = [self._begin() for _ in range(count)]
 
     def _begin(self) -> _Process:
@@ -189,8 +224,8 @@ class Processes(Workers):
                 self._replace(place, "died")
                 continue
             if worker.is_ready:
-                found.append((worker.asked.popleft(), made))
-            worker.is_ready = True
+                found.append((worker.asked.popleft(), made.failure() if isinstance(made, _Sent) else made))
+            worker.is_ready = self._has_begun = True
         found += self._failed
         self._failed.clear()
         self._hand_out()
@@ -204,6 +239,11 @@ class Processes(Workers):
         worker.process.kill()
         worker.process.join()
         tasks = list(worker.asked)
+        if what == "died" and not self._has_begun:
+            raise DataError(
+                f"a process of the loader ended before it began (exit code {worker.process.exitcode}); each runs the "
+                f"script that started it: {_GUARD} (or see the error of that process above)"
+            )
         deaths = self._deaths[tasks[0] if tasks else None] = self._deaths.get(tasks[0] if tasks else None, 0) + 1
         during = f" while it made {tasks[0]}" if tasks else ""
         said = f"a process of the loader {what} (exit code {worker.process.exitcode}){during}"
@@ -247,8 +287,15 @@ def _received(connection: Connection) -> Any:
 def _send(connection: Connection, made: Any) -> None:
     """See `_received`."""
     buffers = list[pickle.PickleBuffer]()
-    header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
-    raw = [buffer.raw() for buffer in buffers]
+    try:
+        header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
+        raw = [buffer.raw() for buffer in buffers]
+    except Exception as error:
+        said = (
+            f"a process of the loader cannot send its batch: {error}; return arrays, numbers and texts, or use threads"
+        )
+        _send(connection, _sendable(DataError(said)))
+        return
     connection.send_bytes(pickle.dumps((header, [len(part) for part in raw])))
     for part in raw:
         if part.nbytes:
@@ -268,7 +315,7 @@ def _serve(connection: Connection, made_by: bytes) -> None:
             try:
                 made = make(task)
             except Exception as error:
-                made = Failure(_sendable(error))
+                made = _sendable(error)
             _send(connection, made)
 
 
@@ -279,21 +326,58 @@ def _raises(error: BaseException) -> Make:
     return make
 
 
-def _sendable(error: Exception) -> Exception:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301
-    except Exception:
-        return DataError(f"{type(error).__name__}: {error}")
-    return error
+def _sendable(error: BaseException) -> _Sent:
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames:
+        error.add_note(f"in a process of the loader, at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].name}")
+    errors, one = list[bytes](), error
+    while one is not None and len(errors) < _CAUSES:
+        errors.append(_pickled(one))
+        one = one.__cause__
+    return _Sent(errors)
+
+
+def _pickled(error: BaseException) -> bytes:
+    for what in (error, (type(error), error.args, vars(error))):
+        try:
+            sent = pickle.dumps(what)
+            str(_rebuilt(pickle.loads(sent)))  # noqa: S301
+            return sent
+        except Exception:  # whatever a class of the user's meets
+            continue
+    plain = DataError(f"{type(error).__name__}: {error}")
+    for note in getattr(error, "__notes__", []):
+        plain.add_note(note)
+    return pickle.dumps(plain)
+
+
+def _check_guard() -> None:
+    """Refuse to start processes from a script without a guard: each of them would run it as a whole.
+
+    What is guarded by halves shows when the first process ends before it began.
+    """
+    main: Any = sys.modules.get("__main__")
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if not path or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):  # a process does not run it
+        return
+    frame = inspect.currentframe()
+    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_globals is main.__dict__):
+        frame = frame.f_back
+    text = "".join(linecache.getlines(path)) if frame is not None else ""
+    if text and not any(name in text for name in ("__main__", "parent_process", "current_process")):
+        raise DataError(f"a loader with worker_type='process' starts processes that run {path} again; {_GUARD}")
 
 
 KINDS: dict[str, Callable[[Make, int], Workers]] = {"thread": Threads, "process": Processes}
 
 
-def in_order(workers: Workers, tasks: Iterator[Any], ahead: int, timeout: float) -> Iterator[Any]:
-    """The batch of each task, in order, with up to `ahead` tasks running ahead of the returned ones.
+def in_order(
+    workers: Workers, tasks: Iterator[Any], ahead: int, timeout: float, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[Any, Any]]:
+    """Each task with its batch, in order, with up to `ahead` tasks running ahead of the returned ones.
 
-    A batch that takes longer than `timeout` seconds is made once more by another worker, which is warned of.
+    A batch that takes longer than `timeout` seconds is made once more by another worker, which is warned of. Whoever
+    takes the batches in another thread ends it by `is_over`.
     """
     pending: deque[Any] = deque()
     made: dict[Any, Any] = {}
@@ -310,11 +394,13 @@ def in_order(workers: Workers, tasks: Iterator[Any], ahead: int, timeout: float)
         since = time.monotonic()
         while first not in made:
             made.update(workers.receive(min(timeout, 1.0)))
+            if is_over():
+                return
             if first not in made and time.monotonic() - since >= timeout:
                 workers.replace_hung(first, timeout)
                 since = time.monotonic()
         found = made.pop(first)
         if isinstance(found, Failure):
             raise found.error
-        yield found
+        yield first, found
         del found

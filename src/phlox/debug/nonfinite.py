@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -163,17 +162,3 @@ def _names_of(function: Callable[..., Any], count: int) -> list[str]:
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [*names[:count], *(f"argument {number}" for number in range(len(names), count))]
-
-
-def find_nonfinite(run: Callable[[], object], **models: Module) -> str | None:
-    """The old name of `find_nan`, for a function without arguments and its models by name; returns a text."""
-    warnings.warn(
-        "find_nonfinite(run, model=model) is called find_nan(function, model, ...) now, and gives more than words; the "
-        "old name goes with 0.3.0",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    found = bad_parameter(models)
-    with undisturbed():
-        found = found or search(models, lambda: (run(), None), differentiate=False)
-    return None if found is None else str(found)

@@ -8,7 +8,7 @@ from phlox.lazy import lazily
 
 if TYPE_CHECKING:
     from phlox.distributed.checkpoints.saving import SaveHandle, latest, load, save
-    from phlox.distributed.collectives import broadcast, gather, mean, sum
+    from phlox.distributed.collectives import broadcast, gather, mean, no_sync, sum
     from phlox.distributed.layout import Layout, tensor_parallel
     from phlox.distributed.mesh import Mesh
     from phlox.distributed.processes.agreement import check_agreement
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Layout", "Mesh", "SaveHandle", "attempt", "barrier", "broadcast", "broadcast_object", "check_agreement", "gather",
-    "gather_objects", "initialize", "is_main", "latest", "load", "mean", "rank", "save", "shutdown", "size", "sum",
-    "tensor_parallel",
+    "gather_objects", "initialize", "is_main", "latest", "load", "mean", "no_sync", "rank", "save", "shutdown", "size",
+    "sum", "tensor_parallel",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "processes.agreement": "check_agreement",
-        "collectives": "broadcast gather mean sum",
+        "collectives": "broadcast gather mean no_sync sum",
         "processes.group": "attempt barrier initialize is_main rank shutdown size",
         "layout": "Layout tensor_parallel",
         "mesh": "Mesh",

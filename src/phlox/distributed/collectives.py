@@ -10,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Backend, Float, Int, as_device
 from phlox.backend.contract.backend import engine_of
+from phlox.backend.parallel import no_sync as no_sync
 from phlox.backend.processes import processes
 from phlox.backend.sharding import Sharding
 from phlox.errors import DistributedError, KindError, RangeError

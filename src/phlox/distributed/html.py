@@ -27,7 +27,7 @@ def _mesh(mesh: Mesh) -> str:
     count = counted(mesh.size, "device")
     pairs = [
         ("axes", sizes),
-        ("rows of a batch are cut over", mesh.batch_axis),
+        ("rows of a batch are cut over", ", ".join(mesh.batch_axes)),
         ("this process has", f"part {part + 1} of {parts}" if parts > 1 else "all rows"),
         ("devices", str(mesh.device)),
     ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from phlox.backend.contract.backend import engine_of
+from phlox.backend import Device
+from phlox.backend.contract.backend import engine_of, without_autodiff
 from phlox.backend.processes import processes
 from phlox.backend.sharding import AxisNames
 from phlox.distributed.processes.fingerprint import differences
@@ -16,6 +19,8 @@ from phlox.errors import ShardingError
 from phlox.module import Module, Param
 from phlox.module.calls import named_modules
 from phlox.record.patterns import Finder, matches, no_match
+from phlox.sharding.decorator import sharded
+from phlox.tensor import Tensor
 
 if TYPE_CHECKING:
     from phlox.distributed.mesh import Mesh
@@ -34,6 +39,9 @@ class Layout:
         rest: the mesh axis (or axes) for the parameters that no pattern matches: each is sharded along its largest axis
             that is divisible (fully sharded data parallel, FSDP). None replicates them.
         least: `rest` does not shard parameters with fewer elements than this.
+        stage: what is sharded on PyTorch and NumPy, by the stages of ZeRO (Rajbhandari et al. 2020): 1, states of
+            optimizers; 2, gradients too; 3, parameters too, which are whole only while a layer uses them. JAX always
+            shards all three.
 
     >>> from phlox import nn
     >>> from phlox.distributed import Layout
@@ -48,6 +56,7 @@ class Layout:
         *,
         rest: AxisNames = None,
         least: int = 1024,
+        stage: int = 3,
     ) -> None:
         self.patterns: dict[str, Spec] = {}
         for pattern, spec in (patterns or {}).items():
@@ -62,6 +71,9 @@ class Layout:
             raise ShardingError(f"rest= is the name of a mesh axis, a tuple of names or None, got {rest!r}")
         self.rest: AxisNames = rest
         self.least = least
+        if stage not in (1, 2, 3):
+            raise ShardingError(f"stage is 1, 2 or 3, got {stage!r}; without rest= and patterns nothing is sharded")
+        self.stage = stage
 
     def specs(self, model: Module, mesh: Mesh) -> dict[str, Spec]:
         """The mesh axes over which the axes of each parameter are sharded, by path.
@@ -100,20 +112,17 @@ class Layout:
         fitting = [axis for axis, size in enumerate(shape) if size and size % parts == 0]
         if self.rest is None or not fitting or math.prod(shape) < self.least:
             return ()
-        longest = max(fitting, key=lambda axis: shape[axis])
-        return (*[None] * longest, self.rest)
+        # Slices along the first axis are consecutive in memory; what a partitioner cuts is better large.
+        chosen = max(fitting, key=lambda axis: shape[axis]) if mesh.partitions else fitting[0]
+        return (*[None] * chosen, self.rest)
 
     def shard(self, model: M, mesh: Mesh) -> M:
         """The model with its parameters sharded over the mesh; see `Module.shard`."""
         specs = self.specs(model, mesh)
-        if not mesh.backend.partitions:
-            cut = next((path for path, spec in specs.items() if any(spec)), None)
-            if cut is not None:
-                raise ShardingError(
-                    f"`{cut}` would be cut, and {mesh.backend!r} keeps parameters whole in each process; "
-                    "use Layout() there, or a mesh on JAX"
-                )
-
+        slices = not mesh.partitions and any(map(any, specs.values()))
+        if slices:
+            for path, spec in specs.items():
+                _check_slices(path, spec, mesh)
         _check_models(model)
 
         def placed(path: str, param: Param) -> Param:
@@ -122,18 +131,43 @@ class Layout:
                     f"`{path}` is on {param.backend!r}, and the mesh on {mesh.backend!r}; move the model first, with "
                     "to_device(...)"
                 )
-            return param.to_device(mesh.device_for(specs[path]).on(param.backend))
+            device = mesh.device_for(specs[path])
+            if not slices:
+                return param.to_device(device.on(param.backend))
+            device = device.on(sharded(param.backend))
+            if (sharding := device.sharding) is not None:
+                device = replace(device, sharding=replace(sharding, mesh=sharding.mesh.at(self.stage)))
+            return param.map(partial(_sliced, device=device)) if param.is_initialized else param.to_device(device)
 
         return model.map(placed)
 
     def __repr__(self) -> str:
         given = [repr(self.patterns)] * bool(self.patterns)
-        return f"Layout({', '.join([*given, *[f'rest={self.rest!r}'] * (self.rest is not None)])})"
+        given += [f"rest={self.rest!r}"] * (self.rest is not None)
+        return f"Layout({', '.join([*given, *[f'stage={self.stage}'] * (self.stage != 3)])})"
 
     def _repr_html_(self) -> str:
         from phlox.distributed.html import html_of_layout
 
         return html_of_layout(self)
+
+
+def _sliced(value: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, Any]:
+    """A value in slices, on a backend of its own."""
+    backend = without_autodiff(device.backend)
+    whole = value.backend.strip(value.primitive)
+    return Tensor.from_primitive(backend.cast(whole, backend, device.on(backend)), backend, value.kind)
+
+
+def _check_slices(path: str, spec: Spec, mesh: Mesh) -> None:
+    """Raise `ShardingError` for a spec that processes which communicate explicitly cannot hold in slices."""
+    cut = [axes for axes in spec if axes]
+    strange = [name for axes in cut for name in _names(axes) if name not in mesh.batch_axes]
+    if len(cut) > 1 or strange:
+        raise ShardingError(
+            f"`{path}` would be cut by {spec}, and {mesh.backend!r} cuts a parameter along one of its axes, over "
+            f"{' or '.join(mesh.batch_axes)}; use Layout(rest={mesh.batch_axes[-1]!r}) there, or a mesh on JAX"
+        )
 
 
 def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
@@ -195,7 +229,7 @@ _BY_TOKEN = ("tokens", "head")
 def _check_heads(model: Module, size: int) -> None:
     for path, module in named_modules(model):
         for name in ("n_heads", "n_kv_heads"):
-            heads: Any = getattr(module, name, None)
+            heads: Any = vars(module).get(name)
             if isinstance(heads, int) and heads % size:
                 raise ShardingError(f"`{path}` has {name}={heads}, which do not divide over {size} devices")
 

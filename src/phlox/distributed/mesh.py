@@ -13,7 +13,7 @@ from phlox.backend import Backend, Device, DeviceLike
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import backend_of
 from phlox.backend.kind import kind_of_dtype
-from phlox.backend.sharding import AxisNames, Index, Sharding
+from phlox.backend.sharding import SEQUENCE, AxisNames, Index, Sharding
 from phlox.errors import ShardingError
 from phlox.other_names import answering
 from phlox.tensor import Tensor
@@ -21,8 +21,8 @@ from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import wrap
 from phlox.transform.tree import map_leaves
 
-BATCH_AXIS = "data"
-"""The mesh axis over which the rows of a batch are divided, if the mesh has one with this name."""
+BATCH_AXES = ("replica", "data")
+"""The mesh axes over which the rows of a batch are divided, of those that a mesh has; else it is its first axis."""
 
 _open: ContextVar[tuple[AbstractContextManager[object], ...]] = ContextVar("phlox_open_meshes", default=())
 """The open scopes of meshes; each thread and task has its own."""
@@ -31,9 +31,13 @@ _open: ContextVar[tuple[AbstractContextManager[object], ...]] = ContextVar("phlo
 class Mesh:
     """A mesh: all devices of all processes in a grid with named axes, such as `Mesh(data=-1, model=2)`.
 
-    On JAX the devices of all processes form the grid. On PyTorch and NumPy a process is one device, and the grid has
-    one axis. The rows of a batch are divided over the axis `data` or, if there is none, over the first axis. A `Layout`
-    says over which axes parameters are sharded.
+    On JAX the devices of all processes form the grid. On PyTorch and NumPy a process is one device. The rows of a
+    batch are divided over the axes `replica` and `data` or, if there are none, over the first axis. A `Layout` says
+    over which axes parameters are sharded: over `data` of `Mesh(replica=2, data=4)`, each of two replicas holds them in
+    four slices.
+
+    Over an axis `seq`, on JAX, the second axis of a batch is divided, if its size allows it: the positions of tokens
+    [rows, n] or of features [rows, n, d] (context parallel).
 
     As a context (`with mesh:`) it declares that the code inside computes on this process's rows of a global batch. On
     PyTorch and NumPy random draws are then these rows of the global draw, and `GradientsParams.from_grads` averages the
@@ -58,18 +62,27 @@ class Mesh:
     def __init__(self, device: DeviceLike | None = None, **axes: int) -> None:
         self.backend: Backend = engine_of(backend_of(device))
         self.backend.join_processes()
+        if axes.get(SEQUENCE, 1) != 1 and not self.backend.partitions:
+            raise ShardingError(f"{self.backend!r} does not cut sequences (the axis {SEQUENCE!r}); use a mesh on JAX")
         self.shape: dict[str, int] = _sizes(axes, self.backend.mesh_devices())
         """The size of each axis, by name."""
         self.native: Any = self.backend.make_mesh(self.shape)
         """The engine's own mesh."""
-        self.batch_axis = BATCH_AXIS if BATCH_AXIS in self.shape else next(iter(self.shape))
-        self.part: tuple[int, int] = self.backend.mesh_part(self.native, self.batch_axis)
+        known = tuple([axis for axis in BATCH_AXES if axis in self.shape])
+        self.batch_axes: tuple[str, ...] = known or tuple([axis for axis in self.shape if axis != SEQUENCE])[:1]
+        """The axes over which the rows of a batch are divided."""
+        self.part: tuple[int, int] = self.backend.mesh_part(self.native, self.batch_axes)
         """Which part of the rows of each batch this process has, of how many: for `Loader(part=mesh.part)`."""
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The names of the axes."""
         return tuple(self.shape)
+
+    @property
+    def partitions(self) -> bool:
+        """Does the engine's partitioner cut arrays and communicate? Otherwise processes do so explicitly."""
+        return self.backend.partitions
 
     @property
     def size(self) -> int:
@@ -80,6 +93,16 @@ class Mesh:
     def device(self) -> Device:
         """All devices of the mesh as one device; tensors that are made on it are replicated."""
         return self.device_for(())
+
+    @property
+    def batch_axis(self) -> AxisNames:
+        """The axes over which the rows of a batch are divided, as a layout names them."""
+        return self.batch_axes if len(self.batch_axes) > 1 else next(iter(self.batch_axes), None)
+
+    @property
+    def cuts(self) -> int:
+        """Into how many parts the rows of a batch are divided."""
+        return math.prod(self.shape[axis] for axis in self.batch_axes)
 
     def device_for(self, spec: tuple[AxisNames, ...]) -> Device:
         """All devices of the mesh as one device, for arrays that are sharded by `spec`."""
@@ -120,14 +143,17 @@ class Mesh:
         host: np.ndarray[Any, Any] = np.asarray(cast("Any", x)) if known is None else known.detach().numpy()
         kind = kind_of_dtype(host.dtype) if known is None else known.kind
         part, parts = self.part
-        device = self.device_for((self.batch_axis,) if host.ndim else ())
         if not host.ndim or not self.backend.partitions:
+            device = self.device
             made = self.backend.from_host(np.array(host), kind, device)
             return wrap(ops_of(self.backend, kind), made)
-        here = self.shape[self.batch_axis] // parts
+        cut = host.ndim > 1 and SEQUENCE in self.shape and host.shape[1] % self.shape[SEQUENCE] == 0
+        device = self.device_for((self.batch_axis, SEQUENCE) if cut else (self.batch_axis,))
+        here = self.cuts // parts
         if len(host) % here:
+            axes = ", ".join(map(repr, self.batch_axes))
             raise ShardingError(
-                f"a batch of {len(host)} rows cannot be cut over {here} devices (axis {self.batch_axis!r} of "
+                f"a batch of {len(host)} rows cannot be cut over {here} devices (axis {axes} of "
                 f"{self!r}); give a multiple of {here} rows, for instance with Loader(batch_size=..., drop_last=True)"
             )
         first = part * len(host)
@@ -140,7 +166,7 @@ class Mesh:
         return wrap(ops_of(self.backend, kind), self.backend.from_shards(shape, kind, device, read))
 
     def __enter__(self) -> Self:
-        scope = self.backend.mesh_scope(self.native)
+        scope = self.backend.mesh_scope(self.native, self.batch_axes)
         scope.__enter__()
         _open.set((*_open.get(), scope))
         return self

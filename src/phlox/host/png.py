@@ -19,10 +19,18 @@ _LEVELS = 24
 """Of strength: more cannot be told apart, and take more bytes."""
 
 
-def png(image: Any) -> bytes:
-    """An image as a PNG: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels.
+def png(image: Any, largest: int | None = LARGEST_IMAGE) -> bytes:
+    """An image as a PNG, see `pixels_of`; one with a side of more than `largest` pixels has every k-th of them."""
+    pixels = pixels_of(image)
+    stride = 1 if largest is None else -(-max(pixels.shape[:2]) // largest)
+    return _encoded(pixels[::stride, ::stride])
+
+
+def pixels_of(image: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An image as uint8 [H, W, C]: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels.
 
     Integers are 0 to 255; floats 0 to 1, or, where they are outside, stretched from their least to their greatest.
+    NaN is 0, infinities the least and the greatest.
 
     Raises `DataError` for another shape.
     """
@@ -33,17 +41,17 @@ def png(image: Any) -> bytes:
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
         raise DataError(f"an image of shape {shape} cannot be shown; give [H, W], [H, W, C] or [C, H, W], C = 1, 3, 4")
-    stride = -(-max(pixels.shape[:2]) // LARGEST_IMAGE)
-    pixels = pixels[::stride, ::stride]
     if pixels.dtype == np.bool_:
         pixels = pixels * np.uint8(255)
     elif not np.issubdtype(pixels.dtype, np.integer):
-        values = np.nan_to_num(pixels.astype(np.float64))
-        low, high = values.min(), values.max()
-        if low < 0.0 or high > 1.0:
-            values = (values - low) / max(high - low, 1e-300)
+        values = pixels.astype(np.float64)
+        values[np.isnan(values)] = 0.0
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        low, high = (low, high) if low < 0.0 or high > 1.0 else (0.0, 1.0)
+        values = (np.clip(values, low, high) - low) / max(high - low, 1e-300)
         pixels = np.rint(255.0 * values)
-    return _encoded(np.clip(pixels, 0, 255).astype(np.uint8))
+    return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
 def heat_map(matrix: Any) -> bytes:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
+
+from phlox.host.threads import cores
 
 _T = TypeVar("_T")
 
@@ -40,7 +41,7 @@ def parallel_for(work: Callable[[int, int], None], size: int, least: int, most: 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = max(1, min(_cores(), size // least, most))
+    count = max(1, min(cores(), size // least, most))
     pool = _pool.get()
     if count == 1:
         work(0, size)
@@ -96,7 +97,7 @@ def parallel_map(
             except Exception as error:
                 failed[i] = error
 
-    most = min(most, _cores()) if _pool.get() is None else 1
+    most = min(most, cores()) if _pool.get() is None else 1
     if most < 2:
         take(*places)
     else:
@@ -219,8 +220,3 @@ class _Shared:
 
 _pool: contextvars.ContextVar[_Pool | None] = contextvars.ContextVar("phlox_pool", default=None)
 """The pool that the caller's thread is part of."""
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 _ENGINE_VARIABLES: dict[str, tuple[str, ...]] = {
@@ -20,6 +20,12 @@ VARIABLES = tuple({name: None for names in _ENGINE_VARIABLES.values() for name i
 
 _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
 """The names of OpenBLAS's function in the builds of different distributors."""
+
+
+def cores() -> int:
+    """The number of processors that this process may use."""
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
 def set_threads(number: int, environment: MutableMapping[str, str]) -> None:

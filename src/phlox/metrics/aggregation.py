@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from phlox.backend import Bool
 from phlox.errors import RangeError
 from phlox.metrics.base import Metric, Rows, Shapes, State
 from phlox.metrics.inputs import meet, row_weights
+from phlox.metrics.moments import Central
 from phlox.metrics.probability import bin_of, check_bins
-from phlox.metrics.sums import AnyTensor, bin_totals, totals
-from phlox.tensor import ones_like
+from phlox.metrics.sums import AnyTensor, Sum, bin_totals, totals
+from phlox.tensor import ones_like, where
 
 Array = np.ndarray[Any, Any]
 
 
 def _flat(name: str, values: Any, weights: Any) -> tuple[AnyTensor, AnyTensor | None]:
-    """All numbers as rows [n], and their weights."""
+    """All numbers as rows [n], Float or Int, and their weights."""
     values, weights = meet(name, values=values, weights=weights)
-    return values.float().reshape((values.size,)), row_weights(name, weights, values.shape)
+    values = values.float() if values.kind is Bool else values
+    return values.reshape((values.size,)), row_weights(name, weights, values.shape)
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,14 @@ class Mean(Metric):
 
     def measure(self, values: Any, *, weights: Any = None) -> State:
         x, weights = _flat("Mean", values, weights)
-        return {"moments": totals(ones_like(x > 0.0), x, weights=weights)}
+        return {"moments": totals(ones_like(x == x), x, weights=weights)}
 
     def result(self, moments: Array) -> Any:
         return moments[1] / moments[0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandardDeviation(Metric):
+class StandardDeviation(Central, Metric):
     """The standard deviation of numbers: the root of the weighted mean of (x - mean)^2.
 
     Args of `update`: `(values)`, of any shape.
@@ -68,19 +71,18 @@ class StandardDeviation(Metric):
     """
 
     correction: float = 0.0
+    pairs: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
 
     def shapes(self) -> Shapes:
-        return {"moments": (3,)}
+        return self.parts(1)
 
     def measure(self, values: Any, *, weights: Any = None) -> State:
         x, weights = _flat("StandardDeviation", values, weights)
-        return {"moments": totals(ones_like(x > 0.0), x, (x, x), weights=weights)}
+        return self.of_columns([x.expand_dims(-1)], None if weights is None else weights.expand_dims(-1))
 
-    def result(self, moments: Array) -> Any:
-        rows, total, squares = moments
-        if not rows - self.correction > 0:
-            return math.nan
-        return np.sqrt(np.maximum(squares - total**2 / rows, 0.0) / (rows - self.correction))
+    def result(self, weights: Array, means: Array, moments: Array) -> Any:
+        rows = weights[0] - self.correction
+        return np.sqrt(np.maximum(moments[0, 0], 0.0) / rows) if rows > 0 else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +127,11 @@ class Quantile(Metric):
 
     def measure(self, values: Any, *, weights: Any = None) -> State:
         x, weights = _flat("Quantile", values, weights)
+        x = x.float()
         if self.bins is not None and self.range is not None:
-            return {"histogram": bin_totals(bin_of(x, self.bins, *self.range), self.bins, weights)}
+            found = bin_totals(bin_of(x, self.bins, *self.range), self.bins, weights)
+            spoilt = x.isnan() if weights is None else x.isnan() & (weights if weights.kind is Bool else weights > 0.0)
+            return {"histogram": Sum(found.value + where(spoilt.any(), math.nan, 0.0), found.error)}
         return {"values": Rows((x,)), "weights": Rows((ones_like(x > 0.0) if weights is None else weights,))}
 
     def result(self, values: Array | None = None, weights: Array | None = None, histogram: Array | None = None) -> Any:
@@ -182,7 +187,7 @@ class Throughput(Metric):
         if weights is not None:
             raise RangeError("Throughput has no weights; multiply the count")
         n, duration = meet("Throughput", count=count, seconds=float(seconds))
-        return {"counts": totals(n.float().reshape((1,)), duration.reshape((1,)))}
+        return {"counts": totals(n.reshape((1,)), duration.reshape((1,)))}
 
     def result(self, counts: Array) -> Any:
         return counts[0] / counts[1] if counts[1] > 0 else math.nan

@@ -37,6 +37,26 @@ class Statistic(ABC):
     def measure(self, *args: Any, **options: Any) -> State:
         """Measure the statistics of one batch: `measure(*batch, weights=None)`."""
 
+    def merge(self, first: State, second: State) -> State:
+        """Combine the states of two sets of rows, such as batches, shards or processes.
+
+        Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
+        compiled function.
+        """
+        first, second = self._aligned(first, second)
+        if not first or not second:
+            return first or second
+        return {part: _merged(first[part], second[part]) for part in first}
+
+    def _aligned(self, first: State, second: State) -> tuple[State, State]:
+        """States of the same sums on one device, and rows on the host; `{}` stays."""
+        if first and second:
+            if first.keys() != second.keys():
+                parts = f"states of {', '.join(first)} and of {', '.join(second)}"
+                raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
+            second = {part: _beside(self, second[part], first[part]) for part in first}
+        return _in_memory(self, first), _in_memory(self, second)
+
     @property
     def gathers(self) -> bool:
         """Does it keep rows, so that the state grows with every batch?"""
@@ -69,11 +89,10 @@ class Metric(Statistic):
 
         def __getattr__(self, name: str) -> Any:
             from phlox.other_names import of_object
-            from phlox.other_names.objects import METRIC
 
             if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
                 return object.__getattribute__(self, name)
-            raise AttributeError(of_object(self, name, METRIC), name=name, obj=self)
+            raise AttributeError(of_object(self, name, "Metric"), name=name, obj=self)
 
     @property
     def statistic(self) -> Statistic:
@@ -108,14 +127,6 @@ class Metric(Statistic):
             )
         return self.merge(state, self.measure(*args, weights=weights))
 
-    def merge(self, first: State, second: State) -> State:
-        """Combine the states of two sets of rows, such as batches, shards or processes.
-
-        Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
-        compiled function.
-        """
-        return _merged(type(self).__name__, first, second)
-
     def compute(self, state: State) -> Any:
         """Compute the value: a float, an array with one value per class or output, or a dict; float64, on the host.
 
@@ -149,6 +160,10 @@ class Derived(Metric):
     def measure(self, *args: Any, **options: Any) -> State:
         """The statistics of one batch; see the metric for its arguments."""
         return self.statistic.measure(*args, **options)
+
+    def merge(self, first: State, second: State) -> State:
+        """See `Statistic.merge`."""
+        return self.statistic.merge(first, second)
 
 
 class Results(dict[str, Any]):
@@ -204,6 +219,18 @@ class Collection(Metric):
         """Measure the statistics of one batch, by the name of the first metric that needs them."""
         return {group: statistic.measure(*args, **options) for group, statistic in self._groups.items()}
 
+    def merge(self, first: State, second: State) -> State:
+        """See `Statistic.merge`."""
+        if first and second and not first.keys() == second.keys() == self._groups.keys():
+            raise ShapeError(
+                f"Collection: states of {', '.join(first)} and of {', '.join(second)} are of different metrics, or not "
+                f"of these: {self!r}"
+            )
+        groups = self._groups if first or second else {}
+        return {
+            group: statistic.merge(first.get(group, {}), second.get(group, {})) for group, statistic in groups.items()
+        }
+
     def compute(self, state: State) -> Results:
         """Compute the values of all metrics, by name."""
         if state and state.keys() != self._groups.keys():
@@ -226,47 +253,44 @@ def _nothing(shape: tuple[int, ...] | None, place: Device) -> Sum | Rows:
     return Rows(()) if shape is None else Sum(zeros(shape, device=place), zeros(shape, device=place))
 
 
-def _merged(name: str, first: Any, second: Any) -> Any:
-    if isinstance(first, dict) and isinstance(second, dict):
-        a, b = cast("State", first), cast("State", second)
-        if not a or not b:
-            return _kept(name, a or b)
-        if a.keys() != b.keys():
-            raise ShapeError(f"{name}: states of {', '.join(a)} and of {', '.join(b)} are of different metrics")
-        return {part: _merged(name, a[part], b[part]) for part in a}
-    if isinstance(first, Sum) and isinstance(second, Sum):
-        if first.value.shape != second.value.shape:
+def _title(statistic: Statistic) -> str:
+    """The name of the metric that is measured, for errors."""
+    given = vars(statistic)
+    return given.get("name") or getattr(given.get("classes"), "name", type(statistic).__name__)
+
+
+def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
+    """A part of a state, on the device of the same part of another."""
+    if isinstance(part, Sum) and isinstance(other, Sum):
+        if part.value.shape != other.value.shape:
             raise ShapeError(
-                f"{name}: sums of shape {first.value.shape} and {second.value.shape} do not add up; are the states of "
-                "metrics with other settings?"
+                f"{_title(statistic)}: sums of shape {other.value.shape} and {part.value.shape} do not add up; are the "
+                "states of metrics with other settings?"
             )
-        if first.value.backend is not second.value.backend or first.value.device != second.value.device:
-            second = Sum(second.value.to_device(first.value.device), second.error.to_device(first.value.device))
-        return add(first, second)
-    if isinstance(first, Rows) and isinstance(second, Rows):
-        return Rows((*_in_memory(name, first).chunks, *_in_memory(name, second).chunks))
-    both = cast("tuple[object, object]", (first, second))
-    kinds = " and ".join(type(part).__name__ for part in both)
-    raise ShapeError(f"{name}: {kinds} are of different metrics")
+        if part.value.backend is other.value.backend and part.value.device == other.value.device:
+            return part
+        return Sum(part.value.to_device(other.value.device), part.error.to_device(other.value.device))
+    if not (isinstance(part, Rows) and isinstance(other, Rows)):
+        kinds = " and ".join(type(one).__name__ for one in cast("tuple[object, object]", (other, part)))
+        raise ShapeError(f"{_title(statistic)}: {kinds} are of different metrics")
+    return part
 
 
-def _kept(name: str, state: State) -> State:
+def _merged(first: Any, second: Any) -> Any:
+    return add(first, second) if isinstance(first, Sum) else Rows((*first.chunks, *second.chunks))
+
+
+def _in_memory(statistic: Statistic, state: State) -> State:
     """The state with its rows in host memory."""
-    kept: State = {}
-    for part, value in state.items():
-        if isinstance(value, dict):
-            kept[part] = _kept(name, cast("State", value))
-        else:
-            kept[part] = _in_memory(name, value) if isinstance(value, Rows) else value
-    return kept
+    return {part: _kept(statistic, value) if isinstance(value, Rows) else value for part, value in state.items()}
 
 
-def _in_memory(name: str, rows: Rows) -> Rows:
+def _kept(statistic: Statistic, rows: Rows) -> Rows:
     for chunk in rows.chunks:
         if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(
-                f"{name} keeps all rows, of which a compiled function cannot hold a growing number; call measure "
-                "there, return what it gives, and merge outside"
+                f"{_title(statistic)} keeps all rows, of which a compiled function cannot hold a growing number; call "
+                "measure there, return what it gives, and merge outside"
             )
     return Rows(tuple(_rows(chunk) for chunk in rows.chunks))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -99,15 +100,16 @@ class Averaged(Classification):
     def result(self, counts: Array) -> Any:
         c = Counts.of(counts)
         above, below = (np.asarray(part, np.float64) for part in self.quotient(c))
+        absent = c.absent | ((below == 0) & (c.tp + c.fp + c.fn == 0))
         if self.task == "binary":
-            above, below, absent = above[0], below[0], c.absent[0] | (below[0] == 0) & (c.tp + c.fp + c.fn == 0)[0]
+            above, below, absent = above[0], below[0], absent[0]
         elif self.average == "micro":
-            above, below, absent = above.sum(), below.sum(), np.all(c.absent)
-        else:
-            absent = c.absent | ((below == 0) & (c.tp + c.fp + c.fn == 0))
-        values = np.where(absent, np.nan, np.where(below > 0, above / below, self.zero_division))
+            above, below, absent = above.sum(), below.sum(), (below.sum() == 0) & ((c.tp + c.fp + c.fn).sum() == 0)
+        values = np.where(absent, np.nan, np.where(below == 0, self.zero_division, above / below))
         if values.ndim == 0 or self.average is None:
             return values
+        if np.isnan(above).any():  # of scores that are NaN; it is not left out
+            return math.nan
         return mean_of(values, c.tp + c.fn if self.average == "weighted" else None)
 
 
@@ -158,14 +160,16 @@ class Accuracy(Classification):
         c = Counts.of(counts)
         if self.task == "multiclass":
             of_class = c.tp + c.fn
-            return c.tp.sum() / of_class.sum() if self.average == "micro" else self._over(c.tp / of_class)
+            return c.tp.sum() / of_class.sum() if self.average == "micro" else self._over(c.tp / of_class, c.tp)
         if self.task == "binary" and self.average != "micro":
-            return self._over(np.concatenate([c.tn / (c.tn + c.fp), c.tp / (c.tp + c.fn)]))
+            return self._over(np.concatenate([c.tn / (c.tn + c.fp), c.tp / (c.tp + c.fn)]), c.tp)
         right, rows = c.tp + c.tn, c.tp + c.fp + c.fn + c.tn
-        return right.sum() / rows.sum() if self.average == "micro" else self._over(right / rows)
+        return right.sum() / rows.sum() if self.average == "micro" else self._over(right / rows, right)
 
-    def _over(self, values: Array) -> Any:
-        return values if self.average is None else mean_of(values)
+    def _over(self, values: Array, counts: Array) -> Any:
+        if self.average is None:
+            return values
+        return math.nan if np.isnan(counts).any() else mean_of(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,11 +331,13 @@ class MatthewsCorrelation(Classification):
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass")
 
     def result(self, counts: Array) -> Any:
+        if np.array_equal(counts, np.floor(counts)):  # as integers of Python's, whose products lose nothing
+            counts = np.array([[int(number) for number in row] for row in counts], object)
         right, actual, predicted, rows = marginals(counts)
-        spread = (rows**2 - (predicted**2).sum()) * (rows**2 - (actual**2).sum())
+        spread = (predicted * (rows - predicted)).sum() * (actual * (rows - actual)).sum()
         if rows > 0 and spread <= 0:
             return 0.0
-        return (right * rows - (actual * predicted).sum()) / np.sqrt(spread)
+        return float(right * rows - (actual * predicted).sum()) / np.sqrt(float(spread))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Hits(Statistic):
                 right = right | (kept == 0.0 if kept.kind is not right.kind else ~kept)
                 kept = kept.any(1) if kept.kind is right.kind else kept.max(1)
             right = right.all(1)
-        return {"hits": totals(right, ones_like(right), weights=kept)}
+        return {"hits": noticed(totals(right, ones_like(right), weights=kept), rows)}
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ class ClassCounts(Statistic):
         right, targets, kept = hits_of(rows, self.top_k, self.classes.name), rows.targets, rows.weights
         if self.classes.task != "multiclass":
             columns = (rows.predictions & targets, targets, rows.predictions, ones_like(targets))
-            return {"counts": totals(*columns, weights=kept)}
+            return {"counts": noticed(totals(*columns, weights=kept), rows, 0)}
         size = self.classes.count
         if kept is None:
             kept = ones_like(right)
         hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
         places = concat([targets, targets + size, rows.predictions + 2 * size])
         found = bin_totals(places, 3 * size, concat([hit, kept, kept]))
-        return {"counts": Sum(found.value.reshape((3, size)), found.error.reshape((3, size)))}
+        return {"counts": noticed(Sum(found.value.reshape((3, size)), found.error.reshape((3, size))), rows)}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Confusion(Statistic):
             targets, predictions = targets.reshape((targets.size,)).int(), predictions.reshape((targets.size,)).int()
             kept = None if kept is None else kept.reshape((targets.size,))
         found = bin_totals(targets * size + predictions, size * size, kept)
-        return {"confusion": Sum(found.value.reshape((size, size)), found.error.reshape((size, size)))}
+        return {"confusion": noticed(Sum(found.value.reshape((size, size)), found.error.reshape((size, size))), rows)}
 
 
 def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
@@ -113,7 +114,15 @@ class AllLabels(Statistic):
         flat = (rows.targets.size,)
         right = hits_of(rows, 1, self.classes.name).reshape(flat)
         kept = None if rows.weights is None else rows.weights.reshape(flat)
-        return {"hits": totals(right, ones_like(right), weights=kept)}
+        return {"hits": noticed(totals(right, ones_like(right), weights=kept), rows)}
+
+
+def noticed(found: Sum, rows: Labelled, axis: int | None = None) -> Sum:
+    """Counts that are NaN if the score of a row that counts is: it has no class, and no rank."""
+    if rows.spoilt is None:
+        return found
+    poison = where(rows.spoilt.any(axis), math.nan, 0.0)
+    return Sum(found.value + poison, found.error)
 
 
 # --- on the host
@@ -144,7 +153,7 @@ def marginals(counts: Array) -> tuple[Any, Array, Array, Any]:
         return counts[0].sum(), counts[1], counts[2], counts[1].sum()
     tp, actual, predicted, rows = counts[:, 0]
     of_each = (np.array([rows - positive, positive]) for positive in (actual, predicted))
-    return rows - actual - predicted + 2.0 * tp, next(of_each), next(of_each), rows
+    return rows - actual - predicted + 2 * tp, next(of_each), next(of_each), rows
 
 
 def mean_of(values: Array, weights: Array | None = None) -> Any:

@@ -101,6 +101,13 @@ def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | Non
     return weights & mask if weights.kind is Bool else where(mask, weights, 0.0)
 
 
+def _spoilt(scores: AnyTensor, weights: AnyTensor | None, axis: int | None = None) -> AnyTensor | None:
+    found = scores.isnan() if axis is None else scores.isnan().any(axis)
+    if weights is not None:
+        found = found & (weights if weights.kind is Bool else weights > 0.0)
+    return found if is_traced(found) or found.any().item() else None
+
+
 def check_range(name: str, what: str, classes: AnyTensor, size: int, remedy: str) -> None:
     """Raise `IndexRangeError` for class indices out of range, if values are known (not under a trace)."""
     if is_traced(classes):
@@ -123,6 +130,8 @@ class Labelled:
     """Of the same shape, or None."""
     scores: AnyTensor | None = None
     """[n, classes], or of the same shape, where predictions are given as such."""
+    spoilt: AnyTensor | None = None
+    """Which of the targets that count have a score that is NaN; None if it is known that there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +222,7 @@ class Classes:
             if is_traced(inside):  # what cannot be refused counts for nothing
                 weights, flat = masked(weights, inside), where(inside, flat, 0)
                 labels = where(inside, labels, 0)
-        return Labelled(labels, flat, weights, scores)
+        return Labelled(labels, flat, weights, scores, None if scores is None else _spoilt(scores, weights, -1))
 
     def _of_one_hot(self, targets: AnyTensor, place: int) -> AnyTensor:
         """The class indices of one-hot rows; checks that they are one-hot, if values are known."""
@@ -258,7 +267,7 @@ class Classes:
             if truth.kind is Int:
                 check_range(name, "predictions", truth, 2, "they are 0 or 1, or scores (Float)")
                 truth = truth.bool()
-        return Labelled(truth, targets, weights, scores)
+        return Labelled(truth, targets, weights, scores, None if scores is None else _spoilt(scores, weights))
 
     def _cut(self) -> float:
         p = self.threshold

@@ -198,7 +198,8 @@ class CalibrationError(Metric):
         if self.adaptive:
             return {"confidence": Rows((confidence,)), "right": Rows((right,)), "weights": Rows((kept,))}
         places = bin_of(confidence, self.bins)
-        counted = where(kept, confidence, 0.0) if kept.kind is right.kind else kept * confidence
+        counts = kept if kept.kind is right.kind else kept > 0.0
+        counted = where(counts, confidence if kept.kind is right.kind else kept * confidence, 0.0)
         hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
         return {"bins": stacked([bin_totals(places, self.bins, column) for column in (kept, counted, hit)])}
 

@@ -14,7 +14,7 @@ from phlox.metrics.base import Derived, Rows, Shapes, State, Statistic
 from phlox.metrics.counts import mean_of
 from phlox.metrics.inputs import Average, Classes, Task, check_average
 from phlox.metrics.probability import bin_of, check_bins, probabilities_of, scores_of, stacked
-from phlox.metrics.sums import AnyTensor, bin_totals
+from phlox.metrics.sums import AnyTensor, Sum, bin_totals
 from phlox.tensor import arange, ones_like, where
 
 Array = np.ndarray[Any, Any]
@@ -43,17 +43,19 @@ class ScoredRows(Statistic):
             return {"scores": Rows((scores,)), "targets": Rows((rows.targets,)), "weights": Rows((kept,))}
         return {"histograms": self._histograms(scores, rows.targets, kept, self.bins)}
 
-    def _histograms(self, scores: AnyTensor, targets: AnyTensor, kept: AnyTensor, bins: int) -> Any:
+    def _histograms(self, scores: AnyTensor, targets: AnyTensor, kept: AnyTensor, bins: int) -> Sum:
         n, count = scores.shape
         numbers = arange(count, device=scores.device)
         if self.classes.task == "multiclass":
             targets = targets.expand_dims(-1) == numbers
             kept = kept.expand_dims(-1).broadcast_to((n, count))
+        counts = kept if kept.kind is targets.kind else kept > 0.0
         own = kept & targets if kept.kind is targets.kind else where(targets, kept, 0.0)
+        poison = where((scores.isnan() & counts).any(0), math.nan, 0.0).expand_dims(-1)
         places = (bin_of(scores, bins) + numbers * bins).reshape((n * count,))
         found = stacked([bin_totals(places, count * bins, part.reshape((n * count,))) for part in (kept, own)])
         shape = (2, count, bins)
-        return type(found)(found.value.reshape(shape), found.error.reshape(shape))
+        return Sum(found.value.reshape(shape) + poison, found.error.reshape(shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Ranking(Derived):
         from_logits: whether scores are logits. The exact curve depends only on the order of the scores, so in binary
             and multilabel tasks they may be any numbers.
 
-    NaN for a class that has no rows, or all of them; averages leave such a class out.
+    NaN for a class that has no rows, or all of them; averages leave such a class out. NaN, too, if scores are NaN.
     """
 
     num_classes: int | None = None
@@ -125,15 +127,19 @@ class Ranking(Derived):
             steps = self._of_rows(scores, targets, weights.astype(np.float64))
         areas: list[float] = []
         sizes: list[float] = []
+        spoilt = False
         for own, others in steps:
             tp, fp = np.cumsum(own), np.cumsum(others)
             areas.append(self.area(tp, fp) if own.size and not np.isnan(tp[-1]) else math.nan)
             sizes.append(float(tp[-1]) if own.size else 0.0)
+            spoilt |= own.size > 0 and math.isnan(tp[-1])
         values = np.array(areas)
         if self.task == "binary" or self.average == "micro":
             return values[0]
         if self.average is None:
             return values
+        if spoilt:  # of scores that are NaN; they are not left out
+            return math.nan
         return mean_of(values, np.array(sizes) if self.average == "weighted" else None)
 
     def _of_histograms(self, histograms: Array) -> Iterator[tuple[Array, Array]]:

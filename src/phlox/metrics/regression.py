@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from phlox.backend import Bool
 from phlox.errors import RangeError, ShapeError
 from phlox.metrics.base import Derived, Metric, Rows, Shapes, State, Statistic
 from phlox.metrics.inputs import expect_same, meet, one_of, row_weights
+from phlox.metrics.moments import Central, differences
 from phlox.metrics.sums import AnyTensor, totals
 from phlox.tensor import functional, ones_like
 
@@ -21,7 +23,7 @@ Array = np.ndarray[Any, Any]
 def numbers(
     name: str, predictions: Any, targets: Any, weights: Any, outputs: int | None
 ) -> tuple[AnyTensor, AnyTensor, AnyTensor | None]:
-    """Predictions and targets as [n, outputs], Float, and weights [n, 1]; without `outputs` all numbers are rows."""
+    """Predictions and targets as [n, outputs], Float or Int, and weights [n, 1]; without `outputs` all are rows."""
     p, t, weights = meet(name, predictions=predictions, targets=targets, weights=weights)
     expect_same(name, p, t)
     if outputs is not None and (not p.ndim or p.shape[-1] != outputs):
@@ -29,7 +31,8 @@ def numbers(
     rows = p.shape if outputs is None else p.shape[:-1]
     weights = row_weights(name, weights, rows)
     flat = (math.prod(rows), outputs or 1)
-    return p.float().reshape(flat), t.float().reshape(flat), None if weights is None else weights.expand_dims(-1)
+    p, t = (x.float() if x.kind is Bool else x for x in (p, t))
+    return p.reshape(flat), t.reshape(flat), None if weights is None else weights.expand_dims(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,8 @@ class MeanError(OfNumbers, Metric):
 
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         p, t, weights = numbers(type(self).__name__, predictions, targets, weights, self.num_outputs)
-        return {"errors": totals(self.error(p, t), ones_like(p > 0.0), weights=weights)}
+        error = self.error(p, t)
+        return {"errors": totals(error, ones_like(error > 0.0), weights=weights)}
 
     def result(self, errors: Array) -> Any:
         return self.over_outputs(errors[0] / errors[1])
@@ -99,7 +103,7 @@ class MeanAbsoluteError(MeanError):
     """
 
     def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
-        return (predictions - targets).abs()
+        return differences(predictions, targets).abs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +117,7 @@ class SquaredErrors(OfNumbers, Statistic):
 
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         p, t, weights = numbers(self.name, predictions, targets, weights, self.num_outputs)
-        gap = p - t
+        gap = differences(p, t)
         return {"errors": totals((gap, gap), ones_like(gap > 0.0), weights=weights)}
 
 
@@ -169,7 +173,7 @@ class MeanAbsolutePercentageError(MeanError):
             raise RangeError(f"MeanAbsolutePercentageError: epsilon must be positive, got {self.epsilon!r}")
 
     def error(self, predictions: AnyTensor, targets: AnyTensor) -> AnyTensor:
-        return (predictions - targets).abs() / targets.abs().maximum(self.epsilon)
+        return differences(predictions, targets).abs() / targets.float().abs().maximum(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,36 +211,27 @@ class CosineSimilarity(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments(OfNumbers, Statistic):
-    """For each output the weighted sums of 1, p, t, p p, t t and p t; no product is rounded."""
+class Moments(OfNumbers, Central):
+    """For each output the moments of predictions p, targets t and gaps t - p: p p, t t, p t, and of the gaps."""
 
     name: str = field(default="Moments", compare=False)
+    pairs: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 1), (0, 1), (2, 2))
 
     def shapes(self) -> Shapes:
-        return {"moments": (6, self.num_outputs or 1)}
+        return self.parts(self.num_outputs or 1)
 
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         p, t, weights = numbers(self.name, predictions, targets, weights, self.num_outputs)
-        return {"moments": totals(ones_like(p > 0.0), p, t, (p, p), (t, t), (p, t), weights=weights)}
+        return self.of_columns([p, t, differences(t, p)], weights)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfMoments(OfNumbers, Derived):
-    """The base of metrics of first and second moments. See `OfNumbers` for the arguments.
-
-    The variances are differences of sums of squares, right to some 1e-14 of the mean square: center numbers whose mean
-    is more than a million times their spread.
-    """
+    """The base of metrics of moments about the mean, whatever that is. See `OfNumbers` for the arguments."""
 
     @property
     def statistic(self) -> Statistic:
         return Moments(num_outputs=self.num_outputs, name=type(self).__name__)
-
-
-def spread(squares: Array, total: Array, rows: Array) -> Array:
-    """The sum of squared differences from the mean; zero if it is below the rounding error of the squares."""
-    found = squares - total * total / rows
-    return np.where(found <= 1e-13 * squares, 0.0, found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +246,13 @@ class Explained(OfMoments):
         return ("uniform_average", "raw_values", "variance_weighted")
 
     @abstractmethod
-    def unexplained(self, moments: Array) -> Array:
-        """The sum of squares that is not explained."""
+    def unexplained(self, weights: Array, gaps: Array, spread: Array) -> Array:
+        """The sum of squares that is not explained, from the weight, the mean and the moment of the gaps."""
 
-    def result(self, moments: Array) -> Any:
-        all_of_it = spread(moments[4], moments[2], moments[0])
-        return self.over_outputs(
-            np.where(all_of_it > 0.0, 1.0 - self.unexplained(moments) / all_of_it, np.nan), all_of_it
-        )
+    def result(self, weights: Array, means: Array, moments: Array) -> Any:
+        all_of_it = moments[1]
+        rest = self.unexplained(weights, means[2], np.maximum(moments[3], 0.0))
+        return self.over_outputs(np.where(all_of_it > 0.0, 1.0 - rest / all_of_it, np.nan), all_of_it)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +266,8 @@ class R2(Explained):
     0.5
     """
 
-    def unexplained(self, moments: Array) -> Array:
-        return np.maximum(moments[4] - 2.0 * moments[5] + moments[3], 0.0)
+    def unexplained(self, weights: Array, gaps: Array, spread: Array) -> Array:
+        return spread + weights * gaps**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,9 +281,8 @@ class ExplainedVariance(Explained):
     1.0
     """
 
-    def unexplained(self, moments: Array) -> Array:
-        rows, p, t, pp, tt, pt = moments
-        return np.maximum((tt - 2.0 * pt + pp) - (t - p) ** 2 / rows, 0.0)
+    def unexplained(self, weights: Array, gaps: Array, spread: Array) -> Array:
+        return spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,10 +296,9 @@ class Pearson(OfMoments):
     0.981...
     """
 
-    def result(self, moments: Array) -> Any:
-        rows, p, t, pp, tt, pt = moments
-        both = spread(pp, p, rows) * spread(tt, t, rows)
-        return self.over_outputs(np.where(both > 0.0, np.clip((pt - p * t / rows) / np.sqrt(both), -1.0, 1.0), np.nan))
+    def result(self, weights: Array, means: Array, moments: Array) -> Any:
+        both = np.sqrt(np.maximum(moments[0], 0.0)) * np.sqrt(np.maximum(moments[1], 0.0))
+        return self.over_outputs(np.where(both > 0.0, np.clip(moments[2] / both, -1.0, 1.0), np.nan))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
 def add(a: Sum, b: Sum) -> Sum:
     """The sum of two sums."""
     value, lost = two_sum(a.value, b.value)
-    return _pair(value, lost + (a.error + b.error))
+    return pair(value, lost + (a.error + b.error))
 
 
 def total(values: AnyTensor, weights: AnyTensor | None = None) -> Sum:
@@ -141,19 +141,23 @@ def products(x: AnyTensor, y: AnyTensor) -> list[AnyTensor]:
     return [a * b for a in _halves(x) for b in _halves(y)]
 
 
-def on_host(pair: Sum) -> np.ndarray[Any, Any]:
+def on_host(found: Sum) -> np.ndarray[Any, Any]:
     """The sum on the host, in float64."""
-    value = np.asarray(pair.value.numpy(), np.float64)
-    return np.where(np.isfinite(value), value + np.asarray(pair.error.numpy(), np.float64), value)
+    value = np.asarray(found.value.numpy(), np.float64)
+    return np.where(np.isfinite(value), value + np.asarray(found.error.numpy(), np.float64), value)
 
 
 def _halves(x: AnyTensor) -> Sequence[AnyTensor]:
-    """Two numbers with half the digits whose sum is x; a number that is too large for that stays whole."""
-    scaled = rounded(x * _FORMATS[x.backend.float_element].splitter)
-    upper = scaled - (scaled - x)
-    upper = where(upper.isfinite(), upper, x)
-    lower = x - upper
-    return upper, where(lower.isfinite(), lower, 0.0)
+    """Two numbers with half the digits whose sum is x; a number that is too large for that stays whole.
+
+    One that is not finite becomes NaN, as it makes a sum; so nothing here is infinity minus infinity.
+    """
+    form = _FORMATS[x.backend.float_element]
+    small = x.abs() < 2.0 ** form.exponents[1] / form.splitter
+    safe = where(small, x, 0.0)
+    scaled = rounded(safe * form.splitter)
+    upper = scaled - (scaled - safe)
+    return where(small, upper, where(x.isfinite(), x, math.nan)), safe - upper
 
 
 def _floats(x: AnyTensor) -> list[AnyTensor]:
@@ -163,14 +167,14 @@ def _floats(x: AnyTensor) -> list[AnyTensor]:
     return [(x >> 12).float() * 4096.0, (x & 4095).float()]
 
 
-def _pair(value: AnyTensor, error: AnyTensor) -> Sum:
+def pair(value: AnyTensor, error: AnyTensor) -> Sum:
     """The same sum with an error of less than the last bit of its value."""
     whole = value + error
     return Sum(whole, error - (whole - value))
 
 
 def _from_int(count: AnyTensor) -> Sum:
-    return _pair(*_floats(count))
+    return pair(*_floats(count))
 
 
 def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
@@ -211,8 +215,8 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
         value, lost = two_sum(value, parts.value[limb])
         error = error + lost
     poison = where(largest.isfinite(), 0.0, math.nan)
-    pair = _pair(value, error)
-    return Sum(pair.value * scale + poison, pair.error * scale)
+    found = pair(value, error)
+    return Sum(found.value * scale + poison, found.error * scale)
 
 
 def _powers(like: AnyTensor, exponents: list[int]) -> AnyTensor:

@@ -7,44 +7,13 @@ from typing import TYPE_CHECKING
 from phlox.lazy import lazily
 
 if TYPE_CHECKING:
-    from phlox.models.bert import (
-        Bert,
-        BertClassifier,
-        BertClassifierConfig,
-        BertConfig,
-        BertMaskedLm,
-        BertMaskedLmConfig,
-    )
-    from phlox.models.causal import CausalBlock, CausalConfig, CausalModel
-    from phlox.models.digits import DigitsConfig, DigitsNet
-    from phlox.models.gpt import Gpt, GptConfig
-    from phlox.models.llama import Llama, LlamaConfig
-    from phlox.models.recipe import DigitsRecipe, DigitsRun, DigitsTraining, Verification
-    from phlox.models.rotary_scaling import LinearScaling, Llama3Scaling
-
-__all__ = [
-    "Bert",
-    "BertClassifier",
-    "BertClassifierConfig",
-    "BertConfig",
-    "BertMaskedLm",
-    "BertMaskedLmConfig",
-    "CausalBlock",
-    "CausalConfig",
-    "CausalModel",
-    "DigitsConfig",
-    "DigitsNet",
-    "DigitsRecipe",
-    "DigitsRun",
-    "DigitsTraining",
-    "Gpt",
-    "GptConfig",
-    "LinearScaling",
-    "Llama",
-    "Llama3Scaling",
-    "LlamaConfig",
-    "Verification",
-]
+    from phlox.models.bert import *
+    from phlox.models.causal import *
+    from phlox.models.digits import *
+    from phlox.models.gpt import *
+    from phlox.models.llama import *
+    from phlox.models.recipe import *
+    from phlox.models.rotary_scaling import *
 
 __getattr__, __dir__ = lazily(
     __name__,

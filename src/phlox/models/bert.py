@@ -15,6 +15,8 @@ from phlox.nn import Dropout, Embedding, LayerNorm, MultiHeadAttention, Normal, 
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.operands import check_kind
 
+__all__ = ["Bert", "BertClassifier", "BertClassifierConfig", "BertConfig", "BertMaskedLm", "BertMaskedLmConfig"]
+
 Mask = Tensor[Any, Any, Any]
 """Bool or Int [batch, n]: true, or not zero, for tokens; false, or zero, for padding."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, overload
-from warnings import warn
 
 from typing_extensions import Unpack
 
@@ -19,6 +18,8 @@ from phlox.module import Module
 from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.operands import check_kind
+
+__all__ = ["CausalBlock", "CausalConfig", "CausalModel"]
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 CausalCache: TypeAlias = tuple[KeyValueCache, ...]
@@ -167,24 +168,11 @@ class CausalModel(Module, Generic[C, B]):
     def generate(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Tokens: ...
     @overload
     def generate(self, prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> list[Tokens]: ...
-    def generate(
-        self,
-        prompt: Tokens | Prompts,
-        max_new_tokens: int | None = None,
-        *,
-        length: int | None = None,
-        **options: Unpack[GenerationOptions],
-    ) -> Any:
+    def generate(self, prompt: Tokens | Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Any:
         """Continue each prompt by `max_new_tokens` tokens, drawn one by one, or until a stop token.
 
-        See `phlox.models.generation.generate`, with its options. `length` is the old name of `max_new_tokens`.
+        See `phlox.models.generation.generate`, with its options.
         """
-        if max_new_tokens is None:
-            if length is None:
-                raise TypeError(f"{type(self).__name__}.generate: give max_new_tokens, how many tokens to add")
-            text = "generate(length=...) is called max_new_tokens now; the old name goes with 0.3.0"
-            warn(text, DeprecationWarning, stacklevel=2)
-            max_new_tokens = length
         return generate(self, prompt, max_new_tokens, **options)
 
     @overload

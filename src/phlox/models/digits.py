@@ -8,6 +8,8 @@ from phlox.module import Module
 from phlox.nn import Conv2d, Dropout, Linear, MaxPool2d
 from phlox.tensor import Tensor
 
+__all__ = ["DigitsConfig", "DigitsNet"]
+
 
 class DigitsConfig(Config):
     """Hyper-parameters of `DigitsNet`.

@@ -11,6 +11,8 @@ from phlox.module import Param
 from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, MultiHeadAttention, Normal, RotaryEncodingConfig
 from phlox.tensor import Tensor
 
+__all__ = ["Gpt", "GptConfig"]
+
 GptCache = CausalCache
 """The keys and values of the previous tokens: one cache for each layer."""
 

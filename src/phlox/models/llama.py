@@ -17,6 +17,8 @@ from phlox.nn import (
 )
 from phlox.tensor import Tensor
 
+__all__ = ["Llama", "LlamaConfig"]
+
 
 class LlamaConfig(CausalConfig):
     """Hyper-parameters of `Llama`.

@@ -28,6 +28,8 @@ from phlox.tensor import tensor
 from phlox.train import Callback, Checkpoints, EpochReport, Learner, Report, RunFolder, draw_curves
 from phlox.train.run import REPORT
 
+__all__ = ["DigitsRecipe", "DigitsRun", "DigitsTraining", "Verification"]
+
 CONFIG, RECORD = "config.json", "model.safetensors"
 CURVES, PREDICTIONS = "curves.png", "predictions.npz"
 

@@ -12,6 +12,8 @@ from phlox.nn import RotaryEncoding
 from phlox.tensor import Tensor, arange, concat, tensor
 from phlox.tensor.functional.operands import check_kind
 
+__all__ = ["LinearScaling", "Llama3Scaling"]
+
 
 class LinearScaling(Config):
     """Divides all frequencies by `factor`, which interpolates positions into the trained range (Chen et al. 2023).

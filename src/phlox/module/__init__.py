@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from phlox.lazy import lazily, lend
+from phlox.module.buffer import Buffer
 from phlox.module.deferred import Initializer, no_initializers
 from phlox.module.gradients import GradientsParams
 from phlox.module.module import Module
 from phlox.module.param import Param, ParamId
+from phlox.module.partition import combine, partition
 from phlox.module.reference import Reference, reference
 from phlox.module.stacking import stack_modules, unstack_modules
 from phlox.module.structure import Structure
-from phlox.module.template import Aux
 
-lend(["phlox.module.fields"], Structure=Structure, Aux=Aux)
+lend(["phlox.module.fields"], Structure=Structure)
 
 __all__ = [
-    "GradientsParams", "Initializer", "Module", "Param", "ParamId", "Reference", "no_initializers",
-    "reference", "stack_modules", "unstack_modules",
+    "Buffer", "GradientsParams", "Initializer", "Module", "Param", "ParamId", "Reference", "combine", "no_initializers",
+    "partition", "reference", "stack_modules", "unstack_modules",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__, {})

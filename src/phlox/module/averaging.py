@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from phlox.backend import Backend, Float
-from phlox.backend.contract.collectives import Presence
+from phlox.backend.contract.collectives import Later, Presence
 from phlox.module.module import Module
 from phlox.module.param import Param, ParamId
 from phlox.tensor import Tensor
@@ -24,14 +24,24 @@ def averaged(gradients: dict[ParamId, AnyTensor], module: Module) -> dict[ParamI
     """
     if any(x.backend.batched for x in gradients.values()):
         return gradients
-    named = [(path, p) for path, p in module.named_params() if p.trained and p.backend.differentiates]
+    # What is in slices is a gradient of all processes already, or of a parameter whose gradient is to be in slices.
+    means: dict[ParamId, AnyTensor] = {id: x for id, x in gradients.items() if x.backend.is_slice(x.primitive)}
+    coming: list[tuple[ParamId, Backend, Later]] = []
+    named: list[tuple[str, Param]] = []
+    for path, param in module.named_params():
+        if not (param.trained and param.backend.differentiates) or param.id in means:
+            continue
+        if not (param.is_initialized and param.backend.is_slice(param.val().primitive)):
+            named.append((path, param))
+        elif (own := gradients.get(param.id)) is not None:
+            value = param.val().detach().primitive
+            coming.append((param.id, own.backend, own.backend.scattered_like(own.primitive, value)))
     groups: dict[Backend, list[tuple[str, Param]]] = {}
     usual = next((x.backend for x in gradients.values()), None)
     for path, param in named:
         own = gradients.get(param.id)
         backend = (usual or param.backend.without_tape()) if own is None else own.backend
         groups.setdefault(backend or param.backend, []).append((path, param))
-    means: dict[ParamId, AnyTensor] = {}
     for backend, members in groups.items():
         found = [gradients.get(param.id) for _, param in members]
         presence = Presence(tuple([path for path, _ in members]), tuple([x is not None for x in found]))
@@ -41,6 +51,8 @@ def averaged(gradients: dict[ParamId, AnyTensor], module: Module) -> dict[ParamI
         for x, (_, param), mean in zip(found, members, backend.all_reduce(sent, "mean", presence), strict=True):
             if x is not None:
                 means[param.id] = Tensor.from_primitive(mean, backend, Float)
+    for id, backend, later in coming:
+        means[id] = Tensor.from_primitive(later.finish(), backend, Float)
     return means
 
 

@@ -19,7 +19,8 @@ from phlox.backend.pytree import container_of_class
 from phlox.host.signal_guard import scope
 from phlox.module.fields import Fields, fields_of
 from phlox.module.module import Module
-from phlox.module.structure import Container, Part, Static, build
+from phlox.module.statics import Static
+from phlox.module.structure import Container, Part, build
 
 M = TypeVar("M", bound=Module)
 

@@ -8,18 +8,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.registry import load
-from phlox.batching import outside
-from phlox.errors import ModuleError
+from phlox.batching import innermost, joined, outside
+from phlox.batching.frames import PerExample
+from phlox.errors import ModuleError, RandomnessError, UnsupportedError
 from phlox.host.signal_guard import scope
 from phlox.module.foreign_leaf import described
-from phlox.random import Key, current, normal, stream
-from phlox.random.stream import Stream
-from phlox.tensor import Tensor
+from phlox.random import current, normal, stream
+from phlox.random.roots import Root, is_key, settled
+from phlox.random.stream import Stream, TracedStream, WrongEngine, opened
+from phlox.tensor import Tensor, stack
 
 
 class Initializer(Protocol):
@@ -51,7 +53,7 @@ class FromJax:
 
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         initialized = load("phlox.backend.jax.keys:initialized")
-        array = initialized(self.function, current().substream(), shape, device)
+        array = initialized(self.function, settled(current().substream(), device.backend), shape, device)
         return Tensor.from_primitive(array, device.backend, Float)
 
 
@@ -94,6 +96,15 @@ class _SeededStream(Stream):
         pass
 
 
+class _TracedSeededStream(TracedStream):
+    """As `_SeededStream`, where the seed is traced."""
+
+    whole = True
+
+    def check(self, backend: Backend) -> None:
+        pass
+
+
 _forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False)
 
 
@@ -104,6 +115,22 @@ def no_initializers() -> Generator[None]:
         yield
 
 
+class Where(NamedTuple):
+    """The transformations around the declaration of a parameter, or around the making of its value."""
+
+    program: object
+    """The program that is being traced, if any."""
+    transformations: object
+    """Those of the engine, with the ones that trace no program."""
+    batch: object
+    """The innermost `phlox.vmap`."""
+
+    @classmethod
+    def now(cls, engine: Backend) -> Where:
+        """Here."""
+        return cls(engine.current_trace(), engine.transformations(), innermost())
+
+
 @dataclass(frozen=True, slots=True)
 class Deferred:
     """What a deferred parameter holds in place of a value."""
@@ -112,34 +139,93 @@ class Deferred:
     initializer: Initializer
     fans: tuple[int, int]
     device: Device
-    key: Key
-    program: object = None
-    """The program that was being traced when the parameter was declared, if any."""
+    root: Root
+    where: Where
     kind: ClassVar[type[Kind]] = Float
     """Only Float parameters are deferred."""
 
-    def made(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """Create the value, from the parameter's own sub-stream or from another key."""
+    def made(self, root: Root | None = None) -> Tensor[Any, Any, Any]:
+        """Create the value, from the parameter's own sub-stream or from where another stream starts."""
         if _forbidden.get():
             raise ModuleError(
                 f"a parameter of shape {self.shape} was about to be initialised where that is forbidden; "
                 "load a record that has it"
             )
         engine = engine_of(self.device.backend)
-        source: Any = self.key if key is None else key
-        if engine.is_tracing():
-            # A part of the program it can only be if it was declared in it, and its value is meant to be always the
-            # same, which a seed says.
-            if key is None or self.program is None or engine.current_trace() is not self.program:
+        start = settled(self.root if root is None else root, engine)
+        known = is_key(start)
+        # A part of a program it can only be if it was declared in it, and its value is meant to be always the same,
+        # which a seed says, or to follow a traced key. What follows a key must not outlive what the key comes from.
+        if engine.is_tracing() or not known:
+            now = Where.now(engine)
+            if known and (root is None or self.where.program is None or now.program is not self.where.program):
                 raise ModuleError(
                     f"a parameter of shape {self.shape} is first used inside a transformation of JAX or PyTorch and "
                     "cannot be made there; call model.init() before or, where the model is created inside, "
                     "model.init(seed)"
                 )
-            source = _SeededStream(key)
-        with stream(source), outside():
-            value = self.initializer(self.shape, self.fans, self.device)
-        if not isinstance(value, Tensor) or value.shape != self.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
-            got = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not known and now != self.where:
+                raise ModuleError(
+                    f"a parameter of shape {self.shape} would get a value from a traced seed, and was declared outside "
+                    "of the transformation (vmap, jit, scan) that traces it; create the model inside, and return it"
+                )
+        return self._checked(self._made(start, engine))
+
+    def _made(self, root: Root, engine: Backend) -> Any:
+        if isinstance(root, PerExample):
+            return self._stacked(root, engine)
+        source: Any = root
+        if not is_key(root) or engine.is_tracing():
+            source = opened(root, _TracedSeededStream, _SeededStream)
+        try:
+            with stream(source), outside():
+                return self.initializer(self.shape, self.fans, self.device)
+        except Exception as error:  # it draws on the host, or reads values there
+            if is_key(root) or not (isinstance(error, WrongEngine) or _needs_values(error, engine)):
+                raise
+            return self._made_on_host(root, engine, error)
+
+    def _made_on_host(self, root: Any, engine: Backend, error: Exception) -> Tensor[Any, Any, Any]:
+        """The value by an initializer that needs NumPy, called whenever the program runs."""
+        host = load("phlox.backend.numpy.backend:NumPy")(float=engine.float_element).device()
+
+        def values(words: Any) -> Any:
+            with stream(words), outside():
+                return self._checked(self.initializer(self.shape, self.fans, host)).numpy()
+
+        try:
+            array = engine.from_host_draws(values, root, self.shape, self.device)
+        except UnsupportedError:
+            raise RandomnessError(
+                f"a parameter of shape {self.shape} on {self.device} cannot be made from a traced seed by "
+                f"{described(self.initializer)}, which computes on the host ({error}); initialise it outside"
+            ) from error
+        return Tensor.from_primitive(array, engine, Float)._on(self.device.backend)  # pyright: ignore[reportPrivateUsage]
+
+    def _stacked(self, root: PerExample, engine: Backend) -> Tensor[Any, Any, Any]:
+        """The value on a batched backend: for each example, that of its own seed."""
+        values = [self._checked(self._made(one, engine)) for one in root.items]
+        value = stack(values)
+        backend = joined(value.backend, root.backend)
+        if backend is None or backend.inner is None:
+            raise ModuleError(
+                f"a parameter of shape {self.shape} on {self.device} cannot have a value for each example of "
+                f"{root.backend!r}; create the model on the engine of the seed (device=...)"
+            )
+        inner = value._on(backend.inner)  # pyright: ignore[reportPrivateUsage]
+        return Tensor.from_primitive(cast("Any", backend).boxed(inner.primitive), backend, Float)
+
+    def _checked(self, value: Any) -> Tensor[Any, Any, Any]:
+        if not isinstance(value, Tensor) or value.shape != self.shape:
+            got = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
             raise ModuleError(f"an initializer gave {got} for a parameter of shape {self.shape}")
-        return value
+        return cast("Tensor[Any, Any, Any]", value)
+
+
+def _needs_values(error: BaseException | None, engine: Backend) -> bool:
+    """Was the value of a tracer asked for?"""
+    while error is not None:
+        if engine.is_trace_error(cast("Exception", error)):
+            return True
+        error = error.__cause__
+    return False

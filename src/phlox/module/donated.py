@@ -27,7 +27,7 @@ class Donated(NamedTuple):
         """The kind of the donated value."""
         return self.ops.kind
 
-    def taken(self) -> Tensor[Any, Any, Any]:
+    def taken(self, path: str = "") -> Tensor[Any, Any, Any]:
         """Raise `DonatedError`, because there is no value."""
         remedy = "load a saved state of it" if self.failed else "use what that returned"
         raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; {remedy}")

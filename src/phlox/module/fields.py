@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import weakref
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 from weakref import WeakValueDictionary
 
 from phlox.backend.pytree import register_with_imported_engines
 from phlox.errors import ModuleError
-from phlox.other_names import OPTIONS, of_object, refuse_options
+from phlox.other_names import answers, of_object, refuse_options
 
 if TYPE_CHECKING:
     from phlox.module.structure import Structure
-    from phlox.module.template import Aux
 
 set_slot = object.__setattr__
 _building = RLock()
@@ -27,7 +26,8 @@ class Observer(Protocol):
     ids_differ: bool
     """Is it known that no two of its parameters have one id?"""
     aux: Any
-    """The structure around the parameters' values; None if it must be found again."""
+    tree: Any
+    """The structures around the parameters' values; None if they must be found again."""
 
 
 class Watched:
@@ -55,17 +55,38 @@ class Watched:
                     observer.valid = False
 
 
+Pending: TypeAlias = tuple[Any, ...]
+"""What the fields of a module will be made of: a structure, and what its method `fields` takes after the module."""
+
+
 class _Slots(Watched):
     """The slots of an object besides its fields; a base class, so that `Fields` can override `__dict__`."""
 
-    __slots__ = ("__dict__", "_phlox_pending", "_phlox_structure")
+    __slots__ = ("__dict__", "_phlox_before", "_phlox_pending", "_phlox_structure")
 
-    _phlox_pending: tuple[Aux, Any] | None
+    _phlox_before: Any
+    """The layout of its tree, if a function over trees has put something else in the place of a part; else not set."""
+
+    _phlox_pending: Pending | None
     _phlox_structure: Structure | None
 
 
 own_dict: Any = _Slots.__dict__["__dict__"].__get__
 """The fields of an object as they stand, built or not."""
+
+set_pending: Any = _Slots.__dict__["_phlox_pending"].__set__
+"""Make a new object one whose fields are built later: they, and its other slots, at their first use."""
+
+_before: Any = _Slots.__dict__["_phlox_before"].__get__
+
+
+def layout_before(module: Fields) -> Any:
+    """The layout of its tree before a function over trees has put something else in the place of a part, or None."""
+    try:
+        return _before(module)
+    except AttributeError:
+        return None
+
 
 _handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
 """By identity, the objects whose dict of fields other code may hold, and change unnoticed."""
@@ -85,10 +106,10 @@ class Fields(_Slots):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         register_with_imported_engines()
-        if kwargs and not OPTIONS.keys().isdisjoint(kwargs):
+        if kwargs and not answers("option").keys().isdisjoint(kwargs):
             refuse_options(cls, kwargs)
         self = super().__new__(cls)
-        postpone(self, None)
+        set_up(self)
         return self
 
     @property
@@ -108,9 +129,7 @@ class Fields(_Slots):
             getter = _getter(type(self), name)
             if getter is not None:  # a property that has failed: ask it once more, for its own error was dropped
                 return getter(self, type(self))
-            from phlox.other_names.objects import MODULE
-
-            raise AttributeError(of_object(self, name, MODULE, fields), name=name, obj=self)
+            raise AttributeError(of_object(self, name, "Module", fields), name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RESERVED:
@@ -135,7 +154,7 @@ class Fields(_Slots):
         self.changed()
 
 
-RESERVED: set[str] = {"_phlox_pending", "_phlox_structure", "_phlox_watchers"}
+RESERVED: set[str] = {"_phlox_before", "_phlox_pending", "_phlox_structure", "_phlox_watchers"}
 """Names that no field may have, since it would hide a method that modules are used by; `Module` adds its own."""
 
 
@@ -170,9 +189,9 @@ def may_change_unseen(module: Fields) -> bool:
     return own or _handed_out.get(id(module)) is module
 
 
-def postpone(module: Fields, pending: tuple[Aux, Any] | None) -> None:
-    """Set up a new object without fields, or, given a structure and arrays, with fields to be built later."""
-    set_slot(module, "_phlox_pending", pending)
+def set_up(module: Fields) -> None:
+    """Set up a new object without fields. (With fields to be made later, `set_pending` is enough.)"""
+    set_pending(module, None)
     set_slot(module, "_phlox_structure", None)
     set_slot(module, "_phlox_watchers", ())
 
@@ -182,6 +201,8 @@ def materialize(module: Fields) -> None:
     with _building:
         pending = module._phlox_pending  # pyright: ignore[reportPrivateUsage]
         if pending is not None:
-            aux, arrays = pending
-            own_dict(module).update(own_dict(aux.template.build(arrays, aux.ids)))
+            set_slot(module, "_phlox_structure", None)
+            set_slot(module, "_phlox_watchers", ())
+            structure, *given = pending
+            own_dict(module).update(structure.fields(module, *given))
             set_slot(module, "_phlox_pending", None)

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Device, Float, Kind
-from phlox.backend.contract.backend import engine_of
-from phlox.errors import ModuleError
+from phlox.backend.contract.backend import backend_of_arrays, engine_of
+from phlox.errors import BackendError, ModuleError
+from phlox.host.dtypes import FLOAT_ELEMENTS
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops, ops_of
 
@@ -35,6 +36,8 @@ def is_proper(ops: Ops, array: Any) -> bool:
     """Is this an array of the engine, or its tracer for one, with the element type of this kind?"""
     engine = engine_of(ops.backend)
     known = _class_of_arrays(engine)
+    if ops.backend.has_slices:
+        array = backend_of_arrays(ops.backend).below(array)
     try:
         if not (engine.is_traced(array) or isinstance(array, known or object)):
             return False
@@ -45,6 +48,29 @@ def is_proper(ops: Ops, array: Any) -> bool:
     except Exception:  # whatever it is, it does not behave like an array
         pass
     return False
+
+
+def alike(ops: Ops, array: Any) -> Ops | None:
+    """The table for an array of floats of the same engine in another precision; None if it is no such array."""
+    if ops.kind is Float:
+        for element in FLOAT_ELEMENTS:
+            try:
+                other = ops_of(ops.backend.with_float(element), Float)
+            except BackendError:  # which this engine does not have
+                continue
+            if is_proper(other, array):
+                return other
+    return None
+
+
+_MARKERS = {("equinox._tree", "_LeafWrapper"), ("penzai.core.selectors", "_LeafWrapper")}
+"""Classes with which a tool wraps all leaves, to find again what a function of the user's picks out of a tree."""
+
+
+def is_marker(leaf: object) -> bool:
+    """Is it such a wrapper? A parameter around one is a node of the tree, so that the tool finds the parameter."""
+    cls = type(leaf)
+    return (cls.__module__, cls.__name__) in _MARKERS
 
 
 _classes: dict[Backend, type[Any]] = {}
@@ -99,21 +125,24 @@ class Foreign:
         """The same in a parameter on another backend over this engine."""
         return Foreign(self.leaf, ops_of(backend, self.ops.kind), self.path)
 
-    def taken(self) -> Tensor[Any, Any, Any]:
-        """A tensor of its values, if it is a NumPy array of the right element type; otherwise `ModuleError`."""
+    def taken(self, path: str = "") -> Tensor[Any, Any, Any]:
+        """A tensor of its values, if it is a NumPy array of the right element type; otherwise `ModuleError`.
+
+        `path` is the place of its parameter in the largest module that is known to hold it.
+        """
         engine = engine_of(self.ops.backend)
         of_numpy = isinstance(self.leaf, (np.ndarray, np.generic))
         host: Any = np.asarray(self.leaf) if of_numpy else None
         if host is None or host.dtype != engine.host_dtype(self.ops.kind):
-            raise self.error()
+            raise self.error(path)
         array = engine.from_host(host, self.ops.kind, engine.device())
         return Tensor.from_primitive(array, self.ops.backend, self.ops.kind)
 
-    def error(self) -> ModuleError:
+    def error(self, path: str = "") -> ModuleError:
         """The error when its value is used."""
         backend, kind, leaf = self.ops.backend, self.ops.kind, self.leaf
         engine = engine_of(backend)
-        wanted = f"`{self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
+        wanted = f"`{path or self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
         if not (self.has_shape and hasattr(leaf, "dtype")):
             return ModuleError(
                 f"{wanted}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "

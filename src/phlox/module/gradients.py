@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, ItemsView, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from phlox.backend.parallel import row_group
-from phlox.backend.pytree import Container, register_container
+from phlox.backend import Backend
+from phlox.backend.parallel import are_gradients_local, row_group
+from phlox.backend.pytree import ITEM, Container, PyTreeNode, register_container, register_node
 from phlox.errors import ModuleError
 from phlox.module.averaging import averaged
 from phlox.module.module import Module
 from phlox.module.param import ParamId
+from phlox.module.tree.aux_data import ids_for_calls, ids_of_call
 from phlox.tensor import Gradients, Tensor, where
 from phlox.tensor import tensor as as_tensor
 
@@ -53,7 +55,7 @@ def _joined(found: Sequence[AnyTensor], join: Callable[[Any, Any], Any]) -> AnyT
 
 
 class GradientsParams:
-    """The gradients of a module's parameters, on the inner backend, by parameter id.
+    """The gradients of a module's parameters, on the inner backend, by parameter id; a PyTree of their arrays.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -64,7 +66,7 @@ class GradientsParams:
     2
     """
 
-    __slots__ = ("_tensors",)
+    __slots__ = ("_tensors", "_traced_ids")
 
     def __init__(self, tensors: dict[ParamId, Tensor[Any, Any, Any]]) -> None:
         self._tensors = tensors
@@ -97,7 +99,7 @@ class GradientsParams:
                 gradient = param.val().grad(grads)
                 if gradient is not None:
                     found[param.id] = gradient
-        return cls(found if row_group() is None else averaged(found, module))
+        return of_rows(found, module)
 
     def get(self, id: ParamId) -> Tensor[Any, Any, Any] | None:
         """The gradient of a parameter, or None."""
@@ -105,7 +107,22 @@ class GradientsParams:
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> GradientsParams:
         """The gradients after `fn` was applied to each."""
-        return GradientsParams({id: fn(tensor) for id, tensor in self._tensors.items()})
+        return type(self)({id: fn(tensor) for id, tensor in self._tensors.items()})
+
+    def where(self, condition: Tensor[Any, Any, Any], other: float) -> GradientsParams:
+        """The gradients where `condition`, a Bool of rank zero, is true, and `other` in place of every element if not.
+
+        >>> import phlox as px
+        >>> from phlox.optim import GradientsParams
+        >>> grads = GradientsParams({"weight": px.tensor([1.0, 2.0])})
+        >>> grads.where(px.tensor(False), 0.0).get("weight").tolist()
+        [0.0, 0.0]
+        """
+        return self.map(
+            lambda grad: where(
+                condition if condition.device == grad.device else condition.to_device(grad.device), grad, other
+            )
+        )
 
     def norm(self) -> Tensor[Any, Any, Any]:
         """The Euclidean norm of all gradients together, as a Float of rank zero at f32 or higher.
@@ -126,6 +143,11 @@ class GradientsParams:
             return as_tensor(True)
         return _joined([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
 
+    @property
+    def backend(self) -> Backend | None:
+        """The backend of the first gradient; None without gradients."""
+        return next((x.backend for x in self._tensors.values()), None)
+
     def items(self) -> ItemsView[ParamId, Tensor[Any, Any, Any]]:
         """Pairs of parameter id and gradient."""
         return self._tensors.items()
@@ -137,7 +159,7 @@ class GradientsParams:
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        return f"GradientsParams(of {len(self)} parameters)"
+        return f"{type(self).__name__}(of {len(self)} parameters)"
 
     def _repr_html_(self) -> str:
         from phlox.module.html import html_of_gradients
@@ -145,13 +167,45 @@ class GradientsParams:
         return html_of_gradients(self)
 
 
+class LocalGradients(GradientsParams):
+    """Gradients of the rows of this process alone, made within `px.distributed.no_sync()`; no optimizer takes them."""
+
+    __slots__ = ()
+
+
+def of_rows(found: dict[ParamId, AnyTensor], module: Module) -> GradientsParams:
+    """The gradients of a module, of which each process has those of its rows: their mean, unless they stay so."""
+    if row_group() is None:
+        return GradientsParams(found)
+    return LocalGradients(found) if are_gradients_local() else GradientsParams(averaged(found, module))
+
+
+def _flatten(grads: GradientsParams) -> tuple[tuple[AnyTensor, ...], tuple[ParamId, ...]]:
+    ids = ids_for_calls(tuple(grads), getattr(grads, "_traced_ids", None))
+    return tuple([tensor for _, tensor in grads.items()]), ids
+
+
+def _flatten_with_keys(grads: GradientsParams) -> tuple[list[tuple[tuple[str, ParamId], AnyTensor]], Any]:
+    return [((ITEM, id), tensor) for id, tensor in grads.items()], tuple(grads)
+
+
+def _unflatten(cls: type[GradientsParams], ids: tuple[ParamId, ...], tensors: Any) -> GradientsParams:
+    found = ids_of_call(ids)
+    grads = cls(dict(zip(found, tensors, strict=True)))
+    if found is not ids:
+        grads._traced_ids = ids  # pyright: ignore[reportPrivateUsage]
+    return grads
+
+
+for _cls in (GradientsParams, LocalGradients):
+    register_node(PyTreeNode(_cls, _flatten, partial(_unflatten, _cls), _flatten_with_keys))
 register_container(
     Container(
         "gradients",
         lambda cls: issubclass(cls, GradientsParams),
         lambda grads: enumerate(tensor for _, tensor in grads.items()),
         lambda number: f", gradient {number}",
-        build=lambda like, parts: GradientsParams(dict(zip(like, parts, strict=True))),
-        make=lambda cls, keys, parts: GradientsParams(dict(zip(keys, parts, strict=True))),
+        build=lambda like, parts: type(like)(dict(zip(like, parts, strict=True))),
+        make=lambda cls, keys, parts: cls(dict(zip(keys, parts, strict=True))),
     )
 )

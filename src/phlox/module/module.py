@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from phlox.backend import Backend, DeviceLike
-from phlox.backend.contract.backend import without_autodiff
-from phlox.backend.levels import is_followed, levels
-from phlox.backend.pytree import PyTreeNode, register_node
-from phlox.backend.threefry.generator import fold_in
+from phlox.backend.contract.backend import engine_of, without_autodiff
+from phlox.backend.pytree import PyTreeNode, register_node, transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
+from phlox.module.identity import InitIds
 from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
 from phlox.module.summarized import Summarized
-from phlox.module.template import Aux, flatten, flatten_with_keys, integers_of, unflatten
-from phlox.random.stream import key_of
+from phlox.module.tree.flattening import flatten, flatten_with_keys, unflatten
+from phlox.random.roots import folded, is_key, root_of
 from phlox.record import FULL, LoadReport, Precision, Record
 from phlox.record.formats.reader import PathLike, Readable, Stream
 from phlox.record.io.compression import Compression
@@ -31,7 +31,6 @@ from phlox.record.loading.renaming import Remap
 from phlox.record.patterns import Patterns
 from phlox.tensor import Tensor
 from phlox.tensor.explain import shown
-from phlox.tensor.tensor import history_lost
 
 M = TypeVar("M", bound="Module")
 
@@ -55,26 +54,6 @@ def _with_tape(backend: Backend) -> Backend:
 def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], Backend]:
     """Choose another decorator instead of `Autodiff`, above all tapes of a backend."""
     return lambda backend: decorator(without_autodiff(backend))
-
-
-def _flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
-    if levels():
-        _check_history(module)
-    return flatten(module)
-
-
-def _flatten_with_keys(module: Any) -> tuple[Any, Aux]:
-    if levels():
-        _check_history(module)
-    return flatten_with_keys(module)
-
-
-def _check_history(module: Module) -> None:
-    """Refuse a module that an enclosing function is differentiated with respect to: its arrays have no history."""
-    for path, param in module.named_params():
-        value = param.val()
-        if is_followed(value.backend, value.primitive):
-            raise history_lost(f"`{path}`")
 
 
 def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +91,17 @@ class Module(Summarized):
             cls.__call__ = located(call)
         elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
             cls.__call__ = _only_forward
-        register_node(PyTreeNode(cls, _flatten, unflatten, _flatten_with_keys, serializer_of(cls), integers_of))
+        register_node(PyTreeNode(cls, flatten, unflatten, flatten_with_keys, serializer_of(cls)))
+
+    def __hash__(self) -> int:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))  # pyright: ignore[reportPrivateUsage]
+        if caller.startswith("jax.") and transformation() is None:  # what a trace sees is new in each trace
+            raise ModuleError(
+                "a module is no static argument, and no function that JAX compiles: the program would keep the weights "
+                f"that this {type(self).__name__} has now; pass it as an argument, as in jax.jit(lambda model, x: "
+                "model(x))(model, x)"
+            )
+        return object.__hash__(self)
 
     def structure(self) -> Structure:
         """The module's skeleton and parameters; cached until a part of it changes."""
@@ -172,19 +161,46 @@ class Module(Summarized):
                 param.become_a_leaf()
         return structure.build(params)
 
-    def init(self, seed: int | None = None, device: DeviceLike | None = None) -> Self:
+    def init(self, seed: Any = None, device: DeviceLike | None = None) -> Self:
         """Create the values of all deferred parameters now, and return this module.
 
-        With a `seed`, the values depend only on the seed and on the order of the parameters. Without one, each value
-        comes from the sub-stream that the parameter reserved when it was declared. Deferred parameters are created on
-        `device`, if given. Parameters that have a value keep it.
+        With a `seed`, the values depend only on the seed and on the order of the parameters, and so do their ids.
+        Without one, each value comes from the sub-stream that the parameter reserved when it was declared. Deferred
+        parameters are created on `device`, if given. Parameters that have a value keep it.
+
+        `seed` is an integer of Python or NumPy, a key of two words, a key of JAX (`jax.random.key(3)` means the seed
+        3, on every backend), or an Int tensor without axes. It may be traced, if the module is created inside the
+        transformation: `jax.vmap(lambda seed: Net().init(seed))(seeds)` is an ensemble, whose members have the weights
+        of `Net().init(0)` and so on.
+
+        Raises `KindError`, `ShapeError` or `RangeError` for what is no seed; `ModuleError` for a traced seed and a
+        parameter from outside of the transformation.
+
+        >>> import phlox as px
+        >>> members = px.vmap(lambda seed: px.nn.Linear(3, 2).init(seed))(px.arange(4))
+        >>> bool((members.weight.val()[3] == px.nn.Linear(3, 2).init(3).weight.val()).all())
+        True
         """
-        for number, param in enumerate(self.params()):
-            if param.is_initialized:
-                continue
-            if device is not None:
+        root = None if seed is None else root_of(seed)
+        named = list(self.named_params())
+        new = {number: one for number, one in enumerate(named) if not one[1].is_initialized}
+        if device is not None:
+            for _, param in new.values():
                 param._deferred = param.to_device(device)._deferred  # pyright: ignore[reportPrivateUsage]
-            param.init(None if seed is None else fold_in(key_of(seed), number))
+        if root is None:
+            for _, param in new.values():
+                param.init()
+        elif new:
+            traced = not is_key(root) or any(engine_of(param.backend).is_tracing() for _, param in new.values())
+            # Of a module that is new altogether, the parameters that were declared with a value get ids too.
+            rest = [one for one in named if one[1].is_initialized]
+            rest = rest if all(getattr(param, "declared", False) for _, param in rest) else []
+            paths = [path for path, _ in (*new.values(), *rest)]
+            ids = InitIds(None if traced else root, type(self).__qualname__, paths)
+            for number, (path, param) in new.items():
+                param.init(folded(root, number, param.backend), ids.of(path))
+            for path, param in rest:
+                param.set_id(ids.of(path))
         return self
 
     def freeze(self, *which: Selector) -> Self:

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from operator import index
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, NewType, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from phlox.backend import Backend, Device, DeviceLike, Float, Kind, as_device
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.levels import is_followed
+from phlox.backend.levels import depth, is_followed
 from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.pytree import transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import commit, scope
-from phlox.module.deferred import Deferred, Initializer, JaxInitializer, as_initializer, standard_normal
+from phlox.module.deferred import Deferred, Initializer, JaxInitializer, Where, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
 from phlox.module.foreign_leaf import Foreign, described
+from phlox.module.identity import ParamId, new_id
 from phlox.other_names import of_object
-from phlox.random import Key, current
+from phlox.random import current
+from phlox.random.roots import Root
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
-
-ParamId = NewType("ParamId", str)
-"""Names a parameter for life: through moves, maps, saving and loading. Optimizer state is kept by it."""
-
-
-def new_id() -> ParamId:
-    """An id that no other parameter has."""
-    return ParamId(uuid.uuid4().hex)
-
 
 _changes: ContextVar[dict[Param, Tensor[Any, Any, Any]] | None] = ContextVar("phlox_changes", default=None)
 
@@ -105,7 +98,7 @@ class Param(Watched):
     (NumPy(), NumPy())
     """
 
-    __slots__ = ("_deferred", "_tensor", "full_precision", "id", "trainable", "trained")
+    __slots__ = ("_deferred", "_scope", "_tensor", "declared", "full_precision", "id", "trainable", "trained")
 
     _phlox_holds_tensor: ClassVar = True
     """It holds a tensor and is not one itself. For error messages that say how to get the tensor."""
@@ -117,8 +110,12 @@ class Param(Watched):
     """Whether it was declared as trained; it is trained unless frozen."""
     full_precision: bool
     """Whether it is kept at f32 or higher, on backends of half precision too."""
+    declared: bool
+    """Was it made with this value and a new id, and no value been set since? Only then is there such an attribute."""
     _tensor: Tensor[Any, Any, Any] | None
     _deferred: Deferred | Foreign | Donated | None
+    _scope: Any
+    """The transformation of JAX's that it was made in, as a weak reference; None if it was made outside of any."""
 
     def __init__(
         self,
@@ -131,10 +128,12 @@ class Param(Watched):
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"a Param holds a tensor, got {type(value).__name__}; make one with phlox.tensor(...)")
         self.id = new_id() if id is None else id
+        self.declared = id is None
         self.trained = self.trainable = trained and value.kind is Float
         self.full_precision = full_precision and value.kind is Float
         self._phlox_watchers = ()
         self._deferred = None
+        self._scope = transformation()
         self._tensor = self._held(value)
 
     @classmethod
@@ -178,8 +177,8 @@ class Param(Watched):
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         place = _full(as_device(device)) if full_precision else as_device(device)
-        program = engine_of(place.backend).current_trace()
-        deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), program)
+        where = Where.now(engine_of(place.backend))
+        deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), where)
         return cls._made(None, deferred, new_id(), trained, trained, full_precision)
 
     @classmethod
@@ -200,16 +199,26 @@ class Param(Watched):
         self._phlox_watchers = ()
         self._deferred = deferred
         self._tensor = tensor
+        self._scope = None
         return self
 
     @classmethod
     def revive(
-        cls, ops: Ops, array: Any, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
+        cls,
+        ops: Ops,
+        array: Any,
+        trained: bool,
+        trainable: bool,
+        id: ParamId,
+        full_precision: bool = False,
+        scope: Any = None,
     ) -> Param:
-        """A parameter around an engine's array."""
+        """A parameter around an engine's array; `scope` is the transformation of JAX's that it is made in."""
         backend = ops.backend
         primitive = backend.make_leaf(array) if trained and backend.differentiates else array
-        return cls._made(wrap(ops, primitive), None, id, trained, trainable, full_precision)
+        made = cls._made(wrap(ops, primitive), None, id, trained, trainable, full_precision)
+        made._scope = scope
+        return made
 
     @classmethod
     def without_array(
@@ -236,11 +245,8 @@ class Param(Watched):
         def __getattr__(self, name: str) -> Any:
             if hasattr(type(self), name):  # a property that has failed, or a slot: ask it once more
                 return object.__getattribute__(self, name)
-            from phlox.other_names.objects import PARAM
-
-            if name not in PARAM and hasattr(Tensor, name):
-                PARAM = {name: f"param.val().{name}"}
-            raise AttributeError(of_object(self, name, PARAM), name=name, obj=self)
+            of_value = f"param.val().{name}" if hasattr(Tensor, name) else None
+            raise AttributeError(of_object(self, name, "Param", otherwise=of_value), name=name, obj=self)
 
         def _refuse_arithmetic(self, *_: Any) -> Any:
             raise KindError("a Param is no tensor; compute with the tensor that it holds, param.val()")
@@ -308,7 +314,7 @@ class Param(Watched):
         for ref in self._phlox_watchers:
             watcher = ref()
             if watcher is not None:
-                watcher.aux = None
+                watcher.aux = watcher.tree = None
 
     # --- its value
 
@@ -317,10 +323,10 @@ class Param(Watched):
         tensor = self._tensor
         return self.init() if tensor is None else tensor
 
-    def init(self, key: Key | None = None) -> Tensor[Any, Any, Any]:
-        """Create a deferred value now, from the parameter's own sub-stream or from another key.
+    def init(self, root: Root | None = None, id: ParamId | None = None) -> Tensor[Any, Any, Any]:
+        """Create a deferred value now, from the parameter's own sub-stream or from another key, with this id if given.
 
-        A value that exists is kept. Concurrent threads get the same value.
+        A value and an id that exist are kept. Concurrent threads get the same value.
         """
         with _making:
             if self._tensor is not None:
@@ -328,14 +334,17 @@ class Param(Watched):
             deferred = self._deferred
             assert deferred is not None
             if not isinstance(deferred, Deferred):
-                return self._replace(deferred.taken())
+                return self._replace(deferred.taken(self._path()))
             try:
-                return self._replace(deferred.made(key))
+                made = self._replace(deferred.made(root))
             except Exception as error:
                 found = out_of_memory(f"initialising {self._called()}", self.backend, error)
                 if found is None:
                     raise
                 raise found from error
+            if id is not None:
+                self.set_id(id)
+            return made
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
         """Replace the value, for example of running statistics, by one of the same shape and kind, without history.
@@ -359,16 +368,32 @@ class Param(Watched):
                 )
             if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
                 value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
+        own = depth(self.backend)
+        while depth(value.backend) > own:  # of a differentiated function around this one, which ends
+            value = value.detach().inner()
         if backend.is_traced(value.primitive) and backend.is_tracing() and not self._is_of_program(backend):
             raise ModuleError(
                 f"{self._called()} that was made outside of a compiled function or of a loop in it "
                 "would be given a value from inside, which ends with it; pass its module to the function as an "
                 "argument, and into a phlox.scan as part of the carry"
             )
+        if backend.is_traced(value.primitive) and self._outlives(value):
+            raise ModuleError(
+                f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would be "
+                "given a value from inside, which ends with it; pass its module to the function as an argument, and "
+                "return it"
+            )
         changes = _changes.get()
         if changes is not None and self._tensor is not None:
             changes.setdefault(self, self._tensor)
         self._replace(value)
+
+    def _outlives(self, value: Tensor[Any, Any, Any]) -> bool:
+        """Does it live longer than a transformation that the value is of?"""
+        scope, engine = self._scope, engine_of(value.backend)
+        if scope is not None and (now := transformation()) is not None and now() is scope():
+            return False
+        return engine.outlives(self.leaf, value.backend.strip(value.primitive))
 
     def donate(self, path: str, taker: str, *, failed: bool = False) -> None:
         """Release the value, because `taker` may overwrite it; a later use raises `DonatedError`."""
@@ -388,10 +413,14 @@ class Param(Watched):
 
     def _called(self) -> str:
         """Its name in errors: its path in the largest module that holds it."""
+        name = self._path()
+        return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
+
+    def _path(self) -> str:
+        """Its path in the largest module that is known to hold it; empty if none is."""
         walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
-        name = max(paths, key=len, default="")
-        return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
+        return max(paths, key=len, default="")
 
     def _batch(self) -> tuple[int, ...]:
         return () if self._tensor is None else self._tensor.backend.batch_of(self._tensor.primitive)
@@ -409,7 +438,7 @@ class Param(Watched):
     def _replace(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         before = self._tensor
         self._tensor = made = self._leaf(value)
-        self._deferred = None
+        self._deferred, self.declared = None, False
         if before is None or before._ops is not made._ops:  # pyright: ignore[reportPrivateUsage]
             self.changed()
         return made
@@ -420,7 +449,7 @@ class Param(Watched):
         if changes is not None and before is not None:
             changes.setdefault(self, before)
         self._tensor = self._leaf(value) if ops.backend.differentiates or self.full_precision else value
-        self._deferred = None
+        self._deferred, self.declared = None, False
         if id != self.id:
             self.set_id(id)
         elif before is None or before._ops is not self._tensor._ops:  # pyright: ignore[reportPrivateUsage]
@@ -510,6 +539,12 @@ class Param(Watched):
         """A copy with the same id and, on a tape, with the same leaf."""
         return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
 
+    def within(self) -> Param:
+        """A view that is made in the transformation of JAX's that is under way: it may be given values from inside."""
+        twin = self.view()
+        twin._scope = transformation()
+        return twin
+
     def tell_apart(self, other: Param, id: ParamId) -> bool:
         """Make this copy a parameter of its own, with another id and another leaf.
 
@@ -541,6 +576,8 @@ class Param(Watched):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._deferred, Foreign):
+            return Param.without_array, (self._deferred, self.trained, self.trainable, self.id, self.full_precision)
         return _restore, (self.val().detach(), self.id, self.trained, self.trainable, self.full_precision)
 
     def remarks(self) -> list[str]:

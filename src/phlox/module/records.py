@@ -64,7 +64,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
 
     backend = tensor.backend
     engine = engine_of(backend)
-    in_shards = engine.partitions and tensor.device.sharding is not None
+    in_shards = (engine.partitions or backend.has_slices) and tensor.device.sharding is not None
     shards = partial(backend.shards, tensor.primitive) if in_shards else None
     return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path, engine.recast, shards)
 
@@ -81,7 +81,7 @@ def into_record(module: Module) -> Record:
     """See `Module.into_record`."""
     structure = module.structure()
     entries: dict[str, Any] = {}
-    if structure.children:
+    if structure.children or structure.unsaved:
         return _with_children(module)
     for path, param in structure.named():
         entries[path] = _entry(path, param)
@@ -115,11 +115,11 @@ def _with_children(module: Module) -> Record:
 
 
 def _own_names(structure: Structure) -> dict[str, list[str]]:
-    """For the path of every parameter, its paths outside of children that save themselves."""
+    """For the path of every parameter, its paths outside of what is not saved, and of what saves itself."""
     names: dict[str, list[str]] = {path: [path] for path in structure.paths}
     for alias, path in structure.aliases.items():
         names[path].append(alias)
-    places = [place for child in structure.children for place in (child.path, *child.others)]
+    places = [*structure.unsaved, *[place for child in structure.children for place in (child.path, *child.others)]]
     return {path: outside(every, places) for path, every in names.items()}
 
 
@@ -181,7 +181,7 @@ def _compared(module: Module, record: Record, options: LoadOptions) -> _Compared
             "phlox.record.load(path), and arrays by name make a record with phlox.record.Record(arrays)"
         )
     structure = module.structure()
-    if structure.children:
+    if structure.children or structure.unsaved:
         return _compared_with_children(structure, record, options)
     places = list(map(_place_of, structure.paths, structure.params))
     found = match(_expected(places), record, aliases=structure.aliases, **options)
@@ -194,14 +194,14 @@ def _expected(places: list[_Place]) -> Any:
 
 def _compared_with_children(structure: Structure, record: Record, options: LoadOptions) -> _Compared:
     children = structure.children
-    if record.positional:
+    if record.positional and children:
         raise refuse_positional(children)
     strict, remap = options.get("strict", True), options.get("remap")
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     named = list(zip(_own_names(structure).values(), structure.params, strict=True))
     places = [_place_of(names[0], param) for names, param in named if names]
     aliases = {alias: names[0] for names, _ in named for alias in names[1:]}
-    rest = without(view.record, children)
+    rest = without(view.record, children) if children else view.record
     meant = meant_paths(
         [*[place.path for place in places], *aliases],
         children,

@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import Any, Generic, TypeVar, cast, final
 
+from phlox.backend import Backend, load_backend
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import ModuleError
 from phlox.module.fields import Fields
+from phlox.module.foreign_layer import foreign
 
-if TYPE_CHECKING:
-    from phlox.module.module import Module
-
-M = TypeVar("M", bound="Module", covariant=True)
+M = TypeVar("M", covariant=True)
 
 
 @final
 class Reference(Generic[M]):
-    """The result of `reference`: `model` is the module that it refers to, and a call of it calls that module."""
+    """The result of `reference`: `model` is what it refers to, and a call of it calls that."""
 
     __slots__ = ("_model",)
 
     def __init__(self, model: M) -> None:
-        if not isinstance(model, Fields):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"reference: it refers to a module, got {type(model).__name__}")
+        if not isinstance(model, Fields) and foreign(cast("type[Any]", type(model))) is None:
+            raise ModuleError(
+                "reference: it refers to a module, or to a layer or an array of JAX's libraries or PyTorch, got "
+                f"{type(model).__name__}"
+            )
         self._model = model
 
     @property
     def model(self) -> M:
-        """The module that it refers to.
+        """What it refers to.
 
-        Raises `ModuleError` in a compiled function: the parameters would become constants of the program.
+        Raises `ModuleError` in a compiled function: its values would become constants of the program.
         """
-        params = self._model.params()
-        if params and engine_of(params[0].backend).is_tracing():
+        engine = self._engine()
+        if engine is not None and engine.is_tracing():
             raise ModuleError(
                 f"the parameters of a {type(self._model).__name__} that is only referred to would become constants of "
                 "a compiled function; pass the model to the function as an argument, and use that"
             )
         return self._model
+
+    def _engine(self) -> Backend | None:
+        """The engine that has the values; None if there are none."""
+        model: Any = self._model
+        if isinstance(model, Fields):
+            params = cast("Any", model).params()
+            return engine_of(params[0].backend) if params else None
+        kind = foreign(cast("type[Any]", type(model)))
+        return None if kind is None else load_backend(kind.engine)()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call: Any = self.model
@@ -72,10 +83,10 @@ def reference(model: M) -> Reference[M]:
 
     A plain field makes the model a child; a reference does not. So the model is not saved, trained, moved, counted or
     transformed with the module. Copies (`copy.deepcopy`, `valid`, `to_device`, a PyTree function) refer to the same
-    model. Pickle includes it.
+    model. Pickle includes it. `model` may also be a layer of Flax, Equinox or PyTorch, or an array of JAX or PyTorch.
 
     A reference cannot be used in a compiled function: pass the model as an argument of its own. Raises `ModuleError`
-    in that case, if `model` is not a module, and if a module refers to a part of itself.
+    in that case, if `model` is nothing of these, and if a module refers to a part of itself.
 
     >>> import phlox as px
     >>> from phlox import nn

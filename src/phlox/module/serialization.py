@@ -15,17 +15,26 @@ from functools import partial
 from typing import Any, cast
 
 from phlox.backend import Backend, Device
-from phlox.backend.pytree import StructureSerializer
+from phlox.backend.pytree import PyTreeNode, StructureSerializer, register_node
 from phlox.errors import ModuleError
-from phlox.module.fields import postpone
-from phlox.module.param import new_id
-from phlox.module.structure import Container, Leaf, Part, Shared, Static
-from phlox.module.template import Aux, Template, live_templates
+from phlox.module.fields import set_pending
+from phlox.module.param import Param, new_id
+from phlox.module.statics import Static
+from phlox.module.tree.aux_data import NodeAux
+from phlox.module.tree.flattening import (
+    PARAM,
+    flatten_param,
+    flatten_param_with_keys,
+    unflatten_mixed,
+    unflatten_param,
+)
+from phlox.module.tree.layout import Layout, Level, Mixed, MixedAux, Part, Place, live_layouts
 from phlox.tensor import Tensor
+from phlox.tensor.tensor import ops_from_bytes, ops_to_bytes
 
 
 def serializer_of(cls: type[Any]) -> StructureSerializer:
-    """How the structure of modules of this class is written to a file and read."""
+    """How the structure of nodes of this class is written to a file and read."""
     return StructureSerializer(_to_bytes, partial(Distant, cls), _shell)
 
 
@@ -39,8 +48,8 @@ class Distant:
         self.text = text
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Aux):
-            return self.text == text_of(other.template)
+        if isinstance(other, (NodeAux, MixedAux)):
+            return self.text == text_of(other)
         return isinstance(other, Distant) and self.text == other.text
 
     def __hash__(self) -> int:
@@ -49,51 +58,69 @@ class Distant:
     def __repr__(self) -> str:
         return f"{self.cls.__name__}[{', '.join(json.loads(self.text)['paths'])}]"
 
-    def here(self) -> Aux:
+    def fields(self, module: Any, children: tuple[Any, ...], scope: Any) -> dict[str, Any]:
+        """The fields of a module of this structure around these children."""
+        return cast("NodeAux", self.here()).fields(module, children, scope)
+
+    def here(self) -> NodeAux | MixedAux:
         """The structure of this process that has the same text, for a module with ids of its own."""
-        for template in live_templates():
-            if template.cls is self.cls and text_of(template) == self.text:
-                return Aux(template, tuple([new_id() for _ in template.paths]))
+        described = json.loads(self.text)
+        text = _dumped(described["parts"])
+        if self.cls is Mixed:
+            for level in {level for layout in live_layouts() for level in layout.levels() if not level.native}:
+                if _dumped(_part(level)) == text:
+                    return MixedAux(level)
+        for layout in (PARAM, *live_layouts()):
+            if layout.cls is self.cls and _text_of_layout(layout) == text:
+                training, marks = described["mode"]
+                mode = tuple([mark and (ops_from_bytes(mark[0].encode()), *mark[1:]) for mark in marks])
+                return NodeAux(layout, (training, mode), tuple([new_id() for _ in layout.paths]))
         raise ModuleError(
             f"an exported program returns a {self!r}, and there is no such module in this process that it could be "
             "made like; create one with the same fields, keep it, and call again"
         )
 
 
-def _to_bytes(aux: Aux | Distant) -> bytes:
-    return aux.text if isinstance(aux, Distant) else text_of(aux.template)
+def _to_bytes(aux: NodeAux | MixedAux | Distant) -> bytes:
+    return aux.text if isinstance(aux, Distant) else text_of(aux)
 
 
-def _shell(aux: Distant, arrays: Iterable[Any]) -> Any:
+def _shell(aux: Distant, children: Iterable[Any]) -> Any:
+    if aux.cls is Mixed:
+        return Mixed(aux, tuple(children))
     module = object.__new__(aux.cls)
-    postpone(module, (cast("Aux", aux), tuple(arrays)))
+    set_pending(module, (aux, tuple(children), None))
     return module
 
 
-def text_of(template: Template) -> bytes:
+def text_of(aux: NodeAux | MixedAux) -> bytes:
     """The text of a structure, with everything that makes it equal to another one."""
-    if template.text is None:
-        # A mark that few parameters have says nothing where it is not there: texts of before still mean the same.
-        marks = [
-            [repr(ops.backend), ops.kind.name, trained, able, *["full precision"] * full]
-            for ops, trained, able, full in template.marks
-        ]
-        described = {"paths": template.paths, "parameters": marks, "parts": _part(template.skeleton)}
-        template.text = json.dumps(described, separators=(",", ":")).encode()
-    return template.text
+    if isinstance(aux, MixedAux):
+        return _dumped({"paths": list(map(str, aux.level.keys)), "parts": _part(aux.level)}).encode()
+    training, marks = aux.mode
+    mode = [training, [mark and [ops_to_bytes(mark[0]).decode(), *mark[1:]] for mark in marks]]
+    parts = json.loads(_text_of_layout(aux.layout))
+    return _dumped({"paths": aux.layout.paths, "mode": mode, "parts": parts}).encode()
+
+
+def _text_of_layout(layout: Layout) -> str:
+    if layout.text is None:
+        fields = [[name, _part(part)] for name, part in layout.parts.items()]
+        layout.text = _dumped({"class": _name(layout.cls), "fields": fields, "ties": layout.ties})
+    return layout.text
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _part(part: Part) -> Any:
-    match part:
-        case Leaf(number):
-            return {"parameter": number}
-        case Shared(number):
-            return {"shared": number}
-        case Static(value):
-            return _static(value)
-        case Container(cls, keys, children, number):
-            fields = [[_static(key), _part(child)] for key, child in zip(keys, children, strict=True)]
-            return {"class": _name(cls), "fields": fields, "number": number}
+    if isinstance(part, Static):
+        return _static(part.value)
+    if isinstance(part, Level):
+        fields = [[_static(key), _part(child)] for key, child in zip(part.keys, part.parts, strict=True)]
+        return {"class": _name(part.cls), "fields": fields}
+    return {"place": isinstance(part, Place)}
 
 
 def _static(value: Any) -> Any:
@@ -147,3 +174,7 @@ def _statics(values: Iterable[Any]) -> list[Any]:
 
 def _name(named: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
+
+
+register_node(PyTreeNode(Mixed, Mixed.flatten, unflatten_mixed, Mixed.with_keys, serializer_of(Mixed)))
+register_node(PyTreeNode(Param, flatten_param, unflatten_param, flatten_param_with_keys, serializer_of(Param)))

@@ -2,25 +2,39 @@
 
 A walk over a module finds its containers (modules, lists, tuples, dicts), its parameters, each once, and everything
 else, which is static. The result is cached on the module until a part of it changes: modules and parameters notify it,
-and plain lists, dicts and sets are compared with their old contents.
+and plain lists, dicts and sets, small arrays and objects of the user's own are compared with their old contents.
 """
 
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+
 from phlox.backend.pytree import NAMED_TUPLE, container_of_class
 from phlox.errors import ModuleError
-from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, postpone, reserved, set_slot
+from phlox.module.fields import RESERVED, Fields, fields_of, may_change_unseen, own_dict, reserved, set_slot, set_up
+from phlox.module.foreign_layer import foreign, refuse_foreign
 from phlox.module.misplaced_params import AnyFunction, functions_in, refuse_holders
 from phlox.module.own_records import Child, saves_itself
 from phlox.module.param import Param, ParamId, new_id
+from phlox.module.statics import (
+    Static,
+    StaticArray,
+    StaticSet,
+    constant_key,
+    held,
+    key_or_none,
+    open_objects,
+    static_part,
+)
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
 _PLAIN = frozenset({list, tuple, dict, OrderedDict})
@@ -32,18 +46,6 @@ class Leaf:
     """The place of the n-th parameter."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Static:
-    """A value that is not a parameter and holds none."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class StaticSet(Static):
-    """A set, which can be changed in place: the value is a copy of its contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,40 @@ class Container:
 Part: TypeAlias = Leaf | Static | Shared | Container
 
 
+class Elsewhere:
+    """Stands where a parameter or a module stands again, in a tree that was taken apart there.
+
+    The module above both puts the one from the first place here again. Until then this is as good as it, in a tree
+    that was just taken apart; in one that was built around other leaves, it is not there.
+    """
+
+    __slots__ = ("tied_at", "tied_to")
+
+    def __init__(self, source: Any = None, place: tuple[Any, ...] = ()) -> None:
+        self.tied_to = source
+        self.tied_at = place
+        """Its path in the module above both."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._found(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._found()(*args, **kwargs)
+
+    def _found(self) -> Any:
+        if self.tied_to is None:
+            raise ModuleError(
+                "this parameter or module stands in an earlier place of the model, too, and this part was built "
+                "without the rest; put the part back into the tree of the whole model, and use that"
+            )
+        return self.tied_to
+
+    def __repr__(self) -> str:
+        return "what stands in an earlier place, too"
+
+
 class Structure:
     """A walk over one module: its skeleton, its parameters and their paths.
 
@@ -78,6 +114,8 @@ class Structure:
         self.skeleton: Container = walk.skeleton
         self.params: list[Param] = walk.params
         self.paths: list[str] = walk.paths
+        self.unsaved = walk.unsaved
+        """The paths of modules that are left out of the record."""
         self.children: list[Child] = walk.children
         """The children that save and load themselves."""
         self.aliases: dict[str, str] = walk.aliases
@@ -90,10 +128,15 @@ class Structure:
         self.valid = True
         """Set to False by a part when it changes."""
         self.aux: Any = None
-        """Kept here by `phlox.module.template.aux_of`; set to None by a parameter when it changes."""
+        """Kept here by `phlox.module.template.aux_of`; forgotten when a parameter changes its kind."""
+        self.tree: Any = None
+        """Kept here by `phlox.module.tree`; forgotten then, too."""
+        self._root = weakref.ref(root)
         self._plain = walk.plain
+        self._arrays = walk.arrays
+        self._objects = list(walk.objects.values())
         self._modes: dict[bool | None, Container] = {}
-        self._repeats = not walk.functions and not walk.has_sets
+        self._repeats = not walk.functions and not walk.has_copies
         """Can a module built from this structure reuse it without another walk?"""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
@@ -105,6 +148,10 @@ class Structure:
         for whole, parts in self._plain:
             if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
                 return False
+        if self._arrays and any(array.tobytes() != known for array, known in self._arrays):
+            return False
+        if self._objects and any(key_or_none(one) != known for one, known in self._objects):
+            return False
         if not self.ids_differ:
             self.owners = owners_of(self.params, self.paths, self, self.were_one_leaf)
             self.ids_differ = True
@@ -132,20 +179,34 @@ class Structure:
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
         other.params, other.owners, other.were_one_leaf = params, owners, []
+        other.unsaved = self.unsaved
         other.children = [one if one.number is None else one._replace(part=made[one.number]) for one in self.children]
-        other.valid, other.ids_differ, other.aux = True, True, None
+        other.valid, other.ids_differ, other.aux, other.tree = True, True, None, None
         plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
         other._plain = [(whole, _contents(whole)) for whole in plain]
         other._modes, other._repeats = self._modes, True
+        other._root = weakref.ref(modules[0])
+        other._arrays, other._objects = [], self._objects
         for part in (*modules, *params):
             part.watch(other)
         return other
+
+    def place_of(self, module: Fields) -> str:
+        """The path of a module in the one that was walked over; empty if it is not in it."""
+        root = self._root()
+        return "" if root is None else _Walk(root).parts.get(id(module), "")
 
     def in_mode(self, training: bool | None) -> Container:
         """The skeleton with `training` set in every module; with None, in none."""
         if training not in self._modes:
             self._modes[training] = cast("Container", _with_field(self.skeleton, "training", training))
         return self._modes[training]
+
+
+def place_of(module: Fields) -> str:
+    """The path of a module in the largest one that is known to hold it; empty if none is."""
+    known = [it for ref in module._phlox_watchers if isinstance(it := ref(), Structure) and it.valid]  # pyright: ignore[reportPrivateUsage]
+    return max([it.place_of(module) for it in known], key=len, default="")
 
 
 _telling_apart = RLock()
@@ -212,10 +273,8 @@ def build(skeleton: Container, params: list[Param], containers: dict[int, Any] |
         match of:
             case Leaf(number):
                 return params[number]
-            case StaticSet(value):
-                return set(value)
-            case Static(value):
-                return value
+            case Static():
+                return held(of)
             case Shared(number):
                 return made[number]
             case Container(cls, keys, children, number):
@@ -231,7 +290,7 @@ def _assemble(cls: type[Any], keys: tuple[Any, ...], parts: list[Any]) -> Any:
     if container is not None:
         return container.make(cls, keys, parts)
     module: Any = object.__new__(cls)
-    postpone(module, None)
+    set_up(module)
     own_dict(module).update(zip(keys, parts, strict=True))
     return module
 
@@ -245,36 +304,51 @@ class _Walk:
         self.aliases: dict[str, str] = {}
         self.modules: list[Fields] = []
         self.plain: list[tuple[Plain, tuple[Any, ...]]] = []
+        self.arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
+        self.objects: dict[int, tuple[Any, Hashable]] = {}
         self._numbers: dict[int, int] = {}
         self._taken: dict[str, int] = {}
         self._containers: dict[int, int] = {}
         self._open: dict[int, str] = {}
-        self._parts: dict[int, str] = {}
+        self.parts: dict[int, str] = {}
         self.functions: list[tuple[str, AnyFunction]] = []
+        self.foreign: list[tuple[str, Any]] = []
         self.children: list[Child] = []
-        self.has_sets = False
+        self.unsaved: list[str] = []
+        self.has_copies = False
         self._within = False  # of one of these
-        part = self._container(root, _fields_of(root) or {}, "")
+        part = self._container(root, contents_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
         if self.functions:
-            refuse_holders(self.functions, self._parts)
+            refuse_holders(self.functions, self.parts)
+        if self.foreign:
+            refuse_foreign(self.foreign, {self.parts[id(module)]: module for module in self.modules})
 
     def _part(self, value: Any, name: str) -> Part:
         if isinstance(value, Param):
             return self._param(value, name)
-        fields = _fields_of(value)
+        fields = contents_of(value)
         if fields is not None:
             return self._container(value, fields, name)
         if not self._within and saves_itself(cast("type[Any]", type(value))):
             self._note_child(value, name)
-        self.functions += [(name, function) for function in functions_in(value, name)]
-        if type(value) is not set:
+        if type(value) is Elsewhere:
             return Static(value)
-        whole = cast("set[Any]", value)
-        self.has_sets = True
-        self.plain.append((whole, _contents(whole)))
-        return StaticSet(frozenset(whole))
+        if foreign(cast("type[Any]", type(value))) is not None:
+            self.foreign.append((name, value))
+        self.functions += [(name, function) for function in functions_in(value, name)]
+        part = static_part(value)
+        if isinstance(part, StaticSet):
+            self.has_copies = True
+            self.plain.append((value, _contents(value)))
+        elif isinstance(part, StaticArray):
+            self.has_copies = True
+            self.arrays.append((value, value.tobytes()))
+        for one in open_objects(value):
+            if id(one) not in self.objects and (key := key_or_none(one)) is not None:
+                self.objects[id(one)] = one, key
+        return part
 
     def _note_child(self, value: Any, name: str) -> None:
         for place, child in enumerate(self.children):
@@ -292,7 +366,7 @@ class _Walk:
             number = self._numbers[identity] = len(self.params)
             self.params.append(param)
             self.paths.append(name)
-            self._parts[identity] = name
+            self.parts[identity] = name
         elif name != self.paths[number]:
             self.aliases[name] = self.paths[number]
         return Leaf(number)
@@ -311,6 +385,8 @@ class _Walk:
             plain = cast("Plain", value)
             self.plain.append((plain, _contents(plain)))
         self._open[identity] = name
+        if name and getattr(cls, "_phlox_may_be_unsaved", False) and fields.get("saved") is False:
+            self.unsaved.append(name)
         is_child = module is not None and name != "" and not self._within and saves_itself(cls)
         if is_child:
             self._within = True
@@ -328,14 +404,14 @@ class _Walk:
             self.children[place] = self.children[place]._replace(number=number)
         if module is not None:
             self.modules.append(module)
-            self._parts.setdefault(identity, name)
+            self.parts.setdefault(identity, name)
             if may_change_unseen(module):
                 own = fields_of(module)
                 self.plain.append((own, _contents(own)))
         return Container(cls, tuple(fields), children, number)
 
 
-def _fields_of(value: Any) -> dict[Any, Any] | None:
+def contents_of(value: Any) -> dict[Any, Any] | None:
     """The contents of a container, by key; None if the value is not a container."""
     if isinstance(value, Fields):
         fields, cached = fields_of(value), _cached(type(value))
@@ -355,46 +431,6 @@ def _fields_of(value: Any) -> dict[Any, Any] | None:
 def _cached(cls: type[Any]) -> frozenset[str]:
     """The names of a class's cached properties; a copy has other parameters, and so computes them again."""
     return frozenset(name for base in cls.__mro__ for name, it in vars(base).items() if isinstance(it, cached_property))
-
-
-class ByIdentity:
-    """A static value that is compared by identity."""
-
-    __slots__ = ("__weakref__", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def static_key(value: Any) -> Hashable:
-    """A key that is equal for equal static values; 1, 1.0 and True differ. Raises `TypeError` without a hash."""
-    cls = cast("type[Any]", type(value))
-    if isinstance(value, float):
-        return cls, value.hex()  # 0.0 and -0.0 are not alike, NaN and NaN are
-    if cls is set or cls is frozenset:
-        return cls, frozenset(map(static_key, cast("Iterable[Any]", value)))
-    if cls is slice:
-        return cls, _keys((value.start, value.stop, value.step))
-    if cls is partial:
-        try:
-            return cls, static_key(value.func), _keys(value.args), tuple(value.keywords), _keys(value.keywords.values())
-        except TypeError:
-            pass  # compared by identity, as `partial` itself does
-    try:
-        hash(value)
-    except Exception as error:  # a method of the user's own
-        raise TypeError(f"its hash fails with {type(error).__name__}: {error}") from error
-    return cls, value
-
-
-def _keys(values: Iterable[Any]) -> tuple[Hashable, ...]:
-    return tuple([static_key(value) for value in values])
 
 
 def difference(one: Part, other: Part, path: str = "") -> tuple[str, str, str] | None:
@@ -422,7 +458,7 @@ def _alike(one: Any, other: Any) -> bool:
     if one is other:
         return True
     try:
-        return bool(static_key(one) == static_key(other))
+        return bool(constant_key(one) == constant_key(other))
     except Exception:
         return False
 

@@ -1,24 +1,26 @@
-"""Modules as PyTrees: the arrays of the parameters, and an interned structure around them."""
+"""Modules as flat lists for compiled functions: the parameters' arrays, and an interned structure around them."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from inspect import isdatadescriptor
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from phlox.backend import Backend, Device, Float
-from phlox.backend.contract.backend import engine_of
+from phlox.backend import Backend, Device
+from phlox.backend.contract.backend import backend_of_arrays
 from phlox.errors import ModuleError
 from phlox.module.donated import Donated
-from phlox.module.fields import Fields, postpone, set_slot
+from phlox.module.fields import Fields, materialize, own_dict, set_pending, set_slot
 from phlox.module.foreign_leaf import Foreign, is_proper, looks_of
 from phlox.module.param import Param, ParamId
-from phlox.module.structure import ByIdentity, Container, Part, Static, StaticSet, Structure, build, static_key
+from phlox.module.statics import ByIdentity, Static, StaticSet, constant_key, open_objects, static_key
+from phlox.module.structure import Container, Part, Structure, build
 from phlox.tensor import Tensor
+from phlox.tensor.engine_arrays import is_array
 from phlox.tensor.tensor import wrap
 
-_LOOKUP = ("__getattr__", "__getattribute__")
+LOOKUP = ("__getattr__", "__getattribute__")
 
 
 class Template:
@@ -27,24 +29,22 @@ class Template:
     It holds everything to build a module from arrays, except the parameter ids.
     """
 
-    __slots__ = ("__weakref__", "_looks", "cls", "eager", "integers", "marks", "paths", "plain", "skeleton", "text")
+    __slots__ = ("__weakref__", "_looks", "cls", "eager", "marks", "paths", "plain", "skeleton")
 
     def __init__(self, structure: Structure) -> None:
         self.skeleton = structure.skeleton
         self.cls = cls = structure.skeleton.cls
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
-        named = zip(self.paths, self.marks, strict=True)
-        self.integers = tuple(path for path, (ops, *_) in named if ops.kind is not Float)
         self.plain = not any(ops.backend.differentiates for ops, *_ in self.marks)
-        self.text: bytes | None = None
-        """Kept here by `phlox.module.serialization.text_of`."""
         self._looks = tuple([looks_of(ops) for ops, *_ in self.marks])
         # An object that is built on first access would miss a field that hides an attribute of its class (except for a
         # property, which comes before the field), and relies on being asked for attributes that are not there.
         hiding = [getattr(cls, str(name)) for name in structure.skeleton.keys if hasattr(cls, str(name))]
-        looked_up = any(getattr(cls, name) is not getattr(Fields, name) for name in _LOOKUP)
-        self.eager = looked_up or not all(map(isdatadescriptor, hiding))
+        looked_up = any(getattr(cls, name) is not getattr(Fields, name) for name in LOOKUP)
+        # What holds an object that can be changed must be compared at each use.
+        changing = any(open_objects(value) for _, value in _static_fields(self.skeleton, ""))
+        self.eager = looked_up or changing or not all(map(isdatadescriptor, hiding))
 
     def build(self, arrays: Sequence[Any], ids: tuple[ParamId, ...]) -> Any:
         """A module around these arrays; an object that is not an array of its backend is refused when it is used."""
@@ -82,11 +82,7 @@ _templates: weakref.WeakValueDictionary[Hashable, Template] = weakref.WeakValueD
 
 
 class Aux:
-    """The structure of a module as JAX sees it: equal for modules of equal structure, whatever their parameters' ids.
-
-    So two models of one architecture share a compilation. A module returned by a raw `jax.jit` therefore has the ids of
-    the module in the first call; `phlox.compile` gives every module its own ids.
-    """
+    """The structure of a module as compiled functions see it: equal ones have one template, whatever their ids."""
 
     __slots__ = ("ids", "template")
 
@@ -103,10 +99,9 @@ class Aux:
     def __repr__(self) -> str:
         return self.template.described()
 
-
-def live_templates() -> list[Template]:
-    """The structures of all existing modules."""
-    return list(_templates.values())
+    def fields(self, module: Any, arrays: tuple[Any, ...]) -> dict[str, Any]:
+        """The fields of a module of this structure around these arrays."""
+        return own_dict(self.template.build(arrays, self.ids))
 
 
 def aux_of(structure: Structure) -> Aux:
@@ -117,12 +112,12 @@ def aux_of(structure: Structure) -> Aux:
         try:
             template = _templates.get(key)
         except Exception as error:
-            raise _incomparable(structure.skeleton, error) from error
+            raise refuse_incomparable(list(_static_fields(structure.skeleton, "")), error) from error
         if template is None:
             template = _templates.setdefault(key, Template(structure))
         known = Aux(template, tuple([param.id for param in structure.params]))
         # Not kept where a static value is a tracer: it is looked at anew each time, since transformations end.
-        passing = [path for path, value in _static_fields(structure.skeleton, "") if _is_passing(path, value)]
+        passing = [path for path, value in _static_fields(structure.skeleton, "") if is_passing(path, value)]
         if not passing:
             structure.aux = known
     return known
@@ -136,28 +131,21 @@ def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
         yield path, part.value
 
 
-def _is_passing(path: str, value: Any) -> bool:
+def is_passing(path: str, value: Any) -> bool:
     """Is this static value a tracer of a running transformation? `ModuleError`, with the path, if it has ended."""
     if not isinstance(value, Tensor):
         return False
     tensor = cast("Tensor[Any, Any, Any]", value)
     traced = tensor.backend.is_traced(tensor.primitive)
-    if traced and engine_of(tensor.backend).is_leaked(tensor.backend.strip(tensor.primitive), surely=True):
+    if traced and backend_of_arrays(tensor.backend).is_leaked(tensor.backend.strip(tensor.primitive), surely=True):
         raise leaked_tracer(path)
     return traced
 
 
 def _key_of(part: Part, path: tuple[str, ...]) -> Hashable:
     match part:
-        case StaticSet(value):
-            return set, static_key(value)
-        case Static(value):
-            if isinstance(value, Tensor):
-                return ByIdentity(cast("object", value))
-            try:
-                return static_key(value)
-            except TypeError as error:
-                raise _unfit(".".join(path), cast("object", value), error) from None
+        case Static():
+            return key_of_static(part, ".".join(path))
         case Container(cls, keys, children, _):
             parts = zip(keys, children, strict=True)
             kinds = tuple([static_key(key) for key in keys]) if issubclass(cls, dict) else keys
@@ -166,16 +154,29 @@ def _key_of(part: Part, path: tuple[str, ...]) -> Hashable:
             return part
 
 
+def key_of_static(part: Static, path: str) -> Hashable:
+    """A key that is equal for equal static fields; `ModuleError`, with the path, if it cannot be compared."""
+    value: Any = part.value
+    if isinstance(part, StaticSet):
+        return set, static_key(value)
+    if isinstance(value, Tensor):
+        return ByIdentity(cast("object", value))
+    try:
+        return constant_key(value)
+    except TypeError as error:
+        raise _unfit(path, value, error) from None
+
+
 def _unfit(path: str, value: object, error: Exception) -> ModuleError:
     return ModuleError(
-        f"the static field `{path}` is of type {type(value).__name__}, which cannot be compared ({error}) "
-        "and so cannot pass through a transformation; make it a tuple, a frozen dataclass, or a Param of a tensor"
+        f"the static field `{path}` is of type {type(value).__name__}, which cannot be compared ({error}) and so "
+        "cannot pass through a transformation; "
+        + ("make it a phlox.Buffer" if is_array(value) else "make it a tuple or a frozen dataclass")
     )
 
 
-def _incomparable(skeleton: Container, error: Exception) -> ModuleError:
+def refuse_incomparable(statics: list[tuple[str, Any]], error: Exception) -> ModuleError:
     """The error if comparing static fields with those of another module failed; it names the field."""
-    statics = list(_static_fields(skeleton, ""))
     suspects = [(path, value) for path, value in statics if type(value).__eq__ is not object.__eq__] or statics
 
     def fails(value: Any) -> bool:
@@ -189,7 +190,23 @@ def _incomparable(skeleton: Container, error: Exception) -> ModuleError:
     return _unfit(path, value, TypeError(f"its == fails with {type(error).__name__}: {error}"))
 
 
-_values: set[type[Any]] = set()
+class Kept(NamedTuple):
+    """A structure and arrays, from which fields are made when one is asked for."""
+
+    aux: Aux
+    arrays: tuple[Any, ...]
+
+
+def kept(module: Any) -> Kept | None:
+    """The structure and the arrays of a module without fields yet; None if it has them now."""
+    pending = module._phlox_pending
+    if pending.__class__ is Kept or pending is None:
+        return pending
+    materialize(module)
+    return None
+
+
+plain_values: set[type[Any]] = set()
 """Classes of leaves that are no tracers of a transformation."""
 
 
@@ -199,9 +216,11 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     Raises `ModuleError`, with the path, for a tracer leaked from a transformation that has ended.
     """
     pending = module._phlox_pending
+    if pending is not None and pending.__class__ is not Kept:
+        pending = kept(module)
     if pending is not None:
         aux, arrays = pending
-        if arrays and arrays[0].__class__ not in _values and aux.__class__ is Aux:  # they all come from one place
+        if arrays and arrays[0].__class__ not in plain_values:  # they all come from one place
             _check_left_over(aux.template, arrays)
         return arrays, aux
     structure: Structure = module.structure()
@@ -216,23 +235,18 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     template = aux.template
     if not template.plain:
         arrays = [ops.backend.strip(array) for (ops, *_), array in zip(template.marks, arrays, strict=True)]
-    if not _values.issuperset(map(type, arrays)):
+    if not plain_values.issuperset(map(type, arrays)):
         _check_left_over(template, arrays)
     return tuple(arrays), aux
 
 
-def integers_of(aux: Any) -> tuple[str, ...]:
-    """The paths of parameters that are not Float."""
-    return aux.template.integers if aux.__class__ is Aux else ()
-
-
 def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
     for path, (ops, *_), leaf in zip(template.paths, template.marks, leaves, strict=True):
-        engine = engine_of(ops.backend)
+        engine = backend_of_arrays(ops.backend)
         if isinstance(leaf, Donated):
             leaf.taken()
         elif not engine.is_traced(leaf):
-            _values.add(leaf.__class__)
+            plain_values.add(leaf.__class__)
         elif engine.is_leaked(leaf, surely=True):
             raise leaked_tracer(path)
 
@@ -242,7 +256,7 @@ def donate(module: Any, taker: str, *, failed: bool = False) -> None:
 
     `failed` says that `taker` overwrote them and then failed, so there are no new values.
     """
-    pending = module._phlox_pending
+    pending = kept(module)
     if pending is None:
         for path, param in module.named_params():
             param.donate(path, taker, failed=failed)
@@ -254,19 +268,19 @@ def donate(module: Any, taker: str, *, failed: bool = False) -> None:
     for path, (ops, *_), array in zip(template.paths, template.marks, arrays, strict=True):
         device = devices.get(ops.backend)
         if device is None:  # one for all, since asking takes longer than all the rest
-            engine = engine_of(ops.backend)
+            engine = backend_of_arrays(ops.backend)
             # An engine does not know where an array was that it has lost.
             device = engine.device() if failed else engine.device_of(array)
             device = devices[ops.backend] = device.on(ops.backend)
         instead.append(Donated(ops, array.shape, device, path, taker, failed))
-    set_slot(module, "_phlox_pending", (aux, tuple(instead)))
+    set_slot(module, "_phlox_pending", Kept(aux, tuple(instead)))
 
 
 def restore(module: Any, arrays: Sequence[Any]) -> None:
     """Give values to all parameters of a module that were donated."""
-    pending = module._phlox_pending
+    pending = kept(module)
     if pending is not None:
-        set_slot(module, "_phlox_pending", (pending[0], tuple(arrays)))
+        set_slot(module, "_phlox_pending", Kept(pending[0], tuple(arrays)))
         return
     for param, array in zip(module.params(), arrays, strict=True):
         ops = param.mark[0]
@@ -281,19 +295,11 @@ def leaked_tracer(path: str) -> ModuleError:
     )
 
 
-def flatten_with_keys(module: Any) -> tuple[Any, Aux]:
-    """As `flatten`, with the path beside each array."""
-    arrays, aux = flatten(module)
-    return list(zip(aux.template.paths, arrays, strict=True)), aux
-
-
-def unflatten(aux: Any, arrays: Any) -> Any:
-    """A module of this structure around other arrays; never validates, since JAX passes tracers of any kind."""
-    if aux.__class__ is not Aux:  # it comes from a file
-        aux = aux.here()
+def unflatten(aux: Aux, arrays: Any) -> Any:
+    """A module of this structure around other arrays; what they are is looked at when they are used."""
     template: Template = aux.template
     if template.eager:
         return template.build(tuple(arrays), aux.ids)
     module: Any = object.__new__(template.cls)
-    postpone(module, (aux, tuple(arrays)))
+    set_pending(module, Kept(aux, tuple(arrays)))
     return module

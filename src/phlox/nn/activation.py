@@ -12,6 +12,15 @@ from phlox.module import Module, Param
 from phlox.nn.initializer import Constant
 from phlox.tensor import Tensor, functional
 
+__all__ = [
+    "Activation", "Celu", "CeluConfig", "Elu", "EluConfig", "GeGlu", "GeGluConfig", "Gelu", "GeluConfig", "Glu",
+    "GluConfig", "HardShrink", "HardShrinkConfig", "HardSigmoid", "HardSwish", "HardTanh", "HardTanhConfig",
+    "LeakyRelu", "LeakyReluConfig", "LogSigmoid", "LogSoftmax", "LogSoftmaxConfig", "Mish", "PRelu", "PReluConfig",
+    "Relu", "Relu6", "Selu", "Sigmoid", "Silu", "SoftShrink", "SoftShrinkConfig", "Softmax", "SoftmaxConfig", "Softmin",
+    "SoftminConfig", "Softplus", "SoftplusConfig", "Softsign", "SwiGlu", "SwiGluConfig", "Tanh", "TanhShrink",
+    "Threshold", "ThresholdConfig",
+]  # fmt: skip
+
 
 class Activation(Module):
     """Base class of activations without options: a module that calls one function of a tensor.

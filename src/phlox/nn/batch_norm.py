@@ -17,6 +17,8 @@ from phlox.nn.initializer import Initializer, Ones, Zeros
 from phlox.tensor import Tensor, functional, stack, tensor
 from phlox.tensor.functional.norm import BatchNorm as Normalised
 
+__all__ = ["BatchNorm", "BatchNormConfig"]
+
 
 class BatchNorm(Module):
     """(x - mean) / sqrt(var + epsilon) * gamma + beta, over all axes but the channels (Ioffe, Szegedy 2015).
@@ -110,10 +112,7 @@ class BatchNorm(Module):
 
     def _updated(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
-        after = before + (batch.detach() * correction - before) * self.momentum
-        while after.backend is not before.backend and after.backend.without_tape() is not None:
-            after = after.inner()  # only x is on a tape, not the module
-        return running, after
+        return running, before + (batch.detach() * correction - before) * self.momentum
 
 
 def _over_processes(x: Tensor, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Normalised:

@@ -12,11 +12,14 @@ from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, Normal
 from phlox.tensor import Tensor, functional
 
+__all__ = ["Embedding", "EmbeddingConfig"]
+
 
 class Embedding(Module):
     """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model].
 
-    The entry `padding_index` is initialised to zeros and gets no gradient; a negative index counts from the end.
+    The entry `padding_index` is initialised to zeros and gets no gradient; a negative one counts from the end. Tokens
+    do not: `IndexRangeError` for one below zero, such as that of a missing category, or too large.
 
     >>> import phlox as px
     >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()

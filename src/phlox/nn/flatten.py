@@ -8,6 +8,8 @@ from phlox.config import config_of
 from phlox.module import Module
 from phlox.tensor import Tensor
 
+__all__ = ["Flatten", "FlattenConfig", "Identity"]
+
 
 class Identity(Module):
     """Returns its input unchanged; use it in place of a layer that is not wanted.

@@ -11,6 +11,8 @@ from phlox.module import Module, Param
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
 from phlox.tensor import Tensor, concat, functional
 
+__all__ = ["Linear", "LinearConfig"]
+
 
 class Linear(Module):
     """y = x @ weight + bias, for x [..., d_input], weight [d_input, d_output] and bias [d_output].

@@ -16,6 +16,8 @@ from phlox.nn.rotary import RotaryEncodingConfig
 from phlox.tensor import Tensor, arange, where, zeros
 from phlox.tensor.functional.operands import compute
 
+__all__ = ["KeyValueCache", "MultiHeadAttention", "MultiHeadAttentionConfig"]
+
 
 class KeyValueCache(NamedTuple):
     """The keys and values of the tokens that a causal attention has processed so far.
@@ -223,8 +225,7 @@ class MultiHeadAttention(Module):
             mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
                 [..., n_heads, n, m]. For sequence lengths: `(arange(m) < lengths[:, None])[:, None, None]`.
             cache: of the earlier tokens, from `init_cache` or an earlier call. The query is then [batch, n, d_model],
-            and
-                a mask broadcasts to [batch, n_heads, n, capacity].
+                and a mask broadcasts to [batch, n_heads, n, capacity].
 
         Returns [..., n, d_model]; with a cache, a pair of that and the new cache.
         """

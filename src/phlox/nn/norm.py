@@ -10,6 +10,11 @@ from phlox.nn.initializer import Ones, Zeros
 from phlox.tensor import Tensor, functional
 from phlox.tensor.creation import sizes_of
 
+__all__ = [
+    "GroupNorm", "GroupNormConfig", "InstanceNorm", "InstanceNormConfig", "LayerNorm", "LayerNormConfig", "RmsNorm",
+    "RmsNormConfig",
+]  # fmt: skip
+
 
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over the last axis, of size d_model (Ba, Kiros, Hinton 2016).

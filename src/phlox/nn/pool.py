@@ -10,6 +10,12 @@ from phlox.module import Module
 from phlox.nn.conv import Padding, Size
 from phlox.tensor import Tensor, functional
 
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool1dConfig", "AdaptiveAvgPool2d", "AdaptiveAvgPool2dConfig", "AdaptiveAvgPool3d",
+    "AdaptiveAvgPool3dConfig", "AvgPool1d", "AvgPool1dConfig", "AvgPool2d", "AvgPool2dConfig", "AvgPool3d",
+    "AvgPool3dConfig", "MaxPool1d", "MaxPool1dConfig", "MaxPool2d", "MaxPool2dConfig", "MaxPool3d", "MaxPool3dConfig",
+]  # fmt: skip
+
 Counts = int | tuple[int | None, ...]
 """The number of windows per axis; None leaves an axis unchanged."""
 

@@ -11,6 +11,8 @@ from phlox.module import Module
 from phlox.tensor import Tensor, concat, functional
 from phlox.tensor.functional.operands import check_kind
 
+__all__ = ["RotaryEncoding", "RotaryEncodingConfig"]
+
 
 class RotaryEncoding(Module):
     """Rotate queries and keys by angles that grow with the position (Su et al. 2021).

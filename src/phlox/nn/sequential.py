@@ -8,6 +8,8 @@ from typing import Any, cast, overload
 from phlox.errors import ModuleError, PhloxError
 from phlox.module import Module
 
+__all__ = ["Sequential"]
+
 Layer = Callable[..., Any]
 
 

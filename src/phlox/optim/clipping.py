@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams
 from phlox.module.gradients import norm_of
@@ -27,6 +29,7 @@ class GradientClipping:
     def __post_init__(self) -> None:
         if not self.limit > 0.0:
             raise OptimizerError(f"the limit of gradient clipping must be greater than zero, got {self.limit}")
+        object.__setattr__(self, "limit", float(self.limit))  # a NumPy scalar would widen what it meets
 
     @staticmethod
     def value(limit: float) -> GradientClipping:
@@ -40,17 +43,41 @@ class GradientClipping:
 
     @staticmethod
     def global_norm(limit: float) -> GradientClipping:
-        """Scale all gradients by one factor so that their common norm, `GradientsParams.norm`, is at most `limit`."""
+        """Scale all gradients by one factor so that their common norm, `GradientsParams.norm`, is at most `limit`.
+
+        Of several models with optimizers of their own, see `of_all_together`.
+        """
         return GradientClipping("global norm", limit)
 
     def of_all(self, grads: GradientsParams) -> GradientsParams:
         """The gradients, clipped."""
+        return self.of_all_together({"": grads})[""]
+
+    def of_all_together(self, grads: Mapping[str, GradientsParams]) -> dict[str, GradientsParams]:
+        """The gradients of several models by name, clipped; for `global_norm`, by one norm of all of them.
+
+        The norm is computed on the device of the first gradient.
+
+        >>> import phlox as px
+        >>> from phlox import optim
+        >>> grads = {name: optim.GradientsParams({name: px.tensor([g])}) for name, g in (("a", 3.0), ("b", 4.0))}
+        >>> clipped = optim.GradientClipping.global_norm(1.0).of_all_together(grads)
+        >>> [round(clipped[name].norm().item(), 4) for name in grads]
+        [0.6, 0.8]
+        """
+        with same_everywhere(next((one.backend for one in grads.values()), None)):
+            return self._clipped(grads)
+
+    def _clipped(self, grads: Mapping[str, GradientsParams]) -> dict[str, GradientsParams]:
+        if self.kind == "global norm":
+            root = self._root_factor(norm_of([grad for one in grads.values() for _, grad in one.items()]))
+            return {name: one.map(lambda grad: _scaled(grad, root)) for name, one in grads.items()}
+        return {name: one.map(self._of_one) for name, one in grads.items()}
+
+    def _of_one(self, grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         if self.kind == "value":
-            return grads.map(lambda grad: grad.clip(-self.limit, self.limit))
-        if self.kind == "norm":
-            return grads.map(lambda grad: _scaled(grad, self._root_factor(norm_of([grad]))))
-        root = self._root_factor(grads.norm())
-        return grads.map(lambda grad: _scaled(grad, root))
+            return grad.clip(-self.limit, self.limit)
+        return _scaled(grad, self._root_factor(norm_of([grad])))
 
     def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         """The root of the factor, to be applied twice: XLA might flush a very small factor to zero."""

@@ -93,6 +93,15 @@ class Group:
             raise OptimizerError(f"{self}: {error}") from error
         return changed.simple()
 
+    def _key(self) -> Hashable:
+        return self.which, self.name, self.lr_factor, self.optimizer, frozenset(self.settings.items())
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Group) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
     def __repr__(self) -> str:
         return f"Group({', '.join(map(repr, self.which))})"
 

@@ -12,6 +12,7 @@ from phlox.backend.kind import KINDS
 from phlox.config import BaseConfig
 from phlox.host.html import Cell, bounded, counted, facts, fold, header, representation, short, table
 from phlox.host.units import size as bytes_text
+from phlox.optim.pytree import TreeStates
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import OBJECT, flatten, paths
 from phlox.record import LazyTensor
@@ -89,8 +90,12 @@ def _entries(optimizer: Optimizer) -> Iterator[tuple[str, str, int]]:
     """The name of each entry of each state, what it is, and its bytes."""
     if optimizer._torn:
         return
-    if optimizer._packed is not None:
-        yield from _packed_entries(optimizer._packed)
+    packed = optimizer._packed
+    if isinstance(packed, TreeStates):
+        yield from ((path, kind.lower(), getattr(leaf, "nbytes", 0)) for path, kind, leaf in packed.entries())
+        return
+    if packed is not None:
+        yield from _packed_entries(packed)
         return
     for id, state in optimizer._states.items():
         slot = optimizer._slots.get(id)

@@ -13,11 +13,13 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 from phlox.backend import Backend, Device
 from phlox.backend.kind import KINDS
 from phlox.backend.processes import processes
+from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import CompileError, OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
-from phlox.module.structure import ByIdentity
+from phlox.module.statics import ByIdentity
+from phlox.optim.pytree import TreeStates, fields_key, flatten_optimizer, flatten_with_keys, unflatten_optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.optim.state.records import ARRAY, as_tensor, from_plain, from_tensor, to_plain
 from phlox.optim.state.report import StateReport, report_of
@@ -34,7 +36,9 @@ Rate: TypeAlias = float | Mapping[str, float]
 tracing: ContextVar[object | None] = ContextVar("phlox_tracing", default=None)
 """The trace of a compiled function that is going on, if any."""
 
-_OWN = frozenset({"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin"})
+_OWN = frozenset(
+    {"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin", "_names", "_by_path", "_scope"}
+)
 """The fields of an optimizer that are about its states."""
 _CONTAINERS: tuple[type[Any], ...] = (dict, list, set)
 
@@ -44,27 +48,36 @@ class Optimizer(ABC):
 
     A subclass implements `step`. Most optimizers update one parameter at a time, and are easier to write as a
     `SimpleOptimizer`.
+
+    An optimizer is a PyTree: it can be an argument and a result of `jax.jit`, `jax.lax.scan` and `jax.vmap`. See "As
+    trees" in docs/optimizers.md.
     """
 
     shares_counts: bool = False
     """Do parameters whose counts are equal keep them so? See `SimpleOptimizer.shares_counts`."""
 
     def __init__(self) -> None:
+        register_with_imported_engines()
         self._states: dict[ParamId, State] = {}
-        self._packed: FlatState | None = None
+        self._packed: FlatState | TreeStates | None = None
         self._home = tracing.get()
+        self._scope = transformation()  # of JAX, in which it was made
+        self._names: dict[ParamId, str] = {}  # the paths of the parameters that there are states of
+        self._by_path = False  # do the states belong to the parameters at these paths, whatever their ids?
         self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
         self._torn = False
         self._begun: dict[ParamId, int] = {}
         self._origin: dict[str, Any] = {}  # of a twin: the fields that it began with
         self._lock = RLock()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register_node(PyTreeNode(cls, flatten_optimizer, unflatten_optimizer, flatten_with_keys))
+
     def __getattr__(self, name: str) -> Any:
         if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
             return object.__getattribute__(self, name)
-        from phlox.other_names.objects import OPTIMIZER
-
-        raise AttributeError(of_object(self, name, OPTIMIZER), name=name, obj=self)
+        raise AttributeError(of_object(self, name, "Optimizer"), name=name, obj=self)
 
     @abstractmethod
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
@@ -80,6 +93,9 @@ class Optimizer(ABC):
     def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:  # noqa: B027
         """Create missing states, as a first step would: of the parameters in `wanted`, or of all trained ones.
 
+        Call it before the optimizer goes through `jax.lax.scan` or `jax.vmap`, whose carry must not change its
+        structure, and after layers of the module were inserted or moved: a PyTree knows parameters by their paths.
+
         `wanted` gives the variant of each. If an optimizer does nothing here, a compiled function is traced twice: once
         without states, and once with those that its first call created.
         """
@@ -90,6 +106,94 @@ class Optimizer(ABC):
     def settings(self) -> Hashable:
         """A key that is equal for optimizers that compute the same; by default, only for the same object."""
         return ByIdentity(self)
+
+    # --- as a PyTree, see `phlox.optim.pytree`
+
+    def structure_key(self) -> Hashable:
+        """A key of everything but the states; by default of all fields. Raises `TypeError` for a field without a hash.
+
+        It is part of the structure of the optimizer as a PyTree: a program is traced again where it changes.
+        """
+        return fields_key(_fields(self))
+
+    def bare(self) -> Self:
+        """An optimizer with these settings, and no states."""
+        bare = self.twin()
+        bare._take_loaded({})
+        bare._names, bare._begun, bare._by_path, bare._origin = {}, {}, False, {}
+        return bare
+
+    def around(self, states: TreeStates, names: Iterable[str]) -> Self:
+        """An optimizer with these settings and the states of a tree."""
+        made = self.twin()
+        made._home, made._packed, made._by_path = tracing.get(), states, bool(states.ids)
+        made._names = dict(zip(states.ids, names, strict=True))
+        return made
+
+    def bind(self, module: Module) -> None:
+        """Give states that came out of a tree to the parameters of `module`, if that is still to be done.
+
+        They are those of the parameters with their ids, if there are any such, and else of those at their paths. Inside
+        of a transformation only the paths count, since a program is traced once for all models of an architecture.
+
+        Raises `OptimizerError` if the module has none of these parameters, or has them at other paths.
+        """
+        if not self._by_path:
+            return
+        states, params = self.states, dict(module.named_params())
+        found: dict[ParamId, ParamId] = {}
+        if transformation() is None:
+            found = {param.id: param.id for param in params.values() if param.id in states}
+        taken = set(found)
+        for id in states:
+            param = params.get(self._names[id])
+            if id not in found and param is not None and param.id not in taken:
+                found[id] = param.id
+                taken.add(param.id)
+        for path, param in params.items():
+            if param.id in states and found.get(param.id) != param.id:
+                raise OptimizerError(
+                    f"`{path}` was at `{self._names[param.id]}` when its state was begun, and in a PyTree a state "
+                    "belongs to a path; call optimizer.begin(model) before the transformed function"
+                )
+        if not found:
+            raise OptimizerError(
+                f"this optimizer has the states of {', '.join(self._names.values())}, and the {type(module).__name__} "
+                f"has {', '.join(params) or 'no parameters'}; are they another model's?"
+            )
+        names = {found.get(id, id): name for id, name in self._names.items()}
+        self._take_loaded({found.get(id, id): state for id, state in states.items()})
+        self._names, self._by_path = names, False
+
+    def bind_to_one(self, modules: Iterable[Module]) -> None:
+        """As `bind`, to that of several modules that the states are most likely of."""
+        if not self._by_path:
+            return
+        states, names, every = self.states, set(self._names.values()), list(modules)
+        known = [module for module in every if any(param.id in states for param in module.params())]
+        alike = (m for m in every if any(param.trained and path in names for path, param in m.named_params()))
+        found = known[0] if known else next(alike, None)
+        if found is not None:
+            self.bind(found)
+
+    def name_states(self, module: Module) -> None:
+        """Note the paths of the parameters of `module`, by which a tree knows their states."""
+        found = {param.id: path for path, param in module.named_params()}
+        paths = set(found.values())
+        others = {id: name for id, name in self._names.items() if id not in found and name not in paths}
+        self._names = {**others, **found}
+
+    def check_stays(self, backend: Backend, arrays: Iterable[Any]) -> None:
+        """Raise `OptimizerError` if arrays of a state end with a transformation that the optimizer outlives."""
+        if tracing.get() is not None or not any(map(backend.is_traced, arrays)):
+            return
+        now, scope = transformation(), self._scope
+        if now is not None and (scope is None or now() is not scope()):
+            raise OptimizerError(
+                "an optimizer that was made outside of a function that JAX transforms (jit, scan, vmap, grad) would "
+                "keep a state from inside, which ends with it; pass the optimizer to the function as an argument, and "
+                "return it"
+            )
 
     @property
     def states(self) -> dict[ParamId, State]:
@@ -129,11 +233,12 @@ class Optimizer(ABC):
         with self._lock:
             if self._slots and not self._torn:
                 _ = self.states  # the copy holds the same tensors
-            return {**vars(self), "_states": dict(self._states), "_slots": {}, "_lock": None}
+            own = {"_states": dict(self._states), "_names": dict(self._names)}
+            return {**vars(self), **own, "_slots": {}, "_lock": None, "_scope": None}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         vars(self).update(fields)
-        self._lock = RLock()
+        self._lock, self._scope = RLock(), transformation()
 
     def _number_of_states(self) -> int:
         return len(self._states if self._packed is None else self._packed.ids)
@@ -141,12 +246,12 @@ class Optimizer(ABC):
     def packed_for(self, backend: Backend) -> FlatState | None:
         """The states as a compiled function left them, if they are on this backend, on any device."""
         packed = self._packed
-        return packed if packed is not None and packed.place.backend is backend else None
+        return packed if type(packed) is FlatState and packed.place.backend is backend else None
 
     def pack(self, place: Device) -> FlatState:
         """All states, flattened, with their tensors on a device."""
         packed = self._packed
-        return packed if packed is not None and packed.place == place else self.repack(place)
+        return packed if isinstance(packed, FlatState) and packed.place == place else self.repack(place)
 
     def repack(self, place: Device) -> FlatState:
         """As `pack`, always from the current states."""
@@ -179,8 +284,12 @@ class Optimizer(ABC):
     def go_on(self, after: tuple[Self, FlatState]) -> None:
         """Set the fields and states to those after a call of a compiled function."""
         stepped, packed = after
+        leaves = packed.leaves
+        if leaves and packed.place.backend.is_traced(leaves[0]):
+            self.check_stays(packed.place.backend, leaves)
         if stepped is not self:
             self.adopt(stepped)
+            self._names, self._by_path = stepped._names, False
         self.load_packed(packed)
 
     def took_step(self, ids: Iterable[ParamId]) -> None:

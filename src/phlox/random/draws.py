@@ -11,6 +11,7 @@ from phlox.errors import RangeError
 from phlox.random.stream import current, rows
 from phlox.tensor import Tensor
 from phlox.tensor.creation import Shape, sizes_of
+from phlox.tensor.products import rounded
 
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
@@ -43,7 +44,12 @@ def uniform(
     (2, 3)
     """
     unit = draw("uniform", Float, device, sizes_of("uniform", shape))
-    return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+    return unit if (low, high) == (0.0, 1.0) else _moved(unit, high - low, low)
+
+
+def _moved(x: Tensor[Any, Any, Float], scale: float, offset: float) -> Tensor[Any, Any, Float]:
+    """x * scale + offset of a draw, rounded twice in a program too, so that it is that of the eager call."""
+    return rounded(x * scale) + offset
 
 
 def uniform_like(like: Tensor[Any, Any, Any], low: float = 0.0, high: float = 1.0) -> Tensor[Any, Any, Float]:
@@ -66,7 +72,7 @@ def normal(
     (2, 3)
     """
     standard = draw("normal", Float, device, sizes_of("normal", shape))
-    return standard if (mean, std) == (0.0, 1.0) else standard * std + mean
+    return standard if (mean, std) == (0.0, 1.0) else _moved(standard, std, mean)
 
 
 def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0) -> Tensor[Any, Any, Float]:

@@ -13,30 +13,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phlox.backend import Backend
-from phlox.backend.parallel import RowGroup, row_group
-from phlox.backend.threefry.foreign_keys import read_key
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.parallel import RowGroup, are_gradients_local, row_group
 from phlox.backend.threefry.generator import fold_in
-from phlox.errors import KindError, RandomnessError, RangeError, ShapeError
+from phlox.batching.frames import PerExample
+from phlox.errors import KindError, RandomnessError, RangeError
 from phlox.host.signal_guard import Prepared, scope
-
-Key: TypeAlias = tuple[int, int]
-"""Two 32-bit words."""
-
-_LAST = 0xFFFFFFFF  # this position is reserved for sub-streams and never drawn
+from phlox.random.roots import LAST, Key, Root, SubStream, is_key, key_of, root_of, shown
 
 
-def key_of(seed: int) -> Key:
-    """The key of a seed: its low 64 bits, high word first."""
-    try:
-        bits = index(seed)
-    except TypeError:
-        raise KindError(f"a seed must be an integer, got {type(seed).__name__}") from None
-    return (bits >> 32) & _LAST, bits & _LAST
+class WrongEngine(RandomnessError):
+    """A draw on one engine from a stream whose key is traced by another."""
 
 
 class Reserved(NamedTuple):
@@ -54,6 +46,8 @@ class Stream:
 
     whole: bool = False
     """Is a draw from it the same in every process, also where each computes on its rows of a global batch?"""
+    seeded: bool = True
+    """Was its key chosen? Not that of the process's stream until it is seeded."""
 
     def __init__(self, key: Key, position: int = 0) -> None:
         self.key = key
@@ -70,11 +64,16 @@ class Stream:
     def __repr__(self) -> str:
         return f"Stream(key={self.key}, position={self.position})"
 
+    @property
+    def origin(self) -> Hashable:
+        """What names the parameters that are declared now, see `phlox.module.identity`; None if nothing does."""
+        return self.key if self.seeded else None
+
     def take(self) -> int:
         """Take the next position."""
         with self._lock:
             position = self.position
-            if position >= _LAST:
+            if position >= LAST:
                 raise RandomnessError("this random stream is exhausted after 2**32 - 1 draws; seed a new one")
             self.position = position + 1
         return position
@@ -114,7 +113,7 @@ class Stream:
     def restart(self, key: Key) -> None:
         """Restart from another key."""
         with self._lock:
-            self.key, self.position = key, 0
+            self.key, self.position, self.seeded = key, 0, True
 
     def state(self) -> dict[str, Any]:
         """Key and position, for `restore`, as plain values that any file format can store."""
@@ -134,7 +133,7 @@ class Stream:
 
         def restore(key: Key, position: int) -> None:
             with self._lock:
-                self.key, self.position = key, position
+                self.key, self.position, self.seeded = key, position, True
 
         return Prepared(partial(restore, key, position), lambda: partial(restore, self.key, self.position))
 
@@ -161,7 +160,20 @@ class Stream:
         return fold_in(self.key, self.take())
 
 
-class TracedStream(Stream):
+class _Unseeded(Stream):
+    """A stream whose key is traced, so that it has no state to set or save."""
+
+    def restart(self, key: Key) -> None:
+        raise _traced("cannot be seeded")
+
+    def state(self) -> dict[str, Any]:
+        raise _traced("has no state to save")
+
+    def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        raise _traced("cannot be set to a saved state")
+
+
+class TracedStream(_Unseeded):
     """A stream during tracing: its key and first position are a tracer of uint32[3]."""
 
     def __init__(self, start: Any) -> None:
@@ -186,23 +198,21 @@ class TracedStream(Stream):
             )
 
     def draw(self, backend: Backend) -> Any:
+        engine = engine_of(backend)
+        if not engine.draws_from(self.start):
+            raise WrongEngine(
+                f"a random draw on {engine!r} from a stream whose key another engine traces; draw on the engine that "
+                "traces (device=...), or open `with phlox.random.stream(seed):` on a known seed around the draw"
+            )
         self.check(backend)
         return self.start + np.array([0, 0, self.take()], np.uint32)
 
-    def restart(self, key: Key) -> None:
-        raise _traced("cannot be seeded")
+    @property
+    def origin(self) -> Hashable:
+        return "traced"
 
-    def state(self) -> dict[str, Any]:
-        raise _traced("has no state to save")
-
-    def prepare_restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        raise _traced("cannot be set to a saved state")
-
-    def substream(self) -> Key:
-        raise RandomnessError(
-            "a parameter was declared inside a compiled function, where its sub-stream would be a tracer; "
-            "create modules outside and pass them in"
-        )
+    def substream(self) -> Any:
+        return SubStream(self.start, self.take())
 
 
 class FixedStream(Stream):
@@ -222,6 +232,66 @@ class FixedStream(Stream):
         self.inside.check(backend)
 
 
+class PerExampleStream(_Unseeded):
+    """A stream inside `phlox.vmap` on a key for each example, so that each has the draws of its own key."""
+
+    whole = True
+
+    def __init__(self, root: PerExample, streams: list[Stream]) -> None:
+        super().__init__((0, 0))
+        self.root = root
+        self.streams = streams
+
+    @property
+    def origin(self) -> Hashable:
+        return "traced"
+
+    def replay(self, position: int) -> Stream:
+        again = PerExampleStream(self.root, [one.replay(position) for one in self.streams])
+        again.position = position
+        return self._like(again)
+
+    def words(self) -> Any:
+        raise RandomnessError(
+            "a random stream on a key for each example cannot go into a loop or a program of its own; open it inside "
+            "of that, on a key that is an argument"
+        )
+
+    def check(self, backend: Backend) -> None:
+        if backend.batched < self.root.backend.batched or engine_of(backend) != engine_of(self.root.backend):
+            raise RandomnessError(
+                "a random draw for all examples of phlox.vmap, from a stream on a key for each of them; draw on the "
+                f"engine of the key, {engine_of(self.root.backend)!r}"
+            )
+        for one in self.streams[:1]:
+            one.check(backend)
+
+    def draw(self, backend: Backend) -> Any:
+        self.check(backend)
+        self.take()
+        return PerExample(self.root.backend, [one.draw(backend) for one in self.streams])
+
+    def substream(self) -> Any:
+        return SubStream(self.root, self.take_all())
+
+    def take_all(self) -> int:
+        """Take the next position of each stream."""
+        for one in self.streams:
+            one.take()
+        return self.take()
+
+
+def opened(
+    root: Root, traced: Callable[[Any], Stream] = TracedStream, known: Callable[[Key], Stream] = Stream
+) -> Stream:
+    """The stream that starts there."""
+    if is_key(root):
+        return known(root)
+    if isinstance(root, PerExample):
+        return PerExampleStream(root, [opened(one, traced, known) for one in root.items])
+    return traced(root)
+
+
 def _traced(what: str) -> RandomnessError:
     return RandomnessError(f"a random stream {what} during tracing; do that outside the traced function")
 
@@ -236,7 +306,7 @@ def _read(state: Mapping[str, Any]) -> tuple[Key, int]:
         position = index(state["position"])
     except (TypeError, ValueError):
         raise KindError(f"{form}; got {state!r}") from None
-    if not all(0 <= word <= _LAST for word in (high, low, position)):
+    if not all(0 <= word <= LAST for word in (high, low, position)):
         raise RangeError(f"the words and the position of a random stream must be in 0..2**32-1, got {state!r}")
     return (high, low), position
 
@@ -259,23 +329,32 @@ def rows() -> RowGroup | None:
 def program_rows() -> Hashable:
     """The key of a program traced now, as far as rows of a global batch matter.
 
-    It is None without a row group, the group if draws are for its rows, and otherwise a pair of a mark and the group.
+    It is None without a row group; else the group, with what is said of draws and gradients where that is unusual.
     """
     group = row_group()
-    return group if group is None or not current().whole else ("whole draws", group)
+    if group is None or not (current().whole or are_gradients_local()):
+        return group
+    return group, current().whole, are_gradients_local()
 
 
-def seed(value: int) -> None:
-    """Restart the current stream (the process's, or the innermost scope's) from a seed.
+def seed(value: Any) -> None:
+    """Restart the current stream (the process's, or the innermost scope's) from a seed: an integer, or a key of JAX.
 
-    Without a seed, the stream of the process starts at random.
+    Without a seed, the stream of the process starts at random. Raises `RandomnessError` for a traced seed, which
+    `stream` takes, `KindError`, `ShapeError` or `RangeError` for what is no seed.
 
     >>> import phlox as px
     >>> px.random.seed(0); a = px.random.uniform((2,))
     >>> px.random.seed(0); bool((a == px.random.uniform((2,))).all())
     True
     """
-    current().restart(key_of(value))
+    root = root_of(value)
+    if not is_key(root):
+        raise RandomnessError(
+            "the stream around a transformation cannot be seeded by what is traced in it; "
+            "open `with phlox.random.stream(seed):` inside"
+        )
+    current().restart(root)
 
 
 def state() -> dict[str, Any]:
@@ -307,8 +386,9 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     """Use another stream for draws within this scope (and thread or task).
 
     `source` is a seed, a key of two words, a stream (which continues), a key of JAX (`jax.random.key` or `PRNGKey`), or
-    an array of three 32-bit words (key and position). Arrays and keys of JAX may be traced. Raises `KindError`,
-    `ShapeError` or `RangeError` for anything else.
+    an array of three 32-bit words (key and position). Seeds, arrays and keys of JAX may be traced, by `jax.jit` and
+    `jax.vmap` as by `phlox.compile` and `phlox.vmap`. Raises `KindError`, `ShapeError` or `RangeError` for anything
+    else.
 
     If a process computes on its rows of a global batch, its draws are those of its rows. In a scope opened there on a
     seed or a key, draws are the same in every process.
@@ -318,38 +398,34 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     >>> with px.random.stream(1): bool((a == px.random.normal((3,))).all())
     True
     """
-    opened, around = _opened(source), current()
-    if opened is not source and type(opened) is Stream and isinstance(around, (TracedStream, FixedStream)):
-        inside = around.inside if isinstance(around, FixedStream) else around
-        opened = FixedStream(opened.key, opened.position, inside)
-    if opened is not source and row_group() is not None:
-        opened.whole = True
-    with scope(_scoped, opened):
-        yield opened
+    made, around = _opened(source), current()
+    if made is not source and isinstance(around, (TracedStream, FixedStream)):
+        made = _fixed(made, around.inside if isinstance(around, FixedStream) else around)
+    if made is not source and row_group() is not None:
+        made.whole = True
+    with scope(_scoped, made):
+        yield made
+
+
+def _fixed(made: Stream, inside: TracedStream) -> Stream:
+    """The stream, opened on a seed inside a program."""
+    if isinstance(made, PerExampleStream):
+        return PerExampleStream(made.root, [_fixed(one, inside) for one in made.streams])
+    return FixedStream(made.key, made.position, inside) if type(made) is Stream else made
 
 
 def _opened(source: Any) -> Stream:
     if isinstance(source, Stream):
         return source
-    if isinstance(source, int) or (hasattr(source, "__index__") and not hasattr(source, "__len__")):
-        return Stream(key_of(source))
-    if isinstance(source, tuple):
-        words = cast("tuple[Any, ...]", source)
-        if len(words) != 2:
-            raise ShapeError(f"a key of a random stream must have two words, got {words}")
-        high, low = (index(word) for word in words)
-        if not (0 <= high <= _LAST and 0 <= low <= _LAST):
-            raise RangeError(f"the words of a key must be in 0..2**32-1, got {words}")
-        return Stream((high, low))
-    words = read_key(source)
-    if words is not None:
-        return Stream(cast("Key", words)) if isinstance(words, tuple) else TracedStream(words)
-    if getattr(source, "dtype", None) != np.uint32 or source.shape != (3,):
-        raise KindError(
-            "the source of a random stream must be a seed, a key (two integers, or one of JAX), a Stream, or three "
-            f"uint32 words (key and position), got {source!r}"
-        )
-    if isinstance(source, np.ndarray):
+    if getattr(source, "dtype", None) == np.uint32 and source.shape == (3,):
+        if not isinstance(source, np.ndarray):
+            return TracedStream(source)
         high, low, position = (int(word) for word in source)
         return Stream((high, low), position)
-    return TracedStream(source)
+    try:
+        return opened(root_of(source))
+    except KindError:
+        raise KindError(
+            "a random stream opens on a seed in -2**63..2**64-1, a key (two integers, or one of JAX), a Stream, or "
+            f"three uint32 words (key and position); got {shown(source)}"
+        ) from None

@@ -55,47 +55,6 @@ if TYPE_CHECKING:
 _lend(["phlox.record.header"], Record=Record)
 _lend(["phlox.record.record"], Header=Header, Array=_Array)
 
-__all__ = [
-    "BFLOAT16",
-    "DOUBLE",
-    "FULL",
-    "HALF",
-    "BinaryRecorder",
-    "FlaxReader",
-    "Header",
-    "JsonRecorder",
-    "LazyTensor",
-    "LoadReport",
-    "MessagePackRecorder",
-    "NpyReader",
-    "NpzRecorder",
-    "PartsReader",
-    "PickleReader",
-    "Precision",
-    "PrecisionSettings",
-    "PyTorchReader",
-    "Reader",
-    "Record",
-    "RecordDifference",
-    "RecordError",
-    "RecordWarning",
-    "Recordable",
-    "Recorder",
-    "SafetensorsRecorder",
-    "ShardedReader",
-    "Sink",
-    "Source",
-    "TensorEntry",
-    "Value",
-    "difference",
-    "gather",
-    "load",
-    "match",
-    "renamed",
-    "restore",
-    "save",
-]
-
 __getattr__, __dir__ = _lazily(
     __name__,
     {
@@ -107,4 +66,7 @@ __getattr__, __dir__ = _lazily(
         "formats.pytorch": "PyTorchReader",
         "formats.sharded": "ShardedReader",
     },
+    here="BFLOAT16 DOUBLE FULL HALF BinaryRecorder Header JsonRecorder LazyTensor LoadReport MessagePackRecorder "
+    "Precision PrecisionSettings Reader Record RecordError RecordWarning Recordable Recorder SafetensorsRecorder "
+    "Sink Source TensorEntry Value gather load match renamed restore save",
 )

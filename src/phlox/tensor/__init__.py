@@ -22,6 +22,7 @@ from phlox.tensor.creation import (
     zeros,
     zeros_like,
 )
+from phlox.tensor.einops_backend import register_with_einops as _register_with_einops
 from phlox.tensor.einsum import einsum
 from phlox.tensor.functions import broadcast_arrays, concat, lift, matmul, maximum, meshgrid, minimum, stack, where
 from phlox.tensor.interop import from_dlpack
@@ -92,3 +93,4 @@ guard_methods(Tensor)
 for _module in (sys.modules[__name__], functional, linalg, signal):
     # `wrap` takes what is known to be right, and every operation calls it.
     guard_functions(_module, [_name for _name in vars(_module) if not _name.startswith("_") and _name != "wrap"])
+_register_with_einops()

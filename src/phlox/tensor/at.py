@@ -45,9 +45,8 @@ class Place(Generic[X]):
 
         def __getattr__(self, name: str) -> Any:
             from phlox.other_names import of_object
-            from phlox.other_names.objects import PLACE
 
-            raise AttributeError(of_object(self, name, PLACE), name=name, obj=self)
+            raise AttributeError(of_object(self, name, "x.at[key]"), name=name, obj=self)
 
     def get(self) -> X:
         """`x[key]`."""

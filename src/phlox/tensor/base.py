@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 
 from phlox.backend import Backend, Bool, Device, Float, Int, Kind
+from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 from phlox.errors import CompileError, KindError, RangeError, ShapeError
@@ -16,6 +18,7 @@ from phlox.host.dtypes import LARGEST
 from phlox.other_names import of_object
 from phlox.tensor.backend_promotion import is_below, joined
 from phlox.tensor.dispatch import Ops, ops_of
+from phlox.tensor.engine_arrays import array_of, is_array, operand_of, scalar_of
 from phlox.tensor.explain import failure, mixed, shown
 
 if TYPE_CHECKING:
@@ -45,9 +48,9 @@ class TensorBase:
         """
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
-        from phlox.other_names.objects import TENSOR
-
-        raise AttributeError(of_object(self, name, TENSOR), name=name, obj=self)
+        plain = name.removesuffix("_")
+        new = f"x.{plain}(...), which returns a new tensor" if plain != name and hasattr(type(self), plain) else None
+        raise AttributeError(of_object(self, name, "Tensor", otherwise=new), name=name, obj=self)
 
     if not TYPE_CHECKING:  # to a type checker it would mean that items can be assigned
 
@@ -89,6 +92,31 @@ class TensorBase:
         for size in self.shape:
             total *= size
         return total
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of the elements, on every engine; `kind` and `backend` say what a tensor computes with."""
+        own: Any = getattr(self._ops.backend.strip(self.primitive), "dtype", None)
+        return cast("Any", own) if isinstance(own, np.dtype) else self._ops.backend.host_dtype(self._ops.kind)
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def __jax_array__(self) -> Callable[[], Any]:
+        """JAX's functions take a tensor on its engine for its array; there is no such attribute on other engines."""
+        if not engine_of(self._ops.backend).is_jax:
+            raise AttributeError(
+                f"a tensor on {self._ops.backend!r} is no array of JAX; move it with .to_device('jax')"
+            )
+        return partial(array_of, "jax.numpy", cast("Tensor[Any, Any, Any]", self))
 
     def _host(self, name: str) -> np.ndarray[Any, Any]:
         """The values in host memory, possibly shared with the backend."""
@@ -197,12 +225,16 @@ class TensorBase:
                 )
             return other.as_operand(ops.backend, ops.kind)
         if ops.backend.is_traced_scalar(other):
-            return other
+            return scalar_of(name, ops, other)
         if is_symbolic(other):
             return real(other) if ops.kind is Float else whole(other)
-        if isinstance(other, np.ndarray):
-            raise KindError(f"{name}: a tensor and a NumPy array do not mix; make it a tensor with phlox.tensor(...)")
-        return NotImplemented
+        if isinstance(other, np.ndarray) and not cast("Any", other).shape:
+            return self._operand(name, cast("Any", other).item())
+        return operand_of(name, ops, other, self.device)
+
+    def _beside(self, name: str, other: Any) -> Any:
+        """An array as a tensor that this one can be combined with; anything else as it is."""
+        return self._with(self._operand(name, other)) if is_array(other) else other
 
     def _axis(self, name: str, axis: int) -> int:
         """One axis as a non-negative integer."""

@@ -22,13 +22,14 @@ class Ops(dict[str, Callable[..., Any]]):
     hold the same table. An operation is looked up on first use. (A dict, because nothing is faster to read.)
     """
 
-    __slots__ = ("__weakref__", "backend", "kind", "shape")
+    __slots__ = ("__weakref__", "backend", "has_slices", "kind", "shape")
 
     def __init__(self, backend: Backend, kind: type[Kind]) -> None:
         super().__init__()
         self.backend = backend
         self.kind = kind
         self.shape = backend.shape
+        self.has_slices = backend.has_slices
 
     # Compared by identity, and true even while the dict is empty.
 
@@ -43,6 +44,9 @@ class Ops(dict[str, Callable[..., Any]]):
 
     def __bool__(self) -> bool:
         return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ops_of, (self.backend, self.kind)
 
     def __repr__(self) -> str:
         return f"Ops({self.backend!r}, {self.kind.__name__})"

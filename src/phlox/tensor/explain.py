@@ -78,6 +78,9 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
         return no_memory
     if isinstance(error, NotImplementedError):
         return UnsupportedError(f"{name}({given}) is not supported on {backend!r}: {first_line(error)}")
+    if isinstance(error, FloatingPointError):  # somebody has asked for it, as by jax.debug_nans
+        error.add_note(f"{name}({given}) on {backend!r}")
+        raise error
     if isinstance(error, ZeroDivisionError):
         return ZeroDivisionError(f"{name}({given}): {error}")
     if isinstance(error, OverflowError):

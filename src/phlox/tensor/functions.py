@@ -8,6 +8,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from phlox.backend import Backend, Bool
 from phlox.backend.contract.widening import each
+from phlox.backend.pytree import container_of_class
 from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.host.dtypes import HALF_ELEMENTS
@@ -15,6 +16,7 @@ from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import Number
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure, mixed, shown, type_shown
+from phlox.tensor.noted_means import means
 from phlox.tensor.tensor import Tensor, wrap
 
 T = TypeVar("T", bound=Tensor[Any, Any, Any])
@@ -198,8 +200,7 @@ def matmul(lhs: T, rhs: T) -> T:
 class lift:
     """Turn a function of a backend's arrays into a function of tensors, differentiated by the engine's own autodiff.
 
-    Tensor arguments are unwrapped; other arguments are passed unchanged; arrays in the result are wrapped. On
-    `Autodiff` the function must return one array.
+    Tensor arguments are unwrapped; other arguments are passed unchanged; arrays in the result are wrapped.
 
     >>> import numpy as np, phlox as px
     >>> px.lift(np.cbrt)(px.tensor([8.0])).item()
@@ -240,11 +241,9 @@ class lift:
 
 
 def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
-    if isinstance(result, (tuple, list)):
-        several = [_wrapped(like, one) for one in cast("Sequence[Any]", result)]
-        return several if isinstance(result, list) else tuple(several)
-    if isinstance(result, dict):
-        return {name: _wrapped(like, one) for name, one in cast("dict[Any, Any]", result).items()}
+    container = container_of_class(cast("type[Any]", type(result)))
+    if container is not None:
+        return container.build(result, [_wrapped(like, part) for _, part in container.items(result)])
     backend = like.backend
     return wrap(ops_of(backend, backend.kind_of(result)), result)
 
@@ -276,7 +275,12 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
         def narrow(x: Any) -> Any:
             backend = _backend_of(x)
-            return x.from_full_precision(back[backend]) if backend in back else x
+            if backend not in back:
+                return x
+            narrowed = x.from_full_precision(back[backend])
+            if (noting := means()) is not None:
+                noting.follow(x, narrowed)
+            return narrowed
 
         given: Any = each(widen, args)
         return each(narrow, function(*given, **{name: each(widen, x) for name, x in kwargs.items()}))

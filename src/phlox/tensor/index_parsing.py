@@ -25,6 +25,7 @@ from phlox.errors import IndexRangeError, KindError, ShapeError, UnsupportedErro
 from phlox.tensor.backend_promotion import is_below
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import ops_of
+from phlox.tensor.engine_arrays import is_array, kind_of, primitive_of
 
 if TYPE_CHECKING:
     from phlox.backend.contract.indexing import Mode
@@ -286,6 +287,8 @@ def _entry(x: TensorBase, entry: Any) -> Any:
         return _array(x, Int, backend.int_add(backend.int_full((), 0, x.device), entry.as_operand(backend, Int)))
     elif backend.is_traced_scalar(entry) and backend.kind_of(entry) is Int:
         return _array(x, Int, entry)
+    elif is_array(entry) and (kind := kind_of(entry)) in (Int, Bool):
+        return _array(x, kind, primitive_of("index", entry, kind, backend, x.device))
     elif not isinstance(entry, (bool, np.bool_)):
         try:
             return as_size(entry)

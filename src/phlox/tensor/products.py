@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from phlox.backend import Bool
 from phlox.backend.contract import matrices
@@ -11,6 +11,7 @@ from phlox.errors import KindError, ShapeError
 from phlox.tensor.backend_promotion import promote
 from phlox.tensor.base import TensorBase
 from phlox.tensor.dispatch import Ops
+from phlox.tensor.engine_arrays import is_array
 from phlox.tensor.explain import failure, mixed, type_shown
 
 T = TypeVar("T", bound=TensorBase)
@@ -50,6 +51,11 @@ class Products(TensorBase):
     def __matmul__(self, other: Self) -> Self:
         return self.matmul(other)
 
+    if not TYPE_CHECKING:  # to a type checker it would take every operand
+
+        def __rmatmul__(self, other: Any) -> Any:
+            return self._beside("matmul", other).matmul(self) if is_array(other) else NotImplemented
+
     def matmul(self, other: Self) -> Self:
         """The matrix product over the last two axes. Leading axes broadcast; vectors are treated as in NumPy.
 
@@ -59,6 +65,7 @@ class Products(TensorBase):
         if other.__class__ is self.__class__ and other._ops is ops:
             x, y = self.primitive, other.primitive
         else:
+            other = self._beside("matmul", other)
             ops, (x, y) = promote_to_ops("matmul", self, other)
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:

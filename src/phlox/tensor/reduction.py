@@ -25,8 +25,13 @@ class Reduction(TensorBase):
 
     __slots__ = ()
 
-    def sum(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
-        """The sum. Zero for no elements."""
+    def sum(self, axis: Axis = None, *, keepdims: bool = False, where: Any = None) -> Self:
+        """The sum, of the elements where the Bool tensor `where` is true if there is one. Zero for no elements."""
+        if where is not None:
+            from phlox.tensor.creation import tensor  # which needs this class
+
+            unwanted = ~tensor(where, device=self.device)
+            return cast("Any", self).masked_fill(unwanted, 0).sum(axis, keepdims=keepdims)
         return self._apply("sum", self._axes("sum", axis), keepdims)
 
     def prod(self, axis: Axis = None, *, keepdims: bool = False) -> Self:

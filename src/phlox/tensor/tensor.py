@@ -20,6 +20,7 @@ from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
 from phlox.tensor.elementwise import Elementwise
+from phlox.tensor.engine_arrays import one_of_many
 from phlox.tensor.explain import failure
 from phlox.tensor.indexing import Indexing
 from phlox.tensor.products import Products
@@ -294,6 +295,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions compute on the values (half precision as f32) and return NumPy's results."""
+        if func in (np.shape, np.ndim) and len(args) == 1:  # they need no values
+            return getattr(args[0], func.__name__)
         return func(*map(_as_numpy, args), **{name: _as_numpy(value) for name, value in kwargs.items()})
 
     def __repr__(self) -> str:
@@ -307,7 +310,9 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.numpy(), self._ops.backend, self.kind, self.device.name)
+        device = self.device
+        place = device.name if device.committed else None  # that of the process that unpickles
+        return _restore, (self.numpy(), self._ops.backend, self.kind, place)
 
     def __copy__(self) -> Self:
         return self
@@ -379,7 +384,9 @@ def wrap(ops: Ops, primitive: Any) -> Tensor[Any, Any, Any]:
     return result
 
 
-def _restore(values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], place: str) -> Tensor[Any, Any, Any]:
+def _restore(
+    values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], place: str | None
+) -> Tensor[Any, Any, Any]:
     return wrap(ops_of(backend, kind), backend.from_host(values, kind, backend.device(place)))
 
 
@@ -387,6 +394,8 @@ def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
     ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
     if is_followed(ops.backend, tensor.primitive):
         raise history_lost("a tensor")
+    if ops.backend.batched and ops.backend.batch_of(tensor.primitive):
+        raise one_of_many("jax")
     return (ops.backend.strip(tensor.primitive),), ops
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,13 +13,17 @@ from phlox.backend.contract.backend import engine_of
 from phlox.config import Config
 from phlox.errors import OptimizerError, RunError
 from phlox.module import Module, Param
+from phlox.module.calls import named_modules
+from phlox.nn.batch_norm import BatchNorm
 from phlox.optim import ConstantLr, Lbfgs, LrSchedule, Optimizer, OptimizerAdaptor
 from phlox.tensor import Tensor
-from phlox.train.steps import ONLY
+from phlox.train.observers.callback import Callback
+from phlox.train.state import ONLY
+from phlox.train.step.batch import without_tape
 
 if TYPE_CHECKING:
     from phlox.distributed import Mesh
-    from phlox.train.parallel.team import Team
+    from phlox.train.step.team import Team
 
 KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
@@ -55,23 +59,18 @@ def engine_behind(model: Any) -> Any:
     return engine_of(device_of(model).backend)
 
 
-def without_tape(place: Device) -> Device:
-    """The device on its backend inside all tapes."""
-    backend = place.backend
-    while (lower := backend.without_tape()) is not None:
-        backend = lower
-    return place.on(backend)
-
-
 def team_of(mesh: Mesh) -> Team:
     """The processes and devices of a mesh."""
-    from phlox.train.parallel.team import Team  # which most trainings do without
+    from phlox.train.step.team import Team  # which most trainings do without
 
     return Team(mesh)
 
 
-def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
-    """A copy of the model, which a compiled step may overwrite, on the mesh if there is one; it keeps the ids."""
+def copied(model: Any, precision: str | None, team: Team | None = None, *, narrows: bool = False) -> Any:
+    """A copy of the model, which a compiled step may overwrite, on the mesh if there is one; it keeps the ids.
+
+    It is at `precision`; if a step `narrows` to half precision by itself, it is at full precision, or as it was.
+    """
     model = model if team is None else team.taken(model)
     place = without_tape(device_of(model))
     twin: Module = model.map(_with_own_memory)
@@ -79,12 +78,86 @@ def copied(model: Any, precision: str | None, team: Team | None = None) -> Any:
         return twin
     engine: Any = place.backend
     try:
-        wanted = type(engine)(float=precision, int=engine.int_element)
+        wanted = engine.with_float(precision)
     except Exception as error:
         raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
+    if narrows and wanted is not engine:
+        wanted = wanted.full_precision()
     if team is not None:  # each parameter stays cut as it is
         return twin.map(lambda path, param: _at_precision(param, wanted))
     return twin.to_device(place.on(wanted))
+
+
+def in_training(model: Module) -> Module:
+    """The view of a model to train it: what is frozen, or was put into inference mode by itself, keeps its statistics.
+
+    Layers with `training = False` stay so, unless the whole model is in inference mode. So do layers with running
+    statistics below which, or around which, everything that can be trained is frozen.
+    """
+    view, is_mixed = model.train(), model.training is not False
+    frozen = [path for path, one in named_modules(model) if _is_frozen(one)]
+    for (path, given), (_, one) in zip(named_modules(model), named_modules(view), strict=True):
+        is_below = any(not above or path == above or path.startswith(f"{above}.") for above in frozen)
+        if (is_mixed and given.training is False) or (is_below and _has_statistics(one)):
+            one.training = False
+    return view
+
+
+def _is_frozen(module: Module) -> bool:
+    trainable = [param for param in module.params() if param.trainable]
+    return bool(trainable) and not any(param.trained for param in trainable)
+
+
+def _has_statistics(module: Module) -> bool:
+    return any(isinstance(one, Param) and not one.trainable for one in vars(module).values())
+
+
+def remark_on_statistics(models: Mapping[str, Module], accumulate: int, shares: bool) -> str | None:
+    """What is to be said of layers that normalize by the rows they are given, which are a part of those of a step.
+
+    Args:
+        models: those that are trained, in the modes of the training.
+        accumulate: the number of batches of a step.
+        shares: has each process rows of its own, and statistics of them?
+    """
+    found: dict[str, bool] = {}
+    for name, model in models.items():
+        modules = dict(named_modules(model))
+        paths = [path for path, one in modules.items() if isinstance(one, BatchNorm)]
+        for path, param in model.named_params():  # of layers of other libraries, too
+            layer, _, last = path.rpartition(".")
+            paths += [layer] * (last == "running_mean" and not param.trainable)
+        for path in dict.fromkeys(paths):
+            layer = next(modules[above] for above in _and_above(path) if above in modules)
+            if layer.training is not False or getattr(layer, "running_mean", path) is None:
+                found[".".join(filter(None, (name, path))) or "model"] = getattr(layer, "synchronized", False)
+    if accumulate > 1 and found:
+        return (
+            f"{_listed(found)}: batch norm takes the mean and the variance of each batch, so that a step of accumulate="
+            f"{accumulate} is not that of one batch of all the rows; take GroupNorm or LayerNorm, a larger batch_size "
+            "without accumulate, or freeze the statistics: layer.training = False"
+        )
+    alone = [path for path, is_synchronized in found.items() if not is_synchronized]
+    if shares and alone:
+        return (
+            f"{_listed(alone)}: batch norm takes the mean and the variance of the rows of each process, so that the "
+            "step is not that of one process with all rows; make it BatchNorm(..., synchronized=True), or take "
+            "GroupNorm or LayerNorm"
+        )
+    return None
+
+
+def _and_above(path: str) -> Iterator[str]:
+    """The path, and those of what it is in."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+def _listed(paths: Iterable[str]) -> str:
+    named = [f"`{path}`" for path in paths]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 def _at_precision(param: Param, engine: Any) -> Param:
@@ -152,3 +225,15 @@ def check_function(name: str, value: Any) -> None:
     if value is not None and (not callable(value) or isinstance(value, type)):
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise RunError(f"{name}: a function is needed, got {got}")
+
+
+def check_callbacks(given: Any) -> list[Callback]:
+    """The callbacks as a list; `RunError` for anything that is none."""
+    if isinstance(given, Callback):
+        raise RunError(f"callbacks: give a list of them, [{given!r}]")
+    callbacks: list[Any] = list(given)
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            what = getattr(one, "__name__", type(one).__name__)
+            raise RunError(f"callbacks: give instances of Callback, got {what}")
+    return callbacks

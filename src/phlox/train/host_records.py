@@ -1,9 +1,9 @@
-"""Records copied to host memory, so that a training may go on while they are written or kept."""
+"""Records that are changed: copied to host memory, so that a training may go on, or with another value."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from phlox.errors import DistributedError
 from phlox.host.thread_pool import parallel_map
 from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.record import Entry
-
-if TYPE_CHECKING:
-    from phlox.train.parallel.team import Team
 
 _WORTH = 1 << 23
 """So many bytes are worth a thread that copies them."""
@@ -36,6 +33,18 @@ def in_memory(record: Record) -> Record:
             entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
         entries[path] = entry
     return Record(entries, record.metadata, aliases=record.aliases)
+
+
+def with_value(record: Record, path: str, value: Any) -> Record:
+    """The record with another plain value at a path."""
+    return Record(
+        {one: value if one == path else record[one] for one in record},
+        record.metadata,
+        aliases=record.aliases,
+        positional=record.positional,
+        header=record.header,
+        unreadable=record.unreadable,
+    )
 
 
 def in_parts(record: Record) -> Record:
@@ -61,26 +70,3 @@ def _of_shards(tensor: LazyTensor, shards: list[Shard]) -> LazyTensor:
 
 def _same(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
-
-
-def whole(team: Team, record: Record) -> Record:
-    """The record with tensors in shards of several processes put together in the memory of each. All call it."""
-    if team.size == 1 or not team.partitions:
-        return record
-    entries: dict[str, Entry] = {}
-    for path in record:
-        entry = record[path]
-        if isinstance(entry, TensorEntry) and entry.tensor.shards is not None:
-            entry = TensorEntry(LazyTensor.from_array(_assembled(team, entry.tensor), path), entry.id, entry.state)
-        entries[path] = entry
-    return Record(entries, record.metadata, aliases=record.aliases)
-
-
-def _assembled(team: Team, tensor: LazyTensor) -> np.ndarray[Any, Any]:
-    assert tensor.shards is not None
-    own = np.zeros(tensor.shape, tensor.dtype)
-    for shard in tensor.shards():
-        own[shard.index] = shard.read()
-    # Every element is in one process's shards, and nothing in those of the others.
-    every = team.gathered(np.ascontiguousarray(own).reshape(-1).view(np.uint8))
-    return np.bitwise_or.reduce(every, axis=0).view(tensor.dtype).reshape(tensor.shape)

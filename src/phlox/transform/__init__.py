@@ -29,4 +29,4 @@ __all__ = [
     "vmap",
 ]
 
-__getattr__, __dir__ = lazily(__name__, {"debug": "", "summary": ""})
+__getattr__, __dir__ = lazily(__name__, {"summary": ""})

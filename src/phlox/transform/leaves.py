@@ -18,7 +18,7 @@ from phlox.backend.parallel import row_group
 from phlox.batching import Batched, joined
 from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module, Param, ParamId
-from phlox.module.averaging import averaged
+from phlox.module.gradients import of_rows
 from phlox.tensor import Gradients, Tensor, zeros_like
 from phlox.tensor.backend_promotion import on_vmap_backend
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts, map_tensors
@@ -216,7 +216,7 @@ class Leaves:
                 gradient = None if place is None else of(place)
                 if place is not None and (gradient is not None or zeros):
                     found[param.id] = self.zeros(place) if gradient is None else gradient
-            return GradientsParams(averaged(found, value) if self._averages else found)
+            return of_rows(found, value) if self._averages else GradientsParams(found)
         return map_parts(lambda part, _: self._with_gradients(part, places, of, zeros), value, "")
 
     def found(self, gradients: Gradients | None, *, zeros: bool = False, averages: bool = False) -> Any:

@@ -18,7 +18,7 @@ from phlox.backend.tracing.symbolic import less
 from phlox.errors import BackendError, KindError, ModuleError, ShapeError
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
-from phlox.module.structure import static_key
+from phlox.module.statics import static_key
 from phlox.module.template import aux_of
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing

@@ -14,7 +14,7 @@ from tests.backend.contract.stranger import Box, Stranger
 from tests.backend.plain import Plain
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stranger_passes() -> None:
     report = check_backend(Stranger(float="f64"))
     assert report.ok

@@ -150,6 +150,7 @@ def step(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
     return optimizer.step(1e-2, model, optim.GradientsParams.from_grads(loss.backward(), model)), loss
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("backend", EVERY, ids=repr)
 def test_a_convolutional_model_takes_steps(backend: Any, compiled: bool) -> None:
@@ -216,6 +217,7 @@ assert jnp.ones(3).dtype == jnp.float32
 """
 
 
+@pytest.mark.full
 def test_jax_at_64_bits_leaves_the_rest_of_the_process_alone() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     done = subprocess.run(

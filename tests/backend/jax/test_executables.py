@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from phlox.backend.jax.executables import analysis_of
 from tests.simulated_devices import check_on_devices
@@ -70,5 +71,6 @@ assert layout_of(jax.device_put(x, jax.devices()[1]))[1] == "whole on cpu:1 alon
 """
 
 
+@pytest.mark.full
 def test_collectives_and_layouts() -> None:
     check_on_devices(8, SCRIPT)

@@ -105,6 +105,7 @@ print(bool((y == 0.0).all().item()), bool((a == 0.0).all().item()), round(float(
 """
 
 
+@pytest.mark.full
 def test_the_flags_that_forbid_it() -> None:
     """Those that docs/edge-cases.md names."""
     flags = "--xla_cpu_max_isa=AVX --xla_disable_hlo_passes=algsimp"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -46,6 +49,19 @@ def test_what_was_saved_by_several_is_loaded_with_its_optimizer(tmp_path: pytest
     assert {param.id for param in model.params()} == set(optimizer.states)
     want = sorted(entry.tensor.read().tobytes() for entry in state(0).tensors.values())
     assert sorted(entry.tensor.read().tobytes() for entry in gather(m=model, o=optimizer).tensors.values()) == want
+
+
+def test_equal_runs_write_equal_files(tmp_path: Path) -> None:
+    """Launches of one seed, whose names differ as those of any two do."""
+    from phlox.distributed import save
+
+    def written(run: str) -> list[bytes]:
+        members = [replace(group, seed=7) for group in groups(2, run=run)]
+        together(members, lambda group: save(state(0), str(tmp_path / run), group=group, step=1))
+        return sorted(path.read_bytes() for path in (tmp_path / run).rglob("*.safetensors"))
+
+    first, second = written("first"), written("second")
+    assert len(first) == 2 and first == second
 
 
 def test_ids_in_plain_values() -> None:

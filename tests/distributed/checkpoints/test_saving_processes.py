@@ -79,7 +79,7 @@ print("done")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes(tmp_path: Path) -> None:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

@@ -107,6 +107,6 @@ assert half.dtype.name == "bfloat16" and half.read().tobytes() == want.astype(ha
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_saved_in_one_layout_is_loaded_in_any(tmp_path: Path) -> None:
     check_on_devices(8, PROGRAM, str(tmp_path))

@@ -88,14 +88,84 @@ def test_all_go_well(marked: Marked) -> None:
     assert len({line.partition("draw")[2] for line in lines if "draw" in line}) == 1
 
 
+FIRSTS = [
+    ("jax", "raise", 0, "ended with exit status 1"),
+    ("jax", "raise", 1, "ended with exit status 1"),
+    ("jax", "sys.exit", 1, "ended with exit status 7"),
+    ("torch", "raise", 1, "ended with exit status 1"),
+    ("torch", "segfault", 0, "was ended by SIGSEGV"),
+    ("numpy", "abort", 1, "was ended by SIGABRT"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine, mode, who, sentence", FIRSTS)
+def test_the_first_cause_is_told(
+    engine: str, mode: str, who: int, sentence: str, marked: Marked, tmp_path: Path
+) -> None:
+    """Whatever the engines of the others do when one fails, and however long that takes itself."""
+    program = tmp_path / "fails.py"
+    program.write_text(FAILS)
+    done = marked.run("-n", 3, "--grace", 1, program, engine, mode, who)
+    told = [line for line in done.stderr.splitlines() if line.startswith("phlox launch: ")]
+    assert told == [f"phlox launch: process {who} {sentence}; ending the others"], done.stderr
+
+
+FAILS = """
+import os, signal, sys
+import numpy as np
+import phlox as px
+
+engine, mode, who = sys.argv[1], sys.argv[2], int(sys.argv[3])
+px.distributed.initialize(device=engine, timeout=60)
+mesh = px.distributed.Mesh(data=-1, device=engine)
+x = mesh.batch(np.ones((3, 2), np.float32))
+for step in range(100):
+    px.distributed.gather(x).numpy()
+    if step == 3 and px.distributed.rank() == who:
+        if mode == "raise":
+            raise ValueError("an error of the program")
+        elif mode == "sys.exit":
+            sys.exit(7)
+        elif mode == "abort":
+            os.abort()
+        os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_the_secret_of_a_launch_is_told_to_its_processes_alone(marked: Marked, tmp_path: Path) -> None:
+    program = tmp_path / "secret.py"
+    program.write_text(SECRETIVE)
+    marked.environment["PHLOX_SECRET"] = "of another launch, as is inherited"
+    runs = [marked.run("-n", 2, program) for _ in range(2)]
+    digests = {line.split()[-1] for done in runs for line in done.stdout.splitlines()}
+    assert [done.returncode for done in runs] == [0, 0] and len(digests) == 2, runs  # one for each launch
+
+
+SECRETIVE = """
+import hashlib, os
+from pathlib import Path
+secret = os.environ["PHLOX_SECRET"]
+for path in Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        assert secret.encode() not in path.read_bytes()
+    except OSError:
+        pass
+import phlox as px
+px.distributed.initialize(seed=0, timeout=60)
+assert secret not in str(dict(os.environ)) and secret not in repr(px.backend.processes.processes())
+assert len(secret) == 64
+print(hashlib.sha256(secret.encode()).hexdigest())
+"""
+
 ENDS = [
     ("none", "kill", 137, "process 1 was ended by SIGKILL"),
     ("none", "kill first", 137, "process 0 was ended by SIGKILL"),
     ("none", "exit", 3, "process 1 ended with exit status 3"),
-    pytest.param("torch", "kill", 137, "process 1 was ended by SIGKILL", marks=pytest.mark.slow),
-    pytest.param("jax", "kill", 137, "process 1 was ended by SIGKILL", marks=pytest.mark.slow),
-    pytest.param("jax", "kill first", 137, "process 0 was ended by SIGKILL", marks=pytest.mark.slow),
-    pytest.param("jax", "raise", 1, "process 1 ended with exit status 1", marks=pytest.mark.slow),
+    pytest.param("torch", "kill", 137, "process 1 was ended by SIGKILL", marks=pytest.mark.full),
+    pytest.param("jax", "kill", 137, "process 1 was ended by SIGKILL", marks=pytest.mark.full),
+    pytest.param("jax", "kill first", 137, "process 0 was ended by SIGKILL", marks=pytest.mark.full),
+    pytest.param("jax", "raise", 1, "process 1 ended with exit status 1", marks=pytest.mark.full),
 ]
 
 
@@ -115,6 +185,7 @@ def test_a_time_limit(marked: Marked) -> None:
     assert done.returncode == 124 and "the 4 s are over; ending all processes" in done.stderr
 
 
+@pytest.mark.full
 def test_a_hang_shows_the_stacks(marked: Marked) -> None:
     done = marked.run("-n", 2, "--hang", 3, PROGRAM, "none", "hang")
     assert done.returncode == 124 and "no process has printed or reported for 3 s" in done.stderr
@@ -123,12 +194,13 @@ def test_a_hang_shows_the_stacks(marked: Marked) -> None:
     assert "in meet" in done.stderr  # where process 0 waits
 
 
+@pytest.mark.full
 def test_processes_that_meet_do_not_hang(marked: Marked) -> None:
     done = marked.run("-n", 2, "--hang", 4, PROGRAM, "none", "quiet")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_restarts(marked: Marked) -> None:
     done = marked.run("-n", 3, "--restarts", 2, PROGRAM, "none", "twice")
     assert done.returncode == 0 and "restart 2 of 2" in done.stderr, done.stderr
@@ -137,7 +209,7 @@ def test_restarts(marked: Marked) -> None:
     assert len({line.partition("draw")[2] for line in done.stdout.splitlines() if "draw" in line}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_elastic_restarts(marked: Marked) -> None:
     done = marked.run("-n", 3, "--restarts", 2, "--elastic", "--min", 2, PROGRAM, "none", "twice")
     assert done.returncode == 0, done.stderr
@@ -173,7 +245,7 @@ def test_a_signal_to_the_launcher_ends_all(number: int, status: int, marked: Mar
     assert process.returncode == status
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_several_hosts(marked: Marked) -> None:
     port = free_port()
     common = ["-n", "1", "--hosts", "localhost,127.0.0.1", "--port", str(port), "--restarts", "2"]
@@ -183,7 +255,7 @@ def test_several_hosts(marked: Marked) -> None:
         assert process.returncode == 0 and f"[{rank}] attempt 2: {rank} of 2" in out, err
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_hosts_that_do_not_come_or_say_something_else(marked: Marked) -> None:
     port = free_port()
     common = ["-n", "1", "--hosts", "localhost,127.0.0.1", "--port", str(port), "--timeout", "3"]
@@ -196,7 +268,7 @@ def test_hosts_that_do_not_come_or_say_something_else(marked: Marked) -> None:
     assert first.returncode == 2 and "host 1 never came" in err
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_through_ssh(marked: Marked, tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"  # a stand-in that runs on this machine
     ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
@@ -230,6 +302,9 @@ WRONG = [
     (["-n", "2", "--timeout", "-1", PROGRAM], "'-1' is not a positive number of seconds"),
     (["-n", "2", "--min", "3", PROGRAM], "--min 3 is more than the 2 processes"),
     (["-n", "2", "--host-rank", "0", PROGRAM], "give --hosts too"),
+    (["-n", "2", "--hosts", "a,b", "--host-rank", "0", "--port", "70000", PROGRAM], "'70000' is not a port"),
+    (["-n", "2", "--hosts", "a,b", "--host-rank", "0", PROGRAM], "launchers of several hosts need a secret"),
+    (["-n", "2", "--hosts", "a b,c", "--host-rank", "0", PROGRAM], "'a b' is not the name"),
     (["-n", "2", "--hosts", "a,b", "--host-rank", "2", PROGRAM], "--host-rank 2 is not the place of one of 2 hosts"),
 ]
 
@@ -240,6 +315,7 @@ def test_wrong_arguments(arguments: list[object], sentence: str, marked: Marked)
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_processes_share_the_cores(marked: Marked, tmp_path: Path) -> None:
     """A process that computes on all cores, beside another that does, waits for threads most of the time."""
     program = tmp_path / "threads.py"

@@ -5,12 +5,15 @@ Serves: src/phlox/distributed/planning/{plan,step_costs,accelerators}.py
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from phlox import optim
 from phlox.backend import NumPy
+from phlox.cli.plan import PRESETS
 from phlox.distributed import Layout
 from phlox.distributed.planning.accelerators import ACCELERATORS
 from phlox.distributed.planning.plan import LAYOUTS, layout_by_name, plan
@@ -87,6 +90,7 @@ for config, axes, layout, loss in cases:
 """
 
 
+@pytest.mark.full
 def test_compiled_steps() -> None:
     check_on_devices(8, SCRIPT)
 
@@ -109,6 +113,40 @@ def test_one_device() -> None:
     assert found.exchanges == () and found.sent == 0 and found.gathered == 0
     assert found.activations == 4 * tokens * (3 * (16 * 32 + 4 * 64) + 2 * 1000)
     assert found.arguments == 12 * count + 8 * tokens
+
+
+@pytest.mark.parametrize(("size", "count"), [("8B", 8_030_261_248), ("70B", 70_553_706_496)])
+def test_one_in_eight_of_llama_by_hand(size: str, count: int) -> None:
+    """FSDP over eight devices: bf16, AdamW in f32, one row of 8,192 tokens a device; no array is made."""
+    layers, d, hidden = {"8B": (32, 4096, 14336), "70B": (80, 8192, 28672)}[size]
+    heads, keys, rows, vocabulary = d // 128, 8 * 128, 8192, 128256
+    matrices = layers * (d * d + 2 * d * keys + d * d + 3 * d * hidden) + vocabulary * d
+    assert count == matrices + vocabulary * d + (2 * layers + 1) * d  # the table of tokens, and the normalizations
+    tracemalloc.start()
+    model = LlamaConfig(**PRESETS["llama", size]).init(NumPy(float="bf16"))
+    kept, again = (
+        plan(model, {"data": 8}, "fsdp", batch=8, optimizer=optim.AdamWConfig(), checkpoint=checkpoint)
+        for checkpoint in (False, True)
+    )
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()
+    for found in (kept, again):
+        assert found.count == count
+        assert found.parameters == found.gradients == 2 * count // 8
+        assert found.optimizer == 3 * 4 * count // 8  # two moments, and the parameters in f32
+        assert found.gathered == 2 * count and found.data == 2 * 4 * rows
+        sent = {kind: traffic.sent for kind, traffic in found.collectives.items()}
+        assert sent == {"all-gather": 2 * count // 8 * 7, "reduce-scatter": 2 * count // 8 * 7}
+    # A block keeps the inputs of its normalizations and of what follows them, queries and what attention makes of them,
+    # keys and values, the weights of all heads, and the gate, the other factor and their product.
+    block = rows * (4 * d + 2 * d + 2 * keys + heads * rows + 3 * hidden)
+    logits = rows * 2 * vocabulary
+    assert kept.memory - kept.arguments - kept.gradients - kept.gathered == 2 * (layers * block + logits)
+    assert again.memory - again.arguments - again.gradients - again.gathered == 2 * (layers * rows * d + block + logits)
+    attention = layers * 2 * 2 * rows * rows * d  # two products of all pairs of positions
+    assert kept.flops == 3 * (2 * rows * matrices + attention) + 15 * count // 8
+    in_blocks = matrices - vocabulary * d
+    assert again.flops - kept.flops == 2 * rows * in_blocks + attention
 
 
 def test_half_precision_keeps_a_master() -> None:
@@ -173,7 +211,14 @@ def test_accelerators_are_plausible(name: str) -> None:
     one = ACCELERATORS[name]
     assert one.name == name and one.source
     assert 1e10 < one.memory < 1e12 and one.flops_single < one.flops_half < 1e16
-    assert one.network <= one.link < 1e12
+    assert one.link < 1e12 and (one.network is None or one.network <= one.link)
+
+
+def test_a_rate_that_is_not_published() -> None:
+    found, device = planned({"data": 8}, "fsdp"), replace(ACCELERATORS["tpu-v4"], per_host=4)
+    with pytest.raises(ShardingError, match="between more than 4 devices of tpu-v4; give it as --network RATE"):
+        found.seconds(device, 1e12, device.link, device.network)
+    assert found.seconds(device, 1e12, device.link, 1e9)[1] == pytest.approx(found.sent / 1e9)
 
 
 def test_bad_input() -> None:
@@ -181,6 +226,8 @@ def test_bad_input() -> None:
         planned({"data": 8}, "x")
     with pytest.raises(ShardingError, match=r"16 rows do not divide over 3 devices \(the axis 'data'\)"):
         planned({"data": 3}, "data")
+    with pytest.raises(ShardingError, match="the formulas do not know the axis 'replica'"):
+        planned({"replica": 2, "data": 8}, "data")
     with pytest.raises(ShardingError, match="a mesh needs at least one axis"):
         planned({}, "data")
     with pytest.raises(ShardingError, match="n_heads=4, which do not divide over 8 devices"):

@@ -5,14 +5,18 @@ Serves: phlox/distributed/processes/agreement.py, phlox/backend/jax/processes.py
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 import phlox as px
+from phlox.backend.addresses import address_towards
 from phlox.distributed.processes import group
 from phlox.errors import DistributedError
 from tests.distributed.support import ENVIRONMENT, ROOT, free_port, together, variables
@@ -63,7 +67,7 @@ def test_half_set_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         px.distributed.initialize()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [["jax"], ["torch", "shutdown"], ["numpy"]])
 def test_two_processes_are_a_group(arguments: list[str]) -> None:
     for done in together([[PROGRAM, *arguments]] * 2):
@@ -106,6 +110,7 @@ def test_processes_that_do_not_fit_together(case: str, tmp_path: Path) -> None:
         assert "do not fit together" in done.stdout and sentence in done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_different_numbers_of_devices(tmp_path: Path) -> None:
     path = script(tmp_path / "a", given="device='jax', timeout=60")
     port = free_port()
@@ -117,6 +122,102 @@ def test_different_numbers_of_devices(tmp_path: Path) -> None:
         assert "the number of devices of a process is 1 in process 0; 2 in process 1" in done.stdout, done.stderr
 
 
+SECRETS = ["0123456789abcdef-1", "0123456789abcdef-2"]
+JOINS: dict[str, tuple[list[dict[str, str]], list[str]]] = {
+    # what the variables of two processes have instead of those of `variables`, and what each process prints
+    "IPv6": ([{"PHLOX_COORDINATOR": "[::1]:{port}"}] * 2, ["joined", "joined"]),
+    "an address of this host": ([{"PHLOX_COORDINATOR": "{own}:{port}"}] * 2, ["joined", "joined"]),
+    "one secret": ([{"PHLOX_SECRET": SECRETS[0]}] * 2, ["joined", "joined"]),
+    "two secrets": ([{"PHLOX_SECRET": one} for one in SECRETS], ["process 1 never came", "the same in all"]),
+    "a secret for one": ([{"PHLOX_SECRET": SECRETS[0]}, {}], ["process 1 never came", "was not given the secret"]),
+    "another host": (
+        [{"PHLOX_LOCAL_NUM_PROCESSES": "1", "PHLOX_LOCAL_PROCESS_ID": "0", "TMPDIR": "{folder}"}, {}],
+        ["process 1 never came", "set PHLOX_SECRET, to the same in all of them: export PHLOX_SECRET="],
+    ),
+    "no such name": (
+        [{"PHLOX_COORDINATOR": "no-such-host.invalid:{port}", "PHLOX_LOCAL_NUM_PROCESSES": ""}] * 2,
+        [
+            "the name 'no-such-host.invalid' does not resolve",
+            "does the name exist there? (it was named by PHLOX_COORDINATOR=no-such-host.invalid",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[] if case.endswith((" secret", " secrets")) else pytest.mark.full) for case in JOINS],
+)
+def test_who_joins_and_who_does_not(case: str, tmp_path: Path) -> None:
+    program = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.distributed.support import listening
+import phlox as px
+try:
+    px.distributed.initialize(timeout=3)
+except px.errors.DistributedError as error:
+    print(error)
+else:
+    assert not listening() & {{"00000000", 32 * "0"}}
+    px.distributed.barrier()
+    print("joined")
+"""
+    changes, printed = JOINS[case]
+    own = address_towards("192.0.2.1") or "127.0.0.1"
+    given = {"port": free_port(), "own": own, "folder": tmp_path}
+    environments = [
+        variables(rank, 2, given["port"]) | {name: value.format(**given) for name, value in change.items()}
+        for rank, change in enumerate(changes)
+    ]
+    for done, sentence in zip(
+        together([["-c", program.format(root=str(ROOT))]] * 2, environments=environments), printed, strict=True
+    ):
+        assert sentence in done.stdout and not done.stderr, (done.stdout, done.stderr)
+        assert not any(secret in done.stdout for secret in SECRETS)
+
+
+def test_what_sys_exit_raises_may_be_caught() -> None:
+    program = """
+import sys
+import phlox as px
+px.distributed.initialize(timeout=30)
+def main():
+    try:
+        sys.exit(3 * (1 - px.distributed.rank()))
+    except SystemExit:
+        pass
+    px.distributed.barrier()
+main()
+print("all is well")
+"""
+    for done in together([["-c", program]] * 2):
+        assert done.returncode == 0 and "all is well" in done.stdout and not done.stderr, done.stderr
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_listener_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of a socket that another process had, or of something else that is open here."""
+    with socket.socket() as silent, socket.create_server(("", 0)) as everywhere, TemporaryFile() as file:
+        for number in ("77", "x", "-1", "9" * 30, silent.fileno(), everywhere.fileno(), file.fileno()):
+            for name, value in {**variables(0, 2, 29999), "PHLOX_LISTENER": str(number)}.items():
+                monkeypatch.setenv(name, value)
+            with pytest.raises(
+                DistributedError, match=f"PHLOX_LISTENER='{number}' is not the number of an open socket"
+            ):
+                px.distributed.initialize(timeout=3)
+        for one in (silent, everywhere, file):
+            os.fstat(one.fileno())  # it is still open
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    with pytest.raises(DistributedError, match="must be a number of seconds above 0"):
+        px.distributed.initialize(timeout=timeout)
+
+
+@pytest.mark.full
 def test_one_that_does_not_come_is_named(tmp_path: Path) -> None:
     path = script(tmp_path / "a", given="timeout=4")
     environments = [variables(rank, 3, port := free_port()) for rank in range(2)]
@@ -127,6 +228,7 @@ def test_one_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert "process 1 has waited 4 s for process 0 at 127.0.0.1" in alone.stdout
 
 
+@pytest.mark.full
 def test_jax_that_was_used_before() -> None:
     program = """
 import phlox as px
@@ -151,7 +253,7 @@ print(mesh.shape, mesh.part)
         assert f"{{'data': 2}} ({rank}, 2)" in done.stdout, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_under_torchrun(tmp_path: Path) -> None:
     for engine in ("torch", "jax"):
         done = subprocess.run(
@@ -161,7 +263,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_in_a_step_of_slurm_and_under_open_mpi() -> None:
     job = str(free_port())
     slurm = {
@@ -178,6 +280,7 @@ def test_in_a_step_of_slurm_and_under_open_mpi() -> None:
             assert done.returncode == 0 and "all is well" in done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_an_error_in_one_process_ends_it_though_its_engine_would_wait() -> None:
     program = """
 import phlox as px

@@ -31,7 +31,15 @@ def test_arrays_and_subclasses() -> None:
     assert found["c"] == 3 and type(found["s"]) in (str, np.str_)
 
 
-@pytest.mark.parametrize("x", [object(), {1, 2}, [px.ones(2)], np.array([object()])])
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [object(), {1, 2}, [px.ones(2)], np.array([object()]), 2**70, ENDLESS, "\ud800", {np.int64(1): 2}],
+    ids=lambda x: type(x).__name__,
+)
 def test_what_cannot_be_sent_is_named(x: Any) -> None:
     with pytest.raises(DistributedError, match="cannot be sent to other processes"):
         encode(x)

@@ -1,6 +1,6 @@
 """The store of process 0, with the other processes on threads of this one.
 
-Serves: phlox/backend/store.py
+Serves: phlox/backend/{store,greeting}.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from phlox.backend.store import LARGEST, OwnStore, SharedStore, send
+from phlox.backend.greeting import LARGEST, Answer, Hello, framed
+from phlox.backend.store import OwnStore, SharedStore
+from phlox.distributed.processes.greeter import Greeter
 from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
@@ -183,30 +184,28 @@ def test_without_process_0_there_is_one_sentence(server: StoreServer) -> None:
         port = closed.getsockname()[1]
     with pytest.raises(DistributedError, match=f"process 1 has waited 0.1 s for process 0 at 127.0.0.1:{port}"):
         SharedStore("127.0.0.1", port, "run", 1, 2, 0.1)
-    # one that takes the connection, answers the first message, and dies
-    listener = socket.create_server(("127.0.0.1", 0))
+    # one that greets the first connection, hangs up on the second, and dies
+    kept: list[socket.socket] = []
 
-    def dies() -> None:
-        connection, _ = listener.accept()
-        connection.recv(100)
-        send(connection, [True, None])
-        other, _ = listener.accept()
-        listener.close()
-        other.close()
-        connection.close()
+    def welcome(connection: socket.socket, hello: Hello, proof: bytes) -> None:
+        kept.append(connection)
+        connection.sendall(framed(Answer(proof)))
+        if hello.word == "again":
+            for one in kept:
+                one.close()
 
-    thread = threading.Thread(target=dies)
-    thread.start()
-    store = SharedStore("127.0.0.1", listener.getsockname()[1], "run", 1, 2, 5.0)
+    greeter = Greeter(socket.create_server(("127.0.0.1", 0)), "run", welcome)
+    store = SharedStore("127.0.0.1", greeter.port, "run", 1, 2, 5.0)
     with pytest.raises(DistributedError, match="process 0, which keeps the store at .* is gone"):
         store.get("key")
-    thread.join(20)
+    greeter.close()
     store.close()  # no matter
 
 
 FORKS = """
 import os, socket
 from phlox.backend.store import SharedStore
+from phlox.distributed.processes.greeter import Greeter
 from phlox.distributed.processes.store_server import StoreServer
 server = StoreServer(socket.create_server(("127.0.0.1", 0)), "run", 2)
 a, b = (SharedStore("127.0.0.1", server.port, "run", rank, 2, 20.0) for rank in range(2))

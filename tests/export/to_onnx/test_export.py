@@ -296,6 +296,7 @@ SOME = [case for case in ALL if case.name in ("Linear", "Conv2d", "BatchNorm", "
 some = pytest.mark.parametrize("case", SOME, ids=[case.name for case in SOME])
 
 
+@pytest.mark.covering(2)
 @some
 @pytest.mark.parametrize(
     ("backend", "most"),
@@ -323,6 +324,13 @@ def test_operator_sets(case: Case, opset: int, tmp_path: Path) -> None:
     assert report.runtime == "onnxruntime" and report.largest_relative_difference < 1e-5
     if case.layer == "MultiHeadAttention":
         assert ("Attention" in report.operators) == (opset >= 23)
+
+
+def test_recurrent_operators_are_not_run_with_empty_axes(tmp_path: Path) -> None:
+    """onnxruntime would end the process; the report says what was not tried."""
+    report = px.export.onnx(nn.Lstm(4, 4).init(seed=0), [px.TensorSpec(("batch", "time", 4))], tmp_path / "m.onnx")
+    assert all(size for one in report.tried for size in one.values())
+    assert any("not tried with empty axes" in remark for remark in report.remarks)
 
 
 def test_the_reference_evaluator_runs_it_too(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def is_refused(name: str) -> bool:
     return name.startswith(REFUSED) or ("mask" in name and name.startswith(("x[", "x.at[")))
 
 
+@pytest.mark.covering(1, "row")
 @pytest.mark.parametrize(("row", "sample"), CASES, ids=[row.name for row, _ in CASES])
 def test_an_operation_is_what_it_is_on_numpy(row: Row, sample: Sample, tmp_path: Path) -> None:
     arrays = [a.astype(np.float32) if a.dtype == np.float64 else a for a in sample if isinstance(a, np.ndarray)]

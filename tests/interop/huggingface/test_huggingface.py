@@ -285,6 +285,7 @@ def test_same_text(case: str, backend: Backend, made: Callable[[str], Theirs]) -
     assert len(set(found.numpy()[:, 4:].ravel().tolist())) > 2  # it does not repeat itself, which would hide a mistake
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
 @pytest.mark.parametrize("case", ["gpt2", "llama grouped"])
 def test_same_texts_of_unequal_prompts_until_they_stop(
@@ -317,6 +318,7 @@ def test_same_texts_of_unequal_prompts_until_they_stop(
     assert [t.tolist() for t in found] == expected != whole
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", ["gpt2", "llama 3", "bert masked"])
 def test_compiled_as_eager(case: str, made: Callable[[str], Theirs]) -> None:
     model = huggingface.load(made(case).folder, device="jax")

@@ -54,7 +54,7 @@ def path_of(file: str) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["numpy", "jax", "torch"])
 @pytest.mark.parametrize("file", FILES)
 def test_beside_onnxruntime(file: str, device: str) -> None:
@@ -75,7 +75,7 @@ def test_beside_onnxruntime(file: str, device: str) -> None:
         np.testing.assert_allclose(got.numpy() / scale, exact / scale, atol=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["jax", "torch"])
 def test_voice_activity_compiled_and_trained(device: str) -> None:
     path = path_of("silero_vad/data/silero_vad.onnx")

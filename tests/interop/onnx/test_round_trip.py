@@ -53,7 +53,7 @@ def is_flat(inputs: Any) -> bool:
 FLAT = [case for case in ALL if is_flat(case.inputs)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["numpy", "torch"])
 @pytest.mark.parametrize("case", FLAT, ids=[case.name for case in FLAT])
 def test_it_comes_back(case: Case, device: str, tmp_path: Path) -> None:

@@ -179,5 +179,6 @@ for i in (0, 1):
 """
 
 
+@pytest.mark.full
 def test_shards(tmp_path: Path) -> None:
     check_on_devices(8, SHARDED, str(tmp_path / "sharded"))

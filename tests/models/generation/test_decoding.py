@@ -67,7 +67,7 @@ def test_greedy_with_the_cache_as_without(case: str, backend: Backend) -> None:
     assert len(set(found.tolist())) > 3  # it does not repeat itself, which would hide a mistake
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_seed_gives_the_same_text_everywhere() -> None:
     found = []
     for backend in PLAIN:
@@ -86,7 +86,7 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_program_for_all_places_lengths_and_temperatures() -> None:
     programs = decoding._step, decoding._fill
     model = lively(GptConfig(**SHALLOW).replace(vocabulary=12), Jax())
@@ -190,17 +190,6 @@ def test_top_p() -> None:
         counts = np.bincount(drawn, minlength=11) / 2000
         np.testing.assert_allclose(counts, scaled / scaled.sum(), atol=0.05)
         assert (counts[scaled == 0] == 0).all()
-
-
-def test_the_old_name_of_the_number_of_tokens_warns() -> None:
-    model = lively(GptConfig(**SHALLOW), NumPy())
-    prompt = px.tensor([1, 2], device="numpy")
-    options: dict[str, Any] = {"temperature": 0.0}
-    with pytest.warns(DeprecationWarning, match="max_new_tokens"):
-        old: Any = model.generate(prompt, length=3, **options)  # pyright: ignore[reportCallIssue]
-    assert old.tolist() == model.generate(prompt, 3, **options).tolist()
-    with pytest.raises(TypeError, match="give max_new_tokens"):
-        model.generate(prompt)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("backend", [NumPy(), Jax(float="f16"), Torch(float="f16")], ids=repr)

@@ -190,7 +190,7 @@ def bias_of(layer: Any) -> Any:
     return layer.bias.val().numpy()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_bias_begins_as_the_weight_unless_told_otherwise() -> None:
     assert np.abs(bias_of(nn.Linear(50, 400).init(0))).max() == pytest.approx(1 / math.sqrt(50), rel=0.02)
     assert (bias_of(nn.Linear(5, 4, initializer=nn.Orthogonal())) == 0).all()

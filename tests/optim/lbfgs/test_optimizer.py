@@ -143,7 +143,7 @@ def test_a_line_search_finds_the_minimum(name: str) -> None:
     assert loss_of(name, WIDE)(again).item() <= end.last_loss
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["loss", "tuple", "gradients", "compiled"])
 def test_forms_of_closures(form: str) -> None:
     device = Autodiff(Jax(float="f64")).device()

@@ -132,6 +132,7 @@ def by_optax(transformation: Any, start: dict[str, Any], steps: int = STEPS) -> 
     return {path: np.asarray(value) for path, value in params.items()}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", CASES)
 def test_as_optax_alone(name: str, compiled: bool) -> None:
@@ -164,6 +165,7 @@ def test_several_steps_in_one_call(name: str) -> None:
         np.testing.assert_allclose(weights(model)[path], value, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "compiled"), [*[(name, True) for name in CASES], ("adamw", False), ("raw key", False), ("noise", False)]
 )

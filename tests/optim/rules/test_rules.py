@@ -147,8 +147,12 @@ VARIANTS: dict[str, Case] = {
 """With options."""
 
 BOTH = {**CASES, **VARIANTS}
-EAGER: list[Backend] = [NumPy(float="f64"), Jax(float="f64"), Torch(float="f64"), NumPy(), Jax(), Torch()]
-COMPILED: list[Backend] = [Jax(float="f64"), Torch(float="f64"), Jax(), Torch()]
+EAGER: list[Backend] = [NumPy(float="f64"), Torch(float="f64"), NumPy(), Torch()]
+EAGER_ON_JAX: list[Any] = [pytest.param(one, marks=pytest.mark.full) for one in (Jax(float="f64"), Jax())]
+COMPILED: list[Any] = [
+    Jax(float="f64"), Jax(), *(pytest.param(one, marks=pytest.mark.full) for one in (Torch(float="f64"), Torch())),
+]  # fmt: skip
+"""In the small run each optimizer is compiled by XLA, and eager on the other engines."""
 
 
 @cache
@@ -168,18 +172,21 @@ def without_codegen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "none")
 
 
-@pytest.mark.parametrize("backend", EAGER, ids=repr)
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("backend", [*EAGER, *EAGER_ON_JAX], ids=repr)
 @pytest.mark.parametrize("name", CASES)
 def test_eager(name: str, backend: Backend) -> None:
     check(name, backend, compiled=False)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("backend", COMPILED, ids=repr)
 @pytest.mark.parametrize("name", CASES)
 def test_compiled(name: str, backend: Backend) -> None:
     check(name, backend, compiled=True)
 
 
+@pytest.mark.covering(1, "name")
 @pytest.mark.parametrize(
     ("backend", "compiled"), [(NumPy(float="f64"), False), (Torch(float="f64"), False), (Jax(), True)], ids=repr
 )

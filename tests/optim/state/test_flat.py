@@ -390,7 +390,7 @@ def test_what_accumulates_is_moved_saved_and_loaded_in_f32(engine: str, precisio
         for path, entry in record.tensors.items()
         if entry.tensor.kind == "float" and entry.tensor.dtype.itemsize == 4
     ]
-    sums = [f"accumulator.sums.{number}" for number in range(4)]
+    sums = [*(f"accumulator.sums.{number}" for number in range(4)), "accumulator.weight"]
     assert set(wide) == {*WIDE, "ema.average.gamma", "ema.average.beta", *sums, "scaler.scale"}
     for target in (NumPy(float="f16"), NumPy(), Jax(float="bf16")):
         again = parts(target)

@@ -63,6 +63,7 @@ def saved_and_loaded(path: Path, thing: Any, precision: Any = FULL) -> Any:
     return recorder.load(recorder.save(thing.into_record(), path))
 
 
+@pytest.mark.covering(1)
 @COMPILED
 @ON
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -84,6 +85,7 @@ def test_resuming_goes_on(target: str, name: str, engine: str, compiled: bool, t
             np.testing.assert_allclose(found[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.covering(1)
 @COMPILED
 @pytest.mark.parametrize("name", list(CONFIGS))
 @pytest.mark.parametrize(("one", "other"), [("numpy", "torch"), ("torch", "numpy")], ids=["to torch", "to numpy"])

@@ -158,6 +158,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("use", list(USES))
 @pytest.mark.parametrize("place", ["numpy", "torch", "jax"])
 def test_every_use_says_what_happened(place: str, use: str) -> None:

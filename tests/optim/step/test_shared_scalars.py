@@ -160,7 +160,7 @@ def test_reals_of_parameters_that_began_apart_stay_apart(name: str) -> None:
     assert apart == pytest.approx([state[key] for state in optimizers[0].states.values()], rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_numbers_stay_one_where_steps_may_be_skipped() -> None:
     model, run = Deep().init(seed=0), px.compile(train)
     optimizer = optim.NAdamConfig().init(skip_nonfinite=True)

@@ -47,7 +47,7 @@ def test_small_batches_make_the_step_of_a_large_one(mean: bool, engine: str, com
         model = run_take(accumulator, model, optimizer)
         np.testing.assert_allclose(model.weight.val().numpy(), weight.detach().numpy(), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(model.bias.val().numpy(), bias.detach().numpy(), rtol=1e-4, atol=1e-6)
-    assert accumulator.count.val().item() == 0
+    assert accumulator.weight.val().item() == 0.0
 
 
 def test_an_accumulator_of_another_model() -> None:
@@ -58,4 +58,4 @@ def test_an_accumulator_of_another_model() -> None:
     twin = nn.Linear(3, 2).train()
     with pytest.raises(OptimizerError, match="none of the 2 gradients is of a parameter of this Linear"):
         accumulator.add(gradients(twin, data("numpy", 0)), model)
-    assert accumulator.count.val().item() == 0
+    assert accumulator.weight.val().item() == 0.0

@@ -59,6 +59,25 @@ def test_the_scale_grows_and_shrinks(engine: str, compiled: bool) -> None:
     assert found == [8.0, 16.0, 16.0, 8.0, 4.0, 4.0, 8.0]
 
 
+@ON
+def test_a_scaler_of_ones_own_is_placed_beside_the_losses(engine: str) -> None:
+    half: Any = np.float32(0.5)
+    mine = optim.LossScaler(np.float64(1024.0), growth=np.float64(2.0), backoff=half, interval=1)
+    device = Autodiff(HALF[engine])
+    placed = mine.to_device(device)
+    model = nn.Linear(3, 1, device=device).init(seed=0)
+
+    def step(model: Any, scaler: Any, x: Any) -> Any:
+        grads = optim.GradientsParams.from_grads(scaler.scaled(model(x).mean()).backward(), model)
+        return scaler.unscaled(grads).isfinite()
+
+    assert px.compile(step)(model, placed, px.ones((4, 3), device=device)).item()
+    assert placed.scale.val().item() == 2048.0 and mine.scale.val().item() == 1024.0
+    like = optim.LossScaler(device=device)
+    assert [param.val().device for param in placed.params()] == [param.val().device for param in like.params()]
+    assert [param.val().numpy().dtype for param in placed.params()] == [np.float32, np.int32]
+
+
 @pytest.mark.parametrize(
     "options", [{"initial": 0.0}, {"initial": np.inf}, {"interval": 0}, {"growth": 0.5}, {"backoff": 1.0}]
 )

@@ -261,7 +261,7 @@ def test_empty_and_scalar_tensors(dtype: np.dtype[Any]) -> None:
             assert found.largest == Extreme(1.0, (), 0, 1) and found.relative is not None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_memory_is_that_of_two_tensors(tmp_path: Path) -> None:
     each = 1 << 22
     first = Record({f"t{i}": np.full(each // 8, i, np.float64) for i in range(6)})
@@ -287,9 +287,3 @@ def test_symmetric_in_what_it_finds(one: list[float], other: list[float]) -> Non
     assert (forth is None) == (back is None) == bool(np.array_equal(a, b, equal_nan=True))
     if forth is not None and back is not None:
         assert (forth.unequal, forth.different, forth.non_finite) == (back.unequal, back.different, back.non_finite)
-
-
-def test_the_former_name_of_the_summary_warns() -> None:
-    found = difference(Record({"a": 1}), Record({"a": 2}))
-    with pytest.warns(DeprecationWarning, match="summary"):
-        assert found.told("A", "B") == found.summary("A", "B")

@@ -123,7 +123,9 @@ def run(script: str, path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".phlox", ".msgpack.gz"])
+@pytest.mark.parametrize(
+    "suffix", [".safetensors", *(pytest.param(one, marks=pytest.mark.full) for one in (".phlox", ".msgpack.gz"))]
+)
 def test_a_writer_killed_at_many_moments(suffix: str, tmp_path: Path) -> None:
     run(KILLED, tmp_path / f"m{suffix}")
 

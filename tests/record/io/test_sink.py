@@ -73,7 +73,7 @@ def test_whoever_writes_the_bytes_and_the_checksums_are_the_same(
 def test_much_is_written_by_several_threads_and_little_is_not(
     shape: Any, to: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 2)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 2)
     threads: set[threading.Thread] = set()
     place = sink._place_part
 
@@ -94,7 +94,7 @@ def test_much_is_written_by_several_threads_and_little_is_not(
 def test_the_first_call_that_comes_to_a_piece_of_the_file_writes_all_of_it(
     precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 2)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 2)
     begun: dict[int, tuple[int, int]] = {}
     set_to_work: list[tuple[int, int]] = []
     lock = threading.Lock()
@@ -144,7 +144,7 @@ class Array(np.ndarray[Any, Any]):
 def test_what_is_copied_from_a_device_does_not_pile_up(
     precision: Any, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 8)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 8)
     crc32 = sink.crc32
 
     def slow(data: Any, start: int) -> int:
@@ -175,7 +175,7 @@ def test_what_is_copied_from_a_device_does_not_pile_up(
 
 
 def test_what_a_thread_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phlox.host.thread_pool._cores", lambda: 2)
+    monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 2)
     before = set(threading.enumerate())
 
     def fails(_data: Any, _start: int) -> int:

@@ -68,7 +68,7 @@ def test_unseekable_writers_zip64_folders_comments_and_extra_fields() -> None:
     assert bytes(archive.read("large")) == b"12345" and bytes(archive.read("padded")) == b"678"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_more_members_than_the_old_format_can_count() -> None:
     archive = opened(zipped({str(i): b"%d" % i for i in range(70_000)}))
     assert len(archive.names()) == 70_000 and bytes(archive.read("69999")) == b"69999"

@@ -195,7 +195,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[Exception], tuple[str, ...]]] 
     "embedding range": (
         lambda d: f.embedding(ones(d, 2, 3), zeros(d, 2) + 2),
         IndexRangeError,
-        ("take", "2", "size 2"),
+        ("embedding", "2", "size 2"),
     ),
     "embedding padding": (
         lambda d: f.embedding(ones(d, 2, 3), zeros(d, 2), padding_index=2),

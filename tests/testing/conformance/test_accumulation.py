@@ -71,6 +71,7 @@ ON_JAX: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name, element", ON_JAX)
 def test_adds_up_wide_enough_on_jax(name: str, element: Any) -> None:
     check(BY_NAME[name], Jax(float=element))

@@ -18,6 +18,7 @@ from phlox.errors import RunError
 from phlox.record import Record
 from phlox.train import Callback, Checkpoints, EarlyStopping, Learner, Unfreeze
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*batch norm takes:phlox.errors.RunWarning")
 X = np.random.default_rng(0).normal(size=(96, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]]).astype(np.float32)
 ENGINES = {"numpy": NumPy(), "jax": Jax()}

@@ -47,7 +47,7 @@ def test_all_that_a_backend_says_is_forwarded() -> None:
     says = {name for name, value in vars(Backend).items() if callable(value) and not name.startswith("_")}
     said = set(vars(Abstract)) | set(vars(Decorator)) | OPERATIONS
     of_the_engine = {"check_scalar", "host_dtype", "in_one_call", "is_leaked", "is_leaked_error", "scan"}
-    of_the_engine |= {"set_column", "write_from", "stack", "unstack", "with_autodiff"}
+    of_the_engine |= {"full_precision", "set_column", "write_from", "stack", "unstack", "with_autodiff"}
     no_tape = {"backward", "checkpoint", "copy_leaf", "is_leaf", "make_leaf", "node_of", "poisoned", "tape_function"}
     assert says - said <= of_the_engine | no_tape | {"value"}
 

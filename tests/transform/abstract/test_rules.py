@@ -42,6 +42,7 @@ def test_every_operation_is_covered() -> None:
     assert hosted == SHAPED_BY_VALUES | {"bool_count_nonzero"}, "what runs on the host needs a rule"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_shapes_and_kinds(row: Row) -> None:
     backend = NumPy()
@@ -61,6 +62,7 @@ def test_shapes_and_kinds(row: Row) -> None:
         assert (found.shape, found.kind) == (wanted.shape, wanted.kind), running.described(sample)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.gradient], ids=str)
 def test_gradients(row: Row, element: Any) -> None:

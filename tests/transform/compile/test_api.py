@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from phlox.errors import AutodiffError, CompileError
 from tests.transform.steps import Counting, close, data, network, step, values
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "config",
     [
@@ -165,6 +166,32 @@ def test_modules_and_their_methods_are_arguments() -> None:
     assert whole.programs == 1
 
 
+def test_what_a_partial_holds_is_an_argument() -> None:
+    """As a constant of the program, the model would keep its old weights."""
+    model, x = nn.Linear(2, 2, device=Jax().device()).init(0), px.ones((1, 2), device=Jax().device())
+
+    def scaled(model: Any, x: Any, *, scale: float = 1.0) -> Any:
+        return model(x) * scale
+
+    runs = {
+        "first": partial(scaled, model),
+        "by keyword": partial(scaled, model=model, scale=2.0),
+        "nested": partial(partial(scaled, model), scale=2.0),
+        "a method": partial(model.__call__),
+        "a container": partial(lambda models, x: models[0](x), [model]),
+    }
+    for name, function in runs.items():
+        run = px.compile(function)
+        for _ in range(3):
+            np.testing.assert_allclose(run(x=x).numpy(), function(x=x).numpy(), rtol=1e-6, err_msg=name)
+            model.weight.set(model.weight.val() * 2.0)
+        assert run.traces == 1, name
+    assert (px.compile(partial(scaled, model)).lower(x).flops or 0) > 0
+    assert px.compile(partial(px.Tensor.topk, k=1))(x)[0].shape == (1, 1)  # which is a constant
+    with pytest.raises(CompileError, match="give the others by keyword"):
+        px.compile(partial(scaled, model, x))
+
+
 def test_gradients_as_arguments_and_results() -> None:
     def gradients(model: Any, x: px.Tensor) -> Any:
         loss = model(x).square().mean()
@@ -194,7 +221,7 @@ def test_two_modules_with_the_same_ids_are_told_from_two_with_different_ones() -
 
 
 def test_donation() -> None:
-    run = px.compile(step, donate=("model", "optimizer"))
+    run = px.compile(donate=("model", "optimizer"))(step)  # as a decorator with options
     model, optimizer = network(rate=0.0), optim.AdamWConfig().init()
     eager, eager_optimizer = network(rate=0.0), optim.AdamWConfig().init()
     first = model
@@ -303,7 +330,7 @@ def test_a_user_optimizer_with_states_of_all_sorts() -> None:
     assert run.programs == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_settings_of_an_optimizer_are_constants_of_the_program() -> None:
     class Scaled(optim.SimpleOptimizer):
         def __init__(self, factor: float, table: Any = None) -> None:

@@ -134,7 +134,7 @@ def test_what_was_donated_is_still_refused() -> None:
     run(model, optimizer, 0.1, x)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_nothing_is_kept_alive() -> None:
     device = Autodiff(Jax()).device()
     run = px.compile(step)

@@ -235,7 +235,7 @@ def test_an_error_of_a_donating_program_is_not_taken_for_an_earlier_donation() -
         px.compile(fails, donate="model")(model).weight.val().numpy()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_recording_can_be_interrupted() -> None:
     """It takes long, and nothing is lost."""
     place, pressed = PLACES["jax"], [True]

@@ -50,7 +50,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(CompileError, match="does not fit the 64-bit integers .* pass it as a float"):
         run(x, 2**70)
     layer: Any = nn.Linear(2, 2, device=Jax().device()).init(0)
-    layer.table = np.ones(3)
+    layer.table = np.ones(10_000)
     with pytest.raises(ModuleError, match=r"`table` is of type ndarray"):
         run(layer, x)
 

@@ -150,7 +150,7 @@ def test_a_network_and_the_average_of_its_weights(backend: Backend) -> None:
     assert np.abs(values(other["mean"])[0] - values(other["model"])[0]).max() > 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_within_another_compiled_function_they_are_inlined() -> None:
     inner = px.compile(step, steps=N, over=("lr", "x"))
     outer = px.compile(lambda model, optimizer, x: inner(model, optimizer, RATES, x))

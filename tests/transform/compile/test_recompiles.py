@@ -145,7 +145,7 @@ def test_every_shape_is_counted() -> None:
     np.testing.assert_array_equal(run(ONE).numpy(), [2.0, 2.0])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_many_programs_are_told_once() -> None:
     run, x = px.compile(lambda x, mode: x * 2.0), px.ones((2,), device=Jax())
     for mode in range(63):

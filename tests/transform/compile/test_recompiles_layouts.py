@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
+
 import phlox as px
 from phlox.backend import Jax
 from tests.simulated_devices import check_on_devices
@@ -84,6 +86,7 @@ assert [str(one.message)[:44] for one in caught] == ["<lambda> has been compiled
 """
 
 
+@pytest.mark.full
 def test_other_layouts() -> None:
     check_on_devices(8, SCRIPT)
 

@@ -173,5 +173,6 @@ assert "each of 8 devices" in str(report) and "all-reduce" in str(report)
 """
 
 
+@pytest.mark.full
 def test_a_program_of_eight_devices() -> None:
     check_on_devices(8, SCRIPT)

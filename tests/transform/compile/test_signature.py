@@ -149,7 +149,7 @@ def test_methods_and_callable_objects() -> None:
     assert px.compile(model.named)(X)[1] == "Model"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_nested_is_inlined() -> None:
     inner = px.compile(step, donate=("model", "optimizer"))
 
@@ -313,7 +313,7 @@ def same(got: Any, expected: Any) -> None:
         assert got == expected
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @settings(max_examples=15, deadline=None)
 @given(structures)
 def test_anything_means_the_same(shape: Any) -> None:

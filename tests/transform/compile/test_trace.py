@@ -178,6 +178,7 @@ def test_what_begins_with_the_models_own_arrays(backend: Backend, donate: tuple[
     begun_with_the_models_arrays(backend, donate, 3)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 def test_what_begins_with_the_models_own_arrays_and_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")

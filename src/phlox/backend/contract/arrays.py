@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
 
     float_element: FloatElement
     int_element: IntElement
+    is_jax: bool = False
+    """Are its arrays JAX's, so that a tensor of them is an array to `jax.numpy`?"""
 
     # --- devices
 
@@ -137,6 +139,15 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
 
     # --- to and from other libraries
 
+    def owns(self, x: object) -> bool:
+        """Is this an array of the engine, or one of its tracers, of any element type?"""
+        return False
+
+    def accept(self, x: Array) -> Array:
+        """An array that the engine owns, in this backend's element type, where it is."""
+        kind, own = self.kind_of(x), cast("Any", self)
+        return x if x.dtype == self.element(kind) else own.cast(x, self, self.device_of(x))
+
     def from_dlpack(self, x: Any, device: Device) -> Array:
         """Another library's array, with its element type; without a copy if possible.
 
@@ -192,7 +203,8 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
                 )
         elif kind.name == "float" and (isinstance(value, int) or math.isfinite(value)):
             largest = LARGEST[self.float_element]
-            if not -largest <= value <= largest:
+            # As a Python float: NumPy would round the limit to the precision of a scalar of its own.
+            if not -largest <= (value if isinstance(value, int) else float(value)) <= largest:
                 raise RangeError(
                     f"{value} does not fit {self!r}'s floats ({self.host_float_dtype}); use a backend of wider ones"
                 )

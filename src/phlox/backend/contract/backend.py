@@ -32,7 +32,7 @@ from phlox.backend.contract.types import Array
 from phlox.backend.contract.update import MultiTensorOps, UpdateOps
 from phlox.backend.device import Device
 from phlox.errors import UnsupportedError
-from phlox.host.dtypes import INT_RANGES, LARGEST
+from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES, LARGEST, FloatElement
 
 
 class Backend(
@@ -49,6 +49,8 @@ class Backend(
 
     name: str
     """The engine's name, as in the registry."""
+    adds_level: bool = False
+    """Is it a decorator whose boxes add a history or an axis, which end with it?"""
     batched: int = 0
     """The number of nested `vmap`s that this backend is inside of: its arrays hide this many batch axes."""
 
@@ -67,7 +69,11 @@ class Backend(
 
     def full_precision(self) -> Backend:
         """This backend with f32 in place of half-precision floats; itself if they are f32 or f64."""
-        return self
+        return self.with_float("f32") if self.float_element in HALF_ELEMENTS else self
+
+    def with_float(self, element: FloatElement) -> Backend:
+        """This backend with floats of another element type; decorators stay."""
+        raise NotImplementedError
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         """The values as an array of the engine behind `target`, on `device`, in its element type.
@@ -102,6 +108,13 @@ class Backend(
 def engine_of(backend: Backend) -> Backend:
     """The backend inside all decorators."""
     while backend.inner is not None:
+        backend = backend.inner
+    return backend
+
+
+def backend_of_arrays(backend: Backend) -> Backend:
+    """The backend of the arrays that programs take: inside all decorators whose boxes end with a tape or a batch."""
+    while backend.inner is not None and backend.adds_level:
         backend = backend.inner
     return backend
 

@@ -6,7 +6,8 @@ of its own goes through host memory, and gloo, which comes with PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +23,9 @@ from phlox.errors import DistributedError, UnsupportedError
 
 Reduction: TypeAlias = Literal["sum", "mean"]
 
+Ranks: TypeAlias = tuple[int, ...]
+"""Some of the processes, by rank, in an order."""
+
 BUCKET = 8 << 20
 """The bytes that are reduced at once: many small arrays together take about as long as one large array."""
 
@@ -34,6 +38,15 @@ class Presence(NamedTuple):
 
     names: tuple[str, ...]
     here: tuple[bool, ...]
+
+
+class Later:
+    """A gradient that is being communicated while the backward pass goes on; until then so many elements are held."""
+
+    __slots__ = ("finish", "size")
+
+    def __init__(self, finish: Callable[[], Array], size: int = 0) -> None:
+        self.finish, self.size = finish, size
 
 
 class CollectiveOps(ArrayOps, ProcessOps):
@@ -61,6 +74,36 @@ class CollectiveOps(ArrayOps, ProcessOps):
         if processes().size == 1:
             return x
         return self._received(self.broadcast_on_host(self._sent(x), root), x)
+
+    # --- of some of the processes, for arrays in slices
+
+    def gather_slices(self, x: Array, ranks: Ranks) -> Array:
+        """The arrays of some processes, of which this is one, stacked on a new first axis in their order."""
+        return self._received(self._gloo().gather_slices_on_host(self._sent(x), ranks), x)
+
+    def scatter_mean(self, x: Array, ranks: Ranks) -> Array:
+        """Of arrays with an element for each of some processes, the mean over them of the element for this one.
+
+        Half-precision floats are summed in f32.
+        """
+        return self._received(self._gloo().scatter_mean_on_host(self._sent(x), ranks), x)
+
+    def gathering_slices(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
+        """Begin `gather_slices`, in the same order in all processes; what is returned waits for its result."""
+        return partial(self.gather_slices, x, ranks)
+
+    def scattering_mean(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
+        """Begin `scatter_mean`; what is returned waits for its result."""
+        value = self.scatter_mean(x, ranks)
+        return lambda: value
+
+    def gather_slices_on_host(self, array: np.ndarray[Any, Any], ranks: Ranks) -> np.ndarray[Any, Any]:
+        """`gather_slices` of a NumPy array, with the dtypes of `gather_on_host`."""
+        return self._gloo().gather_slices_on_host(array, ranks)
+
+    def scatter_mean_on_host(self, array: np.ndarray[Any, Any], ranks: Ranks) -> np.ndarray[Any, Any]:
+        """`scatter_mean` of a NumPy array of floats with 32 or 64 bits."""
+        return self._gloo().scatter_mean_on_host(array, ranks)
 
     # --- in host memory
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.collectives import Presence, Reduction
+from phlox.backend.contract.collectives import Later, Presence, Ranks, Reduction
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
@@ -28,6 +28,8 @@ class Decorator(Backend):
     box: type[Any]
     """The class of the boxes, whose `value` is an array of the inner backend."""
 
+    adds_level = True
+
     def below(self, x: Array) -> Array:
         """The inner backend's own array."""
         return x.value if type(x) is self.box else x
@@ -36,10 +38,14 @@ class Decorator(Backend):
         """The name (see `phlox.backend.register_decorator`) and the options, as an exported program stores them."""
         raise UnsupportedError(f"{self!r} has no name by which an exported program could ask for it")
 
+    @property
+    def has_slices(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.has_slices
+
     # --- devices
 
     def device(self, name: str | None = None) -> Device:
-        return Device(self, self.inner.device(name).name)
+        return self.inner.device(name).on(self)
 
     def device_of(self, x: Array) -> Device:
         return self.inner.device_of(self.below(x)).on(self)
@@ -89,6 +95,9 @@ class Decorator(Backend):
 
     def mesh_of(self, x: Array) -> Any:
         return self.inner.mesh_of(self.below(x))
+
+    def cuts_sequences(self, x: Array) -> bool:
+        return self.inner.cuts_sequences(self.below(x))
 
     def is_here(self, x: Array) -> bool:
         return self.inner.is_here(self.below(x))
@@ -148,6 +157,21 @@ class Decorator(Backend):
 
     def broadcast(self, x: Array, root: int) -> Array:
         return self.inner.broadcast(self._sendable(x), root)
+
+    def gather_slices(self, x: Array, ranks: Ranks) -> Array:
+        return self.inner.gather_slices(self._sendable(x), ranks)
+
+    def scatter_mean(self, x: Array, ranks: Ranks) -> Array:
+        return self.inner.scatter_mean(self._sendable(x), ranks)
+
+    def scattered_like(self, g: Array, x: Array) -> Later:
+        return self.inner.scattered_like(self.below(g), self.below(x))
+
+    def make_ready(self, x: Array) -> None:
+        self.inner.make_ready(self.below(x))
+
+    def is_slice(self, x: Array) -> bool:
+        return self.inner.is_slice(self.below(x))
 
     def reduce_on_host(
         self, arrays: Sequence[np.ndarray[Any, Any]], op: Reduction, presence: Presence | None = None

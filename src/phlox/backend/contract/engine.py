@@ -9,7 +9,7 @@ import numpy as np
 from phlox.backend.contract.backend import Backend
 from phlox.backend.kind import Kind
 from phlox.errors import BackendError, RangeError
-from phlox.host.dtypes import FLOAT_ELEMENTS, HALF_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
+from phlox.host.dtypes import FLOAT_ELEMENTS, INT_ELEMENTS, FloatElement, IntElement
 from phlox.host.float_casts import recast
 
 
@@ -39,8 +39,8 @@ class EngineBackend(Backend):
     def setup(self) -> None:
         """Prepare everything that depends on the element types; called once for each backend."""
 
-    def full_precision(self) -> Backend:
-        return type(self)(int=self.int_element) if self.float_element in HALF_ELEMENTS else self
+    def with_float(self, element: FloatElement) -> Backend:
+        return type(self)(float=element, int=self.int_element)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.float_element, self.int_element)

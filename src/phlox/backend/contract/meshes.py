@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from phlox.backend.contract.arrays import ArrayOps
+from phlox.backend.contract.collectives import Later
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
+from phlox.backend.grid import Grid
 from phlox.backend.kind import Kind
-from phlox.backend.parallel import RowGroup, rows_of
+from phlox.backend.parallel import rows_of
 from phlox.backend.processes import processes
+from phlox.backend.registry import load_decorator
 from phlox.backend.sharding import Index, Shard, Sharding, whole_index
 from phlox.errors import ShardingError
 
@@ -25,36 +29,42 @@ class MeshOps(ArrayOps):
     partitions: bool = False
     """Does the engine shard arrays over a mesh, and communicate by itself? If not, processes average gradients."""
 
+    has_slices: bool = False
+    """May an array be in slices, one in each process? See `phlox.sharding`."""
+
     def mesh_devices(self) -> int:
         """The number of devices of all processes together."""
         return processes().size
 
     def make_mesh(self, shape: dict[str, int]) -> Any:
         """The engine's own mesh, with named axes of these sizes; `ShardingError` if that is impossible."""
-        large = [name for name, size in shape.items() if size > 1]
         known = processes()
-        if len(large) > 1 or max(shape.values()) != known.size:
-            raise ShardingError(
-                f"{self!r} has one axis in its mesh, over all {known.size} processes, and not {shape}; "
-                "Mesh(data=-1) is that, and meshes of more axes are JAX's"
-            )
-        return RowGroup(known.rank, known.size)
+        if math.prod(shape.values()) != known.size:
+            raise ShardingError(f"{self!r} has a mesh of all {known.size} processes, and not of {shape}")
+        return Grid(tuple(shape), tuple(shape.values()), known.rank)
 
-    def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
-        """The index of this process's part of an array that is sharded over an axis, and the number of parts."""
-        return mesh.rank, mesh.size
+    def mesh_part(self, mesh: Any, axes: tuple[str, ...]) -> tuple[int, int]:
+        """The index of this process's part of an array that is sharded over some axes, and the number of parts."""
+        return mesh.place(axes), mesh.count(axes)
 
     def mesh_device(self, sharding: Sharding) -> Device:
         """The devices of a mesh as one device, for arrays with this sharding."""
-        return self.device()
+        if sharding.is_replicated:
+            return self.device()
+        over = load_decorator("sharded")
+        return over(self).mesh_device(sharding)
 
-    def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
-        """The scope in which code computes on this process's rows of a batch."""
-        return rows_of(mesh if mesh.size > 1 else None)
+    def mesh_scope(self, mesh: Any, axes: tuple[str, ...]) -> AbstractContextManager[object]:
+        """The scope in which code computes on this process's rows of a batch, which is cut over some axes."""
+        return rows_of(mesh.rows(axes) if mesh.size > 1 else None)
 
     def mesh_of(self, x: Array) -> Any:
         """The engine's mesh of an array, or of the program of a tracer; None without one."""
         return None
+
+    def cuts_sequences(self, x: Array) -> bool:
+        """Is x, or the program of a tracer, on a mesh that cuts sequences? Then their axis is merged with no other."""
+        return False
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
         """Constrain x, a result of the program being traced, to the sharding of the program's argument `like`."""
@@ -74,6 +84,21 @@ class MeshOps(ArrayOps):
         Raises `RangeError` as `from_host` does.
         """
         return self.from_host(read(whole_index(shape)), kind, device)
+
+    def is_slice(self, x: Array) -> bool:
+        """Is this an array of which each process holds a slice, and so a gradient of all processes?"""
+        return False
+
+    def settle_of(self, x: Array) -> Callable[[Array], Array] | None:
+        """What makes the gradient towards x, a leaf of a tape, of what has come back to it; None if that is it."""
+        return None
+
+    def scattered_like(self, g: Array, x: Array) -> Later:
+        """Begin to make the gradient towards x, in slices, of the gradients that processes have of their rows."""
+        raise NotImplementedError(f"{self!r} has no arrays in slices")
+
+    def make_ready(self, x: Array) -> None:
+        """x, the new value of a parameter, will be used as a whole: begin to bring it together, if that is to stay."""
 
     def is_here(self, x: Array) -> bool:
         """Can this process read all values of an array?"""

@@ -20,6 +20,10 @@ class TapingOps:
     differentiates: bool = False
     """Does this backend have a tape?"""
 
+    def below(self, x: Array) -> Array:
+        """The inner backend's own array, in a box of this one."""
+        return x
+
     def with_autodiff(self) -> Backend:
         """This backend with a tape above it; one tape more, if it has one already.
 
@@ -93,9 +97,23 @@ class TapingOps:
         """Call a function on native arrays; a decorator differentiates it by the engine's own autodiff."""
         return fn(*arrays)
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
-        """The engine's own gradient of `fn` at `arrays`, with cotangent `g`; `AutodiffError` if it has none."""
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
+        """The engine's own gradients of `fn` towards the arrays that are `needed`; `AutodiffError` if it has none.
+
+        `fn` returns a tuple of arrays, and `gs` are their cotangents, None where there is none.
+        """
         raise AutodiffError(f"{self!r} cannot differentiate a native function; its engine has no autodiff of its own")
+
+    def native_pullback(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients] | None]:
+        """`fn(*arrays)`, and `native_vjp` as a function of the cotangents, from what the engine keeps of this call.
+
+        None in its place means that nothing is kept, so the call has to be repeated.
+        """
+        return self.call_native(fn, *arrays), None
 
     def _no_tape(self) -> str:
         return f"{self!r} has no tape; make the tensors on Autodiff({self!r}).device(), or move them there"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from phlox.backend.contract.arrays import ArrayOps
-from phlox.backend.contract.types import Array
+from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.tracing import checks
 from phlox.backend.tracing.symbolic import is_symbolic, whole
-from phlox.errors import IndexRangeError
+from phlox.errors import IndexRangeError, UnsupportedError
 
 
 class TracingOps(ArrayOps):
@@ -29,6 +30,18 @@ class TracingOps(ArrayOps):
         """The innermost trace that this tracer belongs to; None for an array with a value."""
         return None
 
+    def outlives(self, x: Array, other: Array) -> bool:
+        """Does `other` belong to a transformation that `x` does not belong to?"""
+        return False
+
+    def without_gradient(self, x: Array) -> Array:
+        """The same as a constant to the engine's own derivatives."""
+        return x
+
+    def transformations(self) -> object:
+        """What is equal while the same transformations are under way, those that trace no program as well."""
+        return self.current_trace()
+
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         """Is this a leaked tracer, one whose trace has ended?
 
@@ -43,6 +56,24 @@ class TracingOps(ArrayOps):
     def is_trace_error(self, error: Exception) -> bool:
         """Is this the engine's error for a function that needs the value of a tracer?"""
         return False
+
+    # --- random streams on traced keys; a state is three 32-bit words, see `phlox.backend.threefry.generator`
+
+    def draws_from(self, state: Any) -> bool:
+        """Can this engine draw from a state that is not a NumPy array?"""
+        return False
+
+    def state_of_seed(self, seed: Array) -> Any:
+        """The state at the start of the stream of a traced seed, an Int scalar: its 64 bits, and position 0."""
+        raise UnsupportedError(f"{self!r} traces no seeds")
+
+    def fold_in(self, state: Any, number: int) -> Any:
+        """The state at the start of a sub-stream, whose number is that of the state's position plus `number`."""
+        raise UnsupportedError(f"{self!r} traces no keys")
+
+    def from_host_draws(self, fn: Callable[[Any], Any], state: Any, shape: Shape, device: Device) -> Array:
+        """The Float array `fn(state as a NumPy array)`, computed by NumPy whenever the program runs."""
+        raise UnsupportedError(f"{self!r} cannot call a function of NumPy in a program")
 
     # --- traced scalars: Python scalars that are arguments of a compiled function
 

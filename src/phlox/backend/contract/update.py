@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.types import Array, Shape
+from phlox.backend.device import Device
 
 Real: TypeAlias = Any
 """A Python scalar, or a traced one."""
@@ -107,8 +108,11 @@ class MultiTensorOps:
     The defaults are for an engine without such updates.
     """
 
-    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
-        """Memory for arrays of this shape like x, a plain one; None if the engine cannot tell when it is free."""
+    def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
+        """Memory for arrays of this shape on a device, with elements as x, a plain one, has.
+
+        None if the engine cannot tell when it is free.
+        """
         return None
 
     def new_like(self, x: Array) -> Array:

@@ -16,5 +16,8 @@ else:
 from phlox.backend.jax import keys as keys
 from phlox.backend.jax import pytree as pytree
 from phlox.backend.jax.backend import Jax
+from phlox.backend.jax.compat import accept_tensors as _accept_tensors
+
+_accept_tensors()
 
 __all__ = ["Jax"]

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from phlox.backend.contract import Backend, EngineBackend
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
-from phlox.backend.jax import ops, sharding, x64
+from phlox.backend.jax import compat, ops, sharding, x64
 from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.sharding import argument_spec, device_name
 from phlox.backend.kind import Int, Kind, kind_of_dtype
@@ -39,10 +39,14 @@ class Arrays(EngineBackend):
 
     jax_float: Any
     jax_int: Any
+    is_jax = True
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, jax.Array)
 
     def device(self, name: str | None = None) -> Device:
         if name is None:
-            return Device(self, default_name())
+            return Device(self, default_name(), committed=False)
         platform, _, number = name.partition(":")
         here = sharding.local_devices(platform)
         if not here or not (number or "0").isdigit():
@@ -50,7 +54,8 @@ class Arrays(EngineBackend):
         found = here[0] if not number else next((one for one in here if one.id == int(number)), None)
         if found is None:
             raise self._no_device(name)
-        return Device(self, device_name(found))
+        asked = number != "" and len(jax.local_devices()) > 1
+        return Device(self, device_name(found), committed=asked or found != _default())
 
     def _no_device(self, name: str) -> DeviceError:
         have = ", ".join(map(device_name, jax.local_devices()))
@@ -70,7 +75,10 @@ class Arrays(EngineBackend):
             return self.device()
         devices = x.devices()
         if len(devices) == 1:
-            return Device(self, device_name(next(iter(devices))))
+            found = next(iter(devices))
+            # With one device to compute on, nothing tells held arrays from others.
+            committed = x.committed and (len(here := jax.local_devices()) > 1 or found != here[0])
+            return Device(self, device_name(found), committed=committed)
         # Of an array in shards, the first that is here stands for all.
         known = x.sharding
         first = min(known.addressable_devices or devices, key=_number_of)
@@ -92,10 +100,11 @@ class Arrays(EngineBackend):
 
     def to_device(self, x: Array, device: Device) -> Array:
         if device.sharding is None:
-            if not isinstance(x, Tracer):
-                sharding.check_gathered(x, device)
-                x = x if x.is_fully_addressable else x.addressable_data(0)
-            return jax.device_put(x, self.native_device(device))
+            if isinstance(x, Tracer):
+                return x if device.name == default_name() else jax.device_put(x, self.native_device(device))
+            sharding.check_gathered(x, device)
+            x = x if x.is_fully_addressable else x.addressable_data(0)
+            return self._moved(x, device)
         return sharding.shard(x, device.sharding)
 
     def from_host(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Array:
@@ -105,10 +114,9 @@ class Arrays(EngineBackend):
         if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing():
             return self.place(jnp.asarray(fitted), device)
         # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
-        # afterwards the array is the caller's again. As `place` has it, nothing is held to the only device: programs
-        # would be made anew for arrays that are.
-        alone = native if len(jax.local_devices()) > 1 else None
-        placed = jax.device_put(fitted, alone, may_alias=taken_over(fitted) is not None)
+        # afterwards the array is the caller's again.
+        to = native if device.committed else None
+        placed = jax.device_put(fitted, to, may_alias=taken_over(fitted) is not None)
         self.await_array(placed)
         return placed
 
@@ -123,7 +131,9 @@ class Arrays(EngineBackend):
                 self.check_fits(x, engine)
             x = x64.in_x64(ops.cast)(x, dtype)
         here = device.on(engine)
-        return x if isinstance(x, Tracer) or here.holds(engine.device_of(x)) else engine.to_device(x, here)
+        if isinstance(x, Tracer) or (here.sharding is not None and here.holds(engine.device_of(x))):
+            return x
+        return engine.place(x, here) if here.holds(engine.device_of(x)) else engine.to_device(x, here)
 
     def element(self, kind: type[Kind]) -> Any:
         """JAX's type of the elements of a kind."""
@@ -136,15 +146,21 @@ class Arrays(EngineBackend):
         return self.place(x64.in_x64(jnp.from_dlpack)(x), device)
 
     def place(self, x: Array, device: Device) -> Array:
-        """On the device asked for, and held to it, so that arrays on two devices cannot meet."""
+        """On the device asked for, and held to it, so that arrays on two of them cannot meet.
+
+        What nobody placed is left where JAX made it: on its default device, and free to go to the devices of a mesh,
+        or of what it meets; within `jax.set_mesh`, on that mesh. Programs would be made anew for arrays that are held.
+        """
         if isinstance(x, Tracer):
             return x
         if device.sharding is not None:
             return sharding.shard(x, device.sharding)
-        devices = jax.local_devices()
-        if len(devices) == 1 and device.name == device_name(devices[0]):
-            return x
-        return jax.device_put(x, self.native_device(device))
+        is_free = not device.committed and not (x.committed and isinstance(x.sharding, SingleDeviceSharding))
+        return x if is_free else self._moved(x, device)
+
+    def _moved(self, x: Array, device: Device) -> Array:
+        x = jax.device_put(x, self.native_device(device))
+        return x if device.committed else compat.uncommitted(x)
 
     def sharded(self, shape: Shape, device: Device) -> NamedSharding | None:
         """JAX's sharding for an array that is made on a device; None where it is a single one."""
@@ -165,6 +181,9 @@ class Arrays(EngineBackend):
             return False
         # Cut along the axis that is joined, the parts would have to be exchanged.
         return not any(len(spec) == x.ndim and spec[-1] for x in joined if (spec := argument_spec(x)))
+
+    def detach(self, x: Array) -> Array:
+        return jax.lax.stop_gradient(x) if isinstance(x, Tracer) else x  # of `jax.grad`, perhaps
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)
@@ -189,6 +208,14 @@ class Arrays(EngineBackend):
         return kind_of_dtype(x.dtype)
 
 
+def _default() -> Any:
+    """The device on which JAX makes arrays: the first, or that of `jax.default_device`."""
+    chosen = getattr(jax.config, "jax_default_device")  # noqa: B009  (a name that JAX's types do not have)
+    if chosen is None:
+        return jax.local_devices()[0]
+    return sharding.local_devices(chosen)[0] if isinstance(chosen, str) else chosen
+
+
 def default_name() -> str:
     """The name of the default device."""
-    return device_name(jax.local_devices()[0])
+    return device_name(_default())

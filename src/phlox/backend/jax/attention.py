@@ -11,13 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.contract.widening import composed
 from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.fused import fused
 from phlox.backend.jax.sizes import is_symbolic
+from phlox.backend.sharding import SEQUENCE
 
 _CHUNK = 64
 _WHOLE = 128  # so few queries save less time in chunks than it takes to compile them
@@ -99,6 +102,84 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, causal: bool, sca
     return jnp.concatenate(dqs, 2) if dqs else None, dk, dv, dbias, None, None
 
 
+# --- over devices that cut the sequences
+#
+# Each device has the queries of its part of a sequence, and gathers keys and values of the whole of it; their gradients
+# are summed over the devices, each of which keeps those of its part. Positions are those in the whole: so is the mask.
+
+
+def _along(x: Array, mesh: Any, cut: bool) -> Array:
+    """x [batch, heads, n, width], of which n is cut over the axis of sequences, or whole."""
+    if cut and x.shape[2] % mesh.shape[SEQUENCE]:
+        return x
+    free = PartitionSpec.UNCONSTRAINED
+    return lax.with_sharding_constraint(
+        x, NamedSharding(mesh, PartitionSpec(free, free, SEQUENCE if cut else None, free))
+    )
+
+
+def _of_each_head(x: Array, heads: int) -> Array:
+    """Keys or values of groups, for each head of a group: [batch, heads, m, width]."""
+    return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
+
+
+def _forward_apart(
+    self: Any,
+    mesh: Any,
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    allowed: Array | None,
+    kept: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> tuple[Array, Any]:
+    query = _along(query, mesh, cut=True)
+    heads = query.shape[1]
+    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    y, state = AttentionOps.attention_forward(self, query, keys, values, bias, allowed, kept, causal, scale, dropout)
+    return _along(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
+
+
+def _backward_apart(
+    self: Any, mesh: Any, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
+) -> Gradients:
+    query, key, value, bias, state = saved
+    heads, groups = query.shape[1], key.shape[1]
+    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    part = query, keys, values, bias, *state
+    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(
+        self, part, _along(g, mesh, cut=True), needed, causal, scale, dropout
+    )
+
+    def own(x: Array | None) -> Array | None:
+        if x is not None and heads != groups:
+            x = x.reshape(x.shape[0], groups, heads // groups, *x.shape[2:]).sum(2)
+        return None if x is None else _along(x, mesh, cut=True)
+
+    return None if dq is None else _along(dq, mesh, cut=True), own(dk), own(dv), dbias, None, None
+
+
+_MERGED, _APART = fused(_forward, 6, 7, 8), fused(_forward_apart, 0, 7, 8, 9)
+_BACKWARD_MERGED, _BACKWARD_APART = fused(_backward, 2, 3, 4, 5), fused(_backward_apart, 0, 3, 4, 5, 6)
+
+
+@composed
+def _either(self: Any, query: Array, *others: Any) -> tuple[Array, Any]:
+    if self.cuts_sequences(query):
+        return _APART(self, self.mesh_of(query), query, *others)
+    return _MERGED(self, query, *others)
+
+
+@composed
+def _either_backward(self: Any, saved: Any, g: Array, *others: Any) -> Gradients:
+    if self.cuts_sequences(g):
+        return _BACKWARD_APART(self, self.mesh_of(g), saved, g, *others)
+    return _BACKWARD_MERGED(self, saved, g, *others)
+
+
 class Attention(Backend):
     """See `phlox.backend.contract.nn.attention`."""
 
@@ -106,5 +187,5 @@ class Attention(Backend):
         turned = lax.transpose(x, (0, 1, 3, 2))
         return lax.optimization_barrier(turned) if is_shared() else turned
 
-    attention_forward = fused(_forward, 6, 7, 8)
-    attention_backward = fused(_backward, 2, 3, 4, 5)
+    attention_forward = _either
+    attention_backward = _either_backward

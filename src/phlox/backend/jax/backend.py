@@ -119,7 +119,7 @@ class Jax(
     def where(self, condition: Array, if_true: Any, if_false: Any) -> Array:
         if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
             if_true = jnp.asarray(if_true, self.jax_float)
-        return _where(condition, if_true, if_false)
+        return ops.where(condition, if_true, if_false)
 
     def _filled(self, shape: Shape, dtype: Any, value: Any, device: Device) -> Array:
         out = self.sharded(shape, device)
@@ -174,7 +174,7 @@ class Jax(
     float_argmax = arg_reduction(lax.argmax)
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)
-    float_matmul: Binary = simple(jnp.matmul)
+    float_matmul: Binary = staticmethod(ops.matmul)
 
     def float_into_int(self, x: Array) -> Array:
         low, high = INT_RANGES[self.int_element]
@@ -304,7 +304,6 @@ def _full(value: Any, shape: Shape, dtype: Any) -> Array:
     return lax.full(shape, value, dtype)
 
 
-_where = jax.jit(jnp.where, inline=True)
 _power = jax.jit(jnp.power, inline=True)
 
 

@@ -10,14 +10,18 @@ and says less. Compiling needs one of them, and the error says so in one sentenc
 from __future__ import annotations
 
 import sys
-from functools import cache
+import weakref
+from collections.abc import Callable
+from functools import cache, partial, wraps
 from importlib import import_module
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 import jax
 import numpy as np
 
+from phlox.backend.pytree import keeping
 from phlox.errors import CompileError
 
 SUPPORTED = "0.10"
@@ -28,18 +32,28 @@ PRIVATE = {
     "jax.core.Trace.is_valid": "a leaked tracer is reported by JAX's own error",
     "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is reported by JAX's own error",
     "jax.extend.core.primitives.convert_element_type_p": "nothing that takes scalars is compiled",
+    "jax._src.core.trace_ctx": "what is set into a parameter inside of `vmap` within `grad` is not told apart",
     "jax._src.xla_bridge.backends_are_initialized": "that JAX was used too early is JAX's own error",
+    "jaxlib._jax.make_gloo_tcp_collectives": "collectives of CPUs listen where the name of the machine points to",
     "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",
+    "jax._src.interpreters.pxla.reflatten_outputs_for_dispatch": "what `jax.jit` returns has the ids of its first call",
+    "jax._src.array.ArrayImpl": "an array that is moved back to the default device stays held there",
     "jax._src.api": "`jax.grad` towards an integer is JAX's own error, which does not name the parameter",
+    "jax._src.api._check_scalar": "the loss of `jax.grad` must be an array: JAX's error says to convert it",
+    "jax._src.lax.lax._one_vjp": "as above; both are mended so that the loss may be a tensor of one element",
 }
 """All private names in use, and what happens without each."""
 
 
-def _find(module: str, name: str) -> Any:
+def _module(name: str) -> Any:
     try:
-        return getattr(import_module(module), name, None)
+        return import_module(name)
     except ImportError:
         return None
+
+
+def _find(module: str, name: str) -> Any:
+    return getattr(_module(module), name, None)
 
 
 # --- tracers and their traces
@@ -108,29 +122,116 @@ def is_outside() -> bool:
 
     False where that cannot be told.
     """
-    return _OUTSIDE is not None and _trace_state() == _OUTSIDE
+    return _OUTSIDE is not None and trace_state() == _OUTSIDE
 
 
-def _trace_state() -> Any:
+def trace_state() -> Any:
+    """What is equal while the same transformations are under way; None if that is unknown."""
     state = _find("jax.extend.core", "get_opaque_trace_state")
     return None if state is None else state()
 
 
 with jax.ensure_compile_time_eval():
-    _OUTSIDE = _trace_state()
+    _OUTSIDE = trace_state()
+
+
+_CONTEXT, _EAGER = _find("jax._src.core", "trace_ctx"), _find("jax._src.core", "eval_trace")
+
+
+def transformation() -> weakref.ref[Any] | None:
+    """The innermost transformation under way, jit or grad or vmap or another; None if there is none."""
+    try:
+        trace = _CONTEXT.trace
+    except AttributeError:
+        return None if is_outside() else weakref.ref(_OUTSIDE)
+    return None if trace is _EAGER else weakref.ref(trace)
+
+
+def note_keeping() -> None:
+    """Keep `phlox.backend.pytree.keeping` up to date, where JAX lets us."""
+    pxla: Any = _module("jax._src.interpreters.pxla")
+    keep = getattr(pxla, "reflatten_outputs_for_dispatch", None)
+    if keep is None:
+        return
+
+    @wraps(keep)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        keeping.add(get_ident())
+        try:
+            return keep(*args, **kwargs)
+        finally:
+            keeping.discard(get_ident())
+
+    pxla.reflatten_outputs_for_dispatch = noted
+
+
+_TREES = "jax._src.tree_util"
 
 
 def differentiates() -> bool:
-    """Does `jax.grad` or its kin take a tree apart now, to look at what they differentiate towards?
-
-    It is asked by a function that flattens a node of the tree. False where that cannot be told.
-    """
+    """See `phlox.backend.pytree.is_differentiating`. False where that cannot be told."""
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_filename == jax.tree_util.tree_leaves.__code__.co_filename:
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(("phlox.", _TREES)):
         frame = frame.f_back
     if frame is None or frame.f_code.co_name not in ("value_and_grad_f", "jacfun"):
         return False
     return frame.f_globals.get("__name__") == _API and not frame.f_locals.get("allow_int", False)
+
+
+# --- tensors as arrays
+
+
+def accept_tensors() -> None:
+    """Let JAX take tensors where it asks for nothing but its own arrays; for other values nothing changes in JAX."""
+    _accept_losses()
+    for function in vars(jax.nn).values():
+        if isinstance(function, jax.custom_jvp) and function.jvp is not None:  # such as relu
+            function.defjvp(_on_arrays(function.jvp))
+
+
+def _on_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that is given arrays in place of tensors."""
+
+    @wraps(rule)
+    def of_arrays(*operands: Any) -> Any:
+        return rule(*jax.tree.map(_as_array, operands, is_leaf=_is_tensor))
+
+    return of_arrays
+
+
+def _as_array(x: Any) -> Any:
+    return x.__jax_array__() if _is_tensor(x) else x
+
+
+def _accept_losses() -> None:
+    """Let `jax.grad` differentiate a loss that is a tensor of one element.
+
+    JAX checks that a loss is a scalar, and starts the backward pass with a one. Both must be arrays there, though a
+    PyTree of one scalar, which a tensor is to JAX, would do. They are taken from the tree, and put into one like it.
+    """
+    api, lax = _module("jax._src.api"), _module("jax._src.lax.lax")
+    check, one = getattr(api, "_check_scalar", None), getattr(lax, "_one_vjp", None)
+    if check is None or one is None:
+        return
+
+    @wraps(check)
+    def check_scalar(x: Any) -> None:
+        for leaf in jax.tree.leaves(x) if _is_tensor(x) else [x]:
+            check(leaf.reshape(()) if _is_tensor(x) and leaf.size == 1 else leaf)
+
+    @wraps(one)
+    def one_vjp(x: Any) -> Any:
+        def started(leaf: Any) -> Any:
+            return one(leaf.reshape(())).reshape(leaf.shape)
+
+        return jax.tree.map(started, x) if _is_tensor(x) else one(x)
+
+    setattr(api, "_check_scalar", check_scalar)  # noqa: B010 - JAX's own name
+    setattr(lax, "_one_vjp", one_vjp)  # noqa: B010
+
+
+def _is_tensor(x: Any) -> bool:
+    return type(x).__module__.startswith("phlox.") and hasattr(type(x), "__jax_array__")
 
 
 # --- processes
@@ -140,6 +241,31 @@ def has_started() -> bool:
     """Has JAX initialized its devices? False if that is unknown."""
     found = _find("jax._src.xla_bridge", "backends_are_initialized")
     return found is not None and found()
+
+
+def let_gloo_listen_on(host: str) -> None:
+    """Have the collectives of CPUs listen on this address; the default is that of the name of this machine.
+
+    JAX has no option for it. Where its internals have changed, the default stays.
+    """
+    library = _find("jaxlib", "_jax")
+    make = getattr(library, "make_gloo_tcp_collectives", None)
+    if make is not None and not isinstance(make, partial):
+        library.make_gloo_tcp_collectives = partial(make, hostname=host)
+
+
+# --- placement
+
+
+def uncommitted(x: Any) -> Any:
+    """The same array on its one device, but not held to it: free to go to the devices of what it meets.
+
+    What another library laid out by columns stays held: programs read what is not held by rows, however it is laid out.
+    """
+    array = _find("jax._src.array", "ArrayImpl")
+    if array is None or not x.committed or x.format.layout.major_to_minor != tuple(range(x.ndim)):
+        return x
+    return array(x.aval, x.sharding, [x], committed=False)
 
 
 # --- programs

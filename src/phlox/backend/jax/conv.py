@@ -23,6 +23,7 @@ from jax import lax
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.conv import padded_sizes, window_counts
 from phlox.backend.contract.types import Array, Shape, Widths
+from phlox.backend.jax.explicit import aligned_rows, matmul, reshape, typed, zeros
 from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import is_symbolic
 
@@ -62,7 +63,7 @@ def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int)
     count = (x.shape[axis] - dilation * (side - 1) - 1) // stride + 1
     if _tiles(side, stride, dilation):
         x = lax.slice_in_dim(x, 0, count * side, 1, axis)
-        return jnp.moveaxis(x.reshape(*x.shape[:axis], count, side, *x.shape[axis + 1 :]), axis + 1, to)
+        return jnp.moveaxis(reshape(x, (*x.shape[:axis], count, side, *x.shape[axis + 1 :])), axis + 1, to)
     if side > _LONG:
         places = jnp.arange(count)[:, None] * stride + jnp.arange(side) * dilation
         return jnp.moveaxis(jnp.take(x, places, axis, mode="clip"), axis + 1, to)
@@ -78,7 +79,7 @@ def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Sha
     for axis, side in enumerate(window):
         x = windows(x, 1 + axis, side, stride[axis], dilation[axis], 1 + len(window) + axis)
     axes = 1 + len(window)
-    return x.reshape(math.prod(x.shape[:axes]), math.prod(x.shape[axes:]))
+    return reshape(x, (math.prod(x.shape[:axes]), math.prod(x.shape[axes:])))
 
 
 def channels_first(x: Array) -> Array:
@@ -99,9 +100,9 @@ def conv(
     out, _, *window = weight.shape
     counts = window_counts(padded_sizes(x.shape[2:], padding), tuple(window), stride, dilation)
     if _unfolds(x.shape[0], weight.shape, counts, stride, dilation, groups, x.dtype.itemsize):
-        y = _rows(channels_last(x), tuple(window), stride, padding, dilation) @ _flat(weight)
+        y = matmul(_rows(channels_last(x), tuple(window), stride, padding, dilation), _flat(weight))
         y = y if bias is None else y + bias
-        return channels_first(y.reshape(x.shape[0], *counts, out))
+        return channels_first(reshape(y, (x.shape[0], *counts, out)))
     if _is_depthwise(weight.shape, groups, "y"):
         y = _depthwise(x, weight, stride, padding, dilation)
     else:
@@ -131,7 +132,7 @@ def _depthwise(x: Array, weight: Array, stride: Shape, padding: Widths, dilation
     """Depthwise convolution in one loop over all places; XLA itself would convolve channel by channel."""
     x = jnp.pad(x, ((0, 0), (0, 0), *padding))
     counts = window_counts(x.shape[2:], weight.shape[2:], stride, dilation)
-    y = jnp.zeros((*x.shape[:2], *counts), x.dtype)
+    y = zeros((*x.shape[:2], *counts), x.dtype, x, {0: 0, 1: 1})
     for place in itertools.product(*map(range, weight.shape[2:])):
         starts = [at * gap for at, gap in zip(place, dilation, strict=True)]
         ends = [at + step * (count - 1) + 1 for at, step, count in zip(starts, stride, counts, strict=True)]
@@ -153,10 +154,10 @@ def conv_dx(
     out, channels, *window = weight.shape
     n, _, *counts = g.shape
     if not _unfolds(n, weight.shape, tuple(counts), stride, dilation, groups, g.dtype.itemsize):
-        zeros = jnp.zeros(shape, g.dtype)
-        _, pull = jax.vjp(lambda x: _convolved(x, weight, stride, padding, dilation, groups, "dx"), zeros)
+        start = zeros(shape, g.dtype, g, {0: 0})
+        _, pull = jax.vjp(lambda x: _convolved(x, weight, stride, padding, dilation, groups, "dx"), start)
         return pull(g)[0]
-    parts = channels_last(g).reshape(n * math.prod(counts), out) @ _flat(weight).T
+    parts = matmul(reshape(channels_last(g), (n * math.prod(counts), out)), _flat(weight).T)
     fold = _fold_at_once if math.prod(window) <= _ONE_LOOP else _fold
     return channels_first(fold(parts, (n, *shape[2:], channels), tuple(window), stride, padding, dilation))
 
@@ -165,8 +166,8 @@ def _fold_at_once(parts: Array, shape: Shape, window: Shape, stride: Shape, padd
     """The transpose of `_rows`: each place in the window adds its part where it looked, in one loop."""
     n, *sizes, channels = shape
     counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
-    parts = parts.reshape(n, *counts, math.prod(window) * channels)
-    x = jnp.zeros(shape, parts.dtype)
+    parts = reshape(parts, (n, *counts, math.prod(window) * channels))
+    x = zeros(shape, parts.dtype, parts, {0: 0})
     for number, place in enumerate(itertools.product(*map(range, window))):
         part = parts[..., number * channels : (number + 1) * channels]
         axes = zip(place, sizes, counts, stride, padding, dilation, strict=True)
@@ -180,14 +181,14 @@ def _fold(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Wid
     """The same axis by axis: as many parts as the window's sides are long together."""
     n, *sizes, channels = shape
     counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
-    x = parts.reshape(n, *counts, *window, channels)
+    x = reshape(parts, (n, *counts, *window, channels))
     zero = jnp.zeros((), x.dtype)
     for axis in reversed(range(len(window))):
         at, places, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
         before = [(0, 0, 0)] * at
         if _tiles(side, stride[axis], dilation[axis]):
             x = jnp.moveaxis(x, places, at + 1)
-            x = x.reshape(*x.shape[:at], count * side, *x.shape[at + 2 :])
+            x = reshape(x, (*x.shape[:at], count * side, *x.shape[at + 2 :]))
             low = -padding[axis][0]
             config = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - at - 1)]
             x = lax.pad(x, zero, config)
@@ -213,13 +214,14 @@ def _placed(
 def conv_dw(x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int) -> Array:
     """The transpose of `conv` in the weight."""
     out, channels, *window = shape
+    x, g = aligned_rows(x, g, 1)
     if not _unfolds(x.shape[0], shape, g.shape[2:], stride, dilation, groups, x.dtype.itemsize):
-        zeros = jnp.zeros(shape, g.dtype)
-        _, pull = jax.vjp(lambda weight: _convolved(x, weight, stride, padding, dilation, groups, "dw"), zeros)
+        start = jnp.zeros(shape, g.dtype)
+        _, pull = jax.vjp(lambda weight: _convolved(x, weight, stride, padding, dilation, groups, "dw"), start)
         return pull(g)[0]
     flat = _rows(channels_last(x), tuple(window), stride, padding, dilation)
-    dw = channels_last(g).reshape(len(flat), out).T @ flat
-    return jnp.moveaxis(dw.reshape(out, *window, channels), -1, 1)
+    dw = matmul(reshape(channels_last(g), (len(flat), out)).T, flat)
+    return jnp.moveaxis(reshape(dw, (out, *window, channels)), -1, 1)
 
 
 @op(1, 2, 3, 4)
@@ -229,13 +231,13 @@ def im2col(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Sh
     for axis, side in enumerate(window):
         x = windows(x, 2 + 2 * axis, side, stride[axis], dilation[axis], 2 + axis)
     axes = 2 + len(window)
-    return x.reshape(x.shape[0], math.prod(x.shape[1:axes]), math.prod(x.shape[axes:]))
+    return reshape(x, (x.shape[0], math.prod(x.shape[1:axes]), math.prod(x.shape[axes:])))
 
 
 @op(1, 2, 3, 4, 5)
 def col2im(columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
     """The transpose of `im2col`."""
-    image = jax.ShapeDtypeStruct(shape, columns.dtype)
+    image = typed(shape, columns.dtype, columns, {0: 0})
     return jax.linear_transpose(lambda x: im2col(x, window, stride, padding, dilation), image)(columns)[0]
 
 

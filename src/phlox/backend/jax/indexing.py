@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import PartitionSpec
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.indexing import Mode
 from phlox.backend.contract.types import Array, Index, Shape, native
+from phlox.backend.jax import explicit
 from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import InconclusiveDimensionOperation, is_symbolic
 
@@ -138,7 +140,10 @@ def _take(x: Array, indices: Array, axis: int) -> Array:
     if not x.shape[axis]:  # of which JAX gets the shape of the result wrong
         nothing = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
         return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), nothing, x.dtype)
-    return jnp.take(x, indices, axis=axis, mode="fill")
+    if (spec := explicit.taken(x, indices, axis)) is None:
+        return jnp.take(x, indices, axis=axis, mode="fill")
+    place = (*(slice(None),) * axis, indices)
+    return x.at[place].get(mode="fill", out_sharding=PartitionSpec(*spec))
 
 
 @op(2)
@@ -148,12 +153,20 @@ def _take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 @op(2, 3)
 def _take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    if explicit.spec_of(g) is not None or explicit.spec_of(indices) is not None:
+        after = indices.ndim - 1
+        axes = {at: at if at < axis else at + after for at in range(len(shape)) if at != axis}
+        return explicit.transposed(lambda x: _take(x, indices, axis), shape, g, axes)
     place = (*(slice(None),) * axis, indices)
     return jnp.zeros(shape, g.dtype).at[place].add(g, mode="drop")
 
 
 @op(2, 3)
 def _take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+    g, indices = explicit.aligned(g, indices)
+    if explicit.spec_of(g) is not None:
+        axes = {at: at for at in range(len(shape)) if at != axis}
+        return explicit.transposed(lambda x: _take_along_axis(x, indices, axis), shape, g, axes)
     grid = list(jnp.ogrid[tuple(slice(size) for size in indices.shape)])
     grid[axis] = indices
     return jnp.zeros(shape, g.dtype).at[tuple(grid)].add(g, mode="drop")

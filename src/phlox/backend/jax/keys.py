@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device
+from phlox.backend.jax.random import state_of_seed
 from phlox.backend.jax.trees import scope
 from phlox.backend.kind import Float
 from phlox.backend.threefry.foreign_keys import register_reader
@@ -25,7 +26,8 @@ from phlox.errors import ShapeError
 def read(source: Any) -> Any:
     """The two words of a key, typed (`jax.random.key`) or raw (`PRNGKey`); in a trace key and position 0, as an array.
 
-    None for what is no key. Of a generator that is not Threefry, two words are drawn.
+    Traced integers are keys as well, as seeds. None for what is no key. Of a generator that is not Threefry, two words
+    are drawn.
     """
     if not isinstance(source, jax.Array):
         return None
@@ -39,6 +41,8 @@ def read(source: Any) -> Any:
         data = data if data.shape == (2,) else jax.random.bits(source, (2,), "uint32")
     elif source.dtype == np.uint32 and source.shape == (2,):
         data = source
+    elif isinstance(source, Tracer) and not source.shape and jnp.issubdtype(source.dtype, jnp.integer):
+        return state_of_seed(source)
     else:
         return None
     if isinstance(data, Tracer):
@@ -50,13 +54,13 @@ def read(source: Any) -> Any:
 register_reader(read)
 
 
-def initialized(initializer: Callable[..., Any], words: tuple[int, int], shape: tuple[int, ...], device: Device) -> Any:
-    """`initializer(key, shape, dtype)` for the key of these words, as an array of the device's backend."""
+def initialized(initializer: Callable[..., Any], words: Any, shape: tuple[int, ...], device: Device) -> Any:
+    """`initializer(key, shape, dtype)` for the key of two words, or of a traced state, as an array of the device."""
     backend = device.backend
     engine = engine_of(backend)
     dtype = np.dtype(np.float64 if engine.float_element == "f64" else np.float32)  # halves are rounded once
     with scope(backend):
-        key = jax.random.wrap_key_data(jnp.asarray(np.array(words, np.uint32)), impl="threefry2x32")
+        key = jax.random.wrap_key_data(jnp.asarray(words, np.uint32)[:2], impl="threefry2x32")
         made = jnp.asarray(initializer(key, shape, dtype))
         if isinstance(made, Tracer):
             return made.astype(engine.host_dtype(Float))

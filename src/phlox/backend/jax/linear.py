@@ -15,15 +15,30 @@ from jax import lax
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.types import Array, Gradients, Needed
+from phlox.backend.contract.widening import composed
+from phlox.backend.jax import explicit
 from phlox.backend.jax.fused import fused
 
 _NARROW = 4
 """Of a weight with so many times fewer columns than rows, the gradients of its columns are turned, not its inputs."""
 
 
+def _linear(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
+    """As the contract has it; axes whose types say how they are sharded are not merged."""
+    if not explicit.is_sharded(x):
+        return DenseOps.linear(self, x, weight, bias)
+    y = explicit.matmul(x, weight)
+    return y if bias is None else y + bias
+
+
 def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
     """As the contract has it, but for the products."""
     x, weight = saved
+    if explicit.is_sharded(x, g):
+        x, g = explicit.aligned_rows(x, g, x.ndim - 1)
+        dx = explicit.matmul(g, weight.T) if needed[0] else None
+        dw = explicit.product_of_rows(x, g) if needed[1] else None
+        return dx, dw, g.sum(range(g.ndim - 1)) if needed[2] else None
     dx, dw, db = DenseOps.linear_backward(self, saved, g, (needed[0], False, needed[2]))
     if needed[1]:
         rows = math.prod(x.shape[:-1])
@@ -51,11 +66,39 @@ def _gelu_backward(self: Any, saved: Any, g: Array, needed: Needed, approximate:
     return DenseOps.gelu_backward(self, self.barrier(saved, g), g, needed, approximate)
 
 
+def _linear_apart(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
+    """As the contract has it, without merged axes: XLA cannot cut an axis that is made of a whole one and a cut one."""
+    y = self.float_matmul(x, weight)
+    return y if bias is None else y + bias
+
+
+def _linear_backward_apart(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
+    x, weight = saved
+    rows = tuple(range(g.ndim - 1))
+    dx = self.float_matmul(g, weight.T) if needed[0] else None
+    dw = lax.dot_general(x, g, ((rows, rows), ((), ()))) if needed[1] else None
+    return dx, dw, g.sum(rows) if needed[2] else None
+
+
+_MERGED, _APART = fused(_linear), fused(_linear_apart)
+_BACKWARD_MERGED, _BACKWARD_APART = fused(_linear_backward, 2), fused(_linear_backward_apart, 2)
+
+
+@composed
+def _either(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
+    return (_APART if self.cuts_sequences(x) else _MERGED)(self, x, weight, bias)
+
+
+@composed
+def _either_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
+    return (_BACKWARD_APART if self.cuts_sequences(g) else _BACKWARD_MERGED)(self, saved, g, needed)
+
+
 class Dense(Backend):
     """See `phlox.backend.contract.nn.linear`."""
 
-    linear = fused(DenseOps.linear)
-    linear_backward = fused(_linear_backward, 2)
+    linear = _either
+    linear_backward = _either_backward
     softmax = fused(DenseOps.softmax, 1)
     softmax_backward = fused(DenseOps.softmax_backward, 2, 3)
     log_softmax = fused(DenseOps.log_softmax, 1)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.types import Array
+from phlox.backend.jax import explicit
 from phlox.backend.jax.fused import fused
 
 
@@ -38,7 +38,8 @@ class Loss(Backend):
                 self._shifted_states(before, 1, never),
                 self._shifted_states(before, 2, never) + skip,
             )
-            after = jnp.where(now[:, None], start, arrived) + emission
+            after = self.where(now[:, None], start, arrived) + emission
             return after, after
 
-        return lax.scan(step, start, (emitted, fresh))[1]
+        along = emitted, fresh
+        return lax.scan(step, explicit.settled(step, start, along), along)[1]

@@ -23,7 +23,7 @@ from phlox.backend.device import Device
 from phlox.backend.jax import sharding
 from phlox.backend.jax.sharding import first_device
 from phlox.backend.kind import Kind
-from phlox.backend.sharding import Index, Shard, Sharding
+from phlox.backend.sharding import SEQUENCE, Index, Shard, Sharding
 from phlox.errors import ShardingError
 from phlox.host.mmap import taken_over
 
@@ -46,8 +46,10 @@ class Meshes(EngineBackend):
         devices = None if count == jax.device_count() else jax.devices()[:count]
         return jax.make_mesh(sizes, tuple(shape), axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
 
-    def mesh_part(self, mesh: Any, axis: str) -> tuple[int, int]:
-        along = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
+    def mesh_part(self, mesh: Any, axes: tuple[str, ...]) -> tuple[int, int]:
+        places = [mesh.axis_names.index(axis) for axis in axes]
+        along = np.moveaxis(mesh.devices, places, range(len(places)))
+        along = along.reshape(-1, *along.shape[len(places) :])
         mine = jax.process_index()
         here = [
             place for place, devices in enumerate(along) if any(one.process_index == mine for one in np.ravel(devices))
@@ -55,21 +57,25 @@ class Meshes(EngineBackend):
         first, size = here[0], len(along)
         if here != list(range(first, first + len(here))) or size % len(here) or first % len(here):
             raise ShardingError(
-                f"process {mine} has the places {here} of {size} along the axis {axis!r}, which are no "
-                "block; give the axis that the batch is cut over first, as in Mesh(data=-1, model=2)"
+                f"process {mine} has the places {here} of {size} along {', '.join(axes)}, which are no "
+                "block; give the axes that the batch is cut over first, as in Mesh(data=-1, model=2)"
             )
         return first // len(here), size // len(here)
 
     def mesh_device(self, sharding: Sharding) -> Device:
         return Device(self, first_device(sharding.mesh), sharding)
 
-    def mesh_scope(self, mesh: Any) -> AbstractContextManager[object]:
+    def mesh_scope(self, mesh: Any, axes: tuple[str, ...]) -> AbstractContextManager[object]:
         return nullcontext()
 
     def mesh_of(self, x: Array) -> Any:
         if isinstance(x, Tracer):
             return sharding.program_mesh()
         return None if len(x.devices()) == 1 else sharding.from_jax(x.sharding).mesh
+
+    def cuts_sequences(self, x: Array) -> bool:
+        mesh = self.mesh_of(x)
+        return mesh is not None and mesh.shape.get(SEQUENCE, 1) > 1
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
         return sharding.kept(x, like)

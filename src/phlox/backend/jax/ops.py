@@ -20,6 +20,7 @@ from jax import lax
 
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.contract.widening import composed
+from phlox.backend.jax import explicit
 
 
 def op(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -94,7 +95,17 @@ def divide(x: Array, y: Array) -> Array:
 
 @op(1)
 def reshape(x: Array, shape: Shape) -> Array:
-    return lax.reshape(x, shape) if -1 not in shape else jnp.reshape(x, shape)
+    return explicit.reshape(x, shape)
+
+
+@partial(jax.jit, inline=True)
+def matmul(x: Array, y: Array) -> Array:
+    return explicit.matmul(x, y)
+
+
+@partial(jax.jit, inline=True)
+def where(condition: Array, if_true: Any, if_false: Any) -> Array:
+    return jnp.where(*explicit.aligned(condition, if_true, if_false))
 
 
 @op(1)
@@ -114,7 +125,7 @@ def flip(x: Array, axes: Axes) -> Array:
 
 @op(1)
 def _concat(arrays: tuple[Array, ...], axis: int) -> Array:
-    return lax.concatenate(arrays, axis)
+    return lax.concatenate(explicit.aligned(*arrays), axis)
 
 
 def concat(arrays: Any, axis: int) -> Array:

@@ -16,6 +16,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.jax.conv import channels_first, channels_last
+from phlox.backend.jax.explicit import aligned, reshape, zeros
 from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.tracing.dimension import pads
@@ -24,7 +25,7 @@ from phlox.backend.tracing.dimension import pads
 def _tiled(x: Array, window: Shape) -> Array:
     """x [n, *spatial, channels] with every spatial axis as two, of tiles and of places in a tile."""
     split = [part for size, side in zip(x.shape[1:], window, strict=False) for part in (size // side, side)]
-    return x.reshape(x.shape[0], *split, x.shape[-1])
+    return reshape(x, (x.shape[0], *split, x.shape[-1]))
 
 
 @op(1)
@@ -43,8 +44,8 @@ def _places(tiles: Array, window: Shape) -> list[Array]:
 @op(3)
 def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Array:
     """The gradient at the first greatest value of each tile, in reading order; a NaN counts as greatest."""
-    x, y, g = channels_last(x), channels_last(y), channels_last(g)
-    taken = jnp.zeros(y.shape, jnp.bool_)
+    x, (y, g) = channels_last(x), map(channels_last, aligned(y, g))
+    taken = zeros(y.shape, jnp.bool_, y, {0: 0, y.ndim - 1: y.ndim - 1})
     parts: list[Array] = []
     for part in _places(_tiled(x, window), window):
         hit = (part == y) | jnp.isnan(part)
@@ -53,7 +54,7 @@ def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Arra
     for axis in range(len(window), 0, -1):  # the last axis of the places runs fastest
         side = window[axis - 1]
         parts = [jnp.stack(parts[at : at + side], 1 + axis) for at in range(0, len(parts), side)]
-    return channels_first(parts[0].reshape(x.shape))
+    return channels_first(reshape(parts[0], x.shape))
 
 
 _max_pool_forward = op(0, 2, 3, 4, 5)(PoolingOps.max_pool_forward)

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import socket
-
 import jax
 
+from phlox.backend.addresses import is_loopback, join_address, reserve
 from phlox.backend.contract.processes import ProcessOps
 from phlox.backend.jax import compat
-from phlox.backend.processes import Processes, at_leaving, processes, store
+from phlox.backend.processes import at_leaving, processes, store
 from phlox.errors import DistributedError
 
-_ADDRESS = "jax/address"
+_PORT = "jax/port"
 
 
 class ProcessesOfJax(ProcessOps):
@@ -38,29 +37,30 @@ class ProcessesOfJax(ProcessOps):
                 f"process {group.rank} has used JAX before it joined the others; call "
                 'px.distributed.initialize(device="jax") first, before any tensor, device or model is made on JAX'
             )
+        port = reserve(group.host) if group.rank == 0 else None
         try:
+            if port is not None:
+                store().set(_PORT, str(port.getsockname()[1]).encode())
+            address = join_address(group.host, int(store().get(_PORT, rank=0)))
+            if is_loopback(group.host):
+                compat.let_gloo_listen_on(group.host)
             jax.distributed.initialize(
-                _address(group),
+                address,
                 group.size,
                 group.rank,
                 cluster_detection_method="deactivate",
                 initialization_timeout=max(int(group.timeout), 1),
                 shutdown_timeout_seconds=max(int(group.timeout), 1),
+                coordinator_bind_address=address,  # its default is all interfaces
             )
         except (RuntimeError, ValueError) as error:
             raise DistributedError(
                 f"process {group.rank} of {group.size}: JAX does not reach the others: {error}"
             ) from error
+        finally:
+            if port is not None:
+                port.close()
         at_leaving(jax.distributed.shutdown)
 
     def local_device_count(self) -> int:
         return jax.local_device_count()
-
-
-def _address(group: Processes) -> str:
-    """The address at which JAX's service in process 0 listens."""
-    if group.rank == 0:
-        with socket.create_server(("", 0)) as probe:
-            address = f"{group.host}:{probe.getsockname()[1]}"
-        store().set(_ADDRESS, address.encode())
-    return store().get(_ADDRESS, rank=0).decode()

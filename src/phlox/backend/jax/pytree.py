@@ -6,16 +6,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import jax
 import jax.export
 
-from phlox.backend.jax.compat import differentiates
-from phlox.backend.pytree import PyTreeNode, StructureSerializer, add_listener
-from phlox.errors import KindError
+from phlox.backend.jax.compat import differentiates, note_keeping, transformation
+from phlox.backend.pytree import (
+    FIELD,
+    INDEX,
+    ITEM,
+    PyTreeNode,
+    StructureSerializer,
+    add_listener,
+    ask,
+)
 
 _numbers: dict[str, count[int]] = {}
 """How many classes of each name have been registered."""
@@ -23,37 +30,12 @@ _numbers: dict[str, count[int]] = {}
 
 def _register(node: PyTreeNode) -> None:
     with_keys, flatten = node.flatten_with_keys, node.flatten
-    if node.integers is not None:
-        flatten = _with_integers_refused(flatten, node.integers)
     if with_keys is None:
         jax.tree_util.register_pytree_node(node.cls, flatten, node.unflatten)
     else:
         jax.tree_util.register_pytree_with_keys(node.cls, _keyed(with_keys), node.unflatten, flatten)
     if node.serializer is not None:
         _register_serializer(node.cls, node.serializer)
-
-
-def _with_integers_refused(
-    flatten: Callable[[Any], tuple[Any, Any]], integers: Callable[[Any], Iterable[str]]
-) -> Callable[[Any], tuple[Any, Any]]:
-    """As `flatten`, with a better error where JAX is about to differentiate with respect to an integer.
-
-    JAX's own error cannot say which leaf it is.
-    """
-
-    def flatten_for_jax(value: Any) -> tuple[Any, Any]:
-        leaves, structure = flatten(value)
-        if (names := integers(structure)) and differentiates():
-            which = [f"`{name}`" for name in names]
-            are = "is an integer" if len(which) == 1 else "are integers"
-            raise KindError(
-                f"jax.grad differentiates towards every parameter, and {', '.join(which)} of the "
-                f"{type(value).__name__} {are}; use phlox.grad, which finds the gradients of Float parameters, or "
-                "jax.grad(..., allow_int=True)"
-            )
-        return leaves, structure
-
-    return flatten_for_jax
 
 
 def _register_serializer(cls: type[Any], serializer: StructureSerializer) -> None:
@@ -70,12 +52,21 @@ def _register_serializer(cls: type[Any], serializer: StructureSerializer) -> Non
     )
 
 
+_KEYS: dict[str, Any] = {
+    FIELD: jax.tree_util.GetAttrKey,
+    INDEX: jax.tree_util.SequenceKey,
+    ITEM: jax.tree_util.DictKey,
+}
+
+
 def _keyed(flatten: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[Any, Any]]:
     def flatten_with_keys(value: Any) -> tuple[Any, Any]:
         leaves, structure = flatten(value)
-        return [(jax.tree_util.GetAttrKey(str(key)), leaf) for key, leaf in leaves], structure
+        return [(_KEYS[kind](key), leaf) for (kind, key), leaf in leaves], structure
 
     return flatten_with_keys
 
 
 add_listener(_register)
+ask(transformation, differentiates)
+note_keeping()

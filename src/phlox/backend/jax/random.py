@@ -49,6 +49,7 @@ __all__ = [
     "random_normal",
     "random_permutation",
     "random_uniform",
+    "state_of_seed",
 ]
 
 Array = Any  # a jax.Array, a tracer, or (a state only) a NumPy array
@@ -234,6 +235,17 @@ def random_permutation(state: Array, n: int) -> Array:
     """0..n-1 in random order, int32: the stable argsort of n words."""
     check_permutation(n)
     return _drawn(_permutation, state, n, None, (n,))
+
+
+def state_of_seed(seed: Array) -> Array:
+    """The state at the start of the stream of an integer: its 64 bits, high word first, and position 0."""
+    if seed.dtype.itemsize == 8:
+        with jax.enable_x64(True):
+            bits = lax.bitcast_convert_type(lax.convert_element_type(seed, np.int64), _u32)  # the low word first
+        return jnp.stack([bits[1], bits[0], _u32(0)])
+    negative = seed < 0 if jnp.issubdtype(seed.dtype, jnp.signedinteger) else False
+    low = lax.convert_element_type(seed, _u32)
+    return jnp.stack([jnp.where(negative, _u32(RESERVED), _u32(0)), low, _u32(0)])
 
 
 def fold_in(state: Array, data: int | Array) -> Array:

@@ -14,6 +14,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.recurrence import States
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array
+from phlox.backend.jax import explicit
 from phlox.backend.jax.fused import fused
 from phlox.backend.jax.sizes import is_symbolic
 
@@ -35,6 +36,11 @@ class Recurrent(Backend):
     rnn_forward = fused(RecurrentOps.rnn_forward, 6, 7)
     rnn_backward = fused(RecurrentOps.rnn_backward, 2, 3, 4)
 
+    def _product_of_steps(self, x: Array, y: Array) -> Array:
+        if explicit.is_sharded(x, y):
+            return explicit.product_of_rows(x, y)
+        return super()._product_of_steps(x, y)
+
     def _steps(
         self,
         body: Callable[[States, States], tuple[Sequence[Array], Sequence[Array]]],
@@ -48,6 +54,7 @@ class Recurrent(Backend):
             after, found = body(states, one)
             return tuple(after), tuple(found)
 
+        begin, every = explicit.settled(step, tuple(start), tuple(xs)), tuple(xs)
         if is_symbolic(length):
-            return lax.scan(step, tuple(start), tuple(xs), reverse=reverse)
-        return lax.scan(step, tuple(start), tuple(xs), length, reverse=reverse, unroll=min(_UNROLL, length))
+            return lax.scan(step, begin, every, reverse=reverse)
+        return lax.scan(step, begin, every, length, reverse=reverse, unroll=min(_UNROLL, length))

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array
+from phlox.backend.jax import explicit
 from phlox.backend.jax.ops import op
 
 
@@ -47,11 +48,19 @@ class Sorting(Backend):
 
 @op(1, 2)
 def _argsort(x: Array, axis: int, descending: bool) -> Array:
-    return jnp.argsort(x, axis, stable=True, descending=descending).astype(jnp.int32)
+    if not explicit.is_sharded(x):
+        return jnp.argsort(x, axis, stable=True, descending=descending).astype(jnp.int32)
+    x = jnp.flip(x, axis) if descending else x
+    places = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    places = x.shape[axis] - 1 - places if descending else places
+    order = lax.sort(explicit.aligned(x, places), axis, is_stable=True, num_keys=1)[1]
+    return jnp.flip(order, axis) if descending else order
 
 
 @op(1, 2)
 def _sort(x: Array, axis: int, descending: bool) -> Array:
+    if explicit.is_sharded(x):  # whose derivative JAX cannot take
+        return jnp.take_along_axis(x, _argsort(lax.stop_gradient(x), axis, descending), axis)
     # Reversed before and after, so that zeros of both signs keep their order.
     return jnp.flip(lax.sort(jnp.flip(x, axis), axis), axis) if descending else lax.sort(x, axis)
 

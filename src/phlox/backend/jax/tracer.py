@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import Any, cast
@@ -20,9 +20,9 @@ from jax.core import Tracer
 
 from phlox.backend.analysis import Analysis
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.types import Array, Shape
+from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 from phlox.backend.device import Device
-from phlox.backend.jax import compat
+from phlox.backend.jax import compat, explicit, random
 from phlox.backend.jax.arrays import default_name
 from phlox.backend.jax.compat import weakly
 from phlox.backend.jax.executables import analysis_of, layout_of
@@ -34,6 +34,7 @@ from phlox.backend.tracing.scalar import TracedScalar
 from phlox.host.memory import aligned_copy
 
 _DOUBLE, _LONG = Struct("=d"), Struct("=q")
+_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 _PROBE = np.zeros((), np.float32)
 _WORTH_ALIGNING = 1 << 18
 """Bytes from which a second copy takes longer than to find an aligned place for the first."""
@@ -59,6 +60,24 @@ def _computes_doubles() -> bool:
     return jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
+@jax.custom_jvp
+def _rounded(x: Any) -> Any:
+    # XLA takes every identity out of a program, barriers too, before LLVM makes one operation of a product and a sum.
+    # What they cannot see through are bits of which one NaN becomes another. A choice between x and a constant they
+    # can: they add what is added to both.
+    whole = _INTEGERS[x.dtype.itemsize]
+    bits = lax.bitcast_convert_type(x, whole)
+    odd = whole(np.array(np.nan, x.dtype).view(whole) + 1)
+    return lax.bitcast_convert_type(bits + (bits == odd).astype(whole), x.dtype)
+
+
+_rounded.defjvps(lambda tangent, primal_out, x: tangent)
+
+
+def _is_float(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
 def has_ended(x: Any) -> bool:
     """Is it sure that the transformation of a tracer has ended? Never of grad and jvp, unless others lie below."""
     while isinstance(x, Tracer):
@@ -68,6 +87,15 @@ def has_ended(x: Any) -> bool:
             return compat.is_closed(x)
         x = compat.beneath(x)
     return False
+
+
+def _traces(x: Any) -> Iterator[object]:
+    """The transformations that an array is a tracer of, the innermost first."""
+    while isinstance(x, Tracer):
+        yield compat.trace_of(x)
+        if isinstance(x, compat.traced_type()):
+            return
+        x = compat.beneath(x)
 
 
 class Traces(EngineBackend):
@@ -88,10 +116,7 @@ class Traces(EngineBackend):
         return lax.optimization_barrier((x, after))[0] if isinstance(x, Tracer) else x
 
     def rounded(self, x: Array) -> Array:
-        # XLA takes every identity out of a program, barriers too, before LLVM makes one operation of a product and a
-        # sum; what a number is where it is NaN, it does not know.
-        is_float = isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.floating)
-        return jnp.where(jnp.isnan(x), jnp.nan, x) if is_float else x
+        return _rounded(x) if isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.floating) else x
 
     def current_trace(self) -> object | None:
         # Under jit, scan and checkpoint, an operation on constants is traced; under grad and vmap, it is done.
@@ -101,6 +126,30 @@ class Traces(EngineBackend):
         while isinstance(x, Tracer) and not isinstance(x, compat.traced_type()):
             x = compat.beneath(x)
         return compat.trace_of(x)
+
+    def outlives(self, x: Array, other: Array) -> bool:
+        own = list(_traces(x))
+        return any(not any(trace is one for one in own) for trace in _traces(other))
+
+    def without_gradient(self, x: Array) -> Array:
+        return lax.stop_gradient(x)
+
+    def transformations(self) -> object:
+        return compat.trace_state()
+
+    def draws_from(self, state: Any) -> bool:
+        return isinstance(state, jax.Array)
+
+    def state_of_seed(self, seed: Array) -> Any:
+        return random.state_of_seed(seed)
+
+    def fold_in(self, state: Any, number: int) -> Any:
+        return random.fold_in(state, state[2] + np.uint32(number))
+
+    def from_host_draws(self, fn: Callable[[Any], Any], state: Any, shape: Shape, device: Device) -> Array:
+        made = jax.ShapeDtypeStruct(shape, self.element(Float))
+        called = jax.pure_callback(lambda words: fn(np.asarray(words)), made, state, vmap_method="sequential")
+        return self.place(called, device)
 
     def is_tracing(self) -> bool:
         return isinstance(lax.neg(_PROBE), Tracer)
@@ -127,8 +176,28 @@ class Traces(EngineBackend):
             return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
         return super().is_out_of_memory(error)
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
-        return jax.vjp(fn, *arrays)[1](g)
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
+        return self.native_pullback(fn, arrays, needed)[1](gs)
+
+    def native_pullback(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
+        def of_needed(*values: Any) -> Any:
+            left = iter(values)
+            results = tuple(fn(*[next(left) if wanted else x for x, wanted in zip(arrays, needed, strict=True)]))
+            return tuple([y for y in results if _is_float(y)]), results
+
+        wanted = [x for x, wanted in zip(arrays, needed, strict=True) if wanted]
+        _, back, results = jax.vjp(of_needed, *wanted, has_aux=True)
+
+        def pull(gs: Sequence[Any]) -> Gradients:
+            pairs = [(y, g) for y, g in zip(results, gs, strict=True) if _is_float(y)]
+            found = iter(back(tuple([jnp.zeros_like(y) if g is None else g for y, g in pairs])))
+            return tuple([next(found) if wanted else None for wanted in needed])
+
+        return results, pull
 
     def scalar_expm1(self, x: Any) -> Any:
         if isinstance(x, TracedScalar):
@@ -243,6 +312,7 @@ class Traces(EngineBackend):
 
         # An array made of Python scalars alone is weakly typed as they are.
         arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
+        start = explicit.settled(step, tuple(carry), arrays)
         if is_symbolic(length) and arrays:
-            return lax.scan(step, tuple(carry), arrays, reverse=reverse)
-        return lax.scan(step, tuple(carry), arrays, length, reverse=reverse)
+            return lax.scan(step, start, arrays, reverse=reverse)
+        return lax.scan(step, start, arrays, length, reverse=reverse)

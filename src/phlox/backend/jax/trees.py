@@ -81,4 +81,4 @@ def from_host(array: np.ndarray[Any, Any], device: Device) -> Any:
         target = sharding.fitted(device.sharding, array.shape)
         return sharding.from_parts(array.shape, target, lambda index: array[index].copy(), array.dtype)
     engine: Any = engine_of(device.backend)
-    return jax.device_put(array, engine.native_device(device))
+    return jax.device_put(array, engine.native_device(device) if device.committed else None)

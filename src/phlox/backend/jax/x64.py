@@ -67,7 +67,11 @@ def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> Non
         setattr(backend, name, in_x64(getattr(backend, name), finish))
     for name in _ABOUT_ARRAYS:
         setattr(backend, name, in_x64(getattr(backend, name)))
-    compile, in_one_call = backend.compile, backend.in_one_call
+    compile, in_one_call, pullback = backend.compile, backend.in_one_call, backend.native_pullback
+
+    def pullback_in_x64(fn: Callable[..., Any], arrays: Any, needed: Any) -> tuple[Any, Any]:
+        results, pull = in_x64(pullback)(fn, arrays, needed)
+        return results, in_x64(pull)
 
     def compile_in_x64(fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
         run: Any = compile(fn, release)
@@ -78,5 +82,5 @@ def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> Non
     def in_one_call_in_x64(fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return in_x64(in_one_call(fn, *static, donate=donate))
 
-    backend.compile = compile_in_x64
+    backend.compile, backend.native_pullback = compile_in_x64, pullback_in_x64
     backend.in_one_call = in_one_call_in_x64

@@ -116,6 +116,9 @@ class NumPy(
     def device_of(self, x: Array) -> Device:
         return Device(self, "cpu")
 
+    def owns(self, x: object) -> bool:
+        return isinstance(x, np.ndarray)
+
     def to_device(self, x: Array, device: Device) -> Array:
         return x
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from phlox.backend import settings
+from phlox.host.threads import cores
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,9 +39,7 @@ def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
     """The threads that help, and how many they are; a forked process needs its own."""
     from concurrent.futures import ThreadPoolExecutor  # which takes its time to import
 
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = settings.applied().threads or (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
-    helpers = min(cores, _MOST) - 1
+    helpers = min(settings.applied().threads or cores(), _MOST) - 1
     return ThreadPoolExecutor(max(helpers, 1), "phlox-numpy"), helpers
 
 

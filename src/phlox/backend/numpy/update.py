@@ -13,6 +13,7 @@ import numpy as np
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdamScalars, Piece, ReusedBuffer, bundles, work_on
+from phlox.backend.device import Device
 from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, scratch
 
 _LONG = 1 << 18
@@ -63,7 +64,7 @@ class Update(Backend):
             in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
         return made
 
-    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
+    def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(shape, x.dtype)
 
     def new_like(self, x: Array) -> Array:

@@ -11,7 +11,7 @@ _readers: list[Callable[[Any], Any]] = []
 
 
 def register_reader(reader: Callable[[Any], Any]) -> None:
-    """Add a function that reads the keys of a library.
+    """Add a function that reads the keys of a library, and its traced integers, which are seeds.
 
     It gives the two words of a key as integers or, where they are tracers, an array of three uint32: the words, and the
     position 0. It gives None for anything else.

@@ -15,14 +15,15 @@ import torch
 
 from phlox.backend.contract import Backend, EngineBackend
 from phlox.backend.contract.backend import engine_of
-from phlox.backend.contract.types import Array, Shape
+from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Bool, Float, Int, Kind
 from phlox.backend.torch.cpu.casts import casts_on_all_cores, recast
 from phlox.backend.torch.tracer import NeedsValue, as_constants, is_tracer
-from phlox.errors import DeviceError, KindError
+from phlox.errors import AutodiffError, DeviceError, KindError
 from phlox.host.dtypes import HOST_DTYPES
 from phlox.host.mmap import taken_over
+from phlox.host.torch_tensors import plain
 
 ELEMENTS: dict[str, torch.dtype] = {
     "f64": torch.float64,
@@ -67,6 +68,17 @@ class Arrays(EngineBackend):
     def peak_memory_used(self, device: Device) -> int | None:
         native = self.native_device(device)
         return torch.cuda.max_memory_allocated(native) if native.type == "cuda" else None
+
+    def owns(self, x: object) -> bool:
+        return isinstance(x, torch.Tensor)
+
+    def accept(self, x: Array) -> Array:
+        if x.requires_grad and torch.is_grad_enabled():
+            raise AutodiffError(
+                "a PyTorch tensor that requires a gradient, which Phlox's operations do not give; pass x.detach(), or "
+                "take gradients with phlox.grad"
+            )
+        return super().accept(plain(x))
 
     def device_of(self, x: Array) -> Device:
         device = x.device
@@ -148,21 +160,37 @@ class Arrays(EngineBackend):
             raise KindError(f"no tensor kind holds elements of type {x.dtype}; give floats, ints or booleans")
         return Float if x.dtype.is_floating_point else Int
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
+        again = any(x.requires_grad for x in (*arrays, *gs) if x is not None)
+        return self._pullback(fn, arrays, needed, again)[1](gs)
+
+    def native_pullback(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
+        return self._pullback(fn, arrays, needed, any(x.requires_grad for x in arrays))
+
+    def _pullback(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed, again: bool
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
+        """`again`: arrays with a history of torch's own are those of a gradient that is being differentiated again."""
         with torch.enable_grad():
-            # Arrays with a history of torch's own are those of a gradient that is being differentiated again.
-            again = any(array.requires_grad for array in (*arrays, g))
-            leaves = [
-                array.view_as(array)
-                if array.requires_grad
-                else array.detach().requires_grad_(array.dtype.is_floating_point)
-                for array in arrays
+            given = [
+                x if not wanted else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+                for x, wanted in zip(arrays, needed, strict=True)
             ]
-            wanted = [leaf for leaf in leaves if leaf.requires_grad]
-            out = fn(*leaves)
-            if out.requires_grad:
-                options = {"allow_unused": True, "materialize_grads": True, "create_graph": again}
-                found = iter(torch.autograd.grad(out, wanted, g, **options))
-            else:
-                found = iter([torch.zeros_like(leaf) for leaf in wanted])
-        return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+            results = fn(*given)
+        leaves = [x for x, wanted in zip(given, needed, strict=True) if wanted]
+
+        def pull(gs: Sequence[Any]) -> Gradients:
+            followed = [(y, g) for y, g in zip(results, gs, strict=True) if g is not None and y.requires_grad]
+            found: Sequence[Array] = [torch.zeros_like(x) for x in leaves]
+            if followed:
+                ys, cotangents = zip(*followed, strict=True)
+                options = {"allow_unused": True, "materialize_grads": True, "create_graph": again, "retain_graph": True}
+                found = torch.autograd.grad(ys, leaves, cotangents, **options)
+            left = iter(found)
+            return tuple([next(left) if wanted else None for wanted in needed])
+
+        return tuple([y if again else y.detach() for y in results]), pull

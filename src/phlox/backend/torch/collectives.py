@@ -9,6 +9,7 @@ that write to their arguments cannot be used: the graph would contain the call, 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -20,10 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, fx
 
 from phlox.backend.contract import EngineBackend
-from phlox.backend.contract.collectives import Presence, Reduction, buckets, check_presence
+from phlox.backend.contract.collectives import Presence, Ranks, Reduction, buckets, check_presence
 from phlox.backend.contract.types import Array
 from phlox.backend.processes import processes
-from phlox.backend.torch.tracer import is_tracer
 from phlox.errors import CompileError, DistributedError
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -38,9 +38,9 @@ class Collectives(EngineBackend):
         if processes().size == 1 or not (arrays or presence):
             return list(arrays)
         self.join_processes()
-        if any(map(is_tracer, arrays)):
+        if self.is_tracing():
             names, here = presence or ((), ())
-            return list(operation("all_reduce")(list(arrays), op, list(names), list(here)))
+            return list(operation("all_reduce")(list(arrays), op, list(names), list(here), None))
         return _reduced(arrays, op, presence)
 
     def all_gather(self, x: Array) -> Array:
@@ -48,13 +48,40 @@ class Collectives(EngineBackend):
         if size == 1:
             return x.reshape(1, *x.shape)
         self.join_processes()
-        return operation("all_gather")(x, size) if is_tracer(x) else _gathered(x, size)
+        return operation("all_gather")(x, size, None) if self.is_tracing() else _gathered(x, size)
 
     def broadcast(self, x: Array, root: int) -> Array:
         if processes().size == 1:
             return x
         self.join_processes()
-        return operation("broadcast")(x, root) if is_tracer(x) else _broadcast(x, root)
+        return operation("broadcast")(x, root, None) if self.is_tracing() else _broadcast(x, root)
+
+    def gather_slices(self, x: Array, ranks: Ranks) -> Array:
+        return self.gathering_slices(x, ranks)()
+
+    def scatter_mean(self, x: Array, ranks: Ranks) -> Array:
+        return self.scattering_mean(x, ranks)()
+
+    def gathering_slices(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
+        return self._begun("gather_slices", _gathering_slices, x, ranks)
+
+    def scattering_mean(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
+        return self._begun("scatter_mean", _scattering_mean, x, ranks)
+
+    def _begun(
+        self, name: Literal["gather_slices", "scatter_mean"], begin: Callable[..., Any], x: Array, ranks: Ranks
+    ) -> Callable[[], Array]:
+        self.join_processes()
+        if not self.is_tracing():
+            return begin(x, ranks)
+        found = operation(name)(x, list(ranks), None)
+        return lambda: found
+
+    def gather_slices_on_host(self, array: np.ndarray[Any, Any], ranks: Ranks) -> np.ndarray[Any, Any]:
+        return self.gather_slices(_of_host(array), ranks).numpy()
+
+    def scatter_mean_on_host(self, array: np.ndarray[Any, Any], ranks: Ranks) -> np.ndarray[Any, Any]:
+        return self.scatter_mean(_of_host(array), ranks).numpy()
 
     def reduce_on_host(
         self, arrays: Sequence[np.ndarray[Any, Any]], op: Reduction, presence: Presence | None = None
@@ -145,6 +172,91 @@ def _broadcast(x: Tensor, root: int) -> Tensor:
     return found
 
 
+# --- of some of the processes
+#
+# On processors, gloo's own ring takes several times as long as sending each process what it needs.
+
+
+@lru_cache(maxsize=64)
+def _group(ranks: Ranks) -> Any:
+    """The group of these processes; None for that of all."""
+    if len(ranks) == processes().size:
+        return None
+    return _done(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
+
+
+def _exchanging(
+    sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], group: Any
+) -> Callable[[], None]:
+    """Begin to send tensors to processes and to receive as many from them; what is returned waits until it is done."""
+    calls = [dist.P2POp(dist.isend, _bytes(x), rank, group) for x, rank in sent]
+    calls += [dist.P2POp(dist.irecv, _bytes(x), rank, group) for x, rank in received]
+    works = _done(lambda: dist.batch_isend_irecv(calls))
+
+    def wait() -> None:
+        for work in works:
+            _done(work.wait)
+
+    return wait
+
+
+def _gathering_slices(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
+    ranks = tuple(ranks)
+    found = x.new_empty((len(ranks), *x.shape))
+    own = x.detach().contiguous()
+    if x.is_cuda:
+        work = _done(partial(dist.all_gather, list(found.unbind()), own, _group(ranks), async_op=True))
+        wait = partial(_done, work.wait)
+    else:
+        others = [(place, rank) for place, rank in enumerate(ranks) if rank != processes().rank]
+        wait = _exchanging(
+            [(own, rank) for _, rank in others], [(found[place], rank) for place, rank in others], _group(ranks)
+        )
+        found[ranks.index(processes().rank)] = own
+
+    def finish() -> Tensor:
+        wait()
+        return found
+
+    return finish
+
+
+def _scattering_mean(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
+    ranks = tuple(ranks)
+    size, place = len(ranks), ranks.index(processes().rank)
+    wide = torch.float32 if x.dtype in _HALVES else x.dtype
+    parts = x.detach().contiguous()
+    if x.is_cuda:
+        found = torch.empty(x.shape[1:], dtype=wide, device=x.device)
+        sent = list(parts.to(wide).unbind())
+        work = _done(partial(dist.reduce_scatter, found, sent, group=_group(ranks), async_op=True))
+
+        def finish_there() -> Tensor:
+            _done(work.wait)
+            sent.clear()
+            return (found / size).to(x.dtype)
+
+        return finish_there
+    others = [(there, rank) for there, rank in enumerate(ranks) if there != place]
+    came = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
+    wait = _exchanging(
+        [(parts[there], rank) for there, rank in others],
+        [(one, rank) for one, (_, rank) in zip(came, others, strict=True)],
+        _group(ranks),
+    )
+
+    def finish() -> Tensor:
+        wait()
+        # Added up in the order of the ranks, so that equal runs have equal bits.
+        rows = {there: one for one, (there, _) in zip(came, others, strict=True)} | {place: parts[place]}
+        total = rows[0].to(wide, copy=True)
+        for there in range(1, size):
+            total += rows[there]
+        return (total / size).to(x.dtype)
+
+    return finish
+
+
 def _bytes(x: Tensor) -> Tensor:
     """The memory of a tensor as bytes, since gloo does not support all dtypes."""
     return x.reshape(-1).view(torch.uint8)
@@ -153,33 +265,79 @@ def _bytes(x: Tensor) -> Tensor:
 # --- in programs
 
 
-@lru_cache(3)
-def operation(name: Literal["all_reduce", "all_gather", "broadcast"]) -> Callable[..., Any]:
+@lru_cache(8)
+def operation(
+    name: Literal["all_reduce", "all_gather", "broadcast", "gather_slices", "scatter_mean"],
+) -> Callable[..., Any]:
     """A collective as an operation that PyTorch can trace, made on first use."""
 
-    def all_reduce(xs: Sequence[Tensor], op: str, names: Sequence[str], here: Sequence[bool]) -> list[Tensor]:
+    # `after` is a result of the collective before it: see `in_order`.
+    def all_reduce(
+        xs: Sequence[Tensor], op: str, names: Sequence[str], here: Sequence[bool], after: Tensor | None
+    ) -> list[Tensor]:
         presence = Presence(tuple(names), tuple(here)) if names else None
         return _reduced(xs, cast("Reduction", op), presence, apart=True)
+
+    def all_gather(x: Tensor, size: int, after: Tensor | None) -> Tensor:
+        return _gathered(x, size)
+
+    def broadcast(x: Tensor, root: int, after: Tensor | None) -> Tensor:
+        return _broadcast(x, root)
+
+    def gather_slices(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+        return _gathering_slices(x, ranks)()
+
+    def scatter_mean(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+        return _scattering_mean(x, ranks)()
 
     def like(xs: Sequence[Tensor], *_: Any) -> list[Tensor]:
         return [x.new_empty(x.shape) for x in xs]
 
-    def stacked(x: Tensor, size: int) -> Tensor:
+    def rows(x: Tensor, size: int, after: Tensor | None) -> Tensor:
         return x.new_empty((size, *x.shape))
 
-    def same(x: Tensor, root: int) -> Tensor:
+    def same(x: Tensor, root: int, after: Tensor | None) -> Tensor:
         return x.new_empty(x.shape)
 
+    def slices(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+        return x.new_empty((len(ranks), *x.shape))
+
+    def own(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+        return x.new_empty(x.shape[1:])
+
     functions: dict[str, tuple[Any, Any, str]] = {
-        "all_reduce": (all_reduce, like, "(Tensor[] xs, str op, str[] names, bool[] here) -> Tensor[]"),
-        "all_gather": (_gathered, stacked, "(Tensor x, int size) -> Tensor"),
-        "broadcast": (_broadcast, same, "(Tensor x, int root) -> Tensor"),
+        "all_reduce": (all_reduce, like, "(Tensor[] xs, str op, str[] names, bool[] here, Tensor? after) -> Tensor[]"),
+        "all_gather": (all_gather, rows, "(Tensor x, int size, Tensor? after) -> Tensor"),
+        "broadcast": (broadcast, same, "(Tensor x, int root, Tensor? after) -> Tensor"),
+        "gather_slices": (gather_slices, slices, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
+        "scatter_mean": (scatter_mean, own, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
     }
     function, fake, schema = functions[name]
     made: Any = torch.library.custom_op(f"phlox::{name}", function, mutates_args=(), schema=schema)
     made.register_fake(fake)
     # The other processes wait for it, whether this one uses the result or not.
     return fx.has_side_effect(getattr(torch.ops.phlox, name).default)
+
+
+_NAMES = ("all_reduce", "all_gather", "broadcast", "gather_slices", "scatter_mean")
+
+
+def in_order(graph: Any) -> None:
+    """Let each collective of a graph depend on the one before it.
+
+    All processes must call them in the order of the trace, and a compiler may run what is independent in any.
+    """
+    before: Any = None
+    for node in list(graph.graph.nodes):
+        if getattr(node.target, "namespace", None) != "phlox" or node.target.name().partition("::")[2] not in _NAMES:
+            continue
+        if before is not None:
+            node.args = (*node.args[:-1], before)
+        before = node
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            with graph.graph.inserting_after(node):
+                before = graph.graph.call_function(operator.getitem, (node, 0))
+            before.meta["val"] = node.meta["val"][0]
 
 
 def refuse_in_place(graph: Any) -> None:

@@ -240,6 +240,7 @@ _CPP = Private("torch._inductor.codecache.CppCodeCache.load", "PyTorch's kernels
 _AS_IT_IS = "Inductor is as it is (see `compiler/fences.py`)"
 CONCAT_KERNEL = Private("torch._inductor.ir.ConcatKernel", _AS_IT_IS)
 CPP_KERNELS = Private("torch._inductor.codegen.cpp.CppKernelProxy", _AS_IT_IS)
+REPLACEMENT = Private("torch._inductor.pattern_matcher.ReplacementPatternEntry", _AS_IT_IS)
 _CLONE = Private("torch._inductor.lowering.clone", _AS_IT_IS)
 
 

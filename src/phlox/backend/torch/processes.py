@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from phlox.backend.addresses import listen
 from phlox.backend.contract.processes import ProcessOps
 from phlox.backend.processes import at_leaving, processes, store
 from phlox.errors import DistributedError
@@ -40,9 +41,14 @@ class ProcessesOfTorch(ProcessOps):
             return
         limit = timedelta(seconds=group.timeout)
         try:
-            if group.rank == 0:  # which listens on a port that the system gives
-                shared = TCPStore(group.host, 0, group.size, is_master=True, timeout=limit, wait_for_workers=False)
-                store().set(_PORT, str(shared.port).encode())
+            if group.rank == 0:  # by itself it would listen on all interfaces
+                listener = listen(group.host, 0, max(group.size, 128), "PyTorch's store")
+                port = listener.getsockname()[1]
+                shared = TCPStore(
+                    group.host, port, group.size, is_master=True, timeout=limit, wait_for_workers=False,
+                    master_listen_fd=listener.detach(),
+                )  # fmt: skip
+                store().set(_PORT, str(port).encode())
             else:
                 port = int(store().get(_PORT, rank=0))
                 shared = TCPStore(group.host, port, group.size, is_master=False, timeout=limit)
@@ -68,7 +74,14 @@ def exchange(key: str, value: str | None, environment: Mapping[str, str], timeou
     """
     limit = timedelta(seconds=timeout)
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        shared = TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False, timeout=limit)
+        where = (environment["MASTER_ADDR"].strip(" []"), int(environment["MASTER_PORT"]))
+        try:
+            shared = TCPStore(*where, is_master=False, timeout=limit)
+        except RuntimeError as error:
+            raise DistributedError(
+                f"process {environment['RANK']} does not reach the store of torchrun at MASTER_ADDR={where[0]}, "
+                f"MASTER_PORT={where[1]} ({error})"
+            ) from error
     elif dist.is_available() and dist.is_initialized():
         box = [value]
         dist.broadcast_object_list(box, src=0)

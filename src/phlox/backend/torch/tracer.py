@@ -157,6 +157,19 @@ class TracerOps(Backend):
         tensor: Any = x.words if isinstance(x, RngState) else x
         return tensor.fake_mode if _is_fake(tensor) else None
 
+    def draws_from(self, state: Any) -> bool:
+        return isinstance(state, RngState)
+
+    def state_of_seed(self, seed: Array) -> Any:
+        from phlox.backend.torch.ops import random
+
+        return random.state_of_seed(seed)
+
+    def fold_in(self, state: Any, number: int) -> Any:
+        from phlox.backend.torch.ops import random
+
+        return random.fold_in(state, number)
+
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         return _is_fake(x) and has_ended(x)
 

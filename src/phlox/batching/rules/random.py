@@ -8,7 +8,7 @@ from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.parallel import RowGroup
 from phlox.batching.build import RandomRule, Rule
-from phlox.batching.frames import frame_of
+from phlox.batching.frames import PerExample, frame_of
 
 if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
@@ -20,23 +20,33 @@ def _rows(M: Batched) -> int | None:
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
+def _is_own(M: Batched, state: Array) -> bool:
+    """Has every example of this batch a key of its own? Those of a batch around it are left to that."""
+    return isinstance(state, PerExample) and state.backend.batched == M.batched
+
+
 def _shaped(name: str) -> Rule:
     def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
-        size = _rows(M)
-        if size is not None:
+        own, size = _is_own(M, state), _rows(M)
+        if size is not None and not own:
             return M.boxed(draw(state, (size, *shape), *options))
-        # What all examples share, those of other processes share too.
-        return draw(state, shape, *(options[:-1] if isinstance(options[-1], RowGroup) else options))
+        # What all examples share, those of other processes share too; likewise draws on keys.
+        options = options[:-1] if isinstance(options[-1], RowGroup) else options
+        if own:
+            return M.boxed(M.inner.stack([draw(one, shape, *options) for one in state.items]))
+        return draw(state, shape, *options)
 
     return RandomRule(rule)
 
 
 def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
     """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
-    size = _rows(M)
+    draw, size = M.inner.random_permutation, _rows(M)
+    if _is_own(M, state):
+        return M.boxed(M.inner.stack([draw(one, n, device) for one in state.items]))
     if size is None:
-        return M.inner.random_permutation(state, n, device)
+        return draw(state, n, device)
     words = M.inner.random_integers(state, (size, n), 0, 2**31 - 1, device)
     return M.boxed(M.inner.int_argsort(words, 1, False))
 

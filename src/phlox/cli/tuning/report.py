@@ -9,7 +9,7 @@ from phlox.backend.settings import FILE, Settings
 from phlox.cli.text import count_text, printable, size_text, table
 from phlox.cli.tuning.search import Configuration, Search
 
-_HEADS = ("configuration", "ms/step", "quartiles", "ratio", "quartiles", "memory", "")
+_HEADS = ("configuration", "ms/step", "ratio", "in rounds", "memory", "")
 
 
 def line(one: Configuration) -> str:
@@ -23,30 +23,27 @@ def line(one: Configuration) -> str:
 def results(search: Search, width: int | None) -> str:
     """The table, fastest first, and the notes below it."""
     measured = [one for one in search.configurations if one.trials]
-    measured.sort(key=lambda one: one.seconds())
+    measured.sort(key=Configuration.seconds)
     rows = [_row(one, search.present) for one in measured]
     step = search.step
     what = f"A step is a call of {step}" if step else "No step was detected; the time is that of the whole script"
     rounds = max(len(one.trials) for one in measured)
     head = f"{what}. The fastest were run {count_text(rounds, 'time')}, alternating."
-    shown = table(rows, _HEADS, right=(1, 2, 3, 4, 5), spare=(5, 2), width=width)
+    shown = table(rows, _HEADS, right=(1, 2, 3, 4), spare=(4, 3), width=width)
     notes = [f"Note: {printable(note)}." for note in search.notes]
     return "\n".join([head, "", shown, *(["", *notes] if notes else [])])
 
 
 def _row(one: Configuration, present: Configuration) -> list[str]:
     if one.problem:
-        return [one.name, "", "", "", "", "", one.problem]
-    windows = one.windows
-    low, _, high = statistics.quantiles(windows, n=4, method="inclusive") if len(windows) > 1 else windows * 3
+        return [one.name, "", "", "", "", one.problem]
     ratios = one.ratios(present)
     peaks = [trial.peak_memory for trial in one.trials if trial.peak_memory is not None]
     return [
         one.name,
         _milliseconds(one.seconds()),
-        f"{_milliseconds(low)} to {_milliseconds(high)}",
-        "" if ratios is None else _ratio(ratios[0]),
-        "" if ratios is None else f"{_ratio(ratios[1])} to {_ratio(ratios[2])}",
+        _ratio(statistics.median(ratios)) if ratios else "",
+        f"{_ratio(min(ratios))} to {_ratio(max(ratios))}" if len(ratios) > 1 and one is not present else "",
         size_text(max(peaks)) if peaks else "",
         f"different values: {one.differs}" if one.differs else "",
     ]
@@ -66,8 +63,7 @@ def advice(search: Search, saved: str | None) -> str:
     if best is search.present:
         found = "Nothing was clearly faster than the present configuration; keep it."
         return f"{found}\nWrote the present settings to {saved}." if saved else found
-    ratios = best.ratios(search.present)
-    gain = "" if ratios is None else f", {_ratio(ratios[0])} of the present time"
+    gain = f", {_ratio(statistics.median(best.ratios(search.present)))} of the present time"
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in best.settings.variables().items())
     lines = [f"Fastest: {printable(best.name)}{gain}. To use it, set", f"  {variables}"]
     if saved:
@@ -78,12 +74,11 @@ def advice(search: Search, saved: str | None) -> str:
 def remarks(search: Search) -> dict[str, object]:
     """How the settings were measured, for the settings file."""
     best = search.best()
-    ratios = best.ratios(search.present)
     return {
         "script": search.program.script,
         "step": search.step,
         "ms_a_step": round(best.seconds() * 1e3, 4),
-        "ratio": None if ratios is None else round(ratios[0], 4),
+        "ratio": round(statistics.median(best.ratios(search.present)), 4),
     }
 
 

@@ -8,16 +8,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from phlox.backend import backend_names
+from phlox.backend.registry import load_backend
 from phlox.backend.settings import Settings, environment_before
-from phlox.cli.tuning.search_space import candidates
 from phlox.cli.tuning.trial import Program, Trial, run
+from phlox.errors import DeviceError, EngineNotInstalledError
+from phlox.host import allocator
 from phlox.host.threads import VARIABLES as THREADS
+from phlox.host.threads import cores
 
 GAIN = 0.97
 """The ratio below which a change is worthwhile; a smaller gain may be noise."""
 _FINALISTS = 3
-_RELATIVE, _LATER = 1e-3, 2e-2
-"""Tolerances of the first value and of later ones: engines round differently, and training amplifies the difference."""
+_TOLERANCE = 1e-3
+"""Of the first value, relative: engines round differently."""
+
+
+def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
+    """Single settings to try on an engine, by its name. The first ones apply to all engines.
+
+    `flags`: further XLA flags, for an engine that takes them; each string holds one or several.
+
+    >>> list(candidates("numpy")[0].given())
+    ['allocator']
+    """
+    found = [Settings(allocator=one) for one in (allocator.KEEP, allocator.SYSTEM) if one != allocator.DEFAULT]
+    found += [Settings(threads=1 << power) for power in range((cores() - 1).bit_length())]
+    try:
+        backend = load_backend(engine)
+    except (DeviceError, EngineNotInstalledError):
+        return found
+    return [*found, *backend.tunings, *[Settings(xla_flags=text) for text in flags if backend.takes_xla_flags]]
 
 
 @dataclass(eq=False)
@@ -27,7 +47,7 @@ class Configuration:
     settings: Settings
     trials: list[Trial] = field(default_factory=list[Trial])
     differs: str | None = None
-    """Where its values differ from those of the present configuration, if they do."""
+    """How its first value differs from that of the present configuration, if it does."""
 
     @property
     def name(self) -> str:
@@ -40,29 +60,15 @@ class Configuration:
         """Why there is no measurement, if there is none."""
         return next((trial.problem for trial in self.trials if trial.problem), None)
 
-    @property
-    def windows(self) -> list[float]:
-        """The seconds per step of all rounds."""
-        return [seconds for trial in self.trials for seconds in trial.windows]
-
     def seconds(self) -> float:
         """The median of the seconds per step."""
-        return statistics.median(self.windows) if self.windows and not self.problem else math.inf
+        return math.inf if self.problem else statistics.median(one for trial in self.trials for one in trial.windows)
 
-    def ratios(self, present: Configuration) -> tuple[float, float, float] | None:
-        """Ratios to the present configuration, round by round: the median, and the quartiles of all measurements."""
+    def ratios(self, present: Configuration) -> list[float]:
+        """The time of each round divided by that of the present configuration."""
         if self.problem or present.problem:
-            return None
-        rounds = list(zip(self.trials, present.trials, strict=False))
-        bases = [statistics.median(base.windows) for _, base in rounds]
-        middle = statistics.median(
-            statistics.median(own.windows) / base for (own, _), base in zip(rounds, bases, strict=True)
-        )
-        every = [one / base for (own, _), base in zip(rounds, bases, strict=True) for one in own.windows]
-        if len(every) < 2:
-            return middle, middle, middle
-        low, _, high = statistics.quantiles(every, n=4, method="inclusive")
-        return middle, min(low, middle), max(high, middle)
+            return []
+        return [own.seconds / base.seconds for own, base in zip(self.trials, present.trials, strict=False)]
 
 
 class Search:
@@ -103,20 +109,18 @@ class Search:
 
     def go(self) -> None:
         """Measure everything. After an interrupt, `configurations` holds the results so far."""
-        first = self._try(self.present)
-        if first.problem:
+        self._try(self.present)
+        if self.present.problem:
             return
-        place = self._place(first)
-        plain = Settings() if place is self.present else place.settings
-        engine = place.trials[0].device.partition(":")[0] or "numpy"
-        singles = [self._add(plain, single) for single in self.worth_trying(engine)]
-        found = [one for one in singles if one is not None]
-        for one in found:
-            self._try(one)
-        together = self._joined(place, plain, found)
-        if together is not None:
-            self.configurations.append(together)
-            self._try(together)
+        place = self._place()
+        singles: list[Configuration] = []
+        for single in self.worth_trying(place.trials[0].device.partition(":")[0] or "numpy"):
+            one = Configuration(single.over(place.settings))
+            if all(one.settings != other.settings for other in self.configurations):
+                singles.append(one)
+                self.configurations.append(one)
+                self._try(one)
+        self._join(place, singles)
         self._repeat(place)
 
     def other_devices(self) -> list[str]:
@@ -134,98 +138,78 @@ class Search:
         return [one for one in found if one.over(self._settings) != self._settings]
 
     def best(self) -> Configuration:
-        """The fastest configuration whose values agree, or the present one if none is clearly faster.
+        """The fastest configuration of the same value, or the present one if none was faster in every round.
 
         Among configurations that are equally fast, up to noise, it is the one with the fewest settings.
         """
         found: list[tuple[float, Configuration]] = []
         for one in self.configurations:
             ratios = one.ratios(self.present)
-            finished = len(one.trials) >= min(self.rounds, len(self.present.trials))
-            if ratios is not None and finished and one.differs is None and ratios[0] < GAIN and ratios[2] < 1.0:
-                found.append((ratios[0], one))
-        if not found:
-            return self.present
-        least = min(ratio for ratio, _ in found)
+            finished = len(ratios) >= min(self.rounds, len(self.present.trials))
+            if ratios and finished and not one.differs and max(ratios) < 1.0 and statistics.median(ratios) < GAIN:
+                found.append((statistics.median(ratios), one))
+        least = min((ratio for ratio, _ in found), default=1.0)
         alike = [(len(one.settings.given()), ratio, one) for ratio, one in found if GAIN * ratio <= least]
-        return min(alike, key=lambda each: each[:2])[2]
+        return min(alike, key=lambda each: each[:2], default=(0, 1.0, self.present))[2]
 
-    def _place(self, first: Trial) -> Configuration:
+    def _place(self) -> Configuration:
         """The configuration with the fastest default device."""
-        others = self.other_devices()
-        if not others:
-            return self.present
-        if not first.asked_default:
-            where = f" ({first.device})" if first.device else ""
-            self.notes.append(f"the script names its device{where}, so no other was tried")
-            return self.present
-        found = [self.present]
-        for name in others:
+        first, found = self.present.trials[0], [self.present]
+        for name in self.other_devices():
             one = Configuration(Settings(device=name))
             trial = self._try(one)
             if trial.problem and "EngineNotInstalledError" in trial.problem:
                 self.notes.append(f"{name} was not tried, because its engine is not installed")
                 continue
-            self.configurations.append(one)
-            if not trial.problem and trial.device == first.device and trial.step:
-                self.configurations.remove(one)
-                self.notes.append(f"the script names its device ({first.device}), so no other was tried")
+            if trial.step and trial.device == first.device:
+                self.notes.append(f"the script names its device ({first.device}), so the default makes no difference")
                 break
-            if one.differs is None:
+            self.configurations.append(one)
+            if not one.differs:
                 found.append(one)
-        return min(found, key=lambda one: one.seconds())
+        return min(found, key=Configuration.seconds)
 
-    def _add(self, plain: Settings, single: Settings) -> Configuration | None:
-        one = Configuration(single.over(plain))
-        if any(one.settings == other.settings for other in self.configurations):
-            return None
-        self.configurations.append(one)
-        return one
-
-    def _joined(self, place: Configuration, plain: Settings, singles: list[Configuration]) -> Configuration | None:
-        """The best value of each setting that beat the device alone, combined; None if there is nothing new."""
-        best: dict[str, Configuration] = {}
-        for one in sorted(singles, key=lambda one: one.seconds()):
-            if one.seconds() < GAIN * place.seconds() and one.differs is None:
-                key = next(key for key in one.settings.given() if key not in plain.given())
-                best.setdefault(key, one)
-        if len(best) < 2:
-            return None
-        joined = plain
-        for one in best.values():
-            joined = one.settings.over(joined)
-        return Configuration(joined)
+    def _join(self, place: Configuration, singles: list[Configuration]) -> None:
+        """Measure the best value of each setting that beat the device alone, all together."""
+        best: dict[str, Settings] = {}
+        for one in sorted(singles, key=Configuration.seconds):
+            if one.seconds() < GAIN * place.seconds() and not one.differs:
+                key = next(key for key in one.settings.given() if key not in place.settings.given())
+                best.setdefault(key, one.settings)
+        if len(best) > 1:
+            joined = place.settings
+            for settings in best.values():
+                joined = settings.over(joined)
+            self.configurations.append(Configuration(joined))
+            self._try(self.configurations[-1])
 
     def _repeat(self, place: Configuration) -> None:
-        """Measure the best, their device alone, and the present configuration, and reverse the order in each round."""
-        others = [one for one in self.configurations if one is not self.present and one.seconds() < math.inf]
+        """Measure the best, their device alone, and the present configuration again, alternating."""
+        others = [one for one in self.configurations[1:] if not one.problem]
         others.sort(key=lambda one: (one.differs is not None, one.seconds()))
         finalists = list(dict.fromkeys([self.present, place, *others[:_FINALISTS]]))
-        if len(finalists) > 1:
-            for number in range(1, self.rounds):
-                for one in finalists[::-1] if number % 2 else finalists:
-                    self._try(one)
+        for one in finalists * (self.rounds - 1) if len(finalists) > 1 else ():
+            self._try(one)
 
     def _try(self, one: Configuration) -> Trial:
         trial = run(self.program, one.settings, self.step)
         one.trials.append(trial)
-        if one is self.present and len(one.trials) == 2 and _difference(trial, one.trials[0]):
+        differs = None if trial.problem or not self._compared else _difference(trial, self.present.trials[0])
+        if differs and one is self.present:
             self._compared = False
             self.notes.append("two runs of the same configuration disagreed (no seed?), so no values were compared")
             for other in self.configurations:
                 other.differs = None
-        elif one is not self.present and self._compared and not trial.problem:
-            one.differs = one.differs or _difference(trial, self.present.trials[0])
+        else:
+            one.differs = one.differs or differs
         if len(one.trials) == 1:
             self._tell(one)
         return trial
 
 
 def _difference(own: Trial, other: Trial) -> str | None:
-    """Where the values of two runs differ by more than rounding explains, if they do."""
-    for number, (a, b) in enumerate(zip(own.values, other.values, strict=False), start=1):
-        if not math.isclose(a, b, rel_tol=_RELATIVE if number == 1 else _LATER, abs_tol=1e-6) and a == a and b == b:
-            return f"{a:.5g} instead of {b:.5g} at step {number}"
-        if (a == a) != (b == b):
-            return f"{a:.5g} instead of {b:.5g} at step {number}"
-    return None
+    """How the first values of two runs differ, if rounding does not explain it."""
+    a, b = own.value, other.value
+    if a is None or b is None or math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=1e-6) or (a != a and b != b):
+        return None
+    return f"{a:.5g} instead of {b:.5g} at step 1"

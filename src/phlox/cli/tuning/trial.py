@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import phlox
 from phlox.backend.settings import Settings, environment_before
-from phlox.cli.tuning.child import FAILED
+
+FAILED = 3
+"""The exit status of the process if the program raised an error, which is the last line on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,15 @@ class Trial:
     """The function whose calls are the steps; None if no step was detected."""
     windows: Sequence[float] = field(default_factory=list[float])
     """The seconds per step, in order; if no step was detected, the seconds of the whole program."""
-    values: Sequence[float] = field(default_factory=list[float])
+    value: float | None = None
+    """The loss of the first step, or another number that tells whether the same was computed."""
     device: str = ""
-    asked_default: bool = False
     peak_memory: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The median of the seconds per step."""
+        return math.inf if self.problem else statistics.median(self.windows)
 
 
 def run(program: Program, settings: Settings, step: str | None) -> Trial:
@@ -68,31 +77,18 @@ def run(program: Program, settings: Settings, step: str | None) -> Trial:
                 _end(process)
         if not report.exists():
             return Trial(_problem(status, errors))
-        return _read(json.loads(report.read_text(encoding="utf-8")))
+        return Trial(**json.loads(report.read_text(encoding="utf-8")))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and all processes that it started."""
     if hasattr(os, "killpg"):
         try:
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # the process has its own group, which exists as long as one of its processes runs
+            os.killpg(process.pid, signal.SIGKILL)  # its own group, which exists while one of its processes runs
         except (ProcessLookupError, PermissionError):
             pass
     if process.poll() is None:
         process.kill()
-
-
-def _read(found: dict[str, Any]) -> Trial:
-    return Trial(
-        step=found["step"],
-        windows=found.get("windows") or [found["seconds"]],
-        values=found.get("values", []),
-        device=found.get("device", ""),
-        asked_default=found["asked_default"],
-        peak_memory=found["peak_memory"],
-    )
 
 
 def _problem(status: int, errors: IO[bytes]) -> str:

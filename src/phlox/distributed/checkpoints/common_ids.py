@@ -19,7 +19,7 @@ def with_common_ids(record: Record, run: str) -> Record:
 
     Args:
         record: the record of a module, or one with modules whose ids the other parts use.
-        run: the name of the launch, so that parameters of two launches have different ids.
+        run: what the launch is known by, so that parameters of two launches have different ids: its seed or its name.
 
     >>> import numpy as np
     >>> from phlox.record import LazyTensor

@@ -19,6 +19,7 @@ class Group:
         rank: the rank of this process.
         size: the number of processes.
         run: the name of the launch and its attempt, or "".
+        seed: what they have agreed on; equal runs have equal seeds, and write equal files.
         store: the store for their messages.
         timeout: seconds to wait for another process to write its files.
     """
@@ -28,6 +29,7 @@ class Group:
     run: str = ""
     store: Store = field(default_factory=OwnStore)
     timeout: float = 3600.0
+    seed: int | None = None
     saves: int = field(default=0, init=False)
     """The number of saves so far; all processes count the same ones, so it identifies a save."""
 
@@ -52,5 +54,5 @@ def own_group() -> Group:
     global _group
     found = known.processes()
     if _group is None or (_group.rank, _group.size, _group.run) != (found.rank, found.size, found.run):
-        _group = Group(found.rank, found.size, found.run, known.store())
+        _group = Group(found.rank, found.size, found.run, known.store(), seed=found.seed)
     return _group

@@ -141,7 +141,8 @@ def save(
     if (before := _under_way.pop(group, None)) is not None:  # saves of a group come one after the other
         before.wait()
     lost: Underflow = []
-    record = with_common_ids(record, group.run) if group.size > 1 else record
+    if group.size > 1:
+        record = with_common_ids(record, group.run if group.seed is None else f"the seed {group.seed}")
     record = record.with_precision(chosen, lost)
     pieces = _copies(record, group) if asynchronous else partial(pieces_of, record, group.rank, group.size)
     job = Job(storage, step, keep, _described(record) if asynchronous else record, precision_label(chosen), pieces)

@@ -2,11 +2,14 @@
 
 A save writes its files to a working folder and commits it. Locally that is a hidden folder, which is renamed. Object
 stores cannot rename: there the files are written to their final place, and the index, written last, commits them.
+
+The folder itself may be a link. Links in it are read through; what is written or removed is the link itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Generator, Mapping
@@ -21,6 +24,7 @@ from phlox.record.dtypes import Array
 from phlox.record.formats.parts import INDEX, is_own_file
 from phlox.record.io.byte_ranges import Files, MappedFiles
 from phlox.record.io.files import atomic_write, sync_folder
+from phlox.record.io.links import remove_files, remove_link
 from phlox.record.io.sink import Sink
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
@@ -111,8 +115,13 @@ class LocalFolder:
         found: dict[str, int | None] = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    if not entry.is_symlink():  # one that leads to itself
+                        raise
         return found
 
     def read(self, path: str) -> bytes:
@@ -121,13 +130,14 @@ class LocalFolder:
 
     def write(self, path: str, data: bytes) -> None:
         """See `Storage.write`."""
-        with atomic_write(self.root / path) as file:
+        with atomic_write(self.root / path, follow_links=False) as file:
             file.write(data)
 
     def create(self, path: str, data: bytes) -> bool:
         """See `Storage.create`."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            remove_link(self.root / path)
             with (self.root / path).open("xb") as file:
                 file.write(data)
         except FileExistsError:
@@ -139,7 +149,7 @@ class LocalFolder:
     @contextlib.contextmanager
     def writer(self, path: str, size: int) -> Generator[Sink]:
         """See `Storage.writer`."""
-        with atomic_write(self.root / path, size) as file:
+        with atomic_write(self.root / path, size, follow_links=False) as file:
             yield Sink(file, can_patch=True)
 
     def remove(self, path: str) -> None:
@@ -148,11 +158,7 @@ class LocalFolder:
 
     def remove_step(self, folder: str) -> None:
         """See `Storage.remove_step`."""
-        for name in sorted(self.listing(folder), key=lambda name: name != INDEX):
-            if name == INDEX or is_own_file(name) or (name.startswith(".phlox-") and name.endswith(".tmp")):
-                self.remove(f"{folder}/{name}")
-        with contextlib.suppress(OSError):  # something of the user's is in it
-            (self.root / folder).rmdir()
+        remove_files(self.root / folder, _is_written, INDEX)
 
     def working(self, target: str) -> str:
         """See `Storage.working`."""
@@ -170,6 +176,7 @@ class LocalFolder:
         try:
             if not target:
                 raise FileExistsError
+            remove_link(goal)
             source.rename(goal)  # also onto an empty folder
         except OSError:
             if not goal.is_dir():
@@ -216,18 +223,10 @@ class RemoteFolder:
 
     def listing(self, folder: str) -> dict[str, int | None]:
         """See `Storage.listing`."""
-        path = self._path(folder)
-        self._system.invalidate_cache()
-        try:
-            found = self._system.ls(path, detail=True)
-        except FileNotFoundError:
-            return {}
-        sizes: dict[str, int | None] = {}
-        for entry in found:
-            name = str(entry["name"]).rstrip("/")
-            if name != path.rstrip("/"):  # some stores list a folder as an entry of itself
-                sizes[name.rpartition("/")[2]] = None if entry["type"] == "directory" else int(entry["size"])
-        return sizes
+        return {
+            name: None if entry["type"] == "directory" else int(entry["size"])
+            for name, entry in self._entries(folder).items()
+        }
 
     def read(self, path: str) -> bytes:
         """See `Storage.read`."""
@@ -239,6 +238,7 @@ class RemoteFolder:
 
     def create(self, path: str, data: bytes) -> bool:
         """See `Storage.create`; two processes that try at the same time find out by reading it again."""
+        self._remove_link("", path)
         self._system.invalidate_cache()
         if self._system.exists(self._path(path)):
             return False
@@ -259,6 +259,7 @@ class RemoteFolder:
 
     def remove_step(self, folder: str) -> None:
         """See `Storage.remove_step`."""
+        self._remove_link("", folder)
         listing = self.listing(folder)
         own = [name for name in listing if name == INDEX or is_own_file(name)]
         for name in sorted(own, key=lambda name: name != INDEX):
@@ -273,7 +274,9 @@ class RemoteFolder:
 
     def prepare(self, working: str) -> None:
         """See `Storage.prepare`."""
+        self._remove_link("", working)
         self._system.makedirs(self._path(working), exist_ok=True)
+        self._remove_link(working, INDEX)
 
     def commit(self, working: str, target: str, index: bytes) -> None:
         """See `Storage.commit`."""
@@ -287,12 +290,40 @@ class RemoteFolder:
         """See `Storage.place`."""
         return f"{self.name}/{target}" if target else self.name
 
+    def _entries(self, folder: str) -> dict[str, dict[str, Any]]:
+        """What the file system says of the entries of a folder, by their names."""
+        path = self._path(folder)
+        self._system.invalidate_cache()
+        try:
+            found = self._system.ls(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # a link that leads to itself
+                raise
+            return {}
+        names = {str(entry["name"]).rstrip("/"): entry for entry in found}
+        # Some stores list a folder as an entry of itself.
+        return {name.rpartition("/")[2]: entry for name, entry in names.items() if name != path.rstrip("/")}
+
+    def _remove_link(self, folder: str, name: str) -> None:
+        """Remove the entry of that name if it is a link, or a file with another name, which a write would change."""
+        entry = self._entries(folder).get(name, {}) if name else {}
+        is_shared = entry.get("type") == "file" and entry.get("nlink", 1) > 1
+        if is_shared or entry.get("islink") or entry.get("type") == "link":
+            self.remove(f"{folder}/{name}" if folder else name)
+
     def _path(self, path: str) -> str:
         return f"{self.root}/{path}".rstrip("/") if path else self.root
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """The bytes of a range."""
         return bytes(self._system.cat_file(self._path(path), start=start, end=stop))
+
+
+def _is_written(name: str) -> bool:
+    """Is it the name of a file that a save writes into the folder of a step?"""
+    return name == INDEX or is_own_file(name) or (name.startswith(".phlox-") and name.endswith(".tmp"))
 
 
 class _RemoteFiles:

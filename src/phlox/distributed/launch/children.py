@@ -18,7 +18,7 @@ _GUARD = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-groups = set()
+mark, groups = sys.argv[1], set()
 for line in sys.stdin:
     (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
 for group in groups:
@@ -26,8 +26,18 @@ for group in groups:
         os.killpg(group, signal.SIGKILL)
     except OSError:
         pass
+for number in os.listdir("/proc") if mark and os.path.isdir("/proc") else ():
+    try:
+        with open(f"/proc/{number}/environ", "rb") as file:
+            if number.isdecimal() and mark.encode() in file.read().split(bytes(1)):
+                os.kill(int(number), signal.SIGKILL)
+    except OSError:
+        pass
 """
-"""The program of the guard process, which ends the groups of processes when its input ends: with the launcher."""
+"""The program of the guard process, which ends what runs when its input ends: with the launcher, or after a launch.
+
+That is the groups of processes, and on Linux also what has left them: all that has the mark in its environment.
+"""
 
 _LOOK = 0.05
 """The seconds between two checks of the processes, if nothing wakes the launcher earlier."""
@@ -55,18 +65,21 @@ class Children:
     Args:
         show: a function that is called with the label, "stdout" or "stderr", and a line of output.
         input_too: whether each gets a pipe as its input, which closes when this process ends.
+        mark: what only they, and what they start, have in their environment: NAME=value.
     """
 
-    def __init__(self, show: Callable[[str, str, str], object], *, input_too: bool = False) -> None:
+    def __init__(self, show: Callable[[str, str, str], object], *, input_too: bool = False, mark: str = "") -> None:
         self.children: list[Child] = []
+        self.over: list[Child] = []
+        """Those that have ended, in the order in which they did."""
         self.heard = time.monotonic()
         """When the last output came."""
         self._show, self._input = show, subprocess.PIPE if input_too else subprocess.DEVNULL
         self._selector = selectors.DefaultSelector()
         self._ended: list[Child] = []
         self._is_over = False
-        self._guard = subprocess.Popen([sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, text=True,
-                                       start_new_session=True)  # fmt: skip
+        guard = [sys.executable, "-I", "-S", "-c", _GUARD, mark]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, text=True, start_new_session=True)
 
     def start(
         self, label: str, command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int] = ()
@@ -181,6 +194,7 @@ class Children:
         if child.code is None and (code := child.process.poll()) is not None:
             child.code = code
             self._ended.append(child)
+            self.over.append(child)
 
     def _read(self, pipe: Any, child: Child, name: str) -> None:
         try:

@@ -6,6 +6,7 @@ They communicate through a store in the launcher of the first host.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from phlox.backend.addresses import LOOPBACK, check_host, from_outside, is_loopback, listen
 from phlox.backend.store import OwnStore, SharedStore, Store
+from phlox.distributed.processes.secret import SecretFile, derived, secret_is_missing
 from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
@@ -35,6 +38,8 @@ class Failure:
     """Is there no restart after it?"""
     hung: bool = False
     """Are the stacks of all processes wanted?"""
+    follows: bool = False
+    """Did another process, perhaps on another host, fail before?"""
 
 
 class Hosts:
@@ -46,34 +51,65 @@ class Hosts:
         port: the port of the launcher on the first host.
         command: the command, which must be the same everywhere.
         timeout: the seconds to wait for the other launchers.
+        secret: the secret that they share; None if all names are of this machine, which then share a file.
     """
 
-    def __init__(self, names: Sequence[str], rank: int, port: int, command: Sequence[str], timeout: float) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        rank: int,
+        port: int,
+        command: Sequence[str],
+        timeout: float,
+        secret: str | None = None,
+    ) -> None:
         self.rank, self.size = rank, max(len(names), 1)
-        self.name = names[0] if self.size > 1 else "127.0.0.1"
+        self.name = LOOPBACK
+        """The name of the first host."""
+        self.secret = secrets.token_hex(32)
+        """The secret of the launch."""
         self._server: StoreServer | None = None
         self._store: Store = OwnStore()
         self._told = 0.0
         self._seen: dict[int, bytes | None] = {}
         if self.size == 1:
             return
-        same = hashlib.sha256("\0".join([*names, "", *command]).encode()).hexdigest()[:12]
-        if rank == 0:
-            try:
-                listener = socket.create_server(("", port))
-            except OSError as error:
-                raise DistributedError(f"port {port} cannot be used ({error.strerror}); give another --port") from error
-            self._server = StoreServer(listener, same, self.size)
-        host = "127.0.0.1" if rank == 0 else names[0]
+        self.name = check_host(names[0].strip("[]"), f"--hosts {','.join(names)}")
+        if secret is None and not all(is_loopback(name.strip("[]")) for name in names):
+            raise secret_is_missing("the launchers of several hosts need a secret; leave --host-rank out, or set")
+        self.secret = ""
+        same = hashlib.sha256("\0".join([*names, "", *command]).encode()).hexdigest()
+        file = SecretFile(port, "launchers")
+
+        def find() -> str:
+            self.secret = derived(secret or file.read(), "launchers", same)
+            return self.secret
+
+        listener = None
         try:
-            self._store = SharedStore(host, port, same, rank, self.size, timeout)
+            if rank == 0:
+                listener = self.listen(port)
+                if secret is None:
+                    file.write()
+                self._server = StoreServer(listener, find(), self.size)
+            self._store = SharedStore(from_outside(self.name), port, find, rank, self.size, timeout)
             self._store.barrier("launch")
         except DistributedError as error:
             self.close()
+            if listener is not None:
+                listener.close()
             raise DistributedError(
                 f"the launchers of {', '.join(names)} do not come together (one runs on each host, with the same "
                 f"options and command but its own --host-rank): {error}".replace("process ", "host ")
             ) from error
+        finally:
+            if listener is not None and secret is None:
+                file.remove()
+
+    def listen(self, port: int = 0, backlog: int = 128) -> socket.socket:
+        """A socket that listens on the first host: alone on loopback, else on the address that the others are told."""
+        host = from_outside(self.name) if self.size > 1 else self.name
+        return listen(host, port, backlog, f"the first host is {self.name}" + (f", --port {port}" if port else ""))
 
     def share(self, key: str, value: Any) -> list[Any]:
         """The values of all launchers, in the order of the hosts."""
@@ -97,7 +133,11 @@ class Hosts:
     def first_failure(self, attempt: int) -> Failure | None:
         """The first failure on any host, the same on all, after all have ended their processes."""
         self._store.barrier(f"ended/{attempt}")
-        return min(self._failures(attempt), key=lambda failure: (not failure.final, failure.when), default=None)
+        return min(
+            self._failures(attempt),
+            key=lambda failure: (not failure.final, failure.follows, failure.when),
+            default=None,
+        )
 
     def _failures(self, attempt: int) -> Iterator[Failure]:
         for host in range(self.size):

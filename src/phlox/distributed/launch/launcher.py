@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -17,17 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from phlox.backend.addresses import join_address
 from phlox.backend.processes import PROGRESS
+from phlox.distributed.launch.causes import Failed, first_cause
 from phlox.distributed.launch.children import Children, code_text, exit_status
 from phlox.distributed.launch.hosts import Failure, Hosts
-from phlox.distributed.processes.environment import COORDINATOR
-from phlox.distributed.processes.group import LISTENER, SEED
+from phlox.distributed.processes.environment import COORDINATOR, LISTENER, SEED
+from phlox.distributed.processes.failures import forget_reports, report_of
+from phlox.distributed.processes.secret import SECRET, derived, take_secret
 from phlox.errors import DistributedError
+from phlox.host.threads import cores
 
 OVER = 124
 """The exit status when a time limit ended the processes."""
 PORT = 29_577
 """The default port of the launcher on the first host."""
+_SETTLES = 3.0
+"""The seconds within which a process that fails ends, or says that others failed before."""
 _FORCED = "--xla_force_host_platform_device_count"
 _PASSED_ON = ("PHLOX_", "JAX_", "XLA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "PYTHON")
 """The prefixes of the environment variables that are passed through ssh."""
@@ -75,8 +80,12 @@ def launch(options: Launch) -> int:
     `DistributedError` if a host does not join, or a program does not exist.
     """
     _check(options)
+    secret = take_secret(os.environ) if len(options.hosts) > 1 else None  # one of its own is drawn
+    if options.watch_input:
+        secret = _line_of_input()
     with _signals() as came, tempfile.TemporaryDirectory(prefix="phlox-launch-") as folder:
-        hosts = Hosts(options.hosts, options.host_rank, options.port, options.command, options.timeout or 300.0)
+        limit = options.timeout or 300.0
+        hosts = Hosts(options.hosts, options.host_rank, options.port, options.command, limit, secret)
         try:
             return _Launcher(options, hosts, came, Path(folder)).run()
         except DistributedError as error:
@@ -93,6 +102,7 @@ def launch_by_ssh(options: Launch, ssh: Sequence[str], arguments: Sequence[str])
     Each host needs the same folder, and the same Python at the same place.
     """
     _check(options)
+    secret = take_secret(os.environ) or secrets.token_hex(32)
     passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(_PASSED_ON)]
     with _signals() as came:
         children = Children(lambda label, name, line: _show("", name, line), input_too=True)
@@ -103,6 +113,11 @@ def launch_by_ssh(options: Launch, ssh: Sequence[str], arguments: Sequence[str])
                 children.start(
                     name, [*ssh, name, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(there)}"], os.environ
                 )
+                with contextlib.suppress(OSError):  # it has ended, and its status says more
+                    stdin = children.children[-1].process.stdin
+                    assert stdin is not None
+                    stdin.write(f"{secret}\n".encode())  # the command line can be read by all users there
+                    stdin.flush()
             status = 0
             while children.running and not came and not status:
                 for child in children.step():
@@ -130,6 +145,7 @@ class _Launcher:
         self._progress.touch()
         self._end = time.monotonic() + options.timeout if options.timeout is not None else float("inf")
         self._run = hosts.from_first("run", lambda: secrets.token_hex(8))
+        self._secret = derived(hosts.secret, self._run)
         self._seed = hosts.from_first("seed", lambda: os.environ.get(SEED) or str(secrets.randbits(63)))
 
     def run(self) -> int:
@@ -151,11 +167,12 @@ class _Launcher:
         first, size = sum(counts[: self._hosts.rank]), sum(counts)
         listener = None
         if self._hosts.rank == 0:
-            listener = socket.create_server(("127.0.0.1" if self._hosts.size == 1 else "", 0), backlog=max(size, 128))
-        place = f"{self._hosts.name}:{listener.getsockname()[1]}" if listener is not None else ""
+            listener = self._hosts.listen(backlog=max(size, 128))
+        place = join_address(self._hosts.name, listener.getsockname()[1]) if listener is not None else ""
         address = self._hosts.from_first(f"address/{attempt}", lambda: place)
         width = len(str(size - 1))
-        children = Children(_show)
+        children = Children(_show, mark=f"{PROGRESS}={self._progress}")
+        forget_reports(self._progress.parent)
         failure: Failure | None = None
         try:
             for local in range(count):
@@ -187,13 +204,14 @@ class _Launcher:
             "PHLOX_LOCAL_NUM_PROCESSES": str(count),
             "PHLOX_ATTEMPT": str(attempt),
             "PHLOX_RUN": self._run,
+            SECRET: self._secret,
             SEED: self._seed,
             PROGRESS: str(self._progress),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # writes the stacks where a process is aborted
         }
         if count > 1:  # or each would compute on all cores, and wait for the others' threads
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // count)))
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
         if keep:
             environment[LISTENER] = str(keep[0])
         if self._options.devices is not None:
@@ -210,10 +228,8 @@ class _Launcher:
         touched = self._progress.stat().st_mtime
         looked = 0.0
         while True:
-            for child in children.step():
-                rank = first + children.children.index(child)
-                if child.code:
-                    return self._failed(f"process {rank} {code_text(child.code)}", exit_status(child.code), loses=True)
+            if any(child.code for child in children.step()):
+                return self._first_cause(children, attempt, first)
             if not children.running:
                 return None
             if (reason := self._reason_to_end()) is not None:
@@ -231,6 +247,30 @@ class _Launcher:
             if self._options.hang is not None and silent > self._options.hang and self._hosts.rank == 0:
                 reason = f"no process has printed or reported for {self._options.hang:g} s"
                 return self._failed(reason, OVER, hung=True)
+
+    def _first_cause(self, children: Children, attempt: int, first: int) -> Failure:
+        """A process has failed; but perhaps another one did before, and is about to end or to say so."""
+        over = time.monotonic() + _SETTLES
+        while True:
+            failed: list[Failed] = []
+            for local, child in enumerate(children.children):
+                report = report_of(self._progress.parent, first + local)
+                if child.code or (report is not None and child.code is None):
+                    place = children.over.index(child) if child.code else len(children.children)
+                    failed.append(Failed(first + local, place, child.code, report))
+            cause = first_cause(failed)
+            if cause.is_settled or time.monotonic() > over or self._reason_to_end() is not None:
+                break
+            children.step()
+        if cause.follows and self._hosts.size > 1 and (other := self._hosts.failure(attempt)) is not None:
+            return other
+        code = cause.code
+        if cause.report is not None and (code is None or code > 0):
+            code = cause.report.status  # an engine that waits for others ends with another one
+        assert code is not None
+        return self._failed(
+            f"process {cause.rank} {code_text(code)}", exit_status(code), loses=True, follows=cause.follows
+        )
 
     def _await_others(self, attempt: int) -> Failure | None:
         """All have ended well here; elsewhere too?"""
@@ -255,9 +295,16 @@ class _Launcher:
         return None
 
     def _failed(
-        self, reason: str, status: int, *, loses: bool = False, final: bool = False, hung: bool = False
+        self,
+        reason: str,
+        status: int,
+        *,
+        loses: bool = False,
+        final: bool = False,
+        hung: bool = False,
+        follows: bool = False,
     ) -> Failure:
-        return Failure(reason, status, self._hosts.rank, time.time(), loses, final, hung)
+        return Failure(reason, status, self._hosts.rank, time.time(), loses, final, hung, follows)
 
     def _end_all(self, children: Children, failure: Failure) -> None:
         _say(f"{failure.reason}; ending the others" if failure.loses else f"{failure.reason}; ending all processes")
@@ -309,6 +356,16 @@ def _signals() -> Generator[list[int]]:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
 
+def _line_of_input() -> str:
+    """The first line of the input, and not a byte more."""
+    line = bytearray()
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n") and len(line) < 1 << 10:
+        line += byte
+    if not line:
+        raise DistributedError("the connection of ssh has ended before it told the secret of the launch")
+    return line.decode(errors="replace")
+
+
 def _has_ended(descriptor: int) -> bool:
     """Has the input ended? What comes from it is thrown away."""
     import select
@@ -327,8 +384,3 @@ def _show(label: str, name: str, line: str) -> None:
 
 def _say(text: str) -> None:
     _show("phlox launch:", "stderr", text)
-
-
-def _cores() -> int:
-    """The processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -101,13 +101,23 @@ class Plan:
         """The bytes that a device sends in a step."""
         return sum(one.sent for one in self.exchanges)
 
-    def seconds(self, device: Accelerator, flops: float, link: float, network: float) -> tuple[float, float]:
-        """The least seconds to compute, and the least seconds to communicate, at these rates."""
+    def seconds(self, device: Accelerator, flops: float, link: float, network: float | None) -> tuple[float, float]:
+        """The least seconds to compute, and the least seconds to communicate, at these rates.
+
+        Raises ShardingError if devices of several hosts communicate, and no rate is known for them.
+        """
         spans = {name: math.prod(list(self.mesh.values())[place:]) for place, name in enumerate(self.mesh)}
 
         def rate(axes: tuple[str, ...]) -> float:
             # The last axis of a mesh counts the devices of a host.
-            return link if max(spans[name] for name in axes) <= device.per_host else network
+            if max(spans[name] for name in axes) <= device.per_host:
+                return link
+            if network is None:
+                raise ShardingError(
+                    f"no document has the bandwidth between more than {device.per_host:,} devices of {device.name}; "
+                    "give it as --network RATE"
+                )
+            return network
 
         return self.flops / flops, sum(one.sent / rate(one.axes) for one in self.exchanges)
 
@@ -141,6 +151,8 @@ def plan(
     paper = PaperMesh(dict(mesh))
     if not mesh or min(mesh.values()) < 1:
         raise ShardingError(f"a mesh needs at least one axis, and sizes of at least 1, got {dict(mesh)}")
+    if strange := [name for name in ("replica", "seq") if mesh.get(name, 1) > 1]:
+        raise ShardingError(f"the formulas do not know the axis {strange[0]!r}; plan one replica, or whole sequences")
     chosen = layout_by_name(layout, model, paper) if isinstance(layout, str) else layout
     shards = mesh[paper.batch_axis]
     if batch < 1 or batch % shards:

@@ -20,6 +20,11 @@ class PaperMesh(NamedTuple):
     shape: dict[str, int]
 
     @property
+    def partitions(self) -> bool:
+        """Is it one of an engine with a partitioner, whose programs the formulas describe?"""
+        return True
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """The names of the axes."""
         return tuple(self.shape)

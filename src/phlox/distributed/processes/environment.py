@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from phlox.backend.addresses import LOOPBACK, check_host, check_port, is_loopback, join_address, split_address
 from phlox.backend.processes import Processes
 from phlox.errors import DistributedError
 
@@ -16,6 +17,12 @@ Environment: TypeAlias = Mapping[str, str]
 
 COORDINATOR = "PHLOX_COORDINATOR"
 """The variable with the host:port of process 0's store. It may be set beside the variables of another launcher."""
+LISTENER = "PHLOX_LISTENER"
+"""The environment variable with the number of the open socket on which process 0 keeps the store."""
+SEED = "PHLOX_SEED"
+"""The environment variable with the seed of a launch, for programs that give none."""
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_MOST_PROCESSES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,9 @@ class Launcher:
     """The variable with the address of process 0's store; "" if process 0 has to publish it."""
     run: tuple[str, ...]
     """The variables that together are the name of the launch."""
-    local_rank: str = ""
-    local_size: Callable[[Environment], int] = field(default=lambda environment: 1)
+    local_rank: str
+    local_size: Callable[[Environment], int | None]
+    """The number of processes on this host; None if the launcher does not say."""
     attempt: str = ""
 
     def missing(self, environment: Environment) -> list[str]:
@@ -43,49 +51,106 @@ class Launcher:
 
     def read(self, environment: Environment) -> Processes:
         """The process that these variables describe."""
-        rank, size = self._number(environment, self.rank), self._number(environment, self.size)
-        local_rank = self._number(environment, self.local_rank) if environment.get(self.local_rank) else 0
-        local_size = self.local_size(environment)
-        attempt = self._number(environment, self.attempt) if environment.get(self.attempt) else 0
-        if not 0 <= rank < size:
+        size = _required(environment, self.size, 1, _MOST_PROCESSES)
+        rank = _required(environment, self.rank, 0)
+        if rank >= size:
             raise DistributedError(
                 f"{self.name}: {self.rank}={rank} must be at least 0 and less than {self.size}={size}"
             )
-        address = "" if size == 1 else environment.get(COORDINATOR) or self.address(environment)
+        local_size = 1 if size == 1 else self.local_size(environment)
+        local_rank = 0 if size == 1 else _number(environment, self.local_rank, 0)
+        if local_size is not None and not (local_rank or 0) < local_size <= size:
+            raise DistributedError(
+                f"{self.name}: of {size} processes ({self.size}), {local_size} are said to be on this host, and this "
+                f"one is {local_rank or 0} of those ({self.local_rank}), counted from 0; correct these variables"
+            )
+        address = "" if size == 1 else self._address(environment)
+        if local_size == size and address and not is_loopback(split_address(address)[0]):
+            address = join_address(LOOPBACK, split_address(address)[1])  # nobody comes from outside
         return Processes(
             rank=rank,
             size=size,
-            local_rank=local_rank,
-            local_size=max(local_size, local_rank + 1),
+            local_rank=local_rank or 0,
+            local_size=max(local_size or 1, (local_rank or 0) + 1),
             address=address,
-            attempt=attempt,
+            attempt=_number(environment, self.attempt, 0) or 0,
             run=".".join(filter(None, (environment.get(name) for name in self.run))),
             launcher=self.name,
+            spans_hosts=local_size is not None and local_size < size,
+            named=", ".join(
+                f"{name}={environment[name]}" for name in self._place(environment) if environment.get(name)
+            ),
         )
 
-    def _number(self, environment: Environment, variable: str) -> int:
-        text = environment[variable]
-        if not text.isdecimal():
-            raise DistributedError(f"{self.name}: {variable}={text!r} is not a whole number")
-        return int(text)
+    def _place(self, environment: Environment) -> tuple[str, ...]:
+        if environment.get(COORDINATOR):
+            return (COORDINATOR,)
+        return _MASTER if environment.get(_MASTER[0]) else self.needs
+
+    def _address(self, environment: Environment) -> str:
+        if text := environment.get(COORDINATOR):
+            return join_address(*split_address(text.strip(), COORDINATOR))
+        return self.address(environment)
+
+
+def _number(environment: Environment, variable: str, least: int, most: int | None = None) -> int | None:
+    """A whole number, or None if the variable is not set."""
+    text = environment.get(variable, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise DistributedError(f"{variable}={text!r} is not a whole number; set it right, or start by its launcher")
+    if int(text) < least or (most is not None and int(text) > most):
+        raise DistributedError(f"{variable}={text} must be at least {least}" + (f", at most {most}" if most else ""))
+    return int(text)
+
+
+def _required(environment: Environment, variable: str, least: int, most: int | None = None) -> int:
+    found = _number(environment, variable, least, most)
+    if found is None:  # blanks
+        raise DistributedError(f"{variable}={environment[variable]!r} is not a whole number")
+    return found
+
+
+def seed_of(environment: Environment) -> int | None:
+    """The seed of the launch, or None."""
+    return _number(environment, SEED, 0, (1 << 64) - 1)
 
 
 def _as_given(environment: Environment) -> str:
-    return environment[COORDINATOR]
+    raise AssertionError("PHLOX_COORDINATOR is one of the variables that it needs")
 
 
 def _of_torch(environment: Environment) -> str:
+    address = _of_master(environment)
     # torchrun's own store listens on this port already; process 0 then tells another one through it.
-    if environment.get("TORCHELASTIC_RUN_ID"):
-        return ""
-    return f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+    return "" if environment.get("TORCHELASTIC_RUN_ID") else address
+
+
+def _of_master(environment: Environment) -> str:
+    host, port = environment["MASTER_ADDR"].strip(), environment["MASTER_PORT"].strip()
+    host = check_host(host.removeprefix("[").removesuffix("]"), f"MASTER_ADDR={host!r}")
+    return join_address(host, check_port(port, f"MASTER_PORT={port!r}"))
 
 
 def _of_slurm(environment: Environment) -> str:
-    if environment.get("MASTER_ADDR") and environment.get("MASTER_PORT"):  # many job scripts set them
-        return f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-    host = first_host(environment["SLURM_STEP_NODELIST"])
+    if _has_master(environment):  # many job scripts set them
+        return _of_master(environment)
+    nodes = environment["SLURM_STEP_NODELIST"]
+    host = check_host(first_host(nodes), f"SLURM_STEP_NODELIST={nodes!r}")
     return f"{host}:{port_of(environment['SLURM_JOB_ID'], environment['SLURM_STEP_ID'])}"
+
+
+def _has_master(environment: Environment) -> bool:
+    """Are MASTER_ADDR and MASTER_PORT set? One of them alone is an error."""
+    missing = [name for name in _MASTER if not environment.get(name)]
+    if len(missing) == 1:
+        (there,) = set(_MASTER) - set(missing)
+        raise DistributedError(
+            f"{missing[0]} is missing beside {there}={environment[there]}: they are the address of process 0; set "
+            "both, or none"
+        )
+    return not missing
 
 
 def _of_open_mpi(environment: Environment) -> str:
@@ -97,13 +162,13 @@ def _of_open_mpi(environment: Environment) -> str:
             "process 0 and a free port there (mpirun -x passes it on)"
         )
     if environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["OMPI_COMM_WORLD_SIZE"]:
-        return f"127.0.0.1:{port_of(*job)}"
-    host = re.search(r"tcp://([^,:]+)", environment.get("OMPI_MCA_orte_hnp_uri", ""))
+        return f"{LOOPBACK}:{port_of(*job)}"
+    host = re.search(r"tcp6?://\[?([^,\]]+?)(?:\]|,|:\d+$|:\d+;)", environment.get("OMPI_MCA_orte_hnp_uri", ""))
     if host is None:
         raise DistributedError(
             f"Open MPI does not say on which host process 0 runs; set {COORDINATOR}=HOST:PORT (mpirun -x passes it on)"
         )
-    return f"{host[1]}:{port_of(*job)}"
+    return join_address(check_host(host[1], f"OMPI_MCA_orte_hnp_uri={host[0]!r}"), port_of(*job))
 
 
 def first_host(nodes: str) -> str:
@@ -123,18 +188,24 @@ def port_of(*job: str) -> int:
     return 10_000 + int.from_bytes(hashlib.sha256("/".join(job).encode()).digest()[:4]) % 22_000
 
 
-def _whole(variable: str) -> Callable[[Environment], int]:
-    return lambda environment: int(environment.get(variable) or 1)
+def _whole(variable: str) -> Callable[[Environment], int | None]:
+    return lambda environment: _number(environment, variable, 1, _MOST_PROCESSES)
 
 
-def _tasks_here(environment: Environment) -> int:
+def _tasks_here(environment: Environment) -> int | None:
     """The tasks on this node, from a list such as `4(x2),3`."""
-    counts: list[int] = []
-    for part in environment.get("SLURM_STEP_TASKS_PER_NODE", "1").split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        counts += [int(found[1])] * int(found[2] or 1) if found else [1]
-    node = int(environment.get("SLURM_NODEID") or 0)
-    return counts[node] if node < len(counts) else 1
+    variable = "SLURM_STEP_TASKS_PER_NODE"
+    if not (text := environment.get(variable)):
+        return None
+    node = after = _number(environment, "SLURM_NODEID", 0) or 0
+    for part in text.split(","):
+        found = re.fullmatch(r"([1-9]\d{0,6})(?:\(x([1-9]\d{0,6})\))?", part.strip(), re.ASCII)
+        if found is None:
+            raise DistributedError(f"{variable}={text!r} is not a list of numbers of tasks, such as 4(x2),3")
+        after -= int(found[2] or 1)
+        if after < 0:
+            return int(found[1])
+    raise DistributedError(f"SLURM_NODEID={node} is more than there are nodes in {variable}={text}, counted from 0")
 
 
 LAUNCHERS = (
@@ -143,7 +214,7 @@ LAUNCHERS = (
         rank="PHLOX_PROCESS_ID",
         size="PHLOX_NUM_PROCESSES",
         needs=(COORDINATOR,),
-        marks=("PHLOX_PROCESS_ID", "PHLOX_NUM_PROCESSES", COORDINATOR),
+        marks=("PHLOX_PROCESS_ID", "PHLOX_NUM_PROCESSES", COORDINATOR, LISTENER, "PHLOX_LOCAL_PROCESS_ID"),
         address=_as_given,
         run=("PHLOX_RUN",),
         local_rank="PHLOX_LOCAL_PROCESS_ID",
@@ -155,7 +226,7 @@ LAUNCHERS = (
         rank="RANK",
         size="WORLD_SIZE",
         needs=("MASTER_ADDR", "MASTER_PORT"),
-        marks=("RANK", "WORLD_SIZE"),
+        marks=("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         address=_of_torch,
         run=("TORCHELASTIC_RUN_ID",),
         local_rank="LOCAL_RANK",
@@ -167,7 +238,7 @@ LAUNCHERS = (
         rank="OMPI_COMM_WORLD_RANK",
         size="OMPI_COMM_WORLD_SIZE",
         needs=("OMPI_COMM_WORLD_LOCAL_RANK",),
-        marks=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        marks=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         address=_of_open_mpi,
         run=("PMIX_NAMESPACE",),
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
@@ -193,7 +264,7 @@ LAUNCHERS = (
 def read_environment(environment: Environment | None = None) -> Processes:
     """Which process this is, by the first launcher whose variables are all set; a single process if there is none.
 
-    Raises `DistributedError`, which names the missing variables, if those of a launcher are half set.
+    Raises `DistributedError`, which names the variables, if those of a launcher are half set, or have a wrong value.
 
     >>> read_environment({"PHLOX_COORDINATOR": "127.0.0.1:9000", "PHLOX_PROCESS_ID": "1"})
     Traceback (most recent call last):
@@ -212,4 +283,5 @@ def read_environment(environment: Environment | None = None) -> Processes:
                 f"the variables of {launcher.name} are half set: {', '.join(missing)} missing "
                 f"beside {there}; set all, or none for a program of one process"
             )
+    _has_master(environment)
     return Processes()

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import inspect
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any
+from ipaddress import ip_address
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from phlox import random
 from phlox.backend import Backend, DeviceLike
+from phlox.backend.addresses import (
+    LOOPBACK,
+    address_towards,
+    from_outside,
+    join_address,
+    listen,
+    split_address,
+)
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device, backend_of
+from phlox.backend.greeting import LONGEST_WAIT
 from phlox.backend.processes import Processes, agreement, leave, processes, report_progress, set_processes, store
 from phlox.backend.registry import load
 from phlox.backend.store import END, SharedStore
 from phlox.backend.tracing.checks import checks_are_on
-from phlox.distributed.processes.environment import read_environment
+from phlox.distributed.processes.environment import LISTENER, read_environment, seed_of
+from phlox.distributed.processes.failures import report_failure
 from phlox.distributed.processes.fingerprint import compare, fingerprint
 from phlox.distributed.processes.gpus import narrow_gpus
+from phlox.distributed.processes.interfaces import narrow_interfaces
 from phlox.distributed.processes.objects import broadcast_object, gather_objects
+from phlox.distributed.processes.secret import SecretFile, derived, take_secret
 from phlox.distributed.processes.store_server import StoreServer
 from phlox.errors import DistributedError
 
-SEED = "PHLOX_SEED"
-"""The environment variable with the seed of a launch, for programs that give none."""
-LISTENER = "PHLOX_LISTENER"
-"""The environment variable with the number of the open socket on which process 0 keeps the store."""
 _LINGERS = 5.0
 """The seconds for which process 0 keeps the store after a failure, so that the others can read the error."""
+_NOTICES = 0.5
+"""The seconds within which the store notices that a process is gone, after the engine of another has."""
 _LAST_WORDS = 2.0
 """The seconds after which an engine is ended in a failed process; it would wait for the other processes."""
 
@@ -48,6 +61,8 @@ class _Group:
 
 _group: _Group | None = None
 _has_failed = False
+_left: tuple[int, FrameType | None, int] = (0, None, 0)
+"""The last status that was given to `sys.exit`, and where the program was."""
 
 
 def initialize(seed: int | None = None, device: DeviceLike | None = None, timeout: float = 300.0) -> None:
@@ -65,9 +80,12 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
             default device. NumPy joins when a mesh or a collective first needs it.
         timeout: the seconds for which a process waits for others: here, at a barrier, and in a collective of PyTorch.
 
-    Raises `DistributedError` if variables are missing, if a process does not arrive, or if processes differ; it names
-    the variables, or the ranks and both values. A second call with the same arguments does nothing, with others it is
-    an error; a single process seeds again.
+    Processes of one host communicate over loopback. Those of several hosts need the same secret in `PHLOX_SECRET`
+    (`phlox launch` sets it), and a network that you trust, or a tunnel (SECURITY.md).
+
+    Raises `DistributedError` if variables are missing or wrong, if a process does not arrive, or if processes differ;
+    it names the variables, or the ranks and both values. A second call with the same arguments does nothing, with
+    others it is an error; a single process seeds again.
 
     >>> import phlox as px
     >>> px.distributed.initialize(seed=0)
@@ -83,12 +101,14 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
             )
             raise DistributedError(f"{now}: this process was initialized before, by {was}; call it once")
         return
+    if not 0 < timeout <= LONGEST_WAIT:
+        raise DistributedError(f"timeout={timeout!r} must be a number of seconds above 0, at most {LONGEST_WAIT:,.0f}")
     found = replace(read_environment(), timeout=float(timeout))
     if found.size == 1:
         set_processes(found)
         _group = _Group(given)
-        if seed is None and found.launcher and os.environ.get(SEED):  # all but one may have been lost
-            seed = int(os.environ[SEED])
+        if seed is None and found.launcher:  # all but one may have been lost
+            seed = seed_of(os.environ)
         if seed is not None:
             random.seed(seed)
         return
@@ -187,19 +207,35 @@ def shutdown() -> None:
 
 def _join(group: _Group, found: Processes, seed: int | None, backend: Backend | None) -> None:
     found = replace(found, run=f"{found.run}/{found.attempt}")
-    timeout = found.timeout
+    drawn = seed_of(os.environ)
+    given = take_secret(os.environ)
     if found.rank == 0:
         listener, address = _listen(found)
-        group.server = StoreServer(listener, found.run, found.size)
+        host, port = listener.getsockname()[:2]
     else:
         address = found.address or _exchange(found, None)
-    found = replace(found, address=address)
-    host, port = _split(address)
-    if group.server is not None:
-        host, port = "localhost" if host == "" else _own(host), group.server.port
-    group.shared = SharedStore(host, port, found.run, found.rank, found.size, timeout)
-    set_processes(found, group.shared)
-    group.shared.barrier("the start of the program")
+        host, port = split_address(address, "the address of process 0")
+        host = from_outside(host) if found.spans_hosts else host
+        listener = None
+    file = SecretFile(split_address(address)[1], found.run)
+    secret: Callable[[], str] = (lambda: derived(given, found.run)) if given else file.read
+    try:
+        if listener is not None:
+            try:
+                group.server = StoreServer(listener, secret() if given else file.write(), found.size)
+            except BaseException:
+                listener.close()
+                raise
+            if not found.address:
+                _exchange(found, address)
+        group.shared = SharedStore(host, port, secret, found.rank, found.size, found.timeout, found.named)
+        found = replace(found, address=join_address(group.shared.host, port))
+        set_processes(found, group.shared)
+        group.shared.barrier("the start of the program")
+    finally:
+        if listener is not None and not given:
+            file.remove()
+    narrow_interfaces(found, os.environ)
     subject = f"the processes of {found.launcher} do not fit together"
     engine = None if backend is None else backend.name
     compare(gather_objects(fingerprint(engine, **{"the seed given to initialize": seed})), subject)
@@ -207,33 +243,45 @@ def _join(group: _Group, found: Processes, seed: int | None, backend: Backend | 
         backend.join_processes()
         count = backend.local_device_count()
         compare(gather_objects({"the number of devices of a process": count}), subject)
-    drawn = int(os.environ.get(SEED) or int.from_bytes(os.urandom(8)))
-    random.seed(broadcast_object(drawn if seed is None else seed))
+    drawn = int.from_bytes(os.urandom(8)) if drawn is None else drawn
+    agreed = broadcast_object(drawn if seed is None else seed)
+    set_processes(replace(found, seed=agreed), group.shared)
+    random.seed(agreed)
 
 
 def _listen(found: Processes) -> tuple[socket.socket, str]:
-    """A socket that listens for the other processes, and where that is."""
-    if number := os.environ.get(LISTENER):
-        listener = socket.socket(fileno=int(number))
-        listener.set_inheritable(False)
-        return listener, found.address
-    host, port = _split(found.address) if found.address else ("", 0)
-    # On every interface, unless all are here: the name of a host may stand for its loopback on that host alone.
-    alone = found.local_size == found.size and found.address == ""
-    own = "127.0.0.1" if alone or _is_loopback(host) else ""
-    try:
-        listener = socket.create_server((own, port), backlog=max(found.size, 128))
-    except OSError as error:
-        raise DistributedError(
-            f"process 0 cannot listen on port {port} ({error.strerror}); set PHLOX_COORDINATOR=HOST:PORT, with a free "
-            "port on its host, in all processes"
-        ) from error
+    """A socket that listens for the other processes, and the address that they are told."""
+    if number := os.environ.pop(LISTENER, ""):
+        return _inherited(number), found.address
     if found.address:
-        return listener, found.address
-    name = "127.0.0.1" if alone else socket.getfqdn()
-    address = f"{name}:{listener.getsockname()[1]}"
-    _exchange(found, address)
-    return listener, address
+        host, port = split_address(found.address)
+        host = from_outside(host) if found.spans_hosts else host
+        return listen(host, port, max(found.size, 128), found.named), found.address
+    # torchrun's store listens on the port that it names, perhaps on another host.
+    named = from_outside(os.environ["MASTER_ADDR"].strip(" []")) if found.spans_hosts else LOOPBACK
+    host = address_towards(named) or named
+    listener = listen(host, 0, max(found.size, 128), f"{found.launcher}, MASTER_ADDR={named}")
+    return listener, join_address(host, listener.getsockname()[1])
+
+
+def _inherited(number: str) -> socket.socket:
+    """The socket that the launcher has opened."""
+    problem = f"{LISTENER}={number!r} is not the number of an open socket that listens on one address"
+    try:
+        listener = socket.socket(fileno=int(number))
+    except (ValueError, OverflowError, OSError) as error:
+        raise DistributedError(f"{problem} ({error}); unset it, or start the program by `phlox launch`") from error
+    try:
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
+            raise ValueError
+        if ip_address(listener.getsockname()[0]).is_unspecified:
+            raise ValueError
+    except (ValueError, OSError):
+        listener.detach()  # it is somebody else's
+        raise DistributedError(f"{problem}; unset it, or start the program by `phlox launch`") from None
+    listener.set_inheritable(False)
+    return listener
 
 
 def _exchange(found: Processes, address: str | None) -> str:
@@ -245,21 +293,6 @@ def _exchange(found: Processes, address: str | None) -> str:
             f"{found.launcher} keeps no store that tells where process 0 is; set PHLOX_COORDINATOR=HOST:PORT"
         )
     return heard
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise DistributedError(f"the address of process 0 must be HOST:PORT, got {address!r}")
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.")
-
-
-def _own(host: str) -> str:
-    return host if _is_loopback(host) else "127.0.0.1"
 
 
 def _name(device: DeviceLike) -> Any:
@@ -302,15 +335,35 @@ def _leave(group: _Group, *, in_peace: bool) -> None:
 
 def _watch() -> None:
     """From now on an error that nobody catches ends this process soon, and a good end waits for the others."""
-    before = sys.excepthook
+    before, leave_program = sys.excepthook, sys.exit
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         global _has_failed
         _has_failed = True
+        when = report_failure(rank(), None)
         before(kind, error, trace)
+        follows = False
+        if _group is not None and _group.shared is not None and not issubclass(kind, KeyboardInterrupt):
+            # The engine's error may come a moment before the store knows who is gone.
+            follows = _group.shared.lost(_NOTICES)
+        report_failure(rank(), follows, when)
 
-    sys.excepthook = note
+    def note_status(status: Any = None, /) -> NoReturn:
+        global _left
+        if threading.current_thread() is threading.main_thread():
+            _left = (status if isinstance(status, int) else int(status is not None), *_position())
+        leave_program(status)
+
+    sys.excepthook, sys.exit = note, note_status
     atexit.register(_at_exit)
+
+
+def _position() -> tuple[FrameType | None, int]:
+    """The outermost frame of the program, and the instruction that it is at."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame, -1 if frame is None else frame.f_lasti
 
 
 def _at_exit() -> None:
@@ -318,7 +371,12 @@ def _at_exit() -> None:
     group, _group = _group, None
     if group is None or group.shared is None:
         return
-    if _has_failed:
+    status, frame, place = _left
+    # Where it has got any further, it has caught what `sys.exit` raises.
+    has_left = status != 0 and frame is not None and frame.f_lasti == place
+    if has_left and not _has_failed:
+        report_failure(rank(), False, status=status)
+    if _has_failed or has_left:
         # The engine would wait for the others, and they wait for this process. From here on it has little time.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -328,6 +386,7 @@ def _at_exit() -> None:
         group.shared.barrier(END)
     except DistributedError as error:
         # All is done here, but not there; and an engine would now wait for the others, or abort.
+        report_failure(rank(), True)
         sys.stdout.flush()
         sys.stderr.write(f"phlox: at the end of process {processes().rank}: {error}\n")
         sys.stderr.flush()

@@ -75,7 +75,13 @@ def gather_objects(x: _T, *, timeout: float | None = None) -> list[_T]:
 
 def encode(x: Any) -> bytes:
     """Plain data as bytes; tuples and NumPy arrays come back as such. Raises `DistributedError` for anything else."""
-    return msgspec.msgpack.encode(_packed(x))
+    try:
+        return msgspec.msgpack.encode(_packed(x))
+    except DistributedError:
+        raise
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
+        # an integer of more than 64 bits, a nesting without end, a key of a dict, half of a character
+        raise DistributedError(f"{type(x).__name__} cannot be sent to other processes: {error}") from error
 
 
 def decode(data: bytes) -> Any:

@@ -5,6 +5,7 @@ Runtimes have these operators only for f32: at other precisions a layer is a loo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,58 +19,20 @@ if TYPE_CHECKING:
     from phlox.export.to_onnx.engine import OnnxEngine
 
 
-def lstm(
-    A: OnnxEngine,
-    x: Array,
-    hidden: Array,
-    cell: Array,
-    weight: Array,
-    recurrent: Array,
-    bias: Array | None,
-    alive: Array | None,
-    reverse: bool,
-) -> tuple[Array, ...]:
-    """LSTM, of gates i, o, f, g."""
-    if not _has_operator(A, alive):
-        return RecurrentOps.lstm(A, x, hidden, cell, weight, recurrent, bias, alive, reverse)
-    weights = _Weights(A, weight, recurrent, bias, None, (0, 3, 1, 2))
-    return _layer(A, "LSTM", x, weights, (hidden, cell), alive, reverse)
+def _operator(
+    op: str, definition: Callable[..., Any], states: int, weights: int, order: tuple[int, ...], **options: Any
+) -> Callable[..., Any]:
+    """The rule of a layer with so many states and weights; `order` has our place of each of the operator's gates."""
 
+    def rule(A: OnnxEngine, x: Array, *operands: Any) -> tuple[Array, ...]:
+        alive, reverse, *activation = operands[states + weights :]
+        if not _has_operator(A, alive):
+            return definition(A, x, *operands)
+        own = options | ({"activations": [name.capitalize() for name in activation]} if activation else {})
+        given = _Weights(A, order, *operands[states : states + weights])
+        return _layer(A, op, x, given, operands[:states], alive, reverse, **own)
 
-def gru(
-    A: OnnxEngine,
-    x: Array,
-    hidden: Array,
-    weight: Array,
-    recurrent: Array,
-    bias: Array | None,
-    recurrent_bias: Array | None,
-    alive: Array | None,
-    reverse: bool,
-) -> tuple[Array, ...]:
-    """GRU, of gates z, r, n, whose reset gate comes after the product."""
-    if not _has_operator(A, alive):
-        return RecurrentOps.gru(A, x, hidden, weight, recurrent, bias, recurrent_bias, alive, reverse)
-    weights = _Weights(A, weight, recurrent, bias, recurrent_bias, (1, 0, 2))
-    return _layer(A, "GRU", x, weights, (hidden,), alive, reverse, linear_before_reset=1)
-
-
-def rnn(
-    A: OnnxEngine,
-    x: Array,
-    hidden: Array,
-    weight: Array,
-    recurrent: Array,
-    bias: Array | None,
-    alive: Array | None,
-    reverse: bool,
-    activation: str,
-) -> tuple[Array, ...]:
-    """RNN."""
-    if not _has_operator(A, alive):
-        return RecurrentOps.rnn(A, x, hidden, weight, recurrent, bias, alive, reverse, activation)  # pyright: ignore[reportArgumentType]
-    weights = _Weights(A, weight, recurrent, bias, None, (0,))
-    return _layer(A, "RNN", x, weights, (hidden,), alive, reverse, activations=[activation.capitalize()])
+    return rule
 
 
 def _has_operator(A: OnnxEngine, alive: Array | None) -> bool:
@@ -104,11 +67,11 @@ class _Weights:
     def __init__(
         self,
         A: OnnxEngine,
+        order: tuple[int, ...],
         weight: Array,
         recurrent: Array,
         bias: Array | None,
-        recurrent_bias: Array | None,
-        order: tuple[int, ...],
+        recurrent_bias: Array | None = None,
     ) -> None:
         self.width: int = A.shape(recurrent)[0]
         width, count = self.width, len(order)
@@ -157,3 +120,8 @@ def _layer(
     shapes = [((time, 1, batch, width), Float), *[((1, batch, width), Float)] * len(start)]
     y, *last = A.emit_several(op, operands, shapes, hidden_size=width, **options)
     return A.squeeze(y, (1,)), *[A.squeeze(one, (0,)) for one in last]
+
+
+lstm = _operator("LSTM", RecurrentOps.lstm, 2, 3, (0, 3, 1, 2))  # gates i, o, f, g
+gru = _operator("GRU", RecurrentOps.gru, 1, 4, (1, 0, 2), linear_before_reset=1)  # z, r, n; the reset after the product
+rnn = _operator("RNN", RecurrentOps.rnn, 1, 3, (0,))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
 from phlox.errors import RecordError, UnsupportedError
+from phlox.interop.onnx.checks import problem_of, problem_of_graphs
 from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, element_of_type, host
 from phlox.interop.onnx.graph import Graph, Step
 from phlox.interop.onnx.inference import types_of_results
@@ -45,6 +46,8 @@ class Scope:
     """The node around a subgraph."""
     constants: AbstractSet[str] = frozenset()
     """Names of values that follow from constants alone."""
+    absent: AbstractSet[str] = frozenset()
+    """Inputs of the function that its node does not give."""
 
 
 class Binder:
@@ -89,7 +92,7 @@ class Binder:
         optional = tuple(value.name for value in proto.input if value.name in known or value.name in constants)
         if len(set(inputs)) < len(inputs):
             raise RecordError(f"{self.model}: {what} has two inputs of one name")
-        inner = Scope(scope.opsets, types, scope.attributes, scope.functions, scope.place, scope.constants)
+        inner = replace(scope, types=types)
         steps = self._steps(proto.node, inner, what, {*inputs, *constants, *weights}, constants, weights, uses)
         outputs = tuple(value.name for value in proto.output)
         made = {*inputs, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
@@ -138,7 +141,7 @@ class Binder:
     ) -> list[Step]:
         steps: list[Step] = []
         fixed = set(constants) | scope.constants
-        inside = Scope(scope.opsets, scope.types, scope.attributes, scope.functions, scope.place, fixed)
+        inside = replace(scope, constants=fixed)
         for proto in sorted_nodes(nodes, there, scope.types, f"{self.model}: {what}"):
             self._nodes += 1
             if self._nodes > _MOST_NODES:
@@ -181,7 +184,8 @@ class Binder:
             if proto.op_type in _PASSING:
                 beyond = [use for name in proto.output for use in found.get(name, ())]
                 for name in proto.input if proto.op_type == "Concat" else proto.input[:1]:
-                    found[name] = [*beyond, *found[name]]
+                    if name:
+                        found[name] = [*beyond, *found[name]]
         return found
 
     def _constant(
@@ -244,21 +248,24 @@ class Binder:
         attributes, graphs = self._attributes(proto, scope)
         inputs = tuple(proto.input)
         input_types = tuple(scope.types.get(name, 0) for name in inputs)
+        node = Node(
+            proto.op_type, domain, version, proto.name, inputs, tuple(proto.output), attributes, input_types
+        )  # fmt: skip
+        local = self._functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
+        operator = TABLE.find(domain, proto.op_type, version) if version else None
+        schema = self._schema(proto.op_type, domain, version)
+        if local is None:
+            self._refuse(node, scope, problem_of(node, proto, schema, operator, scope.absent))
         given = (INT64, BOOL, *input_types[2:]) if proto.op_type == "Loop" else input_types
         bound = {name: self._subgraph(graph, proto, scope, given) for name, graph in graphs.items()}
-        schema = self._schema(proto.op_type, domain, version)
         if bound:
             types = _types_of_subgraphs(proto.op_type, bound, len(proto.output))
         else:
             types = types_of_results(proto.op_type, schema, attributes, input_types, len(proto.output))
-        node = Node(
-            proto.op_type, domain, version, proto.name, inputs, tuple(proto.output), attributes, input_types, types,
-            bound,
-        )  # fmt: skip
-        local = self._functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
+        node = replace(node, output_types=types, graphs=bound)
         if local is not None:
             return self._call(node, local, scope)
-        operator = TABLE.find(domain, proto.op_type, version) if version else None
+        self._refuse(node, scope, problem_of_graphs(node, scope.absent))
         if operator is None or (domain == "" and (schema is None or self._has_changed(proto.op_type, version))):
             function = None if schema is None else self._function_of(schema, proto, node, version)
             if function is not None:
@@ -266,6 +273,11 @@ class Binder:
             self.unknown.setdefault((domain, proto.op_type, version), []).append(called(proto))
             operator = Operator(proto.op_type, 1, lambda *_: None)
         return Step(node, operator)
+
+    def _refuse(self, node: Node, scope: Scope, problem: str) -> None:
+        if problem:
+            place = f" in {scope.place}" if scope.place else ""
+            raise RecordError(f"{self.model}: {node.described()}{place} {problem}")
 
     def _has_changed(self, name: str, version: int) -> bool:
         """Is it an operator of the time before, which is another one in the oldest set that is known?"""
@@ -283,7 +295,7 @@ class Binder:
     def _subgraph(self, graph: Any, proto: Any, scope: Scope, given: Sequence[int]) -> Graph:
         types = dict(scope.types)
         types.update({value.name: one for value, one in zip(graph.input, given, strict=False)})
-        inside = Scope(scope.opsets, types, scope.attributes, scope.functions, called(proto), scope.constants)
+        inside = replace(scope, types=types, place=called(proto))
         return self._graph(graph, inside)
 
     def _attributes(self, proto: Any, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -352,6 +364,11 @@ class Binder:
         what = f"{node.domain}.{function.name}"
         if what in scope.functions:
             raise RecordError(f"{self.model}: the function `{function.name}` calls itself")
+        if len(node.inputs) > len(function.input):
+            raise RecordError(
+                f"{self.model}: {node.described()} has {len(node.inputs)} inputs, and its function takes "
+                f"{len(function.input)}"
+            )
         attributes = {one.name: _plain(self._helper.get_attribute_value(one)) for one in function.attribute_proto}
         attributes.update((name, value) for name, value in node.attributes.items())
         schema = self._schema(node.operator, node.domain, node.version)
@@ -362,7 +379,9 @@ class Binder:
         types = {name: node.type_of(place) for place, name in enumerate(function.input)}
         opsets = {**scope.opsets, **{domain_of(one.domain): one.version for one in function.opset_import}}
         place = f"the function `{function.name}` at {node.described()}"
-        inner = Scope(opsets, types, attributes, (*scope.functions, what), place)
+        given = [name not in scope.absent and name != "" for name in node.inputs]
+        absent = {name for number, name in enumerate(function.input) if not any(given[number : number + 1])}
+        inner = Scope(opsets, types, attributes, (*scope.functions, what), place, absent=absent)
         constants: dict[str, Any] = {}
         weights: dict[str, str] = {}
         uses = self._uses(function.node, inner)

@@ -17,6 +17,8 @@ from phlox.interop.onnx.wide import checked, on_host
 from phlox.tensor import Tensor
 
 Values = dict[str, Any]
+MAX_ITERATIONS = 1_000_000
+"""How many iterations the loops of a model make in one call, if nothing else is said."""
 _LARGE = 1 << 20
 """Results that depend only on constants are kept up to this many elements."""
 
@@ -47,6 +49,13 @@ class Run:
     device: Device
     """The device for values that depend on no input."""
     kept: Kept
+    most_iterations: int = MAX_ITERATIONS
+    """How many iterations its loops may make, all together."""
+    iterations: int = field(init=False)
+    """How many of them are left."""
+
+    def __post_init__(self) -> None:
+        self.iterations = self.most_iterations
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from phlox.backend import DeviceLike, as_device
 from phlox.errors import PhloxError, RecordError
 from phlox.interop.onnx.bind import Binder
 from phlox.interop.onnx.elements import known_to_numpy
+from phlox.interop.onnx.graph import MAX_ITERATIONS
 from phlox.interop.onnx.module import OnnxModule, Program, value_of
 from phlox.interop.onnx.operators import import_all
 from phlox.interop.onnx.reading import Tensors, onnx, read_model
@@ -25,6 +26,7 @@ def load(
     *,
     device: DeviceLike | None = None,
     trained: bool | Patterns | None = None,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> OnnxModule:
     """Load an ONNX file as a module, which runs on any engine, and can be trained, compiled and saved like any other.
 
@@ -38,9 +40,12 @@ def load(
             `ModelProto`.
         device: the device of the parameters; by default the default device.
         trained: the parameters to train: by default all weights; none for False; or patterns of paths.
+        max_iterations: the iterations that all loops of the model (`Loop`) may make in one call; one that goes on after
+            them is a RangeError.
 
     Raises:
-        RecordError: the file is not ONNX, damaged, inconsistent, or newer than the installed `onnx` package.
+        RecordError: the file is not ONNX, damaged, inconsistent, or newer than the installed `onnx` package; or a node
+            lacks an input, an attribute or a graph, or is a loop without end.
         UnsupportedError: the file has unknown operators; the message lists all of them, with their nodes.
         ExtraNotInstalledError: the `onnx` package is not installed.
 
@@ -53,9 +58,11 @@ def load(
     >>> model(px.ones((1, 3))).tolist(), [path for path, _ in model.named_params()]
     ([[3.0, 3.0]], ['head.weight'])
     """
+    if type(max_iterations) is not int or max_iterations < 1:
+        raise RecordError(f"load: max_iterations={max_iterations!r}; give a whole number of at least 1")
     proto, folder, name = read_model(path)
     try:
-        program, values, trainable = _bound(proto, Tensors(folder, name), name)
+        program, values, trainable = _bound(proto, Tensors(folder, name), name, max_iterations)
     except PhloxError:
         raise
     except Exception as error:  # of a file that says anything anywhere
@@ -73,13 +80,15 @@ def load(
     return OnnxModule(program, params)
 
 
-def program_from(source: bytes) -> Program:
+def program_from(source: bytes, max_iterations: int = MAX_ITERATIONS) -> Program:
     """A program from the bytes that it keeps."""
     proto, _, name = read_model(source)
-    return _bound(proto, _WithoutWeights(None, name), name)[0]
+    return _bound(proto, _WithoutWeights(None, name), name, max_iterations)[0]
 
 
-def _bound(proto: Any, tensors: Tensors, name: str) -> tuple[Program, dict[str, np.ndarray[Any, Any]], set[str]]:
+def _bound(
+    proto: Any, tensors: Tensors, name: str, max_iterations: int
+) -> tuple[Program, dict[str, np.ndarray[Any, Any]], set[str]]:
     import_all()
     opsets = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in proto.opset_import}
     _check_versions(proto, opsets, name)
@@ -89,7 +98,8 @@ def _bound(proto: Any, tensors: Tensors, name: str) -> tuple[Program, dict[str, 
     outputs = tuple(value_of(value) for value in proto.graph.output)
     weights = binder.weights
     source = _stripped(proto, graph.weights, tensors)
-    program = Program(graph, tuple(inputs[one] for one in graph.inputs), outputs, opsets, tuple(weights.values), source)
+    given = tuple(inputs[one] for one in graph.inputs)
+    program = Program(graph, given, outputs, opsets, tuple(weights.values), source, max_iterations)
     return program, weights.values, weights.trained
 
 

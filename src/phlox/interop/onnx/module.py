@@ -12,8 +12,9 @@ import numpy as np
 from phlox.backend import Device, Float, Int, as_device
 from phlox.errors import KindError, ModuleError, ShapeError
 from phlox.interop.onnx.elements import HOST, NAMES, STRING, element_of_type, host, is_host, kind_of, moved
-from phlox.interop.onnx.graph import Graph, Kept, Run
+from phlox.interop.onnx.graph import MAX_ITERATIONS, Graph, Kept, Run
 from phlox.module import Module, Param
+from phlox.module.error_location import takes_arrays
 from phlox.tensor import Tensor, tensor
 
 
@@ -53,7 +54,7 @@ def value_of(proto: Any) -> Value:
 class Program:
     """The graph of a model without its parameters; copies of the model share it, unpickling rebuilds it from bytes."""
 
-    __slots__ = ("graph", "inputs", "kept", "opsets", "outputs", "paths", "source")
+    __slots__ = ("graph", "inputs", "kept", "max_iterations", "opsets", "outputs", "paths", "source")
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Program:
         opsets: Mapping[str, int],
         paths: tuple[str, ...],
         source: bytes,
+        max_iterations: int = MAX_ITERATIONS,
     ) -> None:
         self.graph = graph
         self.inputs = inputs
@@ -70,6 +72,7 @@ class Program:
         self.opsets = dict(opsets)
         self.paths = paths
         self.source = source
+        self.max_iterations = max_iterations
         self.kept = Kept()
 
     def __copy__(self) -> Program:
@@ -81,7 +84,7 @@ class Program:
     def __reduce__(self) -> tuple[Any, ...]:
         from phlox.interop.onnx.loading import program_from
 
-        return program_from, (self.source,)
+        return program_from, (self.source, self.max_iterations)
 
     def __repr__(self) -> str:
         sets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(self.opsets.items()))
@@ -116,6 +119,7 @@ class OnnxModule(Module):
         """The outputs, with element types and shapes if the file gives them."""
         return self.program.outputs
 
+    @takes_arrays
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         program = self.program
         given = _by_name(program, inputs, named)
@@ -124,7 +128,7 @@ class OnnxModule(Module):
         values = [_checked(value, given.get(value.name), device) for value in program.inputs]
         while values and values[-1] is None:
             values.pop()
-        found = program.graph.run(Run(weights, device, program.kept), values)
+        found = program.graph.run(Run(weights, device, program.kept, program.max_iterations), values)
         results = [_as_output(one, device) for one in found]
         if len(results) == 1:
             return results[0]

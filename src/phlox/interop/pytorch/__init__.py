@@ -1,4 +1,4 @@
-"""PyTorch state dicts: loading them into Phlox modules, and writing them, with PyTorch's names and layouts."""
+"""PyTorch: state dicts with its names and layouts, read into Phlox modules and written, and its layers as modules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from phlox.interop.pytorch.state_dict import load as load
 from phlox.interop.pytorch.state_dict import load_state_dict as load_state_dict
 from phlox.interop.pytorch.state_dict import save as save
 from phlox.interop.pytorch.state_dict import to_state_dict as to_state_dict
+from phlox.interop.pytorch.wrapping import wrap as wrap
 from phlox.lazy import lazily
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "register_layer",
     "save",
     "to_state_dict",
+    "wrap",
 ]
 
 __getattr__, __dir__ = lazily(__name__, {})

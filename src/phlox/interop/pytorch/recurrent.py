@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class TwoBiases:
         return [first, second.map(lambda array: np.pad(array, (2 * width, 0)), (3 * width,))]
 
 
-def _of_cell(cell: Cell, ours: str = "", end: str = "") -> Iterable[Rule]:
+def _of_cell(cell: Cell[Any], ours: str = "", end: str = "") -> Iterable[Rule]:
     """Rules for a cell at `ours`, whose names in PyTorch end with `end`."""
     yield transpose(f"weight_ih{end}", f"{ours}weight")
     yield transpose(f"weight_hh{end}", f"{ours}recurrent")
@@ -56,7 +57,7 @@ def _of_cell(cell: Cell, ours: str = "", end: str = "") -> Iterable[Rule]:
     yield Rule(theirs, tuple(map(Pattern, names)), TwoBiases(cell.own_bias))
 
 
-def _of_stack(layer: Stack) -> Iterable[Rule]:
+def _of_stack(layer: Stack[Any]) -> Iterable[Rule]:
     for number, cell in enumerate(layer.layers):
         yield from _of_cell(cell, f"layers.{number}.", f"_l{number}")
     for number, cell in enumerate(layer.reverse_layers):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phlox.nn.initializer.base import Initializer, bias_initializer_of
+from phlox.nn.initializer.base import Initializer
+from phlox.nn.initializer.base import bias_initializer_of as bias_initializer_of
 from phlox.nn.initializer.fans import (
     KaimingNormal,
     KaimingUniform,
@@ -17,5 +18,4 @@ from phlox.nn.initializer.plain import Constant, Normal, Ones, TruncatedNormal, 
 __all__ = [
     "Constant", "Dirac", "Eye", "Initializer", "KaimingNormal", "KaimingUniform", "LecunNormal", "LecunUniform",
     "Normal", "Ones", "Orthogonal", "Sparse", "TruncatedNormal", "Uniform", "XavierNormal", "XavierUniform", "Zeros",
-    "bias_initializer_of",
 ]  # fmt: skip

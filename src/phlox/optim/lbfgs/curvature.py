@@ -268,7 +268,7 @@ class CurvatureHistory:
             del self._order[: -self._most]
             self._steps_differences[:, row], self._steps_differences[row] = products[0, :, 1], products[1, :, 0]
             self._differences[:, row] = self._differences[row] = products[1, :, 1]
-            self._scale = curvature / products[1, row, 1]
+            self._scale = float(curvature / products[1, row, 1])  # a NumPy scalar would widen an array of NumPy's
         return products[:, :, 2]
 
     def _make_room(self, iterations: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast, final
+from typing import Any, Literal, NamedTuple, Self, cast, final
 
 import numpy as np
 
@@ -127,6 +127,9 @@ class Lbfgs(Optimizer):
                 self._states, self._memory = dict(zip(ids, memory.states(), strict=True)), None
             return super().states
 
+    def structure_key(self) -> Hashable:
+        return self.config
+
     def _take_loaded(self, states: dict[ParamId, State]) -> None:
         with self._lock:
             self._memory = None
@@ -139,6 +142,11 @@ class Lbfgs(Optimizer):
 
     def _number_of_states(self) -> int:
         return super()._number_of_states() if self._memory is None else len(self._memory[0])
+
+    def bare(self) -> Self:
+        bare = super().bare()
+        bare.outcome = None
+        return bare
 
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
         raise OptimizerError(
@@ -182,7 +190,7 @@ class Lbfgs(Optimizer):
             raise OptimizerError(
                 f"{what} is not finite before the first step of L-BFGS, and the parameters are as they were"
             )
-        memory, restarted = self._remembered(vector, layout)
+        memory, restarted = self._remembered(module, vector, layout)
 
         def evaluate(values: Array, direction: Array) -> Found:
             return _found(module, vector, layout, values, direction, closure)
@@ -206,9 +214,13 @@ class Lbfgs(Optimizer):
 
     # --- history
 
-    def _remembered(self, vector: Sequence[tuple[str, Param]], layout: FlatLayout) -> tuple[CurvatureHistory, bool]:
+    def _remembered(
+        self, module: Module, vector: Sequence[tuple[str, Param]], layout: FlatLayout
+    ) -> tuple[CurvatureHistory, bool]:
         """The history from earlier calls, and whether it had to be dropped."""
         ids = [param.id for _, param in vector]
+        self.bind(module)
+        self._names.update({param.id: path for path, param in vector})
         if self._memory is not None and self._memory[0] == tuple(ids) and self._memory[1].layout == layout:
             return self._memory[1].copy(), False
         states = self.states
@@ -318,8 +330,9 @@ def _found(
 
 def _inside() -> CompileError:
     return CompileError(
-        "L-BFGS decides by the values of the loss where to go, so it runs outside of phlox.compile and phlox.vmap; "
-        "compile what it evaluates: optimizer.minimize(lr, model, phlox.compile(phlox.value_and_grad(loss)))"
+        "L-BFGS decides by the values of the loss where to go, so it runs outside of phlox.compile, phlox.vmap and "
+        "JAX's transformations; compile what it evaluates: optimizer.minimize(lr, model, "
+        "phlox.compile(phlox.value_and_grad(loss)))"
     )
 
 

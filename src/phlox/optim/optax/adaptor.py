@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, cast, final
 
 from phlox.backend import Device, Float
@@ -11,6 +11,7 @@ from phlox.backend.kind import kind_of_dtype
 from phlox.errors import OptimizerError, RecordError
 from phlox.host.signal_guard import commit
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.module.statics import ByIdentity
 from phlox.optim.optax.state import (
     SHARED,
     AnyTensor,
@@ -94,6 +95,12 @@ class OptaxAdaptor(Optimizer):
         self._layout: Layout | None = None
         self._loaded: set[ParamId] = set()
 
+    def settings(self) -> Hashable:
+        return ByIdentity(self.transformation)
+
+    def structure_key(self) -> Hashable:
+        return self.settings()
+
     # --- a step
 
     def step(self, lr: Rate, module: M, grads: GradientsParams, **more: Any) -> M:
@@ -103,6 +110,7 @@ class OptaxAdaptor(Optimizer):
         """
         rate = checked_rate(lr)
         stepped = stepped_of(module, grads)
+        self.bind(module)
         if not stepped:
             return module.map(lambda path, param: param)
         place = stepped[0].value.device
@@ -138,6 +146,8 @@ class OptaxAdaptor(Optimizer):
             return param.holding(Tensor.from_primitive(rounded, param.backend, Float))
 
         result = module.map(update)
+        self.check_stays(place.backend, [one.primitive for one in kept])
+        self._names.update(paths)
         states, before, loaded = self.states, dict(self.states), set(self._loaded)
 
         def undo() -> None:
@@ -268,12 +278,19 @@ class OptaxAdaptor(Optimizer):
         place = next((id for id, state in states.items() if is_shared(state)), ParamId(SHARED))
         together = {place: {SHARED: shared}, **states, **new}
         together[place] = {SHARED: shared}
+        self._names[place] = SHARED
         states.clear()
         states.update(together)
         self._loaded.difference_update({place, *ids})
         self.took_step([place, *ids])
 
     def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
+        if wanted is None:
+            try:
+                self.bind(module)
+            except OptimizerError:
+                return
+        self.name_states(module)
         known = set(self.states)
         params = [
             param for param in module.params() if (param.trained if wanted is None else param.id in {*wanted, *known})
@@ -302,6 +319,7 @@ class OptaxAdaptor(Optimizer):
         return Optimizer.into_record(twin)
 
     def report(self, module: Module) -> StateReport:
+        self.bind(module)
         return report_of(module, self._known()[1], self._shape_misfit)
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
@@ -318,6 +336,7 @@ class OptaxAdaptor(Optimizer):
 
     def _take_loaded(self, states: dict[ParamId, State]) -> None:
         super()._take_loaded(states)
+        self._layout = None
         self._loaded = {ParamId(SHARED) if is_shared(state) else id for id, state in states.items()}
 
     def __repr__(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, cast
 
 from typing_extensions import TypeVar
 
+from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared, commit
+from phlox.module.foreign_leaf import described
 from phlox.optim.schedule.checks import is_count, is_rate, is_scalar, refuse
+from phlox.optim.schedule.pytree import flatten_schedule, flatten_with_keys, unflatten_schedule
+from phlox.optim.schedule.scalars import engine, is_traced
 from phlox.optim.schedule.sketch import sketch
 from phlox.record import Record
 from phlox.record.gather import trial_load, undoable
@@ -58,15 +62,43 @@ class LrSchedule(ABC, Generic[R]):
     """
 
     taken: int = 0
+    _from_tree: bool = False  # do numbers have to be settled, which a function over trees has given?
+    _scope: Any = None  # the transformation of JAX in which it was made
     saved: ClassVar[Mapping[str, Saved]] = {}
     by_group: ClassVar[bool] = False
 
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        register_with_imported_engines()
+        made = super().__new__(cls)
+        if (now := transformation()) is not None:
+            made._scope = now
+        return made
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register_node(PyTreeNode(cls, flatten_schedule, unflatten_schedule, flatten_with_keys))
+
     @abstractmethod
     def rate(self, step: int) -> R:
-        """The learning rate of any step; the first step is number zero. The schedule does not change."""
+        """The learning rate of any step; the first step is number zero. The schedule does not change.
+
+        If the schedule is an argument of a function that JAX transforms, `step` is a tracer: operators and the
+        functions of `jax.numpy` can be used, branches cannot.
+        """
 
     def step(self) -> R:
-        """Return the learning rate of the next step, and count it as taken."""
+        """Return the learning rate of the next step, and count it as taken.
+
+        Raises `OptimizerError` in a function that JAX transforms if the schedule is not one of its arguments.
+        """
+        if self._from_tree:
+            self._settle()
+        if (now := transformation()) is not None and (self._scope is None or self._scope() is not now()):
+            refuse(
+                self,
+                "a schedule that was made outside of a function that JAX transforms would count only once, when the "
+                "function is traced; pass it to the function as an argument, and return it, or pass the rate",
+            )
         rate = rate_of(self, self.taken)
         self.taken += 1
         return rate
@@ -77,6 +109,10 @@ class LrSchedule(ABC, Generic[R]):
         Only `ReduceOnPlateauLr` uses it: this schedule, or the parts of it that are active at this step. Raises
         `OptimizerError` if the metric is NaN or not a number.
         """
+        if self._from_tree:
+            self._settle()
+        if is_traced(self.taken):
+            refuse(self, "report decides by the value of the metric, so it is called outside of jax.jit and its kin")
         reached = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
         before = [(part, dict(vars(part))) for part in reached.values()]
 
@@ -115,8 +151,29 @@ class LrSchedule(ABC, Generic[R]):
         """
         return sketch(curves_of(self, steps)[1], steps, width)
 
+    def _settle(self) -> None:
+        """Make Python numbers of what has come out of a tree, as far as values are known."""
+        for name in ("taken", *self.saved):
+            value: Any = getattr(self, name)
+            if isinstance(value, (int, float)) or is_traced(value):
+                continue
+            shape = getattr(value, "shape", None)
+            if shape != () or not hasattr(value, "item"):
+                of_shape = "" if shape is None else f" of shape {shape}"
+                refuse(
+                    self,
+                    f"a PyTree function gave {described(value)}{of_shape} for its {name}, which is one number; the "
+                    "schedules of several models together step inside jax.vmap",
+                )
+            setattr(self, name, value.item())
+        for part in self.parts().values():
+            part._settle()
+        self._from_tree = False
+
     def into_record(self) -> Record:
         """The position in the schedule and the states of its parts, as a record; settings are not saved."""
+        if self._from_tree:
+            self._settle()
         parts = Record.merge({f"parts.{name}": part.into_record() for name, part in self.parts().items()})
         own = {"taken": self.taken, **{name: getattr(self, name) for name in self.saved}}
         return Record(
@@ -219,11 +276,21 @@ _MOST = 20_000  # points of a curve
 
 def rate_of(schedule: LrSchedule[R], step: int) -> R:
     """The rate of a step; raises `OptimizerError`, naming the schedule, if it is not a valid rate."""
-    rate = schedule.rate(step)
+    try:
+        rate = schedule.rate(step)
+    except Exception as error:
+        if is_traced(step) and engine().is_trace_error(error):
+            refuse(
+                schedule,
+                "its rate needs the value of the step, which is not known in a function that JAX transforms; write it "
+                "with operators and functions of jax.numpy, or step outside, and pass the rate",
+                error,
+            )
+        raise
     if type(rate) is float and 0.0 <= rate < math.inf:  # as nearly all are
         return rate
     for name, value in _named(rate).items():
-        if not is_rate(value):
+        if not is_rate(value) and not is_traced(value):
             group = f" of the group {name!r}" if isinstance(rate, Mapping) else ""
             refuse(schedule, f"the rate{group} at step {step} must be a finite number of at least zero, got {value!r}")
     return rate

@@ -27,9 +27,9 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(cast("int", value)) >= least
 
 
-def refuse(owner: object, problem: str) -> NoReturn:
+def refuse(owner: object, problem: str, cause: Exception | None = None) -> NoReturn:
     """Raise OptimizerError, naming the schedule."""
-    raise OptimizerError(f"{type(owner).__name__}: {problem}")
+    raise OptimizerError(f"{type(owner).__name__}: {problem}") from cause
 
 
 def rate(owner: object, name: str, value: Any) -> float:

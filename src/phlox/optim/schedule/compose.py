@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
+from phlox.optim.schedule.scalars import from_zero, is_traced, piece, select
 from phlox.optim.schedule.shapes import ConstantLr
 from phlox.other_names import answering
 
@@ -35,10 +36,12 @@ class WarmUpLr(LrSchedule):
         self.start_lr = checks.rate(self, "start_lr", start_lr)
 
     def rate(self, step: int) -> float:
-        if step >= self.num_iters:
-            return self.schedule.rate(step - self.num_iters)
         done = step / self.num_iters
-        return (1.0 - done) * self.start_lr + done * self.schedule.rate(0)
+        return select(
+            step >= self.num_iters,
+            lambda: self.schedule.rate(from_zero(step - self.num_iters)),
+            lambda: (1.0 - done) * self.start_lr + done * self.schedule.rate(0),
+        )
 
     def parts(self) -> Mapping[str, LrSchedule[Any]]:
         return {"schedule": self.schedule}
@@ -70,8 +73,12 @@ class SequenceLr(LrSchedule):
             )
 
     def rate(self, step: int) -> float:
-        schedule, step = self._turn(step)
-        return schedule.rate(step)
+        starts = (0, *self.milestones)
+        rates = [
+            lambda part=part, start=start: part.rate(from_zero(step - start))
+            for part, start in zip(self.schedules, starts, strict=True)
+        ]
+        return piece(step, self.milestones, rates)
 
     def parts(self) -> Mapping[str, LrSchedule[Any]]:
         return _numbered(self.schedules)
@@ -121,7 +128,8 @@ class SumLr(LrSchedule):
         self.terms = _multi_output(self, "terms", terms)
 
     def rate(self, step: int) -> float:
-        return math.fsum(term.rate(step) for term in self.terms)
+        rates = [term.rate(step) for term in self.terms]
+        return sum(rates) if any(map(is_traced, rates)) else math.fsum(rates)
 
     def parts(self) -> Mapping[str, LrSchedule[Any]]:
         return _numbered(self.terms)

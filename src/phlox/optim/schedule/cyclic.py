@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Literal
 
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
-from phlox.optim.schedule.shapes import cosine, power
+from phlox.optim.schedule.scalars import is_traced, least, piece, power, select
+from phlox.optim.schedule.shapes import cosine
 from phlox.other_names import answering
 
 
@@ -35,13 +36,25 @@ class CosineRestartsLr(LrSchedule):
         checks.ordered(self, ("min_lr", self.min_lr), ("initial_lr", self.initial_lr))
 
     def rate(self, step: int) -> float:
-        length = self.num_iters
         if self.multiplier == 1:
-            step %= length
+            return cosine(self.initial_lr, self.min_lr, step % self.num_iters / self.num_iters)
+        if is_traced(step):
+            starts, lengths = self._cycles()
+            done = [partial(_part_of, step, start, length) for start, length in zip(starts, lengths, strict=True)]
+            return cosine(self.initial_lr, self.min_lr, piece(step, starts[1:], done))
+        length = self.num_iters
         while step >= length:
             step -= length
             length *= self.multiplier
         return cosine(self.initial_lr, self.min_lr, step / length)
+
+    def _cycles(self) -> tuple[list[int], list[int]]:
+        """The first step and the length of each cycle that a count of 32 bits can reach."""
+        starts, lengths = [0], [self.num_iters]
+        while starts[-1] + lengths[-1] < 2**31:
+            starts.append(starts[-1] + lengths[-1])
+            lengths.append(lengths[-1] * self.multiplier)
+        return starts, lengths
 
 
 class CyclicLr(LrSchedule):
@@ -84,15 +97,13 @@ class CyclicLr(LrSchedule):
             checks.refuse(self, f'gamma is for mode="exp_range" alone, got {self.gamma} and mode={mode!r}')
 
     def rate(self, step: int) -> float:
-        cycle, within = divmod(step, self.step_size_up + self.step_size_down)
-        if within <= self.step_size_up:
-            height = within / self.step_size_up
-        else:
-            height = (self.step_size_up + self.step_size_down - within) / self.step_size_down
+        up, down = self.step_size_up, self.step_size_down
+        cycle, within = step // (up + down), step % (up + down)
+        height = select(within <= up, lambda: within / up, lambda: (up + down - within) / down)
         if self.mode == "triangular2":
-            height = math.ldexp(height, -cycle)
+            height = height * 0.5**cycle
         elif self.mode == "exp_range":
-            height *= power(self.gamma, step)
+            height = height * power(self.gamma, step)
         return self.base_lr + (self.max_lr - self.base_lr) * height
 
 
@@ -137,11 +148,17 @@ class OneCycleLr(LrSchedule):
 
     def rate(self, step: int) -> float:
         turns = self._turns()
-        at = min(step, self.num_iters - 1)
-        number = next(i for i in range(1, len(turns)) if at <= turns[i][0])
-        (start, before), (end, after) = turns[number - 1], turns[number]
-        done = (at - start) / (end - start) if end != start else 1.0
-        return cosine(before, after, done) if self.anneal == "cos" else before + (after - before) * done
+        at = least(step, self.num_iters - 1)
+
+        def phase(number: int) -> float:
+            (start, before), (end, after) = turns[number - 1], turns[number]
+            done = (at - start) / (end - start) if end != start else 1.0
+            return cosine(before, after, done) if self.anneal == "cos" else before + (after - before) * done
+
+        rate = partial(phase, len(turns) - 1)
+        for number in reversed(range(1, len(turns) - 1)):
+            rate = partial(select, at <= turns[number][0], partial(phase, number), rate)
+        return rate()
 
     def _turns(self) -> list[tuple[float, float]]:
         """The steps between which the rate goes one way, the first and the last included, and the rates at them."""
@@ -149,3 +166,8 @@ class OneCycleLr(LrSchedule):
         height = (rise - 1.0, self.max_lr)
         foot = [(2.0 * rise - 2.0, first)] if self.three_phase else []
         return [(0.0, first), height, *foot, (self.num_iters - 1.0, first / self.final_div_factor)]
+
+
+def _part_of(step: float, start: int, length: int) -> float:
+    """The part of a cycle that is done."""
+    return (step - start) / float(length)

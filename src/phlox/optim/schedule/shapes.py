@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from phlox.optim.schedule import checks
 from phlox.optim.schedule.base import LrSchedule
+from phlox.optim.schedule.scalars import cos, least, piece, power
 from phlox.other_names import answering
 
 
@@ -62,7 +63,7 @@ class LinearLr(LrSchedule):
         self.num_iters = checks.count(self, "num_iters", num_iters)
 
     def rate(self, step: int) -> float:
-        done = min(step / self.num_iters, 1.0)
+        done = least(step / self.num_iters, 1.0)
         return (1.0 - done) * self.initial_lr + done * self.final_lr
 
 
@@ -86,7 +87,7 @@ class CosineAnnealingLr(LrSchedule):
         checks.ordered(self, ("min_lr", self.min_lr), ("initial_lr", self.initial_lr))
 
     def rate(self, step: int) -> float:
-        return cosine(self.initial_lr, self.min_lr, min(step / self.num_iters, 1.0))
+        return cosine(self.initial_lr, self.min_lr, least(step / self.num_iters, 1.0))
 
 
 class ExponentialLr(LrSchedule):
@@ -139,7 +140,8 @@ class MultiStepLr(LrSchedule):
         self.gamma = checks.positive(self, "gamma", gamma)
 
     def rate(self, step: int) -> float:
-        return self.initial_lr * power(self.gamma, bisect_right(self.milestones, step))
+        rates = [partial(power, self.gamma, reached) for reached in range(len(self.milestones) + 1)]
+        return self.initial_lr * piece(step, self.milestones, rates)
 
 
 class PolynomialLr(LrSchedule):
@@ -162,7 +164,7 @@ class PolynomialLr(LrSchedule):
         self.final_lr = checks.rate(self, "final_lr", final_lr)
 
     def rate(self, step: int) -> float:
-        left = 1.0 - min(step / self.num_iters, 1.0)
+        left = 1.0 - least(step / self.num_iters, 1.0)
         return self.final_lr + (self.initial_lr - self.final_lr) * left**self.power
 
 
@@ -187,7 +189,7 @@ class NoamLr(LrSchedule):
 
     def rate(self, step: int) -> float:
         number = step + 1
-        return self.factor * self.model_size**-0.5 * min(number**-0.5, number * self.warm_up**-1.5)
+        return self.factor * self.model_size**-0.5 * least(number**-0.5, number * self.warm_up**-1.5)
 
 
 class InverseSqrtLr(LrSchedule):
@@ -207,17 +209,9 @@ class InverseSqrtLr(LrSchedule):
         self.timescale = checks.count(self, "timescale", timescale)
 
     def rate(self, step: int) -> float:
-        return self.initial_lr / math.sqrt(1.0 + step / self.timescale)
+        return self.initial_lr / (1.0 + step / self.timescale) ** 0.5
 
 
 def cosine(first: float, last: float, done: float) -> float:
     """The value on half a cosine from `first` to `last`, after the part `done` of the way."""
-    return last + 0.5 * (first - last) * (1.0 + math.cos(math.pi * done))
-
-
-def power(base: float, exponent: int) -> float:
-    """base**exponent; infinity if Python would raise, so that `step` reports it."""
-    try:
-        return base**exponent
-    except OverflowError:
-        return math.inf
+    return last + 0.5 * (first - last) * (1.0 + cos(math.pi * done))

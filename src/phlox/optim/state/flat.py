@@ -115,15 +115,17 @@ class FlatState(NamedTuple):
                     yield f"{path} of {params.get(id, id)}", self.leaves[source]
 
     @staticmethod
-    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False) -> FlatState:
+    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False, stay: bool = False) -> FlatState:
         """Flatten these states, with tensors on a device; with `shared`, equal numbers are one leaf.
 
-        Tensors of the same engine keep their precision. Real numbers are one leaf only if they are at the same place in
-        the states, because others may differ after the next step.
+        Tensors of the same engine keep their precision, and with `stay` all that are in memory their device. Real
+        numbers are one leaf only if they are at the same place in the states, because others may differ after the next
+        step.
         """
         backend = place.backend
         flat: list[Any] = []
-        skeletons = tuple([with_plain_numbers(flatten(_near(state, place), flat)) for state in states.values()])
+        near = [_near(state, place, stay) for state in states.values()]
+        skeletons = tuple([with_plain_numbers(flatten(state, flat)) for state in near])
         named = [found for skeleton in skeletons for found in paths(skeleton)]
         chosen: dict[Any, int] = {}
         distinct: list[Any] = []
@@ -224,12 +226,14 @@ def move_state(state: State, work: Tensor[Any, Any, Any]) -> State:
     return map_tensors(state, bring)
 
 
-def _near(state: State, place: Device) -> State:
+def _near(state: State, place: Device, stay: bool) -> State:
     """The state on a device of the engine of `place`, at the precision that it has, as far as the engine has it."""
 
     def bring(leaf: Any) -> Any:
         if isinstance(leaf, LazyTensor):
             half = leaf.dtype.itemsize == 2
+        elif stay:
+            return leaf
         else:
             half = leaf.backend.float_element in HALF_ELEMENTS
             if leaf.backend.full_precision() is full.backend and leaf.device.name == place.name:

@@ -6,16 +6,18 @@ import math
 import operator
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from phlox.backend import Backend, Float
-from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.backend import backend_of_arrays, engine_of
 from phlox.backend.out_of_memory import out_of_memory
+from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError, PhloxError
 from phlox.host.signal_guard import SignalGuard
 from phlox.module import GradientsParams, Module, Param, ParamId
-from phlox.module.structure import ByIdentity
+from phlox.module.statics import ByIdentity
 from phlox.optim.clipping import GradientClipping
 from phlox.optim.groups import Group, grouped
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
@@ -34,6 +36,11 @@ from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
+
+_plain: set[type[Any]] = set()
+"""Classes of arrays that are no tracers."""
+
+_NOTHING = nullcontext()
 
 _interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
 
@@ -120,15 +127,18 @@ class OptimizerAdaptor(Optimizer):
         if wanted is None:
             try:
                 self._find_groups(module)
+                self.bind(module)
             except OptimizerError:  # it may be another module that is stepped; if not, the step will say it
                 return
+            self.settle(module.params())
+        self.name_states(module)
         states = self.states
         for param in module.params():
             id = param.id
             if id in states or not (param.trained if wanted is None else id in wanted):
                 continue
             variant = self.variant(id) if wanted is None else wanted[id]
-            tensor = Tensor.from_primitive(param.leaf, engine_of(param.backend), Float)
+            tensor = Tensor.from_primitive(param.leaf, backend_of_arrays(param.backend), Float)
             states[id], self._begun[id] = self.init_state(tensor, variant), variant
 
     def settle(self, params: Iterable[Param]) -> None:
@@ -141,7 +151,7 @@ class OptimizerAdaptor(Optimizer):
                 del states[id]
                 continue
             value = param.val()
-            tensor = Tensor.from_primitive(param.leaf, engine_of(value.backend), Float)
+            tensor = Tensor.from_primitive(param.leaf, backend_of_arrays(value.backend), Float)
             work = tensor.to_full_precision()
             state = move_state(states[id], work)
             if id in self._unproved:
@@ -154,13 +164,14 @@ class OptimizerAdaptor(Optimizer):
 
     def report(self, module: Module) -> StateReport:
         self._find_groups(module)
+        self.bind(module)
         return super().report(module)
 
     def _shape_misfit(self, param: Param) -> str | None:
         known = self._shapes.get(param.id)
         if known is not None:
             return None if known == param.shape else f"it was of shape {known}, and the parameter is of {param.shape}"
-        place = param.device.on(engine_of(param.backend))
+        place = param.device.on(backend_of_arrays(param.backend))
         fresh = begun(self._simple[self.variant(param.id)], param.shape, place)
         return None if fresh is None else misfit(fresh, self.states[param.id], param.shape)
 
@@ -175,6 +186,9 @@ class OptimizerAdaptor(Optimizer):
             except TypeError:  # a field without a hash
                 self._settings = fields, ByIdentity(optimizer)
         return self._settings[1]
+
+    def structure_key(self) -> Hashable:
+        return self.settings(), self.donate
 
     def _states_of(self, record: Record) -> dict[ParamId, State]:
         for optimizer in self._simple:  # classes in its states may be known nowhere else
@@ -210,7 +224,7 @@ class OptimizerAdaptor(Optimizer):
         if self.grad_clipping is not None:
             grads = self.grad_clipping.of_all(grads)
         # Around all else, for what comes after it runs between a step that has happened and its result.
-        with SignalGuard(lambda: False) as guard, self._lock, sharing():
+        with SignalGuard(lambda: False) as guard, self._lock, sharing(), _slices_of(grads):
             try:
                 return self._stepped(rates, module, grads, finite, guard)
             except Exception as error:
@@ -235,10 +249,13 @@ class OptimizerAdaptor(Optimizer):
         belong to them.
         """
         self._look()
+        if self._by_path:
+            self.bind(module)
         tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
         together = self._multi_tensor(rates, tensors) if finite is None else None
         alone: dict[str, Stepped] = {}
         ids: list[ParamId] = []
+        named = len(self._names)
 
         def step(path: str, param: Param) -> None:
             grad = tensors.get(param.id)
@@ -251,6 +268,12 @@ class OptimizerAdaptor(Optimizer):
         if together is not None:
             for entry in together.plan():
                 alone[entry.path] = self._step_alone(entry.path, entry.param, entry.grad, rates, finite)
+        if len(self._names) > named:  # a new parameter may have moved others
+            self.name_states(module)
+        for one in alone.values():
+            if one.array.__class__ not in _plain:
+                self._check_alone(alone.values())
+            break
         taker = self._taker() if self.donate and tracing.get() is None else None
         made: dict[str, Param] = {}
 
@@ -265,6 +288,10 @@ class OptimizerAdaptor(Optimizer):
                 made[path] = Param.revive(ops, array, param.trained, param.trainable, param.id, param.full_precision)
                 if taker is not None and not ops.backend.is_traced(param.val().primitive):
                     param.donate(path, taker)
+            for param in made.values():
+                if not param.val()._ops.has_slices:  # pyright: ignore[reportPrivateUsage]
+                    break
+                param.backend.make_ready(param.val().primitive)
             return module.map(lambda path, param: made.get(path, param))
 
         def restore() -> None:
@@ -279,6 +306,17 @@ class OptimizerAdaptor(Optimizer):
         except BaseException:
             restore()
             raise
+
+    def _check_alone(self, stepped: Iterable[Stepped]) -> None:
+        """Check that the new states do not end with a transformation that this optimizer outlives."""
+        for one in stepped:
+            engine = engine_of(one.ops.backend)
+            if not engine.is_traced(one.array):
+                _plain.add(one.array.__class__)
+                continue
+            leaves: list[Any] = []
+            flatten(one.state, leaves)
+            self.check_stays(engine, [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in leaves])
 
     def _taker(self) -> str:
         """The name of this step in the error for donated parameters."""
@@ -383,6 +421,7 @@ class OptimizerAdaptor(Optimizer):
         True
         """
         self._find_groups(module)
+        self.bind(module)
         states = self.states  # and tensors of them may be in the module that is returned
 
         def averaged(path: str, param: Param) -> Param:
@@ -442,9 +481,11 @@ class OptimizerAdaptor(Optimizer):
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
         if id not in states or misbegun or unfit:
+            self._names[id] = path
             return work, move_state(optimizer.init(work), work), True
         state = move_state(self._slots[id].state() if id in self._slots else states[id], work)
         if id in self._unproved:
+            self._names[id] = path
             fresh = optimizer.init(work)
             state = self._adopted(path, fresh, state)
             wrong = misfit(fresh, state, tensor.shape)
@@ -461,6 +502,13 @@ class OptimizerAdaptor(Optimizer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
+
+
+def _slices_of(grads: GradientsParams) -> AbstractContextManager[object]:
+    """The scope of a step, which is the same in all processes. It makes no calls where nothing is in slices."""
+    for grad in grads._tensors.values():  # pyright: ignore[reportPrivateUsage]
+        return same_everywhere(grad.backend) if grad._ops.has_slices else _NOTHING  # pyright: ignore[reportPrivateUsage]
+    return _NOTHING
 
 
 @lru_cache(maxsize=256)

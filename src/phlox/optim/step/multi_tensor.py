@@ -107,7 +107,7 @@ def _slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
     skeleton, tensors, scalars = _take_apart(unmastered(job.state))
     if not all(isinstance(scalar, (int, float)) for scalar in scalars):
         return None
-    if backend.inner is not None or not all(
+    if backend.adds_level or not all(
         x.backend is backend and x.shape == work.shape and backend.is_plain(x.primitive)
         for x in (work, job.grad, *tensors)
     ):
@@ -401,13 +401,14 @@ def _donated(entry: Entry, taker: str, donations: list[_Donation]) -> _Target:
         old = memory.flat
         if memory.is_free():
             return _Target(old, old, None, memory)
-        memory = backend.memory_like(old, slot.shape)
+        memory = backend.memory_like(old, slot.shape, slot.home)
+        assert memory is not None  # as it was before
     else:
         donations.append(_Donation(entry, value, None))
         old = backend.flat(x)
         if memory is None or not memory.is_free():
-            memory = backend.memory_like(old, slot.shape)
-    if memory is not None:
-        return _Target(old, memory.flat, None, memory)
-    array = backend.reshape(backend.new_like(old), slot.shape)
-    return _Target(old, backend.flat(array), array, None)
+            memory = backend.memory_like(old, slot.shape, slot.home)
+        if memory is None:
+            array = backend.new_like(x)
+            return _Target(old, backend.flat(array), array, None)
+    return _Target(old, memory.flat, None, memory)

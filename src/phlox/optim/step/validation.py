@@ -12,6 +12,7 @@ from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
 from phlox.module.foreign_leaf import described
+from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
 from phlox.tensor import Tensor
@@ -27,6 +28,11 @@ def check_arguments(module: Any, grads: Any) -> None:
         raise OptimizerError(
             f"step takes the gradients of parameters, got {described(grads)}; after loss.backward() make them with "
             "GradientsParams.from_grads(gradients, module)"
+        )
+    if type(grads) is LocalGradients:
+        raise OptimizerError(
+            "these gradients are of the rows of this process alone (px.distributed.no_sync()), and a step needs those "
+            "of all; add them to GradientsAccumulator(model, local=True), and give what its take(model) returns"
         )
     tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
     if tensors and tensors.keys().isdisjoint(module.structure().owners):

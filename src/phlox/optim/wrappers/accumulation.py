@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
+from phlox.backend import Float
+from phlox.backend.parallel import row_group, same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.module.averaging import averaged
+from phlox.module.gradients import LocalGradients
 from phlox.module.param import set_together
-from phlox.tensor import Tensor, tensor, where, zeros_like
+from phlox.tensor import Tensor, tensor, where, zeros, zeros_like
+
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
+_ONE = 1.0
 
 
 class GradientsAccumulator(Module):
@@ -19,8 +27,11 @@ class GradientsAccumulator(Module):
 
     Args:
         model: the model; its deferred parameters get their values now.
-        mean: whether `take` returns the mean of the added gradients, or their sum. The mean is over the number of calls
-            of `add`, so a last step with fewer batches is right too.
+        mean: whether `take` returns the mean of the added gradients, or their sum. The mean is over the weights that
+            `add` is given, so a last step with fewer batches is right too.
+        local: whether the sums are of the rows of this process, of gradients that were made within
+            `px.distributed.no_sync()`. Then `take` communicates, once for a step, and `add` does not. Each process
+            holds all sums as a whole; they are not a model's state before `agree`.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -32,49 +43,80 @@ class GradientsAccumulator(Module):
     >>> model = optimizer.step(0.1, model, accumulator.take(model))
     """
 
-    def __init__(self, model: Module, *, mean: bool = True) -> None:
+    def __init__(self, model: Module, *, mean: bool = True, local: bool = False) -> None:
         self.mean = mean
+        self.local = local
         plain = model.valid()
-        self.sums = [Param(zeros_like(param.val()), trained=False, full_precision=True) for param in plain.params()]
+        zeros = _zeros_whole if local else zeros_like
+        self.sums = [Param(zeros(param.val()), trained=False, full_precision=True) for param in plain.params()]
         place = plain.params()[0].device if plain.params() else None
-        self.count = Param(tensor(0, device=place), trained=False)
+        self.weight = Param(tensor(0.0, device=place), trained=False, full_precision=True)
 
-    def add(self, grads: GradientsParams, model: Module) -> None:
-        """Add gradients of `model`; a missing gradient counts as zero.
+    def add(self, grads: GradientsParams, model: Module, weight: AnyTensor | float = _ONE) -> None:
+        """Add gradients of `model`, of a loss that weighs so much in the mean; a missing gradient counts as zero.
 
         Raises `OptimizerError` if the model has another structure, or if the gradients are of another model.
         """
+        if len(grads) and row_group() is not None and self.local != isinstance(grads, LocalGradients):
+            wrong = (
+                "of all processes; make them within px.distributed.no_sync(), for local=True"
+                if self.local
+                else "of this process's rows alone; make it with local=True"
+            )
+            raise OptimizerError(f"GradientsAccumulator: these gradients are {wrong}")
+        with same_everywhere(None if self.local else grads.backend):
+            anew = self._added(grads, model, weight)
+        set_together(anew)
+
+    def _added(self, grads: GradientsParams, model: Module, weight: AnyTensor | float) -> list[tuple[Param, AnyTensor]]:
         params = self._checked(model)
         if len(grads) and not any(grads.get(param.id) is not None for param in params):
             raise OptimizerError(
                 f"GradientsAccumulator: none of the {len(grads)} gradients is of a parameter of this "
                 f"{type(model).__name__}; are they another model's?"
             )
-        sums: list[tuple[Param, Tensor[Any, Any, Any]]] = []
+        sums: list[tuple[Param, AnyTensor]] = []
         for param, total in zip(params, self.sums, strict=True):
             grad = grads.get(param.id)
             if grad is not None:
                 kept = total.val()
-                sums.append((total, kept + grad.to_device(kept.device)))
-        set_together([*sums, (self.count, self.count.val() + 1)])
+                wide = grad.to_device(kept.device)
+                sums.append((total, kept + (wide * _at(weight, kept) if self.mean and weight is not _ONE else wide)))
+        weighed = self.weight.val()
+        return [*sums, (self.weight, weighed + _at(weight, weighed))]
 
     def take(self, model: Module) -> GradientsParams:
         """Return the sum or mean of the added gradients, for a step of `model`, and reset the sums to zero.
 
         Every trained parameter has a gradient: zero if none was added.
         """
-        number = self.count.val()
-        share = 1.0 / where(number > 0, number, 1).to_full_precision().float()
-        taken: dict[ParamId, Tensor[Any, Any, Any]] = {}
-        anew = [(self.count, zeros_like(number))]
+        with same_everywhere(None if self.local or not self.sums else self.sums[0].backend):
+            taken, anew = self._taken(model)
+        gradients = GradientsParams(taken if not self.local or row_group() is None else averaged(taken, model))
+        set_together(anew)
+        return gradients
+
+    def agree(self) -> None:
+        """Make local sums the mean over the processes, before they are saved; what `take` returns stays the same."""
+        if not self.local or row_group() is None or not self.sums:
+            return
+        values = [total.val() for total in self.sums]
+        backend = values[0].backend
+        means = backend.all_reduce([value.primitive for value in values], "mean")
+        anew = [Tensor.from_primitive(mean, backend, Float) for mean in means]
+        set_together(list(zip(self.sums, anew, strict=True)))
+
+    def _taken(self, model: Module) -> tuple[dict[ParamId, AnyTensor], list[tuple[Param, AnyTensor]]]:
+        number = self.weight.val()
+        share = 1.0 / where(number > 0.0, number, 1.0)
+        taken: dict[ParamId, AnyTensor] = {}
+        anew = [(self.weight, zeros_like(number))]
         for param, total in zip(self._checked(model), self.sums, strict=True):
             value = total.val()
             if param.trained:
                 taken[param.id] = value * share.to_device(value.device) if self.mean else value
             anew.append((total, zeros_like(value)))
-        gradients = GradientsParams(taken)
-        set_together(anew)
-        return gradients
+        return taken, anew
 
     def _checked(self, model: Module) -> list[Param]:
         params = model.params()
@@ -84,3 +126,14 @@ class GradientsAccumulator(Module):
                 "make another accumulator for it"
             )
         return params
+
+
+def _at(weight: AnyTensor | float, beside: AnyTensor) -> Any:
+    """The weight, where and as the sums are."""
+    return weight.detach().float().to_device(beside.device) if isinstance(weight, Tensor) else weight
+
+
+def _zeros_whole(value: AnyTensor) -> AnyTensor:
+    """Zeros of its shape; whole in each process, for what each has of its own."""
+    backend = value.backend
+    return zeros(value.shape, device=replace(value.device, sharding=None)) if backend.has_slices else zeros_like(value)

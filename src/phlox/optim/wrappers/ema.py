@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from typing_extensions import Unpack
 
 from phlox.backend import Float
+from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import Module, Param
 from phlox.module.param import set_together
@@ -68,6 +69,13 @@ class Ema(Module, Generic[M]):
             path = next((p for (p, x), (q, y) in zip(new, old, strict=False) if (p, x.shape) != (q, y.shape)), "")
             where_ = f"`{path}` is another parameter" if path else f"it has {len(new)} parameters, not {len(old)}"
             raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
+        with same_everywhere(new[0][1].backend if new else None):
+            after = self._moved(new, old)
+        set_together(after)
+
+    def _moved(
+        self, new: list[tuple[str, Param]], old: list[tuple[str, Param]]
+    ) -> list[tuple[Param, Tensor[Any, Any, Any]]]:
         count = self.updates.val() + 1
         decay = self._decay(count)
         masters = dict(zip(map(id, _halves(self.average)), self._masters(), strict=True))
@@ -82,7 +90,7 @@ class Ema(Module, Generic[M]):
             value = value.to_device(wide.device)
             moved = _moved(wide, value, decay) if source.trainable else value
             after += [(master, moved), (target, moved.from_full_precision(kept))]
-        set_together(after)
+        return after
 
     # --- records: of the averages at the precision that they have, and alike whatever that of the model is
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
-from phlox.backend import DeviceLike, as_device
+from phlox.backend import Device, DeviceLike, as_device
 from phlox.backend.contract.backend import without_autodiff
+from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param
 from phlox.module.param import set_together
@@ -63,10 +64,19 @@ class LossScaler(Module):
         if not 0.0 < minimum <= initial:
             raise OptimizerError(f"LossScaler: the minimum lies above zero, up to {initial}, got {minimum}")
         self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
-        given = as_device(device)
-        place = given.on(without_autodiff(given.backend).full_precision())
+        place = _place(device)
         self.scale = Param(tensor(float(initial), device=place), trained=False, full_precision=True)
         self.good_steps = Param(tensor(0, device=place), trained=False)
+
+    def to_device(self, device: DeviceLike) -> Self:
+        """A scaler of its own for losses on this device, with the same scale: at full precision, and without a tape.
+
+        >>> from phlox import optim
+        >>> optim.LossScaler(1024.0).to_device("jax").scale.val().item()
+        1024.0
+        """
+        place = _place(device)
+        return self.map(lambda path, param: param.copy().to_device(place))
 
     def scaled(self, loss: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         """Multiply the loss by the scale, at full precision; call `backward` on the result."""
@@ -80,9 +90,10 @@ class LossScaler(Module):
         """
         if not len(grads):
             return grads
-        finite = grads.isfinite()
-        wide = grads.map(lambda grad: grad.to_full_precision())
-        result = wide.map(lambda grad: grad / self._scale_for(grad))
+        with same_everywhere(grads.backend):
+            finite = grads.isfinite()
+            wide = grads.map(lambda grad: grad.to_full_precision())
+            result = wide.map(lambda grad: grad / self._scale_for(grad))
         place = self.scale.device
         self._update(finite if finite.device == place else finite.to_device(place))
         return result
@@ -97,3 +108,9 @@ class LossScaler(Module):
         grown = where((scale * self.growth).isfinite(), scale * self.growth, scale)
         after = where(finite, where(grows, grown, scale), (scale * self.backoff).maximum(self.minimum))
         set_together([(self.scale, after), (self.good_steps, where(grows | ~finite, good * 0, good))])
+
+
+def _place(device: DeviceLike | None) -> Device:
+    """Where the numbers of a scaler are, for losses on a device."""
+    given = as_device(device)
+    return given.on(without_autodiff(given.backend).full_precision())

@@ -59,6 +59,7 @@ class Recorder(Reader):
     ) -> None:
         super().__init__(max_bytes=max_bytes, verify=verify)
         self.durable = durable
+        self.follows_links = True  # at the path of `save`, which the user has named
         if compression not in SUFFIXES:
             raise RecordError(f'compression={compression!r}: expected None, "gzip" or "zstd"')
         self.precision = checked_precision(precision)
@@ -91,7 +92,9 @@ class Recorder(Reader):
         with _errors_of(target):
             record, underflow = self._checked(record)
             size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
-            with atomic_write(target, size, durable=self.durable, smaller=smaller) as file:
+            with atomic_write(
+                target, size, durable=self.durable, smaller=smaller, follow_links=self.follows_links
+            ) as file:
                 self._encode(record, file)
         if underflow:
             warn_of_underflow(underflow, str(target))

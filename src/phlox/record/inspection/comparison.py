@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
-from warnings import warn
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import SHORT_NAMES
@@ -101,12 +100,6 @@ class RecordDifference:
         ]
         agreeing = "1 entry agrees" if self.equal == 1 else f"{self.equal:,} entries agree"
         return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
-
-    def told(self, first: str = "the first", second: str = "the second") -> str:
-        """The former name of `summary`."""
-        text = "`told` of a record difference is called `summary` now; the old name goes with 0.3.0"
-        warn(text, DeprecationWarning, stacklevel=2)
-        return self.summary(first, second)
 
     def __str__(self) -> str:
         return self.summary()

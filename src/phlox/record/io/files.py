@@ -41,13 +41,18 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the s
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False) -> Generator[NewFile]:
+def atomic_write(
+    path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False, follow_links: bool = True
+) -> Generator[NewFile]:
     """A new file that replaces `path` when the block succeeds, and is removed when it fails.
 
     At any time, and after any crash, `path` is the complete old file or the complete new one: the bytes are written to
-    a temporary sibling, synced to disk, and only then renamed. Permissions are kept, links are followed. Leftovers of a
-    killed writer are removed by the next one. Without `durable` nothing is synced: then a crash of the whole system
-    (but only that) can leave an incomplete file.
+    a temporary sibling, synced to disk, and only then renamed. Permissions are kept. Leftovers of a killed writer are
+    removed by the next one. Without `durable` nothing is synced: then a crash of the whole system (but only that) can
+    leave an incomplete file.
+
+    A link at `path` is followed; without `follow_links`, for files that the user has not named, the file takes its
+    place. Other names of the old file (hard links) keep the old bytes.
 
     If the approximate `size` is known, disk space is preallocated where possible. Writing is then faster, and a full
     disk raises OSError before anything is written. If the file may become `smaller`, such as a compressed one, too
@@ -56,7 +61,7 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
     Preallocation helps small files too: when ext4 renames an unallocated file over an existing one, it starts to write
     the data at once, and the rename waits for that.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if follow_links else Path(os.path.realpath(path.parent), path.name)
     temporary, raw = _temporary(target)
     raw.eager = durable
     file = NewFile(raw)
@@ -68,7 +73,8 @@ def atomic_write(path: Path, size: int = 0, *, durable: bool = True, smaller: bo
         if size:
             file.truncate()  # frees unused preallocated space
         with contextlib.suppress(FileNotFoundError):
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            if not target.is_symlink():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         if durable:
             os.fsync(raw.fileno())
         if fcntl is None:  # Windows cannot rename an open file; elsewhere closing it would release the lock too early
@@ -221,9 +227,14 @@ def remove_leftovers(folder: Path, start: str = ".phlox-") -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for name in [entry.name for entry in entries if entry.name.startswith(start)]:
             # If it can be locked, its writer is dead: a lock ends with its process.
-            with contextlib.suppress(OSError), (folder / name).open("r+b") as file:
+            with contextlib.suppress(OSError), open(folder / name, "r+b", opener=_itself) as file:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 (folder / name).unlink()
+
+
+def _itself(path: str, flags: int) -> int:
+    """Opens a file; OSError for a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 class NewFile(io.BufferedWriter):

@@ -3,190 +3,24 @@
 from __future__ import annotations
 
 from phlox.lazy import lazily
-from phlox.tensor.functional.activation import (
-    celu,
-    elu,
-    geglu,
-    gelu,
-    glu,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    log_sigmoid,
-    log_softmax,
-    mish,
-    prelu,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    softmax,
-    softmin,
-    softplus,
-    softshrink,
-    softsign,
-    swiglu,
-    tanh,
-    tanhshrink,
-    threshold,
-)
-from phlox.tensor.functional.attention import attention
-from phlox.tensor.functional.classification import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    nll_loss,
-)
-from phlox.tensor.functional.conv import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    fold,
-    unfold,
-)
-from phlox.tensor.functional.ctc import ctc_loss
-from phlox.tensor.functional.dense import (
-    bilinear,
-    embedding,
-    linear,
-    pixel_shuffle,
-    pixel_unshuffle,
-    rotary_embedding,
-)
-from phlox.tensor.functional.loss import (
-    cosine_similarity,
-    gaussian_nll_loss,
-    hinge_embedding_loss,
-    huber_loss,
-    kl_div,
-    l1_loss,
-    margin_ranking_loss,
-    mse_loss,
-    poisson_nll_loss,
-    smooth_l1_loss,
-    triplet_margin_loss,
-)
-from phlox.tensor.functional.norm import (
-    batch_norm,
-    batch_norm_train,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    normalize,
-    rms_norm,
-)
-from phlox.tensor.functional.pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-)
-from phlox.tensor.functional.recurrent import gru, lstm, rnn
-from phlox.tensor.functional.sampling import affine_grid, grid_sample, interpolate
-from phlox.tensor.functional.update import adam_update
+from phlox.tensor.functional.activation import *
+from phlox.tensor.functional.attention import attention as attention
+from phlox.tensor.functional.classification import *
+from phlox.tensor.functional.conv import *
+from phlox.tensor.functional.ctc import *
+from phlox.tensor.functional.dense import *
+from phlox.tensor.functional.loss import *
+from phlox.tensor.functional.norm import *
+from phlox.tensor.functional.pooling import *
+from phlox.tensor.functional.recurrent import *
+from phlox.tensor.functional.sampling import *
+from phlox.tensor.functional.update import *
 
-__all__ = [
-    "adam_update",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "affine_grid",
-    "attention",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "batch_norm",
-    "batch_norm_train",
-    "bilinear",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "celu",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "cosine_similarity",
-    "cross_entropy",
-    "ctc_loss",
-    "elu",
-    "embedding",
-    "fold",
-    "gaussian_nll_loss",
-    "geglu",
-    "gelu",
-    "glu",
-    "grid_sample",
-    "group_norm",
-    "gru",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "instance_norm",
-    "interpolate",
-    "kl_div",
-    "l1_loss",
-    "layer_norm",
-    "leaky_relu",
-    "linear",
-    "local_response_norm",
-    "log_sigmoid",
-    "log_softmax",
-    "lstm",
-    "margin_ranking_loss",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "mish",
-    "mse_loss",
-    "nll_loss",
-    "normalize",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "poisson_nll_loss",
-    "prelu",
-    "relu",
-    "relu6",
-    "rms_norm",
-    "rnn",
-    "rotary_embedding",
-    "selu",
-    "sigmoid",
-    "silu",
-    "smooth_l1_loss",
-    "softmax",
-    "softmin",
-    "softplus",
-    "softshrink",
-    "softsign",
-    "swiglu",
-    "tanh",
-    "tanhshrink",
-    "threshold",
-    "triplet_margin_loss",
-    "unfold",
-]  # fmt: skip
-
-__getattr__, __dir__ = lazily(__name__, {})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "loss": "*", "norm": "*",
+        "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
+    },
+    here="attention",
+)  # fmt: skip

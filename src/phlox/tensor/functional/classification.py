@@ -1,4 +1,7 @@
-"""Classification losses. Each takes `reduction`: "mean" (the default), "sum", or "none" for unreduced losses."""
+"""Classification losses. Each takes `reduction`: "mean" (the default), "sum", or "none" for unreduced losses.
+
+What a mean weighs where a training adds up batches (see `phlox.train.Loss`) is said of each.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,24 @@ from typing import Any
 
 from phlox.backend import Bool, Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
-from phlox.tensor.explain import failure
+from phlox.tensor.creation import one_hot
+from phlox.tensor.functional.loss_weight import Loss
 from phlox.tensor.functional.operands import (
     Reduction,
     check_broadcast,
     check_kind,
     check_pair,
     compute,
+    from_the_start,
     promote_operands,
     reduce_losses,
     weighted_or_zero,
 )
 from phlox.tensor.functions import at_full_precision, where
+from phlox.tensor.noted_means import means
 from phlox.tensor.tensor import Tensor
+
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "nll_loss"]
 
 
 @at_full_precision
@@ -46,7 +54,8 @@ def cross_entropy(
         ignore_index: rows with this target are ignored, also in the mean, whatever their logits.
         reduction: "mean", "sum" or "none".
 
-    Raises `IndexRangeError` if a class index is out of range. The mean over no rows is NaN.
+    Raises `IndexRangeError` if a class index is out of range. The mean over no rows is NaN. The mean weighs the number
+    of rows that are not ignored; with class weights and class indices, the sum of the weights of their classes.
 
     >>> import phlox as px
     >>> px.functional.cross_entropy(px.zeros((2, 4)), px.tensor([0, 3])).item()
@@ -69,6 +78,7 @@ def cross_entropy(
         raise ShapeError(f"cross_entropy: weight of shape {weight.shape} does not fit {classes} classes")
     if not 0.0 <= label_smoothing <= 1.0:
         raise RangeError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
+    label_smoothing = float(label_smoothing)  # a NumPy scalar would widen what it meets
     weight = None if weight is None else weight.detach()
     if not hard:
         if ignore_index is not None:
@@ -76,10 +86,27 @@ def cross_entropy(
         losses = _soft_cross_entropy(logits, goal, place, weight, label_smoothing)
         return reduce_losses("cross_entropy", losses, reduction)
     rows = logits if place == len(shape) - 1 else logits.moveaxis(place, -1)
+    goal = from_the_start("cross_entropy", goal, classes, ignore_index)
+    if logits.backend.cuts_sequences(logits.primitive):
+        losses = _cross_entropy_apart(rows, goal, weight, label_smoothing, ignore_index)
+        return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
     rows, flat = rows.reshape((math.prod(rest), classes)), goal.reshape((math.prod(rest),))
-    check_classes("cross_entropy", flat, classes, ignore_index)
     losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(rest)
     return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
+
+
+def _cross_entropy_apart(
+    logits: Tensor, targets: Tensor[Any, Any, Int], weight: Tensor | None, smoothing: float, ignored: int | None
+) -> Tensor:
+    """The losses of class indices without merged axes: on devices that cut one of them, the logits stay where they are.
+
+    A program does not make the one-hot targets: they are a part of the loop that sums.
+    """
+    kept = None if ignored is None else targets != ignored
+    if kept is not None:
+        logits, targets = where(kept.expand_dims(-1), logits, 0.0), where(kept, targets, 0)
+    losses = _soft_cross_entropy(logits, one_hot(targets, logits.shape[-1]), logits.ndim - 1, weight, smoothing)
+    return losses if kept is None else where(kept, losses, 0.0)
 
 
 def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Tensor | None, smoothing: float) -> Tensor:
@@ -89,17 +116,6 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Ten
     if weight is not None:
         targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
     return -weighted_or_zero(targets, logits.log_softmax(place)).sum(place)
-
-
-def check_classes(name: str, targets: Tensor[Any, Any, Int], classes: int, ignored: int | None) -> None:
-    """Raise `IndexRangeError` if a class index is out of range."""
-    backend, flat = targets.backend, targets.primitive
-    if ignored is not None:
-        flat = backend.where(backend.int_equal(flat, ignored), 0, flat)
-    try:
-        backend.check_indices(flat, classes, from_end=False)
-    except Exception as error:
-        raise failure(name, targets._ops, (flat,), error) from error  # pyright: ignore[reportPrivateUsage]
 
 
 def _weighted_mean(
@@ -116,9 +132,15 @@ def _weighted_mean(
     kept = None if ignored is None else targets != ignored
     if weight is None:
         assert kept is not None
-        return losses.sum() / kept.float().sum()
-    weights = weight.take(targets if kept is None else where(kept, targets, 0), 0)
-    return losses.sum() / (weights if kept is None else where(kept, weights, 0.0)).sum()
+        each = kept.float()
+    else:
+        weights = weight.take(targets if kept is None else where(kept, targets, 0), 0)
+        each = weights if kept is None else where(kept, weights, 0.0)
+    total, weighs = losses.sum(), each.sum()
+    mean = total / weighs
+    if (noting := means()) is not None:
+        noting.note(mean, lambda: Loss(total, weighs), weighted=True)
+    return mean
 
 
 @at_full_precision
@@ -131,7 +153,7 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-log_p of each target class, for log-probabilities along `axis`. Options as in `cross_entropy`.
+    """-log_p of each target class, for log-probabilities along `axis`. Options, and weight, as in `cross_entropy`.
 
     >>> import phlox as px
     >>> px.functional.nll_loss(px.tensor([[-1.0, -2.0]]), px.tensor([1])).item()
@@ -148,7 +170,7 @@ def nll_loss(
             f"nll_loss: targets of shape {targets.shape} and weight {None if weight is None else weight.shape} do not "
             f"fit log_p of shape {log_p.shape} with classes along axis {place}; they must be {rest} and {(classes,)}"
         )
-    check_classes("nll_loss", targets, classes, ignore_index)
+    targets = from_the_start("nll_loss", targets, classes, ignore_index)
     kept = None if ignore_index is None else targets != ignore_index
     numbers = targets if kept is None else where(kept, targets, 0)
     losses = -log_p.take_along_axis(numbers.expand_dims(place), place).squeeze(place)
@@ -167,7 +189,8 @@ def binary_cross_entropy(
     """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms are clamped to at least -100.
 
     Where p is 0 or 1, its derivative is zero. `weight`, a constant that broadcasts, multiplies the losses; elements of
-    weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate.
+    weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate. The
+    mean is over all elements, as PyTorch's, and weighs their number.
 
     >>> import phlox as px
     >>> round(px.functional.binary_cross_entropy(px.tensor([0.5]), px.tensor([1.0])).item(), 4)
@@ -190,7 +213,8 @@ def binary_cross_entropy_with_logits(
     """The binary cross-entropy of sigmoid(logits), without overflow or loss of precision.
 
     `weight` multiplies the losses, `pos_weight` the term of the positive targets; both are constants and broadcast.
-    Elements of weight zero are ignored, whatever their values.
+    Elements of weight zero are ignored, whatever their values. The mean is over all elements, as PyTorch's, and weighs
+    their number.
 
     >>> import phlox as px
     >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()

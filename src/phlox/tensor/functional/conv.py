@@ -12,6 +12,8 @@ from phlox.errors import ShapeError
 from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "unfold"]
+
 Shape: TypeAlias = tuple[int, ...]
 
 _SPATIAL = {1: "length", 2: "height, width", 3: "depth, height, width"}

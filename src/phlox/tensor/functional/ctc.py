@@ -8,10 +8,18 @@ from typing import Any
 from phlox.backend import Float, Int
 from phlox.errors import RangeError, ShapeError
 from phlox.tensor.creation import arange
-from phlox.tensor.functional.classification import check_classes
-from phlox.tensor.functional.operands import Reduction, check_kind, compute, promote_operands, reduce_losses
+from phlox.tensor.functional.operands import (
+    Reduction,
+    check_kind,
+    compute,
+    from_the_start,
+    promote_operands,
+    reduce_losses,
+)
 from phlox.tensor.functions import at_full_precision, where
 from phlox.tensor.tensor import Tensor
+
+__all__ = ["ctc_loss"]
 
 
 @at_full_precision
@@ -36,7 +44,7 @@ def ctc_loss(
         zero_infinity: give zero, not infinity, for a target that no alignment of the input length can produce.
         reduction: "mean" (each loss divided by its target length, then the batch mean), "sum" or "none".
 
-    The gradient of an infinite loss is zero.
+    The gradient of an infinite loss is zero. The mean weighs the number of examples, see `phlox.train.Loss`.
 
     >>> import phlox as px
     >>> one = px.tensor([1])
@@ -65,7 +73,7 @@ def ctc_loss(
     if length:
         # Targets must be valid classes only within their lengths.
         inside = _places(targets) < target_lengths.expand_dims(1)
-        check_classes("ctc_loss", where(inside, targets, blank), classes, None)
+        targets = from_the_start("ctc_loss", where(inside, targets, blank), classes)
     losses = compute("ctc_loss", log_p, targets, input_lengths, target_lengths, blank)
     if zero_infinity:
         losses = where(losses == math.inf, 0.0, losses)

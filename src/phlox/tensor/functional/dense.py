@@ -8,9 +8,11 @@ from phlox.backend import Float, Int
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.creation import arange
 from phlox.tensor.explain import failure, type_shown
-from phlox.tensor.functional.operands import check_kind, compute, promote_operands
+from phlox.tensor.functional.operands import check_kind, compute, from_the_start, promote_operands
 from phlox.tensor.functions import at_full_precision, concat, where
 from phlox.tensor.tensor import Tensor, wrap
+
+__all__ = ["bilinear", "embedding", "linear", "pixel_shuffle", "pixel_unshuffle", "rotary_embedding"]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -71,7 +73,8 @@ def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -
 def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: int | None = None) -> Tensor:
     """The rows of weight [entries, width] at `indices` [...]: [..., width].
 
-    The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is out of range.
+    The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is below zero (as that of a
+    missing category is) or too large; in a compiled program, which does not know them, their rows are NaN.
 
     >>> import phlox as px
     >>> px.functional.embedding(px.tensor([[1.0, 2.0], [3.0, 4.0]]), px.tensor([1, 0])).tolist()
@@ -83,12 +86,13 @@ def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: 
         raise ShapeError(f"embedding: weight must be [entries, width], got shape {weight.shape}")
     weight, indices = promote_operands("embedding", weight, indices)
     entries = weight.shape[0]
+    indices = from_the_start("embedding", indices, entries)
     found = weight.take(indices, 0)
     if padding_index is None:
         return found
     if not -entries <= padding_index < entries:
         raise RangeError(f"embedding: padding_index {padding_index} is out of range for {entries} entries")
-    padding = ((indices == padding_index % entries) | (indices == padding_index % entries - entries)).expand_dims(-1)
+    padding = (indices == padding_index % entries).expand_dims(-1)
     return where(padding, found.detach(), found)
 
 

@@ -1,4 +1,7 @@
-"""Losses of values, distributions and vectors. Each takes `reduction`: "mean" (the default), "sum" or "none"."""
+"""Losses of values, distributions and vectors. Each takes `reduction`: "mean" (the default), "sum" or "none".
+
+A mean weighs the number of its losses where a training adds up batches; see `phlox.train.Loss`.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,19 @@ from phlox.tensor.functional.operands import (
 from phlox.tensor.functions import at_full_precision, broadcast_arrays, where
 from phlox.tensor.tensor import Tensor
 
+__all__ = [
+    "cosine_similarity", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
+    "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss", "triplet_margin_loss",
+]  # fmt: skip
+
 # --- regression
 
 
 @at_full_precision
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The mean squared error: (prediction - target)^2. The shapes must be equal.
+
+    The mean weighs the number of elements.
 
     >>> import phlox as px
     >>> px.functional.mse_loss(px.tensor([1.0, 4.0]), px.tensor([1.0, 2.0])).item()
@@ -39,6 +49,8 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean
 def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The mean absolute error: |prediction - target|. The shapes must be equal.
 
+    The mean weighs the number of elements.
+
     >>> import phlox as px
     >>> px.functional.l1_loss(px.tensor([1.0, 4.0]), px.tensor([0.0, 2.0]), reduction="sum").item()
     3.0
@@ -50,6 +62,8 @@ def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean"
 @at_full_precision
 def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964).
+
+    The mean weighs the number of elements.
 
     >>> import phlox as px
     >>> px.functional.huber_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), reduction="none").tolist()
@@ -63,6 +77,8 @@ def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduct
 @at_full_precision
 def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """`huber_loss` with delta = beta, divided by beta: |d|, smoothed near zero. beta = 0 gives |d|.
+
+    The mean weighs the number of elements.
 
     >>> import phlox as px
     >>> px.functional.smooth_l1_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), beta=2.0, reduction="none").tolist()
@@ -97,6 +113,8 @@ def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction
     The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, the loss is zero. The
     "mean" is over elements. For the mean divergence of a batch, use "sum" and divide by the batch size.
 
+    The mean weighs the number of elements.
+
     >>> import phlox as px
     >>> p = px.tensor([0.25, 0.75])
     >>> px.functional.kl_div(p.log(), p, reduction="sum").item()
@@ -128,6 +146,8 @@ def poisson_nll_loss(
     By default the prediction is the log of the rate: exp(prediction) - target prediction. With `log_input=False` it is
     the rate: prediction - target log(prediction + epsilon). `full` adds Stirling's formula where the target is above 1.
 
+    The mean weighs the number of elements.
+
     >>> import phlox as px
     >>> px.functional.poisson_nll_loss(px.tensor([0.0]), px.tensor([3.0])).item()
     1.0
@@ -157,6 +177,8 @@ def gaussian_nll_loss(
     """The negative log-likelihood under normal distributions: (log variance + (prediction - target)^2 / variance) / 2.
 
     The variance broadcasts to the prediction, and is at least `epsilon`. `full` adds the constant log(2 pi) / 2.
+
+    The mean weighs the number of elements.
 
     >>> import phlox as px
     >>> px.functional.gaussian_nll_loss(px.tensor([1.0]), px.tensor([3.0]), px.tensor([1.0])).item()
@@ -198,6 +220,8 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1).
 
+    The mean weighs the number of elements.
+
     >>> import phlox as px
     >>> px.functional.hinge_embedding_loss(px.tensor([0.25, 0.25]), px.tensor([1.0, -1.0]), reduction="none").tolist()
     [0.25, 0.75]
@@ -212,6 +236,8 @@ def margin_ranking_loss(
     x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
     """max(0, margin - target (x - y)). Target 1: x should be greater; -1: y. The target broadcasts to their shape.
+
+    The mean weighs the number of elements.
 
     >>> import phlox as px
     >>> px.functional.margin_ranking_loss(px.tensor([2.0]), px.tensor([1.0]), px.tensor([-1.0]), margin=0.5).item()
@@ -237,6 +263,8 @@ def triplet_margin_loss(
     """max(0, |anchor - positive| - |anchor - negative| + margin) in the p-norm of the last axis (Schroff et al. 2015).
 
     `epsilon` is added to the differences, so that the gradient of equal vectors is defined.
+
+    The mean weighs the number of triplets.
 
     >>> import phlox as px
     >>> anchor, far = px.zeros((1, 2)), px.tensor([[3.0, 4.0]])

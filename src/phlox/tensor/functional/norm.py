@@ -12,6 +12,11 @@ from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import at_full_precision
 from phlox.tensor.tensor import Tensor
 
+__all__ = [
+    "batch_norm", "batch_norm_train", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize",
+    "rms_norm",
+]  # fmt: skip
+
 
 def layer_norm(
     x: Tensor,

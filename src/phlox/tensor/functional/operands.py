@@ -10,7 +10,9 @@ from phlox.errors import KindError, RangeError, ShapeError
 from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
+from phlox.tensor.functional.loss_weight import Loss
 from phlox.tensor.functions import where
+from phlox.tensor.noted_means import means
 from phlox.tensor.tensor import Tensor, wrap
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -79,9 +81,15 @@ def check_pair(name: str, prediction: Tensor, target: Tensor) -> None:
 
 
 def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
-    """The mean, the sum or the unreduced losses; `RangeError` for another `reduction`."""
+    """The mean, the sum or the unreduced losses; `RangeError` for another `reduction`.
+
+    The mean weighs as many as there are losses.
+    """
     if reduction == "mean":
-        return losses.mean()
+        mean = losses.mean()
+        if (noting := means()) is not None:
+            noting.note(mean, lambda: Loss.of(losses), weighted=False)
+        return mean
     if reduction == "sum":
         return losses.sum()
     if reduction == "none":
@@ -119,6 +127,26 @@ def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     if not covered:
         listed = ", ".join(f"{what} of shape {x.shape}" for what, x in operands.items())
         raise ShapeError(f"{name}: {listed}; the shapes must be equal, or broadcast to the largest of them")
+
+
+def from_the_start(
+    name: str, indices: Tensor[Any, Any, Int], size: int, ignored: int | None = None
+) -> Tensor[Any, Any, Int]:
+    """`indices` that do not count from the end: one below zero is out of range, as one of `size` or more is.
+
+    Raises `IndexRangeError` for it, and leaves it out of range where a trace does not know the values; `ignored` stays.
+    """
+    backend, flat = indices.backend, indices.primitive
+    if ignored is not None:
+        flat = backend.where(backend.int_equal(flat, ignored), 0, flat)
+    try:
+        unknown = backend.check_indices(flat, size, from_end=False)
+    except Exception as error:
+        raise failure(name, indices._ops, (flat,), error) from error  # pyright: ignore[reportPrivateUsage]
+    if not unknown:
+        return indices
+    below = indices < 0 if ignored is None else (indices < 0) & (indices != ignored)
+    return where(below, size + (ignored == size), indices)
 
 
 def weighted_or_zero(share: Tensor, x: Tensor) -> Tensor:

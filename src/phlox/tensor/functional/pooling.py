@@ -12,6 +12,11 @@ from phlox.errors import ShapeError
 from phlox.tensor.functional.call import Padding, Sizes, call, hashable, pad_pairs, sizes
 from phlox.tensor.tensor import Tensor
 
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
+]  # fmt: skip
+
 Counts: TypeAlias = int | Sequence[int | None]
 """The number of windows per axis, or one for all axes; None leaves an axis unchanged."""
 

@@ -10,6 +10,8 @@ from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.functions import where
 from phlox.tensor.tensor import Tensor
 
+__all__ = ["gru", "lstm", "rnn"]
+
 
 class LstmSteps(NamedTuple):
     """The results of `lstm`."""

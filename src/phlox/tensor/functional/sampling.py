@@ -18,6 +18,8 @@ from phlox.tensor.creation import tensor
 from phlox.tensor.functional.operands import check_kind, compute
 from phlox.tensor.tensor import Tensor
 
+__all__ = ["affine_grid", "grid_sample", "interpolate"]
+
 Interpolation: TypeAlias = Literal[
     "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "cubic", "bicubic", "area"
 ]

@@ -14,6 +14,8 @@ from phlox.tensor.backend_promotion import promote
 from phlox.tensor.explain import failure
 from phlox.tensor.tensor import Tensor, wrap
 
+__all__ = ["adam_update"]
+
 
 def adam_update(
     x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, numbers: AdamScalars

@@ -127,8 +127,8 @@ def _held(row: Row, backend: Backend, n: int) -> tuple[Sample, str]:
 # --- gradients
 
 
-def first_gradients(row: Row, backend: Backend, n: int) -> None:
-    """Check the gradients of the n-th sample against PyTorch's, or finite differences of the reference.
+def first_gradients(row: Row, backend: Backend, n: int, got: list[np.ndarray[Any, Any]] | None = None) -> None:
+    """Check the gradients of the n-th sample, or those that were `got`, against PyTorch's, or finite differences.
 
     At half precision, where rounding makes ties and breaks finite differences, they are compared with NumPy's backend
     in float64, which is itself checked like that.
@@ -144,7 +144,8 @@ def first_gradients(row: Row, backend: Backend, n: int) -> None:
             wanted = running.true_gradients_at(row, n, element)
             if row.torch is None and backend.float_element == "f64":
                 width = BY_DIFFERENCES.times(row.factor)
-    got = running.gradients(row, sample, backend)
+    if got is None:
+        got = running.gradients(row, sample, backend)
     for i, found, right in zip(running.differentiable(row, sample), got, wanted, strict=True):
         if half:
             width = tolerance(row, backend, right).times(4)

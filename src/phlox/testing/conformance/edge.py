@@ -157,8 +157,9 @@ TAIL = """\
 ## What compilers change
 
 A compiled function gives the result of the eager one, up to rounding. Sums may be computed in another order. At half
-precision, intermediate results of a fused loop stay in f32. PyTorch's compiler changes nothing else: if its own
-formulas are less accurate than the eager kernels (`%`, `expm1`, `erf` and others), programs on a CPU use better ones.
+precision, intermediate results of a loop that XLA fuses stay in f32. PyTorch's compiler changes nothing else: if its
+own formulas are less accurate than the eager kernels (`%`, `expm1`, `erf` and others), programs on a CPU use better
+ones.
 
 XLA, JAX's compiler, also simplifies formulas. In eager mode each operation is a separate program, so this never
 happens:

@@ -86,7 +86,12 @@ def gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any
     if not y.is_require_grad():
         return [np.zeros_like(sample[i]) for i in places]
     grads = y.backward(px.tensor(cotangent(y.shape), device=backend))
-    found = [arguments[i].grad(grads) for i in places]
+    return as_arrays(row, sample, backend, [arguments[i].grad(grads) for i in places])
+
+
+def as_arrays(row: Row, sample: Sample, backend: Backend, found: list[Any]) -> list[np.ndarray[Any, Any]]:
+    """Gradients, whose shape, kind and dtype are checked, as arrays; zeros where there is none."""
+    places = differentiable(row, sample)
     for g, i in zip(found, places, strict=True):
         if g is not None:
             what = f"{row.name}: the gradient towards argument {i}"

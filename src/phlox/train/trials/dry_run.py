@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
 from phlox.record import Record, load
-from phlox.train.callback import Callback
-from phlox.train.feed import Feed
-from phlox.train.loop import Fit, Limits
+from phlox.train.loop.feed import Feed
+from phlox.train.loop.fit import Fit
+from phlox.train.loop.limits import Limits
+from phlox.train.observers.callback import Callback
 from phlox.train.trials.trial import on_trial
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class DryRun:
         return "\n".join(["dry run: all went well", *[f"  {line}" for line in lines]])
 
     def _repr_html_(self) -> str:
-        from phlox.train.views.html import html_of_dry_run
+        from phlox.train.observers.views.html import html_of_dry_run
 
         return html_of_dry_run(self)
 
@@ -77,7 +78,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         raise RunError(
             "dry_run: the data give their batches once, and would be used up; give a function that makes them"
         )
-    if learner._team is not None and learner._team.size > 1:  # pyright: ignore[reportPrivateUsage]
+    if learner.team is not None and learner.team.size > 1:
         raise RunError("dry_run: it is for one process; run the program without a launcher first")
     writing = [one for one in callbacks if type(one).writes]
     quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
@@ -85,16 +86,17 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
     with on_trial(learner), tempfile.TemporaryDirectory() as folder:
         feed = _first_of(learner, data)
         held_out = None if validation is None else _first_of(learner, validation, "validation")
-        learner._fit = fit = Fit(learner, feed, held_out, Limits(1, None, None), (1, None), [*quiet, clock])  # pyright: ignore[reportPrivateUsage]
         learner.validation_data = validation
+        fit = Fit(learner, feed, held_out, Limits(1, None, None), callbacks=[*quiet, clock])
+        learner.attach(fit)
         with checks():  # of indices and divisions, which compiled steps do not look at otherwise
             fit.run()
         path = learner.save(Path(folder) / "dry-run.safetensors")
         before, size = learner.snapshot(), path.stat().st_size
         learner.load_state(load(path))
         _check_alike(before, learner.snapshot())
-        model = sum(_bytes(one.into_record()) for one in learner._models.values())  # pyright: ignore[reportPrivateUsage]
-        states = sum(_bytes(one.into_record()) for one in learner._optimizers.values())  # pyright: ignore[reportPrivateUsage]
+        model = sum(_bytes(one.into_record()) for one in learner.state.models.values())
+        states = sum(_bytes(one.into_record()) for one in learner.state.optimizers.values())
         device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
         clock.times[0], clock.times[-1], model, states, size, _process_memory(), device,

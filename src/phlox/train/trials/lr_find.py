@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RunError
 from phlox.optim import ExponentialLr
-from phlox.train.loop import Fit, Limits
+from phlox.train.loop.fit import Fit
+from phlox.train.loop.limits import Limits
 from phlox.train.trials.trial import on_trial
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class LrCurve:
         return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
 
     def _repr_html_(self) -> str:
-        from phlox.train.views.html import html_of_lr_curve
+        from phlox.train.observers.views.html import html_of_lr_curve
 
         return html_of_lr_curve(self)
 
@@ -72,20 +73,21 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
         raise RunError(f"lr_find: with {steps} steps nothing would be seen; give 10 or more")
     rates: list[float] = []
     losses: list[float] = []
-    team = learner._team  # pyright: ignore[reportPrivateUsage]
+    team, state, stepper = learner.team, learner.state, learner.stepper
     with on_trial(learner), nullcontext() if team is None else team.scope():
         gamma = (high / low) ** (1.0 / (steps - 1))
-        learner._schedules = {name: ExponentialLr(low, gamma=gamma) for name in learner._schedules}  # pyright: ignore[reportPrivateUsage]
+        state.schedules = {name: ExponentialLr(low, gamma=gamma) for name in state.schedules}
+        state.lr_set = None
         smooth, lowest = 0.0, math.inf
         feed = learner.feed(data)
-        learner._begin_fit()  # pyright: ignore[reportPrivateUsage]
+        fit = Fit(learner, feed, None, Limits(None, steps, None))
+        fit.leave_former_epoch()
         while len(rates) < steps:
-            learner._begin_epoch()  # pyright: ignore[reportPrivateUsage]
+            stepper.begin_epoch()
             taken = len(rates)
             for batch in feed.epoch(learner.epoch):
                 try:
-                    learner._fit = fit = Fit(learner, feed, None, Limits(None, 1, None), (1, None), [])  # pyright: ignore[reportPrivateUsage]
-                    fit.take([batch])
+                    fit.take([(feed.number, batch)])
                     loss = learner.loss
                 except RunError:
                     loss = math.nan
@@ -98,7 +100,7 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
                     break
             if len(rates) == taken:
                 raise RunError("lr_find: there is no batch in the data")
-            learner.epoch += 1
+            state.epoch += 1
     finite = [at for at, loss in enumerate(losses) if math.isfinite(loss)]
     if not finite:
         raise RunError(

@@ -10,12 +10,13 @@ import numpy as np
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.collectives import Presence, Reduction
 from phlox.backend.contract.tracing import TracingOps
-from phlox.backend.contract.types import Array, Kinds, Shape
+from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Float, Kind
 from phlox.backend.processes import processes
 from phlox.backend.registry import load_decorator
 from phlox.errors import UnsupportedError
+from phlox.host.dtypes import FloatElement
 from phlox.transform.abstract.rules import FROM_NOTHING, RULES
 
 
@@ -101,8 +102,8 @@ class Abstract(Decorator):
     def without_tape(self) -> Backend | None:
         return None
 
-    def full_precision(self) -> Backend:
-        return type(self)(self.inner.full_precision())
+    def with_float(self, element: FloatElement) -> Backend:
+        return type(self)(self.inner.with_float(element))
 
     def strip(self, x: Array) -> Array:
         return x
@@ -141,6 +142,9 @@ class Abstract(Decorator):
 
     def collects_checks(self, x: Array) -> bool:
         return type(x) is not self.box and self.inner.collects_checks(x)
+
+    def cuts_sequences(self, x: Array) -> bool:
+        return type(x) is not self.box and self.inner.cuts_sequences(x)
 
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
         if type(indices) is self.box:
@@ -253,7 +257,9 @@ class Abstract(Decorator):
             body([], [make[x.kind.name](x.shape, 0, x.device.on(self.inner)) for x in (arrays[n] for n in blanks)])
         return found[-1]
 
-    def native_vjp(self, fn: Callable[..., Any], arrays: Sequence[Array], g: Any) -> tuple[Array, ...]:
+    def native_vjp(
+        self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
+    ) -> Gradients:
         """Gradients have the shapes of the arrays."""
         return tuple([self._blank_like(x) for x in arrays])
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 from warnings import warn
 
 import numpy as np
 
 from phlox.backend import Backend, Device
 from phlox.backend.analysis import Analysis
-from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.backend import backend_of_arrays
 from phlox.backend.processes import agreement
 from phlox.backend.registry import load
 from phlox.backend.settings import verifies
@@ -21,12 +21,13 @@ from phlox.backend.tracing.checks import checks_are_on
 from phlox.batching import innermost
 from phlox.errors import CompileError
 from phlox.module import Module
-from phlox.optim.optimizer import tracing
+from phlox.optim.optimizer import Optimizer, tracing
 from phlox.other_names import answering
 from phlox.random.stream import program_rows
 from phlox.transform.compile.agreement import check_scalars
 from phlox.transform.compile.call_cache import OTHER, CallCache
-from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.executable import Again, ChangedMeanwhile, Program
+from phlox.transform.compile.guards import Guard, Holder, guard_of, roots_of
 from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, taken_over
 from phlox.transform.compile.recompiles import History, layouts_of
@@ -55,21 +56,34 @@ def compile(
 ) -> Compiled[..., Any]: ...
 
 
+@overload
+def compile(
+    *, donate: Sequence[str] = (), verify: bool | None = None
+) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
+
+
+@overload
+def compile(
+    *, donate: Sequence[str] = (), steps: int | None, over: Sequence[str] = (), verify: bool | None = None
+) -> Callable[[Callable[..., Any]], Compiled[..., Any]]: ...
+
+
 @answering
 def compile(
-    fn: Callable[P, R],
+    fn: Callable[..., Any] | None = None,
     *,
     donate: Sequence[str] = (),
     steps: int | None = None,
     over: Sequence[str] = (),
     verify: bool | None = None,
-) -> Compiled[P, R]:
+) -> Any:
     """Compile `fn`: each call runs as one program if the backend has a compiler, with the same result as an eager call.
 
     Arguments can be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these. Anything
     else, also `True` and `False`, is a constant: the function is recompiled when it changes. Numbers do not recompile.
-    A NumPy array is converted as by `phlox.tensor`, on the device of the first module or else the first tensor among
-    the arguments, or on the default device.
+    What the function, or one that it calls, reads that is no argument (globals, variables of functions around it,
+    attributes of objects) is a constant, too. A NumPy array is converted as by `phlox.tensor`, on the device of the
+    first module or else the first tensor among the arguments, or on the default device.
 
     A call updates optimizer states, running statistics of modules among the arguments, and the random stream, as an
     eager call does. The function cannot read the value of a tensor. Tensors that it returns have no history; a gradient
@@ -81,8 +95,9 @@ def compile(
     Other results are stacked on a first axis of size n, without history.
 
     Args:
-        fn: the function; a module, or a method of one, is an argument too. On a backend without a compiler (NumPy) it
-            is called as it is.
+        fn: the function; a module, a method of one, or one in a `functools.partial`, is an argument too. On a backend
+            without a compiler (NumPy) it is called as it is. Without it, the result is a decorator:
+            `@px.compile(donate=("model",))`.
         donate: names of parameters whose memory the program may reuse for its results. A donated module or tensor
             cannot be used after the call; a donated optimizer continues with its new state.
         steps: the number of steps in a call; by default one.
@@ -90,10 +105,10 @@ def compile(
         verify: compare the first call of each trace with eager calls, on copies of the arguments; by default the
             setting `PHLOX_VERIFY`. It takes the time and the memory of some eager calls.
 
-    Raises `CompileError` if an argument or result has an unsupported type, if a value is read during tracing, or if
-    results of steps cannot be continued or stacked; with `verify`, also if a result differs beyond rounding from the
-    eager one, with the first operation that differs: then nothing has changed. `DonatedError` if an argument was
-    donated before.
+    Raises `CompileError` if an argument or result has an unsupported type, if a value is read during tracing, if
+    results of steps cannot be continued or stacked, or if what is read from outside changes whenever the function is
+    traced; with `verify`, also if a result differs beyond rounding from the eager one, with the first operation that
+    differs: then nothing has changed. `DonatedError` if an argument was donated before.
 
     >>> import phlox as px
     >>> double = px.compile(lambda x: x * 2.0)
@@ -104,7 +119,8 @@ def compile(
     [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
     """
     plan = _steps_of(steps, _names(over))
-    return Compiled(fn, _names(donate), plan, verify)
+    compiled = partial(cast("Any", Compiled), donate=_names(donate), steps=plan, verify=verify)
+    return compiled if fn is None else compiled(fn)
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
@@ -121,18 +137,54 @@ def _steps_of(steps: int | None, over: tuple[str, ...]) -> Steps | None:
     return Steps(int(steps), frozenset(over))
 
 
-class Compiled(Generic[P, R]):
+def _opened(fn: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function without the modules and optimizers that it holds, which change; those are arguments, too."""
+    if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
+        return fn.__func__, (fn.__self__,), {}
+    if isinstance(fn, Module):
+        return cast("Any", type(fn).__call__), (fn,), {}
+    if not isinstance(fn, partial):
+        return fn, (), {}
+    whole = cast("partial[Any]", fn)
+    inner, bound, _ = _opened(whole.func)
+    bound = (*bound, *whole.args)
+    changing = [_changes(value) for value in bound]
+    if any(changing) and not all(changing):
+        raise CompileError(
+            f"a partial of {getattr(inner, '__qualname__', inner)} holds a module and other arguments by position; "
+            "give the others by keyword, for the module is an argument of the compiled function, and they are constants"
+        )
+    keywords = {name: value for name, value in whole.keywords.items() if _changes(value)}
+    constants = {name: value for name, value in whole.keywords.items() if name not in keywords}
+    if any(changing):
+        return partial(inner, **constants) if constants else inner, bound, keywords
+    return partial(inner, *bound, **constants), (), keywords
+
+
+def _changes(value: Any) -> bool:
+    """Is it a module or an optimizer, or a container with one?"""
+    if isinstance(value, (list, tuple, dict)):
+        parts = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+        return any(map(_changes, parts))
+    return isinstance(value, (Module, Optimizer))
+
+
+_GUARDS = 8
+"""So many states of what a function reads from outside are tried before it is looked for again."""
+
+
+_TRIES = 3
+"""So often a function is traced if someone else changes what it reads meanwhile."""
+
+
+class Compiled(Holder, Generic[P, R]):
     """A compiled function; see `compile`."""
 
     def __init__(
         self, fn: Callable[P, R], donate: tuple[str, ...], steps: Steps | None = None, verify: bool | None = None
     ) -> None:
-        self._fn: Callable[..., R] = fn
-        self._bound: tuple[Any, ...] = ()
-        if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
-            self._fn, self._bound = fn.__func__, (fn.__self__,)
-        elif isinstance(fn, Module):
-            self._fn, self._bound = type(fn).__call__, (fn,)
+        self._fn: Callable[..., R]
+        self._fn, self._bound, self._keywords = _opened(fn)
         update_wrapper(self, self._fn)
         self._name = getattr(self._fn, "__qualname__", repr(fn))
         parameters = inspect.signature(self._fn).parameters.values()
@@ -147,6 +199,9 @@ class Compiled(Generic[P, R]):
         self._places = positional
         self._names: dict[int, list[str]] = {}
         self._programs: dict[Hashable, Program] = {}
+        self._guards: dict[Hashable, tuple[Guard, ...]] = {}
+        """For each structure of the arguments the last states of what the function reads from outside."""
+        self._warned: set[str] = set()
         self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
         self._history = History(self._name)
         self._repeat: CallCache | None = None
@@ -156,11 +211,11 @@ class Compiled(Generic[P, R]):
     @property
     def programs(self) -> int:
         """The number of programs so far: one for each combination of structures, whatever the shapes."""
-        return len(self._programs)
+        return len(set(map(id, self._programs.values())))
 
     @property
     def traces(self) -> int:
-        """The number of traces so far: one for each combination of structures and shapes.
+        """The number of traces so far: one for each combination of structures, shapes, and values from outside.
 
         The first call may need a second trace, if its optimizers do not step every trained parameter of a module.
         `phlox.debug.explain_recompiles` explains each trace.
@@ -175,18 +230,17 @@ class Compiled(Generic[P, R]):
         """
         return self._history.compilations
 
-    @property
-    def recordings(self) -> int:
-        """The old name of `traces`."""
-        text = "`recordings` of a compiled function is called `traces` now; the old name goes with 0.3.0"
-        warn(text, DeprecationWarning, stacklevel=2)
-        return self.traces
+    def held(self) -> Iterable[Any]:
+        """The function, and the modules that it is called with."""
+        return self._fn, *self._bound, *self._keywords.values()
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         values = (*self._bound, *args)
+        if self._keywords:
+            kwargs = {**self._keywords, **kwargs}  # pyright: ignore[reportAssignmentType]
         # Inside another program, or a batch, it is a part of that.
         outermost = tracing.get() is None and innermost() is None
         if outermost:
@@ -200,6 +254,7 @@ class Compiled(Generic[P, R]):
                 and not kwargs
                 and repeat.checked is checks_are_on()
                 and repeat.rows == program_rows()
+                and (repeat.holds is None or repeat.holds())
             ):
                 # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
                 result = repeat.__call__(values)
@@ -208,7 +263,7 @@ class Compiled(Generic[P, R]):
         given = (*values, *kwargs.values())
         place = place_of(given) if any(map(has_arrays, given)) else None
         if outermost:
-            backend = first_backend(given) if place is None else engine_of(place.backend)
+            backend = first_backend(given) if place is None else backend_of_arrays(place.backend)
             if backend is not None and backend.compiles:
                 if self._verified is not None:
                     self._verify(self._verified, backend, values, kwargs, place)
@@ -237,7 +292,7 @@ class Compiled(Generic[P, R]):
         if tracing.get() is not None or innermost() is not None:
             raise CompileError(f"{self._name}: lower() is for calls from outside, and another function is being traced")
         values: tuple[Any, ...] = (*self._bound, *args)
-        keywords: dict[str, Any] = dict(kwargs)
+        keywords: dict[str, Any] = {**self._keywords, **kwargs}
         given = (*values, *keywords.values())
         if any(map(has_arrays, given)):
             values, keywords = self._with_tensors(values, keywords, place_of(given), as_tensor)
@@ -275,32 +330,98 @@ class Compiled(Generic[P, R]):
         return positional, {name: converted(name, value) for name, value in kwargs.items()}
 
     def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
-        call, key = self._read(backend, values, kwargs)
+        what = ""
+        for _ in range(_TRIES):
+            try:
+                return self._run_as_it_is(backend, values, kwargs, use)
+            except ChangedMeanwhile as changed:
+                what = changed.what
+        raise CompileError(
+            f"{self._name}: {what}, changes each time the function is traced, so no program can be made for its value; "
+            "pass it as an argument"
+        )
+
+    def _run_as_it_is(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
+        """A call, with what the function reads from outside as it is now."""
+        call, structure = self._read(backend, values, kwargs)
+        guard = self._guard(structure, call)
+        key = structure, guard.key
         program = self._programs.get(key)
         if program is not None:
+            program.guard = guard.or_none
             return use(program, call, lambda: self._read(backend, values, kwargs)[0])
         # One with all states that the first step makes, so that the first and all later steps are of one program.
         first = FirstStates(self._first_states.get(key))
         try:
-            return self._begin(backend, values, kwargs, first, use)
+            return self._begin(backend, values, kwargs, guard, first, use)
         except OtherFirstStates as other:
             found = self._first_states[key] = other.found
-        return self._begin(backend, values, kwargs, FirstStates(found), use)
+        return self._begin(backend, values, kwargs, guard, FirstStates(found), use)
 
     def _begin(
-        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates, use: Use
+        self,
+        backend: Backend,
+        values: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        guard: Guard,
+        first: FirstStates,
+        use: Use,
     ) -> Any:
         """A call for which there is no program, as its optimizers' states are."""
-        call, key = self._read(backend, values, kwargs, first)
+        call, structure = self._read(backend, values, kwargs, first)
+        key = structure, guard.key
         known = self._programs.get(key)
         if known is None:
-            made = Program(self._fn, self._history, backend, checks_are_on(), self._steps)
+            traced = partial(self._traced, structure)
+            made = Program(self._fn, self._history, backend, checks_are_on(), self._steps, guard, traced)
             known = self._programs.setdefault(key, made)
         try:
             return use(known, call, lambda: self._read(backend, values, kwargs, first)[0])
         except OtherFirstStates:
             self._programs.pop(key, None)  # there will be no such states again
             raise
+        except ChangedMeanwhile:
+            self._programs.pop(key, None)  # it may be for other values
+            raise
+
+    def _guard(self, structure: Hashable, call: Call) -> Guard:
+        """The guard that holds now, for a call with arguments of this structure."""
+        known = self._guards.get(structure, ())
+        for guard in known:
+            if guard.holds():
+                return guard
+        named = {name: value for name, value, _ in call.named}
+        found = known[0].again() if known else guard_of(roots_of(self._fn, named))
+        self._guards[structure] = (found, *known[: _GUARDS - 1])
+        for label, what in found.unseen.items():
+            self._warn_of(
+                label, f"is {what} pass it as an argument, because a change of what it holds would not be noticed"
+            )
+        return found
+
+    def _warn_of(self, label: str, text: str) -> None:
+        if label not in self._warned:
+            self._warned.add(label)
+            warn(f"{self._name}: {label}, {text}", RuntimeWarning, stacklevel=3)
+
+    def _traced(self, structure: Hashable, program: Program) -> None:
+        """The function was traced, and may have changed what it reads from outside. A call of the program will not."""
+        guard = program.guard
+        if guard is None:
+            return
+        changed, others = guard.changes()
+        if others:
+            raise ChangedMeanwhile(others[0])
+        for label, before in changed.items():
+            self._warn_of(
+                label,
+                "is changed by the function itself. That happens when it is traced, not at each call, and the program "
+                f"keeps what was there before{before}; pass it as an argument, and return what it becomes",
+            )
+        if not guard.holds():  # but the program is for what is there now, too
+            now = guard.again()
+            self._programs.setdefault((structure, now.key), program)
+            program.guard = now.or_none
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
         # Made before the call, which uses up what is donated.
@@ -309,6 +430,8 @@ class Compiled(Generic[P, R]):
             result = program(call)
         except Again:
             result = program(read())
+        if repeat is not None:
+            repeat.holds = None if program.guard is None else program.guard.holds
         self._repeat = repeat if self._verified is None else None  # which would take other shapes, too
         return result
 
@@ -323,8 +446,9 @@ class Compiled(Generic[P, R]):
         """Compare a call with an eager one if it is the first with such arguments."""
         if place is not None:
             values, kwargs = self._with_tensors(values, kwargs, place, as_tensor)
-        call, key = self._read(backend, values, kwargs)
-        shapes = key, layouts_of([(name, value) for name, value, _ in call.named], call.reader)[0]
+        call, structure = self._read(backend, values, kwargs)
+        outside = self._guard(structure, call).key
+        shapes = structure, outside, layouts_of([(name, value) for name, value, _ in call.named], call.reader)[0]
         if shapes in verified:
             return
 

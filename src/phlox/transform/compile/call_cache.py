@@ -15,11 +15,11 @@ import numpy as np
 from phlox.backend import Backend
 from phlox.backend.pytree import DICT, LIST, NAMED_TUPLE, TUPLE
 from phlox.module import Module
-from phlox.module.template import flatten
+from phlox.module.template import Kept, flatten
 from phlox.optim import Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.executable import Again, Program
+from phlox.transform.compile.executable import Again, ChangedMeanwhile, Program
 from phlox.transform.compile.host_arrays import taker
 from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, StateIds
 from phlox.transform.compile.trace import Call
@@ -63,6 +63,7 @@ class CallCache:
         "_spread",
         "_takes",
         "checked",
+        "holds",
         "program",
         "rows",
     )
@@ -76,6 +77,8 @@ class CallCache:
         spread: Sequence[Spread | None],
     ) -> None:
         self.program, self.checked, self.rows = program, program.checked, program.rows
+        self.holds: Callable[[], bool] | None = None
+        """Is what the program reads from outside as it was?"""
         self._arguments = tuple(arguments)
         self._names = [(name, leaves is call.reader.donated) for name, _, leaves in call.named]
         self._spread = tuple(spread) if any(one is not None for one in spread) else None
@@ -139,7 +142,7 @@ class CallCache:
                 return OTHER
             try:
                 return program.__call__(call)
-            except Again:
+            except (ChangedMeanwhile, Again):
                 return OTHER
         if len(values) != len(takes):
             return OTHER
@@ -150,7 +153,7 @@ class CallCache:
         # Nothing is read anew: it may be asked for inside the program that is being traced.
         try:
             return program.fast_path(kept, self._owners, lambda: self._taken(values, kept))
-        except Again:
+        except (ChangedMeanwhile, Again):
             return OTHER
 
     def _flat(self, values: Sequence[Any]) -> list[Any] | None:
@@ -287,7 +290,7 @@ def _module(last: ModuleArg, reader: CallArguments) -> Take | None:
         if value.__class__ is not module_class:
             return False
         pending = value._phlox_pending
-        if pending is not None:
+        if pending.__class__ is Kept:
             aux, arrays = pending
         else:  # it has its fields, and its parameters may have been given other values
             arrays, aux = flatten(value)

@@ -25,6 +25,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.random.stream import Reserved, program_rows
 from phlox.tensor import Tensor
 from phlox.transform.compile.donation import DonationScope
+from phlox.transform.compile.guards.guard import Guard
 from phlox.transform.compile.host_arrays import has_arrays
 from phlox.transform.compile.multi_step import Loop, Steps
 from phlox.transform.compile.recompiles import History, facets_of, layouts_of
@@ -72,6 +73,14 @@ class Again(Exception):
     """
 
 
+class ChangedMeanwhile(Exception):
+    """Someone else has changed what the function reads from outside while it was traced: it must be traced again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
 def _settle(donation: DonationScope, stream: random.Stream, reserved: Reserved, draws: int) -> None:
     """Report the number of draws of a call; if the call is undone, so are the draws."""
     stream.settle(reserved, draws)
@@ -88,9 +97,19 @@ class Program:
     """A function for arguments of fixed structure, as the engine runs it."""
 
     def __init__(
-        self, fn: Callable[..., Any], history: History, backend: Backend, checked: bool, steps: Steps | None
+        self,
+        fn: Callable[..., Any],
+        history: History,
+        backend: Backend,
+        checked: bool,
+        steps: Steps | None,
+        outside: Guard,
+        traced: Callable[[Program], None],
     ) -> None:
         self.fn, self.name, self.backend, self.checked, self.steps = fn, history.function, backend, checked, steps
+        self._outside, self._traced = outside, traced
+        self.guard = outside.or_none
+        """What must be the same outside of the function; None if it reads nothing there."""
         self.history = history
         self.rows = program_rows()
         self.run = backend.compile(self._body, self._let_go)
@@ -137,7 +156,7 @@ class Program:
         try:
             try:
                 outcome: TraceOutput = self.run(call.reader.donated, call.reader.kept)
-            except (OtherFirstStates, Again):
+            except (OtherFirstStates, ChangedMeanwhile, Again):
                 raise
             except Exception as error:
                 self._explain(error, call)
@@ -161,7 +180,7 @@ class Program:
         token = _call.set(lambda: call)
         try:
             return self.backend.analyze(self.run, call.reader.donated, call.reader.kept)
-        except (OtherFirstStates, Again):
+        except (OtherFirstStates, ChangedMeanwhile, Again):
             raise
         except Exception as error:
             self._explain(error, call)
@@ -187,7 +206,7 @@ class Program:
         token = _call.set(read)
         try:
             outcome: TraceOutput = self.run(_none, kept)
-        except Again:
+        except (ChangedMeanwhile, Again):
             raise
         except Exception as error:
             self._explain(error, read())
@@ -356,13 +375,17 @@ class Program:
             note_trace(trace, self.name)
         named = [(name, value) for name, value, _ in call.named]
         layouts = {} if self._prepared is None else layouts_of(named, call.reader)[1]
-        self.history.add(facets_of(named, call.reader, self.checked, self.rows), layouts)
+        facets = facets_of(named, call.reader, self.checked, self.rows)
+        self.history.add(facets, layouts, self._outside.facets())
         # Nothing of a function that is differentiated around the call enters it.
         with scope(tracing, object()), resumed(()):
             if self.steps is not None:
-                return TraceOutput(*Loop(self._step, self.name, call, donated, kept).run(self.steps.number))
-            traced = self._step(call, donated, kept)
-            return TraceOutput(traced.arrays, traced.meaning)
+                outcome = TraceOutput(*Loop(self._step, self.name, call, donated, kept).run(self.steps.number))
+            else:
+                traced = self._step(call, donated, kept)
+                outcome = TraceOutput(traced.arrays, traced.meaning)
+        self._traced(self)
+        return outcome
 
     def _step(self, call: Call, donated: Sequence[Any], kept: Sequence[Any]) -> StepArguments:
         return record(self.fn, self.name, call, donated, kept, self.checked)

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Device, Kind, as_device
-from phlox.backend.contract.backend import engine_of
+from phlox.backend.contract.backend import backend_of_arrays, engine_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.pytree import DATACLASS, container_of_class
 from phlox.config import Config
 from phlox.errors import KindError, RangeError
 from phlox.module import Module
+from phlox.module.template import kept
 from phlox.tensor import Tensor, tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import wrap
@@ -119,7 +120,7 @@ def _first(values: Sequence[Any], cls: type[Any]) -> Device | None:
 
 def _place_of_module(module: Module) -> Device | None:
     """That of its first parameter, of those that have the module's own precision if there are any."""
-    pending = module._phlox_pending  # pyright: ignore[reportPrivateUsage]
+    pending = kept(module)
     if pending is None:
         params = module.structure().params
         own = next((param for param in params if not param.full_precision), params[0] if params else None)
@@ -129,7 +130,7 @@ def _place_of_module(module: Module) -> Device | None:
     if not marks:
         return None
     backend: Backend = marks[number][0].backend
-    return engine_of(backend).device_of(pending[1][number]).on(backend)
+    return backend_of_arrays(backend).device_of(pending[1][number]).on(backend)
 
 
 def taker(kind: type[Kind], place: Device, shape: tuple[int, ...]) -> Callable[[Any, list[Any]], bool]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 
 from phlox.host.signal_guard import scope
 from phlox.module import GradientsParams, Module, ParamId
-from phlox.module.structure import ByIdentity, Container, Leaf, Part, Shared, Static, static_key
+from phlox.module.statics import ByIdentity, Static, static_key
+from phlox.module.structure import Container, Leaf, Part, Shared
 from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
@@ -25,6 +26,7 @@ from phlox.transform.tree import leaves_of, parts_of
 _log = logging.getLogger("phlox.compile")
 _KEPT = 64  # traces of one function that a new one is compared with
 _MANY = 64  # after which there is a warning
+_MANY_VALUES = 8  # of one thing from outside, after which there is one
 
 
 class Facet(NamedTuple):
@@ -121,13 +123,26 @@ class History:
         """The facets of the last traces, and the layouts of their arrays on devices."""
         self._layouts: deque[tuple[Hashable, dict[str, Facet]]] = deque(maxlen=_KEPT)
         """The shapes of the last compilations, and the layouts of their arrays on devices."""
+        self._outside: dict[str, set[Hashable]] = {}
+        """What was read from outside of the function, and its values so far."""
         self._is_traced = False
         """Has there been a trace since layouts were last noted?"""
         self._lock = threading.Lock()
 
-    def add(self, facets: dict[str, Facet], layouts: dict[str, Facet]) -> None:
-        """Count a trace, and explain it if that is asked for; `layouts` is empty where there is one device."""
+    def add(self, facets: dict[str, Facet], layouts: dict[str, Facet], outside: dict[str, Facet] | None = None) -> None:
+        """Count a trace, and explain it if that is asked for.
+
+        `outside` is what the function reads that is no argument; `layouts` is empty where there is one device.
+        """
+        facets = {**facets, **(outside or {})}
+        many_values: list[str] = []
         with self._lock:
+            for label, facet in (outside or {}).items():
+                values = self._outside.setdefault(label, set())
+                if facet.key not in values:
+                    values.add(facet.key)
+                    if len(values) == _MANY_VALUES:
+                        many_values.append(f"{label} ({facet.remedy})")
             self.traces += 1
             self._is_traced = True
             many = self._count(
@@ -136,6 +151,9 @@ class History:
                 else []
             )
             self._known.append((facets, layouts))
+        for one in many_values:
+            text = f"{self.function} has been compiled for {_MANY_VALUES} values of {one}, and every program is kept"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
         if many:
             self._warn()
 
@@ -179,7 +197,7 @@ class History:
         warnings.warn(
             f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
             "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
-            "constant, a field, a layout), and how to do without",
+            "constant, a field, a layout, a value from outside), and how to do without",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -267,7 +285,7 @@ def _facets(value: Any, path: str) -> Iterator[tuple[str, Facet]]:
         name = "an integer" if "int" in str(getattr(value, "dtype", kind.__name__)) else "a real"
         yield path, Facet(name, f"{name} number")
     else:
-        yield path, Facet(_key(value), _shown(value), _TRUTH if isinstance(value, bool) else _CONSTANT)
+        yield path, Facet(_key(value), shown(value), _TRUTH if isinstance(value, bool) else _CONSTANT)
 
 
 def _container(kind: type[Any], labels: tuple[str, ...]) -> str:
@@ -285,7 +303,7 @@ def _optimizer(value: Optimizer, path: str) -> Iterator[tuple[str, Facet]]:
     yield path, Facet(type(inner), type(inner).__name__)
     if isinstance(value, OptimizerAdaptor):
         for name, setting in {**vars(inner), "grad_clipping": value.grad_clipping}.items():
-            yield f"{path}.{name}", Facet(_key(setting), _shown(setting), _SETTING)
+            yield f"{path}.{name}", Facet(_key(setting), shown(setting), _SETTING)
     else:
         yield f"{path}, which object it is", Facet(value.settings(), f"the one at {id(value):#x}", _SETTING)
 
@@ -305,7 +323,7 @@ def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
                 text = f"a Param, {ops.kind.__name__} {shape} on {ops.backend!r}{marks}"
                 yield path, Facet((ops, shape, trained, trainable, full, number), text)
             case Static(value):
-                yield path, Facet(_key(value), _shown(value), _FIELD)
+                yield path, Facet(_key(value), shown(value), _FIELD)
             case Shared(number):
                 yield path, Facet((Shared, number), "a module that stands elsewhere too")
             case Container(cls, keys, children, _):
@@ -325,6 +343,6 @@ def _key(value: Any) -> Hashable:
         return ByIdentity(value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

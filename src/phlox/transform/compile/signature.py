@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.backend import Backend, Device
+from phlox.backend.contract.backend import backend_of_arrays, engine_of
 from phlox.backend.levels import has_history
+from phlox.backend.processes import processes
 from phlox.backend.pytree import DICT
 from phlox.backend.tracing.lifetime_errors import donated
 from phlox.backend.tracing.scalar import TracedScalar
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module, ParamId
-from phlox.module.structure import static_key
-from phlox.module.template import Aux, flatten, unflatten
+from phlox.module.statics import static_key
+from phlox.module.template import Aux, flatten, kept, unflatten
 from phlox.optim import LrSchedule, Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
@@ -106,32 +108,29 @@ def _parts(leaf: Any) -> tuple[Any, ...]:
     return cast("tuple[Any, ...]", leaf) if isinstance(leaf, tuple) else (leaf,)
 
 
-def plain_backend(backend: Backend) -> Backend:
-    """The backend behind all decorators."""
-    while backend.inner is not None:
-        backend = backend.inner
-    return backend
-
-
 def first_backend(values: Iterable[Any]) -> Backend | None:
-    """The backend of the first module or tensor; None if there is none."""
+    """The backend of the first module or tensor; None if there is none. One with slices comes before one without."""
+    found = _backends(values)
+    first = next(found, None)
+    if first is None or processes().size == 1:
+        return first
+    return next((one for one in (first, *found) if one.has_slices), first)
+
+
+def _backends(values: Iterable[Any]) -> Iterator[Backend]:
     for value in values:
         if isinstance(value, Tensor):
-            return plain_backend(cast("Tensor[Any, Any, Any]", value).backend)
-        if isinstance(value, Module):
-            pending = value._phlox_pending  # pyright: ignore[reportPrivateUsage]
+            yield backend_of_arrays(cast("Tensor[Any, Any, Any]", value).backend)
+        elif isinstance(value, Module):
+            pending = kept(value)
             if pending is None:
                 backends = [param.backend for param in value.structure().params[:1]]
             else:
                 backends = [ops.backend for ops, *_ in pending[0].template.marks[:1]]
             if backends:
-                return plain_backend(backends[0])
-            continue
-        container = container_of(value)
-        found = None if container is None else first_backend(part for _, part in container.items(value))
-        if found is not None:
-            return found
-    return None
+                yield backend_of_arrays(backends[0])
+        elif (container := container_of(value)) is not None:
+            yield from _backends(part for _, part in container.items(value))
 
 
 def _is_number(value: Any) -> bool:
@@ -303,6 +302,7 @@ class CallArguments:
             if packed is None or first is not None:
                 ready = optimizer.twin()
                 if packed is None:
+                    ready.bind_to_one(given.module for given in self.modules)
                     for given in self.modules:
                         ready.settle(given.module.params())
                 if first is not None:
@@ -398,11 +398,11 @@ class CallArguments:
 
     def _seen(self, backend: Backend, array: Any, path: str) -> None:
         self._known = backend
-        plain = plain_backend(backend)
+        plain = backend_of_arrays(backend)
         if self.first is None and not isinstance(array, np.ndarray):
             self.first = array, path
             self.backend = plain
-        if type(plain) is not type(self.backend):
+        if plain is not self.backend and type(engine_of(plain)) is not type(engine_of(self.backend)):
             raise CompileError(
                 f"{path}: it is on {plain!r}, and other arguments on {self.backend!r}; "
                 "move it there with .to_device(...)"

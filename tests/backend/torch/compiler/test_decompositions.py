@@ -70,6 +70,7 @@ def test_a_formula_keeps_its_digits(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(TABLE[operation](alone, *options), number, equal_nan=True)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_what_loops_share_of_numbers_is_computed_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """AdamW's corrections, the powers of two rates, which the loops over all parameters read."""
@@ -122,6 +123,7 @@ def _functions(x: Any, a: Any, b: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_a_program_gives_what_the_eager_call_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inductor")

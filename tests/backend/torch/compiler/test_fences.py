@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import phlox as px
 from phlox.backend import Device, NumPy, Torch
+from phlox.backend.torch.compiler import fences
 from phlox.backend.torch.compiler.fences import FAULTS, FENCES, MENDS
 from phlox.backend.torch.compiler.pipeline import compile_graph
 
@@ -61,6 +62,7 @@ def _arguments(device: Device) -> tuple[Any, ...]:
     return tuple(px.tensor(one, device=device) for one in (x, ROWS, updates))
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 def test_operands_keep_their_values_and_gradients_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
@@ -85,6 +87,7 @@ def _signed(x: Any) -> list[Any]:
     return [px.linalg.eigh(x + x.mT).eigenvectors]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 @pytest.mark.parametrize("program", [freed, _signed])
 def test_memory_in_use_is_left_alone(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +111,59 @@ def test_the_last_tile_of_a_sum_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPa
     x = torch.tensor(np.random.default_rng(0).normal(size=(1, 66, 66, 8)), dtype=torch.float32)
     graph = make_fx(program)(x)
     np.testing.assert_allclose(compile_graph(graph, [x])(x), program(x), atol=1e-4)
+
+
+def _swapped(x: Any, *axes: int) -> Any:
+    return x.permute_dims(axes)
+
+
+def _like_attention(q: Any, k: Any, v: Any, mask: Any) -> list[Any]:
+    """Attention; then with other axes, and with a row that is shut out."""
+    p, r, u = (_swapped(x, 0, 2, 1, 3) for x in (q, k, v))
+    return [
+        (q @ k.mT / 2.0).softmax(-1) @ v,
+        (p @ r.mT * 0.5).softmax(-1) @ u,
+        (q @ k.mT * 0.25).softmax(1) @ v,
+        (p @ r.mT / 2.0).softmax(2) @ u,
+        (_swapped(q, 2, 0, 1, 3) @ _swapped(k, 2, 0, 1, 3).mT / 2.0).softmax(-1) @ _swapped(v, 2, 0, 1, 3),
+        (q @ k.mT / 2.0 + mask).softmax(-1) @ v,
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+def test_attention_alone_is_taken_for_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+    arguments = [*np.random.default_rng(0).normal(size=(3, 4, 4, 4, 4)), np.where(np.eye(4)[:1].T, -np.inf, 0.0)]
+    with np.errstate(invalid="ignore"):  # of the row that is shut out
+        wanted = _like_attention(*(px.tensor(x, device=NumPy(float="f64")) for x in arguments))
+    compared, taken = fences._compared, list[bool]()
+
+    def noted(check: Any) -> Any:
+        return lambda match: taken.append(answer := compared(check)(match)) or answer
+
+    monkeypatch.setattr(fences, "_compared", noted)
+    found = px.compile(_like_attention)(*(px.tensor(x, device=Torch()) for x in arguments))
+    assert taken.count(True) == 2 and False in taken
+    for at, (right, got) in enumerate(zip(wanted, found, strict=True)):
+        np.testing.assert_allclose(got.numpy(), right.numpy(), rtol=1e-4, atol=1e-5, err_msg=str(at))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
+def test_a_conversion_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
+
+    def converted(x: Any, half: Any) -> list[Any]:
+        high = x.to_device(Torch(float=half).device())
+        low = (x - high.to_full_precision()).to_device(high.device)
+        return [high, low, (high + 1.0 - high).to_full_precision(), (high * 3e4 * high).to_full_precision()]
+
+    def program(x: Any) -> list[Any]:
+        return converted(x, "f16") + converted(x, "bf16")
+
+    x = px.tensor(np.random.default_rng(0).normal(size=(3, 50)), device=Torch())
+    for right, got in zip(program(x), px.compile(program)(x), strict=True):
+        np.testing.assert_array_equal(got.numpy(), right.numpy())
 
 
 def test_every_part_of_inductor_that_is_mended_is_there() -> None:

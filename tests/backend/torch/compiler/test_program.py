@@ -279,6 +279,7 @@ class Filters(px.Module):
         return self.conv(x)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 @pytest.mark.parametrize("codegen", ["inductor", "none"])
 @pytest.mark.parametrize("donate", [(), ("model", "optimizer")], ids=["kept", "donated"])
@@ -383,6 +384,7 @@ def test_what_is_kept_between_calls_holds_no_placeholders() -> None:
     assert all(type(table) is torch.Tensor for tables in generator._TABLES.values() for table in tables)
 
 
+@pytest.mark.full
 def test_the_compiler_is_loaded_only_when_something_is_compiled() -> None:
     code = (
         "import sys, phlox as px; from phlox.backend import Torch; x = px.ones((2,), device=Torch()) + 1.0; "

@@ -38,6 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("left", ["by rows", "by columns", "apart"])
 @pytest.mark.parametrize("right", ["by rows", "by columns", "apart"])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 70, 33), (67, 130, 31), (200, 31, 150), (31, 500, 260)], ids=str)

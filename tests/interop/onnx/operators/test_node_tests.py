@@ -57,14 +57,14 @@ def test_the_page_is_up_to_date() -> None:
     assert page.page() == page.PAGE.read_text(encoding="utf-8"), "run python tools/onnx_operators.py"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_pytorch_passes_the_same_tests() -> None:
     wanted = {name for name, one in page.outcomes().items() if one.failure is None} - NEED_64_BITS
     found = {name: page.failure(page.cases()[name], Torch().device()) for name in wanted}
     assert {name: why for name, why in found.items() if why is not None} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ON_JAX)
 def test_jax_passes_a_test_of_each_kind(name: str) -> None:
     assert page.failure(page.cases()[f"test_{name}"], Jax().device()) is None

@@ -348,7 +348,9 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if n % 2 else []) for n, name in enumerate(BOMBS)]
+)
 def test_bombs(name: str) -> None:
     data = archive(BOMBS[name])
     tracemalloc.start()
@@ -391,6 +393,7 @@ def test_truncated_at_every_byte(use_zip: bool) -> None:
             read_all(data[:size])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("flip", [1, 0x20, 0x80, 0xFF])
 @pytest.mark.parametrize("use_zip", [True, False], ids=["zip", "legacy"])
 def test_every_byte_changed(use_zip: bool, flip: int) -> None:
@@ -407,7 +410,11 @@ def test_every_byte_changed(use_zip: bool, flip: int) -> None:
 STORED = b"\x80\x02}" + text("x") + tensor([2], [1], numel=2) + b"s."
 
 
-@pytest.mark.parametrize("value", range(0, 256, 16), ids=lambda value: f"{value:#04x}")
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(n, marks=[pytest.mark.full] if n % 64 else []) for n in range(0, 256, 16)],
+    ids=lambda value: f"{value:#04x}",
+)
 def test_every_byte_of_the_pickle_is_every_other(value: int) -> None:
     # Past the checksum of the archive: the pickle itself is what is hostile.
     for place in range(len(STORED)):

@@ -180,10 +180,3 @@ _PRIVATE = {
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The decompositions by operation. If one returns NotImplemented, the compiler uses its own."""
     return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.here}}
-
-
-OPTIONS = {
-    # It would take x for x + 0, of a zero of either sign, and 0 for x * 0, of NaN and infinity (softshrink has one).
-    "joint_graph_constant_folding": False,
-}
-"""The operations that the compiler must not decompose."""

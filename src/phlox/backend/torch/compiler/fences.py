@@ -1,8 +1,9 @@
 """What Inductor is known to compile into wrong numbers without an error, and how we keep it from that.
 
 An operation of `FENCES` is replaced by an operator of our own, which calls PyTorch's and which Inductor neither fuses
-nor runs in place. A function of `MENDS` is one of Inductor's own, corrected while it compiles for us. Files that leave
-Phlox hold PyTorch's own operations: both happen when a graph is compiled, not in a trace.
+nor runs in place. A function of `MENDS` is one of Inductor's own, corrected while it compiles for us. `settings` are
+Inductor's own switches. Files that leave Phlox hold PyTorch's own operations: all of this happens when a graph is
+compiled, not in a trace.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -14,12 +15,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 from phlox.backend.torch import compat
-from phlox.backend.torch.compiler.graph import replace_node
+from phlox.backend.torch.compiler.graph import dtypes_of, replace_node
 
 _aten: Any = torch.ops.aten
 
@@ -39,6 +41,15 @@ FAULTS: dict[str, str] = {
     "stored beyond its end": (
         "A sum that is computed in tiles of two axes, with one between them, stores whole vectors in the last tile: "
         "over the next row, and over what follows the array (pytorch#196681; with one axis #181690)."
+    ),
+    "rounding left out": (
+        "A loop that writes numbers of half precision goes on with those that it has not rounded yet: x less x rounded "
+        "is zero, and what overflows is finite (pytorch#185337, #183607)."
+    ),
+    "terms left out": "x + 0 is taken for x, of a zero of either sign, and x * 0 for 0, of NaN and infinity.",
+    "taken for attention": (
+        "Products and a softmax are taken for attention whatever axes are swapped and summed (pytorch#195320), and a "
+        "row that an added mask shuts out is zeros and not NaN. Constants of PyTorch's patterns are not compared."
     ),
     "eight bits": (
         "The smallest and largest of 16 or more elements of eight bits may be those of unused lanes; of zeros alone, "
@@ -129,8 +140,36 @@ def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
     return corrected
 
 
+def _of_the_same_formula(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """What is taken for attention is compared with the pattern as it is for these very operands; none has a mask."""
+
+    @wraps(apply)
+    def corrected(self: Any, match: Any, *options: Any, **named: Any) -> Any:
+        if _compiling.get():
+            attention = [node for node in match.replacement_graph.graph.nodes if "dot_product" in str(node.target)]
+            masked = any(node.kwargs.get("attn_mask") or node.args[3:4] not in ((), (None,)) for node in attention)
+            if attention and (masked or not _compared(self.extra_check)(match)):
+                return None
+        return apply(self, match, *options, **named)
+
+    return corrected
+
+
+def _compared(check: Any) -> Callable[[Any], bool]:
+    """The check of a pattern that was traced beforehand as one that traces it for the operands it is given."""
+    names: tuple[str, ...] = getattr(getattr(check, "__code__", None), "co_freevars", ())
+    if "search_fn_pattern" not in names:
+        return check
+    cells = [
+        CellType(None) if name == "search_fn_pattern" else cell
+        for name, cell in zip(names, check.__closure__, strict=True)
+    ]
+    return FunctionType(check.__code__, check.__globals__, check.__name__, check.__defaults__, tuple(cells))
+
+
 MENDS: list[Mend] = [
     Mend(compat.CONCAT_KERNEL, "realize_into", _copied, ("freed while it is in use", "written over its operand")),
+    Mend(compat.REPLACEMENT, "apply", _of_the_same_formula, ("taken for attention",)),
     Mend(compat.CPP_KERNELS, "aggregate_reduction_buffers", _by_tiles, ("stored beyond its end",)),
 ]
 
@@ -173,6 +212,12 @@ for _fence in FENCES:
     _library.impl(_name, _original, "CompositeExplicitAutograd")
     torch.library.register_fake(f"phlox::{_name}", _original, lib=_library)
     _fenced[_original] = getattr(_operations, _name).default
+
+
+def settings(graph: Any) -> dict[str, bool]:
+    """Inductor's settings for a graph, against "terms left out" and "rounding left out"."""
+    halves = any(dtypes_of(node) & {torch.float16, torch.bfloat16} for node in graph.graph.nodes)
+    return {"joint_graph_constant_folding": False, "emulate_precision_casts": halves}
 
 
 def fence(graph: Any) -> None:

@@ -24,6 +24,13 @@ def shape_of(node: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
 
 
+def dtypes_of(node: Any) -> set[torch.dtype]:
+    """The dtypes of the tensors that a node gives."""
+    value = node.meta.get("val")
+    parts: Iterable[Any] = value if isinstance(value, (list, tuple)) else (value,)
+    return {part.dtype for part in parts if isinstance(part, torch.Tensor)}
+
+
 def is_elementwise(node: Any) -> bool:
     """Is it an operation on single elements?"""
     return torch.Tag.pointwise in getattr(node.target, "tags", ())

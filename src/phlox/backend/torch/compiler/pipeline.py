@@ -18,8 +18,8 @@ import torch
 
 from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
-from phlox.backend.torch.compiler.decompositions import OPTIONS, decompositions
-from phlox.backend.torch.compiler.fences import fence, mended
+from phlox.backend.torch.compiler.decompositions import decompositions
+from phlox.backend.torch.compiler.fences import fence, mended, settings
 from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
@@ -210,7 +210,7 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
             one.function(graph)
     try:
         with mended():
-            return compat.compile_graph(graph, example, OPTIONS)
+            return compat.compile_graph(graph, example, settings(graph))
     except Exception as error:
         graph.forward(*example)  # which raises what is no fault of the compiler
         cause = error.__cause__ or error

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from phlox.backend.torch import compat
-from phlox.backend.torch.collectives import refuse_in_place
+from phlox.backend.torch.collectives import in_order, refuse_in_place
 from phlox.backend.torch.compiler import pipeline
 from phlox.backend.torch.compiler.codegen import codegen, is_on
 from phlox.backend.torch.compiler.decompositions import decompositions
@@ -122,6 +122,7 @@ class Program:
         with _tracers(flat) as fakes:
             graph = compat.trace_graph(body, fakes, decompositions() if decompose else None)
         refuse_in_place(graph)
+        in_order(graph)
         graph.graph.eliminate_dead_code()
         return graph, builders[0]
 

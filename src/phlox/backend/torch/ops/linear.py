@@ -42,7 +42,8 @@ class Dense(Backend):
         return (dx if dx is None or x.ndim == 2 else dx.reshape(x.shape)), dw, db
 
     def softmax(self, x: Array, axis: int) -> Array:
-        return torch.softmax(x, axis)
+        # Counted from the end, as in the patterns by which the compiler knows attention (see `compiler/fences.py`).
+        return torch.softmax(x, axis - x.ndim)
 
     def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
         if not compat.SOFTMAX_BACKWARD.here:

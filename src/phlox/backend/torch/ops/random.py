@@ -40,12 +40,14 @@ from phlox.backend.torch.compiler.kernels import bernoulli
 from phlox.backend.torch.tracer import RngState, as_constants, makes_plain_tensors, tracing
 
 __all__ = [
+    "fold_in",
     "random_bernoulli",
     "random_bits",
     "random_integers",
     "random_normal",
     "random_permutation",
     "random_uniform",
+    "state_of_seed",
 ]
 
 State = Any  # np.ndarray, Tensor or Words
@@ -283,3 +285,31 @@ def random_permutation(state: State, n: int, device: Device = None, *, native: b
         return _from_host("random_permutation", state, (n,), torch.int32)
     check_permutation(n)
     return torch.argsort(_words(state, n, device), stable=True).to(torch.int32)
+
+
+def state_of_seed(seed: Tensor) -> RngState:
+    """The state at the start of the stream of an integer in a program: its 64 bits, high word first, and position 0."""
+    bits = seed.to(torch.int64)
+    return RngState(torch.stack([bits >> 32 & _M32, bits & _M32, torch.zeros_like(bits)]))
+
+
+def fold_in(state: RngState, number: int) -> RngState:
+    """The state at the start of the sub-stream whose number is that of the state's position plus `number`."""
+    return RngState(_folding()(state.words, number))
+
+
+@lru_cache(1)
+def _folding() -> Callable[..., Tensor]:
+    """The work of `fold_in` as one operation of a program."""
+
+    def fold(words: Tensor, number: int) -> Tensor:
+        k0, k1, position = words.numpy().astype(np.uint32).tolist()
+        return torch.tensor([*host.fold_in((k0, k1), position + number & _M32), 0], dtype=torch.int64)
+
+    def tracer(words: Tensor, number: int) -> Tensor:
+        return words.new_empty((3,), dtype=torch.int64)
+
+    schema = "(Tensor words, int number) -> Tensor"
+    operation: Any = torch.library.custom_op("phlox::fold_in", fold, mutates_args=(), schema=schema)
+    operation.register_fake(tracer)
+    return operation

@@ -17,6 +17,7 @@ import torch
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.contract.update import AdagradScalars, AdamScalars, Piece, ReusedBuffer, SgdScalars, bundles, work_on
+from phlox.backend.device import Device
 from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
 
@@ -82,7 +83,7 @@ _KERNELS: dict[str, Callable[..., object]] = {
 class Update(Backend):
     """See `phlox.backend.contract.update`."""
 
-    def memory_like(self, x: Array, shape: Shape) -> ReusedBuffer | None:
+    def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(x, shape) if x.device.type == "cpu" and x.dtype is not torch.bfloat16 else None
 
     def new_like(self, x: Array) -> Array:

@@ -43,6 +43,12 @@ def _loop(node: Node, run: Run, values: Values, trips: Any = None, condition: An
     number = 0
     one: Any = host(np.asarray(True)) if condition is None else condition
     while going and (count is None or number < count):
+        run.iterations -= 1
+        if run.iterations < 0:
+            raise RangeError(
+                f"{node.described()} goes on after {number:,} iterations, and a call of this model makes no more than "
+                f"{run.most_iterations:,} in all its loops; if it needs them, give load(..., max_iterations=...)"
+            )
         one, *rest = body.run(run, [host(np.asarray(number, np.int64)), one, *state], values)
         state, found = rest[: len(state)], rest[len(state) :]
         for items, item in zip(kept, found, strict=True):

@@ -104,6 +104,7 @@ def test_its_results_lie_as_those_of_pytorch() -> None:
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("length", "size", "is_ours"), [(64, 32, True), (63, 32, False), (64, 20, False)])
 def test_a_compiled_layer_is_as_an_eager_one(
     length: int, size: int, is_ours: bool, calls_of: Callable[..., list[str]]

@@ -26,6 +26,7 @@ AT_MOST = 1e-6
 ROWS, WIDTH = 600, 256
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layouts", [("by rows",) * 2, ("by rows", "by columns"), ("by columns", "by rows")])
 @pytest.mark.parametrize("rows", [1, 8, 67, 200])
 @pytest.mark.parametrize("depth", [1, 67, 256, 1100, 2100])
@@ -135,6 +136,7 @@ class Maps(px.Module):
         return self.three(self.two(self.one(x).relu()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_a_compiled_step_is_as_an_eager_one(is_faster: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_is_faster", lambda: is_faster)

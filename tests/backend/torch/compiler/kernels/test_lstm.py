@@ -47,6 +47,7 @@ def by_equations(given: list[torch.Tensor], reverse: bool) -> list[torch.Tensor]
     return [torch.stack([y[step] for step in range(len(x))]), h, c]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("threads", [1, 2, 6])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -139,6 +140,7 @@ def test_a_weight_of_use_is_put_in_order_again_when_it_was_written_to() -> None:
 # --- in programs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("units", "is_ours"), [(32, True), (24, False)])
 def test_a_compiled_layer_is_as_an_eager_one(units: int, is_ours: bool, calls_of: Callable[..., list[str]]) -> None:
     device = Autodiff(Torch()).device()

@@ -28,6 +28,7 @@ def array(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("threads", [1, 2, 6])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("rows", [1, 7, 8, 67, 200])
@@ -122,6 +123,7 @@ def test_other_weights_and_weights_that_are_written_to(calls: list[str]) -> None
     assert calls.count("put_panels") == 4 + 4 + 2  # of those two that are in one
 
 
+@pytest.mark.full
 def test_what_has_a_way_back_is_left_alone(calls: list[str]) -> None:
     device = Autodiff(Torch()).device()
     model, x = branches(device), px.tensor(array(150, 128).numpy(), device=device)

@@ -216,6 +216,7 @@ def test_a_compiled_network_predicts_what_it_does_eagerly(calls_of: Callable[...
     assert calls == ["put_filters"] * 2 + ["convolve"] * 4
 
 
+@pytest.mark.full
 def test_a_compiled_step_has_the_gradients_of_an_eager_one(calls_of: Callable[..., list[str]]) -> None:
     device = Autodiff(Torch()).device()
     model = Network(device).init(seed=1)

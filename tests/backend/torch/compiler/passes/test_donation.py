@@ -348,6 +348,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.covering(1, "wide")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("wide", [300, 30], ids=["large", "small"])
 def test_many_updates_are_compiled_once(graphs: list[int], name: str, wide: int) -> None:
@@ -366,6 +367,7 @@ def test_many_updates_are_compiled_once(graphs: list[int], name: str, wide: int)
     assert (len(addresses) == 1) == (wide == 300)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.usefixtures("graphs")
 def test_other_updates_are_what_they_were(name: str) -> None:
@@ -381,12 +383,14 @@ def test_updates_of_several_kinds(graphs: list[int]) -> None:
     assert len(graphs) == 4  # the whole, weights, biases, and the rest
 
 
+@pytest.mark.full
 def test_gradients_that_are_clipped_together(graphs: list[int]) -> None:
     clipping = optim.GradientClipping.global_norm(0.01)
     same_given_or_not(lambda: (deep(), optim.AdamWConfig().init(grad_clipping=clipping)), data())
     assert len(graphs) == 3
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_pytorchs_compiler_makes_one_update_for_arrays_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

@@ -1,0 +1,129 @@
+"""Tables of pandas, polars and Arrow: their columns as arrays. None of these libraries is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from phlox.errors import DataError
+
+Column = npt.NDArray[Any]
+
+
+def is_table(data: Any) -> bool:
+    """Is it a table of columns with names: a DataFrame of pandas or polars, or a table of Arrow's?"""
+    if isinstance(data, type):
+        return False
+    return (
+        (hasattr(data, "iloc") and hasattr(data, "columns"))
+        or (hasattr(data, "get_columns") and hasattr(data, "columns"))
+        or (hasattr(data, "column_names") and hasattr(data, "column") and hasattr(data, "num_rows"))
+    )
+
+
+def is_column(data: Any) -> bool:
+    """Is it a column of such a table?"""
+    return (
+        not isinstance(data, type)
+        and hasattr(data, "to_numpy")
+        and not hasattr(data, "isel")  # of xarray, which reads on demand
+        and not is_table(data)
+    )
+
+
+def columns_of(data: Any) -> dict[str, Column]:
+    """The columns of a table by name, each an array.
+
+    | a column of | becomes |
+    |---|---|
+    | numbers | an array of its dtype; with missing values float64, and NaN where one is missing |
+    | truth values | Bool; one that is missing is an error |
+    | text | an array of text; of objects, with None where one is missing |
+    | categories | as their values; for their numbers take `table["city"].cat.codes` (-1 where one is missing) |
+    | dates and times | datetime64 (of UTC, with a time zone), timedelta64; NaT where one is missing |
+    | lists of one length | an array with a further axis |
+
+    Raises:
+        DataError: two columns have one name, or a column has values that no array has; it names the column.
+    """
+    names: list[Any] = list(getattr(data, "column_names", None) or data.columns)
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        double = next(name for name in texts if texts.count(name) > 1)
+        raise DataError(f"source: two columns of the {type(data).__name__} are called {double!r}; rename one")
+    is_arrow = hasattr(data, "column_names")
+    return {
+        text: column_of(data.column(name) if is_arrow else data[name], text)
+        for text, name in zip(texts, names, strict=True)
+    }
+
+
+def column_of(values: Any, name: str | None = None) -> Column:
+    """A column as an array, see `columns_of`."""
+    name = str(getattr(values, "name", None) or "values") if name is None else name
+    kind: Any = getattr(values, "dtype", None)
+    if isinstance(kind, np.dtype) and not kind.hasobject:
+        return np.asarray(values)
+    if getattr(cast("Any", kind), "tz", None) is not None:  # of pandas, which makes objects of times with a zone
+        return np.asarray(values, f"datetime64[{cast('Any', kind).unit}]")
+    if hasattr(values, "to_pylist"):  # of Arrow, whose kinds are named
+        name_of_kind = str(values.type)
+        if name_of_kind.startswith(("int", "uint", "float", "double", "half", "timestamp", "date", "duration")):
+            return np.asarray(values.to_numpy(zero_copy_only=False))
+        return _of_objects(values.to_pylist(), name)
+    array = np.asarray(values.to_numpy())
+    return _of_objects(list(array), name) if array.dtype == object else array
+
+
+def _of_objects(values: Sequence[Any], name: str) -> Column:
+    missing = [one is None or _is_nothing(one) for one in values]
+    there = [one for one, gone in zip(values, missing, strict=True) if not gone]
+    if all(isinstance(one, (str, bytes)) for one in there):
+        filled = [None if gone else one for one, gone in zip(values, missing, strict=True)]
+        return np.array(filled, object) if any(missing) else np.array(filled)
+    if all(isinstance(one, (bool, np.bool_)) for one in there):
+        if any(missing):
+            raise DataError(
+                f"source: column {name!r} has truth values of which some are missing, first in row "
+                f"{missing.index(True)}; fill them: table[{name!r}].fillna(False), or make them numbers"
+            )
+        return np.array(there, np.bool_)
+    if all(isinstance(one, (int, float, np.number, Decimal)) for one in there):
+        numbers: list[Any] = [np.nan if gone else one for one, gone in zip(values, missing, strict=True)]
+        whole = not any(missing) and not any(isinstance(one, Decimal) for one in there)
+        array = np.array(numbers) if whole else np.array(numbers, np.float64)
+        return array if array.dtype != object else np.array(numbers, np.float64)
+    if all(isinstance(one, date) and getattr(one, "tzinfo", None) is None for one in there):
+        return np.array([None if gone else one for one, gone in zip(values, missing, strict=True)], "datetime64[us]")
+    kinds = list(dict.fromkeys(type(one).__name__ for one in there))
+    try:
+        stacked = np.array(None, object) if len(kinds) > 1 else np.stack([_whole(one) for one in values])
+    except (TypeError, ValueError):
+        stacked = np.array(None, object)
+    if stacked.dtype == object or any(missing):
+        gaps = ", and some are missing" if any(missing) else ""
+        raise DataError(
+            f"source: column {name!r} has values of type {' and '.join(kinds)}{gaps}, which make no array; leave it "
+            f"out, table.drop(columns=[{name!r}]), or give what you need as numbers: Loader({{'x': table[['age', "
+            "'income']].to_numpy('float32'), 'city': table['city'].cat.codes, ...}, batch_size)"
+        )
+    return stacked
+
+
+def _whole(value: Any) -> Column:
+    """An array of a value, also of one of pandas', which has arrays of arrays."""
+    array = np.asarray(value)
+    return np.stack([_whole(one) for one in array]) if array.dtype == object and array.ndim else array
+
+
+def _is_nothing(value: Any) -> bool:
+    """Is it NaN, NaT or NA: what is not equal to itself?"""
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # NA, which is neither; or an array
+        return not isinstance(value, (np.ndarray, list, tuple))

@@ -1,0 +1,58 @@
+"""Of the processes that have failed, which was the first, and which only followed?"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phlox.distributed.processes.failures import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A process that has ended badly, or has said that it will."""
+
+    rank: int
+    place: float
+    """Its place among those that have ended."""
+    code: int | None
+    """Its exit code, negative for a signal; None while it runs."""
+    report: Report | None
+    """What it has said itself."""
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """What sorts the first cause to the front.
+
+        A process that had an error while all others were well comes first. Those that say nothing follow: nobody but
+        the system sends a signal like SIGKILL, but libraries abort when others are gone. Last come those that say that
+        others had failed before.
+        """
+        if self.report is not None and not self.report.follows:
+            return 0, self.report.when
+        if self.report is not None:
+            return 3, self.report.when
+        is_abort = self.code == -signal.SIGABRT
+        return (2 if is_abort or (self.code or 0) > 0 else 1), self.place
+
+    @property
+    def follows(self) -> bool:
+        """Is it likely that another process failed before?"""
+        return self.order[0] == 3 or (self.report is None and self.code == -signal.SIGABRT)
+
+    @property
+    def is_settled(self) -> bool:
+        """Can nothing that is learnt later put another one in front?"""
+        known = self.report is None or self.report.follows is not None
+        return known and self.code is not None and not self.follows
+
+
+def first_cause(failed: Iterable[Failed]) -> Failed:
+    """The process that failed first.
+
+    >>> aborted, killed = Failed(0, 0, -signal.SIGABRT, None), Failed(1, 1, -signal.SIGKILL, None)
+    >>> first_cause([aborted, killed]).rank
+    1
+    """
+    return min(failed, key=lambda one: one.order)

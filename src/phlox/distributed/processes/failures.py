@@ -1,0 +1,63 @@
+"""What a process that fails tells its launcher: when, and whether other processes had failed before.
+
+Processes fail together: one has an error, and in the others a collective or a barrier fails. Which of them ends first
+says little, because an engine may hold up the one that had the error. So each says what it knows while it still can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from phlox.backend.processes import PROGRESS
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a process says of its own failure."""
+
+    when: float
+    follows: bool | None
+    """Had another process failed, or come to its end, before? None while it finds out."""
+    status: int
+    """The exit status that its program has chosen."""
+
+
+def report_failure(rank: int, follows: bool | None, when: float | None = None, status: int = 1) -> float:
+    """Write down that process `rank` fails, for the launcher on this host, if there is one; returns the time.
+
+    Args:
+        rank: the rank of the process.
+        follows: see `Report`.
+        when: the time of an earlier report, which this one replaces.
+        status: the exit status.
+    """
+    when = time.time() if when is None else when
+    if progress := os.environ.get(PROGRESS):
+        path = _path(Path(progress).parent, rank)
+        draft = path.with_suffix(".new")
+        with contextlib.suppress(OSError):  # the launcher has ended
+            draft.write_bytes(msgspec.msgpack.encode(Report(when, follows, status)))
+            draft.replace(path)
+    return when
+
+
+def report_of(folder: Path, rank: int) -> Report | None:
+    """The report of a process, if it has written one."""
+    try:
+        return msgspec.msgpack.decode(_path(folder, rank).read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_reports(folder: Path) -> None:
+    """Remove the reports of an earlier attempt."""
+    for path in folder.glob("failed-*"):
+        path.unlink(missing_ok=True)
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"failed-{rank}"

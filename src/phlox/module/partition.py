@@ -1,0 +1,84 @@
+"""`partition` and `combine`: a module as two trees, one of them for what is trained."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from phlox.errors import ModuleError
+from phlox.module.foreign_leaf import Foreign
+from phlox.module.module import Module
+from phlox.module.param import Param
+from phlox.module.select import Selector, select
+from phlox.tensor.dispatch import ops_of
+
+M = TypeVar("M", bound=Module)
+
+
+def partition(model: M, *which: Selector) -> tuple[M, M]:
+    """Two modules of one tree: the one has the selected parameters, the other has the rest; where it has none is None.
+
+    Without `which`, the trained parameters are selected; so frozen ones, running statistics and integers are in the
+    rest. `which` is as in `Module.freeze`. `combine` puts the two together again. This is how a model is trained in
+    plain JAX: gradients, optimizers and weight decay of Optax see one of the two.
+
+    Raises `ModuleError` for a pattern that matches nothing.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> trained, rest = px.partition(nn.Sequential([nn.Linear(2, 3), nn.BatchNorm(3)]).freeze("layers.0.bias"))
+    >>> trained.layers[0].weight.leaf is None, trained.layers[0].bias.leaf is None, rest.layers[0].weight.leaf is None
+    (False, True, True)
+    """
+    if which:
+        chosen = set(select(model, *which))
+    else:
+        chosen = {path for path, param in model.named_params() if param.trained}
+    structure = model.structure()
+
+    def part(inside: bool) -> M:
+        named = structure.named()
+        return structure.build([p.view() if (path in chosen) is inside else _absent(path, p) for path, p in named])
+
+    return part(True), part(False)
+
+
+def combine(*parts: M) -> M:
+    """The module whose parameters are in these parts, each in one of them; the inverse of `partition`.
+
+    Raises `ModuleError`, with the path, for a parameter that is in none or in several of the parts, and for parts of
+    different models.
+
+    >>> import phlox as px
+    >>> from phlox import nn
+    >>> model = nn.Linear(2, 3).init(0)
+    >>> px.combine(*px.partition(model, "bias")).weight.val() is model.weight.val()
+    True
+    """
+    if not parts:
+        raise ModuleError("combine: it takes the parts of a model, got none")
+    structures = [part.structure() for part in parts]
+    first = structures[0]
+    for number, other in enumerate(structures[1:], 1):
+        if other.paths != first.paths:
+            path = min({*first.paths} ^ {*other.paths}, default="its order")
+            raise ModuleError(
+                f"combine: part {number} is not of the same model as the first one; they differ in `{path}`"
+            )
+    found: list[Param] = []
+    for number, path in enumerate(first.paths):
+        there = [it.params[number] for it in structures if not _is_absent(it.params[number])]
+        if len(there) != 1:
+            where = "none" if not there else f"{len(there)}"
+            raise ModuleError(f"combine: `{path}` is in {where} of the {len(parts)} parts; it must be in one")
+        found.append(there[0].within())
+    return first.build(found)
+
+
+def _absent(path: str, param: Param) -> Param:
+    instead = Foreign(None, ops_of(param.backend, param.kind), path)
+    return Param.without_array(instead, param.trained, param.trainable, param.id, param.full_precision)
+
+
+def _is_absent(param: Param) -> bool:
+    held = param._deferred  # pyright: ignore[reportPrivateUsage]
+    return isinstance(held, Foreign) and held.leaf is None

@@ -1,0 +1,278 @@
+"""Optimizers as PyTrees: the arrays of their states are leaves, everything else is structure.
+
+A tree knows a parameter by its path in the module, as in `.states['layers.0.weight']['moment_1']`, and not by its id:
+all models of one architecture have one structure. So when an optimizer that comes out of a tree takes its next step,
+its states are given to the parameters at their paths (`Optimizer.bind`). The states are flattened as for compiled
+functions, see `phlox.optim.state.flat`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Device, Float, as_device
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import KINDS, Kind
+from phlox.backend.pytree import FIELD
+from phlox.errors import OptimizerError
+from phlox.module import ParamId
+from phlox.module.foreign_leaf import alike, described, is_proper
+from phlox.module.statics import static_key
+from phlox.module.tree.aux_data import ids_for_calls, ids_of_call
+from phlox.optim.state.flat import FlatState, Form, form_of
+from phlox.optim.state.records import ARRAY
+from phlox.optim.state.tree import INTEGER, REAL, State, flatten, paths
+from phlox.tensor import Tensor, tensor
+from phlox.tensor.dispatch import ops_of
+
+if TYPE_CHECKING:
+    from phlox.optim.optimizer import Optimizer
+
+
+class Layout:
+    """What an optimizer is besides its arrays: interned, so that equal ones are the same object."""
+
+    __slots__ = ("__weakref__", "bare", "form", "key", "leaves", "names", "place")
+
+    def __init__(self, bare: Optimizer, key: Hashable, names: tuple[str, ...], form: Form, place: Device) -> None:
+        self.bare = bare
+        """An optimizer of these settings without states."""
+        self.key, self.names, self.form, self.place = key, names, form, place
+        self.leaves: list[tuple[str, str, str]] = []
+        """Of each array of `states` the name of the parameter, the path in its state, and its kind."""
+        for name, skeleton in zip(names, form.skeletons, strict=True):
+            found = [(path or "state", kind) for path, kind in paths(skeleton) if kind not in (INTEGER, ARRAY)]
+            self.leaves += [
+                (name, path, kind) for path, (_, kind) in zip(_distinct(p for p, _ in found), found, strict=True)
+            ]
+
+
+_layouts: weakref.WeakValueDictionary[Hashable, Layout] = weakref.WeakValueDictionary()
+
+
+def layout_of(bare: Optimizer, names: tuple[str, ...], form: Form, place: Device) -> Layout:
+    """The interned one."""
+    key = tree_key(bare)
+    whole = type(bare), key, names, form, place.backend
+    return _layouts.get(whole) or _layouts.setdefault(whole, Layout(bare, key, names, form, place))
+
+
+class OptimizerAux:
+    """The structure of an optimizer as JAX keeps it: equal ones have one layout, whatever their ids."""
+
+    __slots__ = ("ids", "layout", "traced")
+
+    def __init__(self, layout: Layout, ids: tuple[ParamId, ...], traced: tuple[ParamId, ...] | None = None) -> None:
+        self.layout, self.ids, self.traced = layout, ids, traced
+        """`traced` are the ids in the trace, if it is of a result of a compiled function."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.layout is other.layout if isinstance(other, OptimizerAux) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.layout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        layout, form = self.layout, self.layout.form
+        parts = (form.skeletons, form.places, form.backends, form.sources, form.constants)
+        return _restored, (layout.bare, layout.names, parts, layout.place, tuple(map(str, self.ids)))
+
+    def __repr__(self) -> str:
+        return f"{self.layout.bare!r}[{', '.join(self.layout.names) or 'no states'}]"
+
+
+def _restored(bare: Any, names: tuple[str, ...], form: Any, place: Device, ids: tuple[str, ...]) -> OptimizerAux:
+    return OptimizerAux(layout_of(bare, names, form_of(*form), place), tuple(map(ParamId, ids)))
+
+
+class TreeStates(NamedTuple):
+    """The states of an optimizer that came out of a tree, with whatever a function over trees has put there."""
+
+    aux: OptimizerAux
+    children: tuple[Any, ...]
+
+    @property
+    def ids(self) -> tuple[ParamId, ...]:
+        """The ids of the parameters that the states were of."""
+        return self.aux.ids
+
+    def entries(self) -> Iterator[tuple[str, str, Any]]:
+        """The path in the state, the kind and the leaf of each entry but constants."""
+        for name, path, kind in self.aux.layout.leaves:
+            yield path, kind, _found(self.children[0], name, path)
+
+    def unpack(self) -> dict[ParamId, State]:
+        """The state of each parameter; `OptimizerError`, with the place, for what is no array of its kind."""
+        layout, form, place = self.aux.layout, self.aux.layout.form, self.aux.layout.place
+        backends = list(form.backends)
+        leaves: list[Any] = []
+        for number, (name, path, kind) in enumerate(layout.leaves):
+            at = f"states['{name}']['{path}']"
+            leaf = _found(self.children[0], name, path)
+            backend = backends[number]
+            if backend is not None:
+                leaf, backends[number] = _checked(leaf, ops_of(backend, KINDS[kind]), at)
+            else:
+                _check_number(leaf, at, place, 0)
+            leaves.append(leaf)
+        if form.places:
+            counts = self.children[1]
+            _check_number(counts, "counts", place, 1)
+            leaves.append(counts)
+        form = form_of(form.skeletons, form.places, tuple(backends), form.sources, form.constants)
+        return FlatState(self.ids, form, tuple(leaves), place).unpack()
+
+
+def _found(states: Any, name: str, path: str) -> Any:
+    try:
+        return states[name][path]
+    except (KeyError, TypeError, IndexError):
+        raise _foreign(f"states['{name}']", states) from None
+
+
+def _foreign(at: str, leaf: Any) -> OptimizerError:
+    return OptimizerError(
+        f"{at} of the optimizer: a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; to take a "
+        "step with the optimizer, it must give an array for each array"
+    )
+
+
+def _checked(leaf: Any, ops: Any, at: str) -> tuple[Any, Backend]:
+    """An array of a state, and its backend."""
+    engine = ops.backend
+    if isinstance(leaf, np.ndarray):  # as jax.device_get gives them
+        host = cast("np.ndarray[Any, Any]", leaf)
+        leaf = engine.from_host(host, ops.kind, engine.device()) if host.dtype == engine.host_dtype(ops.kind) else host
+    if is_proper(ops, leaf):
+        return leaf, engine
+    other = alike(ops, leaf)
+    if other is None:
+        raise _foreign(at, leaf)
+    return leaf, other.backend
+
+
+def _check_number(leaf: Any, at: str, place: Device, axes: int) -> None:
+    shape = getattr(leaf, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(leaf, "dtype"):
+        raise _foreign(at, leaf)
+    if len(cast("tuple[int, ...]", shape)) > axes:
+        raise OptimizerError(
+            f"{at} of the optimizer is of shape {shape}: these are the states of several models together; step them "
+            "inside jax.vmap, or cut out one with jax.tree.map(lambda x: x[0], optimizer)"
+        )
+
+
+# --- taking an optimizer apart, and putting one together
+
+
+def flatten_optimizer(optimizer: Optimizer) -> tuple[tuple[Any, ...], OptimizerAux]:
+    """The arrays of the states by path, the counts in one array if there are any, and the structure.
+
+    Raises `OptimizerError`, with the place, for a tracer leaked from a transformation that has ended.
+    """
+    pending = optimizer._packed  # pyright: ignore[reportPrivateUsage]
+    if isinstance(pending, TreeStates):
+        layout = pending.aux.layout
+        if layout.key != tree_key(optimizer):  # a setting was changed since
+            layout = layout_of(optimizer.bare(), layout.names, layout.form, layout.place)
+            return pending.children, OptimizerAux(layout, pending.ids)
+        ids = ids_for_calls(pending.ids, pending.aux.traced)
+        return pending.children, pending.aux if ids is pending.ids else OptimizerAux(layout, ids)
+    states = dict(optimizer.states)
+    place = _place_of(states.values())
+    flat = FlatState.of(states, place, stay=True)
+    known = optimizer._names  # pyright: ignore[reportPrivateUsage]
+    names = tuple(_distinct(known.get(id, str(id)) for id in states))
+    layout = layout_of(optimizer.bare(), names, flat.form, place)
+    arrays: dict[str, dict[str, Any]] = {name: {} for name, _, _ in layout.leaves}
+    for (name, path, kind), leaf in zip(layout.leaves, flat.leaves, strict=False):
+        array = _strong(leaf, place) if kind == REAL else leaf
+        if place.backend.is_traced(array) and place.backend.is_leaked(array, surely=True):
+            raise OptimizerError(
+                f"states['{name}']['{path}'] of the optimizer is left over from a transformation of JAX that has "
+                "ended; pass the optimizer to the transformed function as an argument, and return it"
+            )
+        arrays[name][path] = array
+    counts = flat.leaves[-1:] if flat.form.places else ()
+    return (arrays, *counts), OptimizerAux(layout, ids_for_calls(flat.ids, None))
+
+
+def flatten_with_keys(optimizer: Optimizer) -> tuple[list[tuple[tuple[str, Any], Any]], OptimizerAux]:
+    """As `flatten_optimizer`, with a key for each child."""
+    children, aux = flatten_optimizer(optimizer)
+    return [((FIELD, key), child) for key, child in zip(("states", "counts"), children, strict=False)], aux
+
+
+def unflatten_optimizer(aux: OptimizerAux, children: Iterable[Any]) -> Any:
+    """An optimizer around other children; never validates, since JAX passes objects of any kind."""
+    ids = ids_of_call(aux.ids)
+    now = aux if ids is aux.ids else OptimizerAux(aux.layout, ids, aux.ids)
+    return aux.layout.bare.around(TreeStates(now, tuple(children)), aux.layout.names)
+
+
+def tree_key(optimizer: Optimizer) -> Hashable:
+    """A key that is equal for optimizers that compute the same."""
+    try:
+        return optimizer.structure_key()
+    except TypeError as error:
+        raise OptimizerError(
+            f"{type(optimizer).__name__} cannot be taken apart as a PyTree: {error}; keep what changes from step to "
+            "step in `states`, and let fields be hashable"
+        ) from None
+
+
+def fields_key(fields: dict[str, Any]) -> Hashable:
+    """A key of fields; raises `TypeError`, with the name, for one that cannot be compared."""
+    found: list[Hashable] = []
+    for name, value in fields.items():
+        try:
+            found.append((name, _key(value)))
+        except TypeError as error:
+            raise TypeError(f"its field {name} is {described(value)}, which cannot be compared ({error})") from None
+    return tuple(found)
+
+
+def _key(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return dict, tuple([(static_key(key), _key(part)) for key, part in items])
+    if isinstance(value, (list, tuple)):
+        return type(cast("object", value)), tuple([_key(part) for part in cast("Sequence[Any]", value)])
+    return static_key(value)
+
+
+def _place_of(states: Iterable[State]) -> Device:
+    """The device of the first tensor, without a tape; of states without tensors, JAX's."""
+    for state in states:
+        leaves: list[Any] = []
+        flatten(state, leaves)
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                found = cast("Tensor[Any, Any, Any]", leaf)
+                return found.device.on(engine_of(found.backend))
+    found = as_device("jax")
+    return found.on(engine_of(found.backend))
+
+
+def _strong(number: Any, place: Device) -> Any:
+    """A real number as an array of the backend's precision, so that it is one of that after each step, too."""
+    kind: type[Kind] = Float
+    if isinstance(number, float):
+        return tensor(number, device=place, kind=kind).primitive
+    return (tensor(1.0, device=place, kind=kind) * number).primitive
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """Names, of which those that were there before get a number."""
+    seen: set[str] = set()
+    for name in names:
+        number, found = 1, name
+        while found in seen:
+            number += 1
+            found = f"{name}~{number}"
+        seen.add(found)
+        yield found

@@ -1,0 +1,118 @@
+"""Schedules as PyTrees: the number of steps taken and what else is saved are leaves, settings are structure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from phlox.backend.pytree import FIELD, container_of_class
+from phlox.errors import OptimizerError
+from phlox.module.foreign_leaf import described
+from phlox.module.statics import constant_key
+
+if TYPE_CHECKING:
+    from phlox.optim.schedule.base import LrSchedule
+
+
+class _Part:
+    """Where a schedule stands in the fields of another one."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_PART = _Part()
+
+
+class ScheduleAux:
+    """The class and the settings of a schedule, compared by their values."""
+
+    __slots__ = ("cls", "fields", "key", "names", "parts")
+
+    def __init__(self, cls: type[Any], names: tuple[str, ...], fields: dict[str, Any], parts: tuple[str, ...]) -> None:
+        self.cls, self.names, self.fields, self.parts = cls, names, fields, parts
+        """`names` are the numbers that are leaves; in `fields` a `_Part` stands for each of `parts`, by their paths."""
+        self.key = cls, names, parts, tuple([(name, _key(cls, name, value)) for name, value in fields.items()])
+
+    def __eq__(self, other: object) -> bool:
+        return self.key == other.key if isinstance(other, ScheduleAux) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScheduleAux, (self.cls, self.names, self.fields, self.parts)
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" for name, value in self.fields.items() if not name.startswith("_")]
+        return f"{self.cls.__name__}({', '.join(shown)})"
+
+
+def _key(cls: type[Any], name: str, value: Any) -> Hashable:
+    kind = cast("type[Any]", type(value))
+    if kind is _Part:
+        return _Part
+    container = container_of_class(kind)
+    if container is not None:
+        items = container.items(value)
+        return kind, tuple([(constant_key(key), _key(cls, f"{name}[{key!r}]", part)) for key, part in items])
+    try:
+        return constant_key(value)
+    except TypeError as error:
+        raise OptimizerError(
+            f"{cls.__name__} cannot be taken apart as a PyTree: its {name} is {described(value)}, which cannot be "
+            f"compared ({error})"
+        ) from None
+
+
+def flatten_schedule(schedule: LrSchedule[Any]) -> tuple[tuple[Any, ...], ScheduleAux]:
+    """The numbers that change from step to step, the schedules that it is made of, and the rest."""
+    from phlox.optim.schedule.base import LrSchedule  # which registers this
+
+    parts: dict[str, Any] = {}
+
+    def without_parts(value: Any, path: str) -> Any:
+        if isinstance(value, LrSchedule):
+            parts[path] = value
+            return _PART
+        container = container_of_class(cast("type[Any]", type(value)))
+        if container is None:
+            return value
+        items = list(container.items(value))
+        made = [without_parts(part, path + container.label(key)) for key, part in items]
+        changed = any(one is not part for one, (_, part) in zip(made, items, strict=True))
+        return container.build(value, made) if changed else value
+
+    names = ("taken", *schedule.saved)
+    own = {*names, "_scope", "_from_tree"}
+    fields = {name: without_parts(value, name) for name, value in vars(schedule).items() if name not in own}
+    numbers = [getattr(schedule, name) for name in names]
+    return (*numbers, *parts.values()), ScheduleAux(type(schedule), names, fields, tuple(parts))
+
+
+def flatten_with_keys(schedule: LrSchedule[Any]) -> tuple[list[tuple[tuple[str, Any], Any]], ScheduleAux]:
+    """As `flatten_schedule`, with a key for each child."""
+    children, aux = flatten_schedule(schedule)
+    return [((FIELD, key), child) for key, child in zip((*aux.names, *aux.parts), children, strict=True)], aux
+
+
+def unflatten_schedule(aux: ScheduleAux, children: Iterable[Any]) -> Any:
+    """A schedule around other children; never validates, since JAX passes objects of any kind."""
+    left = iter(children)
+    numbers = {name: next(left) for name in aux.names}
+
+    def with_parts(value: Any) -> Any:
+        if value is _PART:
+            return next(left)
+        container = container_of_class(cast("type[Any]", type(value)))
+        if container is None:
+            return value
+        items = list(container.items(value))
+        made = [with_parts(part) for _, part in items]
+        changed = any(one is not part for one, (_, part) in zip(made, items, strict=True))
+        return container.build(value, made) if changed else value
+
+    cls: Any = aux.cls
+    made: Any = cls.__new__(cls)
+    made.__dict__.update({name: with_parts(value) for name, value in aux.fields.items()}, **numbers, _from_tree=True)
+    return made

@@ -1,0 +1,159 @@
+"""Where tensors and arrays meet: arrays as operands and arguments, tensors as arrays for other libraries.
+
+One rule holds everywhere. A backend takes the arrays of its own engine where they are, and NumPy's arrays, which are in
+host memory, as `phlox.tensor` does: floats and integers in the backend's element type. An array of another engine is
+refused, and so is a tensor whose history on a tape an array would lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from phlox.backend import Backend, Bool, Device, Float, Int, Kind, load_backend
+from phlox.backend.contract.backend import engine_of
+from phlox.backend.kind import kind_of_dtype
+from phlox.backend.levels import has_history, levels
+from phlox.errors import AutodiffError, BackendError, KindError
+
+if TYPE_CHECKING:
+    from phlox.tensor.dispatch import Ops
+    from phlox.tensor.tensor import Tensor
+
+_ENGINES = {"numpy": "numpy", "jax": "jax", "jaxlib": "jax", "torch": "torch"}
+"""The packages that define the engines' arrays and tracers."""
+_ELEMENTS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16", "int64": "i64"}
+
+
+@lru_cache(maxsize=1024)
+def is_array_type(cls: type[Any]) -> bool:
+    """Is this a class of arrays of some library, such as `np.ndarray` or `jax.Array`, and not `Tensor`?"""
+    # Tracers lack the second, and `jax.Array`, the base of both, has but the third.
+    known = any(hasattr(cls, name) for name in ("__array_priority__", "__dlpack__", "addressable_shards"))
+    return known and not hasattr(cls, "_ops") and not issubclass(cls, np.generic)
+
+
+def is_array(value: object) -> bool:
+    """Is this an array of some library, and no tensor?
+
+    >>> is_array(np.ones(2)), is_array(np.float32(2.0))
+    (True, False)
+    """
+    return is_array_type(type(value))
+
+
+def engine_with(array: object) -> Backend | None:
+    """The engine that owns an array, at its default precision; None for other libraries' arrays.
+
+    >>> engine_with(np.ones(2)), engine_with(3)
+    (NumPy(), None)
+    """
+    for cls in type(array).__mro__:
+        name = _ENGINES.get(cls.__module__.partition(".")[0])
+        if name is not None and (engine := load_backend(name)()).owns(array):
+            return engine
+    return None
+
+
+def _element(array: Any) -> str:
+    """The name of the element type: `float32`, also of PyTorch's."""
+    return str(array.dtype).rpartition(".")[2]
+
+
+def kind_of(array: Any) -> type[Kind] | None:
+    """The kind of an array's elements; None for complex numbers, random keys (also raw ones, uint32) and the like."""
+    name = _element(array)
+    if name == "uint32" and not isinstance(array, np.ndarray):
+        return None
+    if name == "bool":
+        return Bool
+    try:
+        return Int if name.startswith(("int", "uint")) else Float if "float" in name else kind_of_dtype(name)
+    except (KindError, TypeError):
+        return None
+
+
+def backend_like(arrays: Sequence[Any]) -> Backend | None:
+    """A backend of the arrays' engine with their element types; None without an array of an engine.
+
+    >>> backend_like([np.zeros(2, np.float16), np.arange(3)])
+    NumPy(float='f16', int='i64')
+    """
+    found = [engine for engine in map(engine_with, arrays) if engine is not None]
+    if not found:
+        return None
+    engine = next((engine for engine in found if engine.name != "numpy"), found[0])
+    names = [_ELEMENTS.get(_element(array), "") for array in arrays]
+    floats = next((name for name in names if name in ("f64", "f32", "bf16", "f16")), "f32")
+    return cast("Any", type(engine))(float=floats, int="i64" if "i64" in names else "i32")
+
+
+def primitive_of(name: str, array: Any, kind: type[Kind], backend: Backend, place: Device) -> Any:
+    """An array of one of the backend's kinds as the backend's own; `BackendError` for one of another engine."""
+    engine = engine_of(backend)
+    if isinstance(array, np.ndarray):
+        return backend.from_host(cast("np.ndarray[Any, Any]", array), kind, place)
+    if not engine.owns(array):
+        package = type(array).__module__.partition(".")[0]
+        raise BackendError(
+            f"{name}: an array of {_ENGINES.get(package, package)} and {backend!r} do not mix; make it a tensor there "
+            f"with phlox.tensor(array, device={str(place)!r})"
+        )
+    try:
+        return engine.accept(array)
+    except AutodiffError as error:
+        raise AutodiffError(f"{name}: {error}") from None
+
+
+def operand_of(name: str, ops: Ops, other: Any, place: Device) -> Any:
+    """An array as the other operand of a tensor of `ops`; `NotImplemented` if it is none."""
+    if not is_array(other):
+        return NotImplemented
+    kind = kind_of(other)
+    if kind is not ops.kind:
+        raise _mixed(name, ops, other)
+    return primitive_of(name, other, kind, ops.backend, place)
+
+
+def _mixed(name: str, ops: Ops, array: Any) -> KindError:
+    return KindError(
+        f"{name}: a {ops.kind.__name__} tensor and an array of {array.dtype} do not mix; convert one of them, such "
+        f"as with phlox.tensor(array, kind=phlox.{ops.kind.__name__})"
+    )
+
+
+def scalar_of(name: str, ops: Ops, x: Any) -> Any:
+    """An array of rank 0 of the engine as the other operand: as with numbers, a Float tensor takes a whole one."""
+    engine = engine_of(ops.backend)
+    if not engine.owns(x):
+        return x
+    kind = kind_of(x)
+    if kind is not ops.kind and (kind is not Int or ops.kind is not Float):
+        raise _mixed(name, ops, x)
+    if kind is Bool:
+        return x
+    # One that is weakly typed takes the element type of what it meets, as a number does.
+    return x if getattr(x, "weak_type", False) else engine.promote_scalar(x, ops.kind)
+
+
+def one_of_many(name: str) -> BackendError:
+    """The error for a tensor inside of `phlox.vmap` where an array is needed."""
+    return BackendError(f"{name}: inside phlox.vmap a tensor stands for one example, which no array can; use jax.vmap")
+
+
+def array_of(name: str, tensor: Tensor[Any, Any, Any]) -> Any:
+    """The engine's own array of a tensor, which may not lose a history: for other libraries to compute with."""
+    backend, primitive = tensor.backend, tensor.primitive
+    if backend.batch_of(primitive):
+        raise one_of_many(name)
+    # Below a tape, JAX's own derivatives are followed where it traces.
+    if has_history(backend, primitive) and (levels() or not backend.is_traced(primitive)):
+        raise AutodiffError(
+            f"{name}: an array has no history on the tape, so gradients would be lost; stay with tensors, call "
+            "phlox.lift(function) for a function of arrays, .detach() the tensor, or leave the tape with .valid() or "
+            ".train(tape=False)"
+        )
+    return backend.strip(primitive)

@@ -1,0 +1,110 @@
+# pyright: standard
+"""A program in lines, and what it remembers from call to call."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import phlox as px
+from phlox import Param, Tensor
+from phlox.module import Module
+
+_NAME = re.compile(r"\b[vxm]\d+\b")
+
+
+class Memory(Module):
+    """What a program keeps from call to call: a trained weight, and statistics that move."""
+
+    weight: Param
+    mean: Param
+    last: Param
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = Param(weight)
+        self.mean = Param(px.zeros((), device=weight.device), trained=False)
+        self.last = Param(weight * 0.5, trained=False)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """x times the weight."""
+        return x * self.weight.val()
+
+    def centred(self, x: Tensor) -> Tensor:
+        """x without its running mean, which moves."""
+        self.mean.set(self.mean.val() * 0.9 + x.detach().mean() * 0.1)
+        return x - self.mean.val()
+
+    def moved(self, x: Tensor) -> Tensor:
+        """x and a trace of what was passed here before, all of the shape of the weight."""
+        y = x * self.last.val()
+        self.last.set(self.last.val() * 0.75 + x.detach() * 0.25)
+        return y + self.last.val() * self.weight.val()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program in lines, `v3 = x0.sin()`, with arguments, and gradients towards some.
+
+    An argument whose name begins with m is a `Memory` with this weight.
+    """
+
+    arguments: dict[str, np.ndarray[Any, Any]] = field(compare=False)
+    others: dict[str, np.ndarray[Any, Any]] = field(compare=False)
+    """The arguments of another call."""
+    lines: tuple[tuple[str, str], ...]
+    results: tuple[str, ...]
+    towards: tuple[str, ...] = ()
+    """The arguments that the sum of all float results, with weights, is differentiated by."""
+
+    def source(self) -> str:
+        """The function, as text."""
+        body = "".join(f"    {name} = {text}\n" for name, text in self.lines)
+        return f"def program({', '.join(self.arguments)}):\n{body}    return [{', '.join(self.results)}]\n"
+
+    def __str__(self) -> str:
+        held = {name: f"px.tensor({np.round(x, 2).tolist()})" for name, x in self.arguments.items()}
+        held = {name: text if name[0] == "x" else f"Memory({text})" for name, text in held.items()}
+        towards = (
+            f"# the gradients of the results are taken towards {', '.join(self.towards)}\n" if self.towards else ""
+        )
+        return f"{self.source()}{towards}" + "".join(f"{name} = {text}\n" for name, text in held.items())
+
+
+def used(text: str) -> list[str]:
+    return _NAME.findall(text)
+
+
+def lean(program: Program) -> Program:
+    """The program without lines and arguments that no result needs."""
+    needed, kept = set(program.results), []
+    for name, text in reversed(program.lines):
+        if name in needed:
+            kept.append((name, text))
+            needed.update(used(text))
+    arguments, others = (
+        {name: x for name, x in given.items() if name in needed} for given in (program.arguments, program.others)
+    )
+    towards = tuple(name for name in program.towards if name in arguments)
+    return replace(program, arguments=arguments, others=others, lines=tuple(reversed(kept)), towards=towards)
+
+
+def merged(programs: list[Program]) -> Program:
+    """One program that does what all of these do."""
+    arguments: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    lines: list[tuple[str, str]] = []
+    results, towards = [], []
+    for at, one in enumerate(programs):
+
+        def other(text: str, at: int = at) -> str:
+            return _NAME.sub(lambda found: f"{found[0][0]}{at}0{found[0][1:]}", text)
+
+        arguments |= {other(name): x for name, x in one.arguments.items()}
+        others |= {other(name): x for name, x in one.others.items()}
+        lines += [(other(name), other(text)) for name, text in one.lines]
+        results += map(other, one.results)
+        towards += map(other, one.towards)
+    return Program(arguments, others, tuple(lines), tuple(results), tuple(towards))

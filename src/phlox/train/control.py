@@ -1,0 +1,401 @@
+"""`Control`: what callbacks and programs see of a training, and what they may do to it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from weakref import ref
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.errors import RunError
+from phlox.metrics.base import Metric, Results
+from phlox.optim.optimizer import Rate
+from phlox.random.stream import Stream
+from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, gather
+from phlox.train.events import Growing, History, Plan, Run, Values, flattened, plain
+from phlox.train.host_records import in_parts
+from phlox.train.loop.evaluation import evaluate
+from phlox.train.observers.callbacks.monitor import did_you_mean
+from phlox.train.settings import settings_of
+from phlox.train.state import ONLY, TrainState, with_lines
+from phlox.train.step.gradients import check_has_gradients, gradients_on
+from phlox.train.step.meter import LOSS, Meter
+from phlox.train.step.stepper import Stepper
+from phlox.train.step.team import Team
+
+if TYPE_CHECKING:
+    from phlox.train.loop.fit import Fit
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class shown(Generic[T]):
+    """An attribute that is one of the training's state, or of what is known of its run."""
+
+    def __init__(self, doc: str, *, of: str = "state", fixed: bool = False) -> None:
+        self.__doc__, self._of, self._fixed = doc, of, fixed
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._name = name
+
+    def __get__(self, holder: Any, owner: type[Any] | None = None) -> T:
+        return cast("T", self) if holder is None else getattr(getattr(holder, self._of), self._name)
+
+    def __set__(self, holder: Any, value: T) -> None:
+        if self._fixed:
+            raise AttributeError(f"{self._name} cannot be set: {self.__doc__}", name=self._name, obj=holder)
+        setattr(getattr(holder, self._of), self._name, value)
+
+
+class Control(Generic[M]):
+    """A training as its callbacks see it.
+
+    Attributes:
+        state: the state, as data.
+        run: what is known of the current or last call of `fit`.
+        stepper: what takes the steps.
+    """
+
+    state: TrainState
+    run: Run
+    stepper: Stepper
+    steps_per_call: int
+    _fit: Fit | None = None
+    _kept: Record | None = None
+
+    epoch = shown[int]("the number of epochs that have ended")
+    step = shown[int]("the number of steps: of batches that were trained on")
+    updates = shown[int]("the number of steps of the optimizer")
+    skipped = shown[int]("the number of steps that the optimizer left out, because gradients were not finite")
+    rows = shown[int]("the number of rows of this epoch so far")
+    history = shown[History]("the reports of the epochs")
+    events = shown[list[tuple[int, str]]]("warnings and other news, with the step that each is of")
+    extra = shown[dict[str, Any]]("values of callbacks by name, which loggers write with the next row")
+    inputs = shown[dict[str, Any]]("numbers that the step is given by name")
+    validation = shown[Values]("the values of the last validation")
+    stream = shown[Stream]("the random numbers of the training: dropout draws from it, and nothing else does")
+    plan = shown[Plan]("the planned size of the training", of="run")
+    folder = shown[Path | None]("the folder of the run; None without one", of="run")
+    batch = shown[Any]("the last batch that was trained on", of="run")
+    validation_data = shown[Any]("the validation data, as they were given to `fit`", of="run")
+    is_resumed = shown[bool]("did this `fit` go on from a checkpoint?", of="run", fixed=True)
+    starts_over = shown[bool](
+        "was this `fit` to go on from a checkpoint, and found none: is it the first start, or was killed before?",
+        of="run", fixed=True,
+    )  # fmt: skip
+    stopped = shown["str | None"]("why the training has ended, or is going to", of="run", fixed=True)
+    is_whole = shown[bool](
+        "is the state, after an exception, as the last step has left it?", of="run", fixed=True
+    )  # fmt: skip
+    device = shown[Device]("that of the first model, to which batches go, on a backend with a tape", of="stepper")
+    compiles = shown[bool]("is a step compiled into one program?", of="stepper", fixed=True)
+    accumulate = shown[int]("the number of batches for a step of the optimizer", of="stepper", fixed=True)
+    guards = shown[bool](
+        "is the loss of every step waited for, and the model before it kept until it is known? See `NanGuard`",
+        of="stepper",
+    )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Control[M]:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in vars(self).items():
+            if name == "run":
+                twin.run = replace(value)
+            elif name not in ("_fit", "_kept"):  # of a fit that is another's
+                setattr(twin, name, copy.deepcopy(value, memo))
+        twin.stepper.learner = ref(twin)
+        twin.load_state(self.snapshot())  # into memory of its own: a compiled step writes over that of its arguments
+        return twin
+
+    # --- what it holds
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or a dict of several by the name of the model."""
+        return self._plain(self.state.optimizers)
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of the learning rate, or a dict of several by the name of the model."""
+        return self._plain(self.state.schedules)
+
+    @property
+    def average(self) -> M:
+        """The averaged model (`ema=`), in inference mode; without `ema`, the model itself."""
+        return self._plain(self.stepper.for_inference())
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics by name; those of a `Collection` as `name/part`."""
+        return self.stepper.meter.metrics
+
+    def check_has_gradients(self) -> None:
+        """Raise `RunError` if `gradients` would."""
+        check_has_gradients(self.stepper)
+
+    @property
+    def team(self) -> Team | None:
+        """The processes that train together; None without `mesh=`."""
+        return self.stepper.team
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate of the last step; by model and by group where there are several.
+
+        Set it to train with this rate from the next step on, in place of the schedule, which goes on counting; None
+        gives it back to the schedule. Setting it makes `lr_scale` 1.
+        """
+        return self.state.lr
+
+    @lr.setter
+    def lr(self, rate: Any) -> None:
+        names = list(self.state.schedules)
+        if rate is not None:
+            given: Mapping[str, Any] = {ONLY: rate} if self.state.is_single else rate
+            if not isinstance(given, Mapping) or set(given) != set(names):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise RunError(f"lr: give a rate for each of {', '.join(names)}, got {rate!r}")
+            rate = {name: _rate_of(one, "lr") for name, one in given.items()}
+            rate = rate[ONLY] if self.state.is_single else rate
+            self.state.lr = rate
+        self.state.lr_set, self.state.lr_scale = rate, 1.0
+
+    @property
+    def lr_scale(self) -> float:
+        """A factor of all learning rates, from the next step on."""
+        return self.state.lr_scale
+
+    @lr_scale.setter
+    def lr_scale(self, factor: float) -> None:
+        self.state.lr_scale = _number_of(factor, "lr_scale")
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step, NaN before the first; reading it waits for the engine."""
+        last = self.run.last
+        if last is None or last.output.loss is None:
+            return float("nan")
+        array = np.asarray(last.output.loss.numpy())
+        return float(array if last.of is None else array[last.of])
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the current or last `fit`, with the time before it was resumed."""
+        return 0.0 if self._fit is None else self._fit.seconds
+
+    def means(self) -> Values:
+        """Return the loss and the metrics of this epoch so far; waits for the engine.
+
+        With several processes on PyTorch or NumPy, the metrics are over the rows of this process until the epoch ends;
+        then they are over the rows of all.
+        """
+        self.read()
+        return self.stepper.meter.values()
+
+    def gradients(self) -> dict[str, Any]:
+        """Compute the gradient of the loss on the last batch, with the weights of now: arrays by path, on the host.
+
+        It takes a forward and a backward pass, eagerly, and changes nothing. With several models the paths begin with
+        their names. Raises `RunError` with `update=`, and with several processes or devices.
+        """
+        found = gradients_on(self.stepper, self.run.batch)
+        return {f"{name}.{path}" if name else path: one for name, grads in found.items() for path, one in grads.items()}
+
+    def values(self) -> dict[str, float]:
+        """Return the newest values in one dict, with names such as `train/loss` and `validation/accuracy`."""
+        return dict(self.state.values)
+
+    def value(self, name: str) -> float:
+        """Return the newest value of this name; `RunError`, which lists the names, if there is none."""
+        values = self.state.values
+        if name not in values:
+            known = ", ".join(values) or "none before the end of the first epoch"
+            raise RunError(f"there is no value {name!r}; there are: {known}{did_you_mean(name, list(values))}")
+        return values[name]
+
+    def value_names(self, kind: str) -> tuple[list[str], bool]:
+        """The names of the values that there will be of a kind, `train` or `validation`, as far as they are known.
+
+        Returns the names, of which each may also be that of several values, `name/part`; and whether there may be more,
+        which a step of one's own returns.
+        """
+        stepper = self.stepper
+        what = (stepper.asked if kind == "train" else stepper.asked_validating).what
+        if kind not in ("train", "validation") or (kind == "validation" and self.validation_data is None):
+            return [], False
+        names = [*self.metrics] if what == "update" else [LOSS, *self.metrics]
+        return [f"{kind}/{name}" for name in names], what != "loss"
+
+    # --- what may be done
+
+    def stop(self, reason: str) -> None:
+        """End the training after this step, for the given reason."""
+        self.run.stopped = self.run.stopped or reason
+
+    def warn(self, text: str) -> None:
+        """Add an event to `learner.events`, which views and reports show."""
+        self.state.events.append((self.state.step, text))
+
+    def announce(self, path: Path) -> None:
+        """Tell all callbacks that a checkpoint is complete."""
+        if self._fit is not None:
+            self._fit.tell("on_checkpoint", path)
+
+    def evaluate(self, data: Any) -> Results:
+        """Compute the loss and the metrics on all batches of `data`, in inference mode; all rows have equal weight.
+
+        With several processes (`mesh=`) call it in all of them; each gets the values over all rows.
+        """
+        found = evaluate(self.stepper, data)
+        self._remark(self.stepper.validation)
+        return found
+
+    def _remark(self, meter: Meter) -> None:
+        """Warn, once each, of values that were read and are not as they should be."""
+        remarks, meter.remarks = meter.remarks, []
+        for text in dict.fromkeys(remarks):
+            if not any(said == text for _, said in self.events):
+                self.warn(text)
+
+    def note(self, kind: str, values: Values) -> None:
+        """Make these the newest values of their kind, `train` or `validation`."""
+        self.state.values.update(flattened(kind, values))
+
+    def read(self) -> None:
+        """Read the losses of all steps, and raise `RunError` for one that is not finite."""
+        for step, loss in self.stepper.read():
+            if self._fit is not None:
+                self._fit.check_loss(step, loss)
+        self._remark(self.stepper.meter)
+
+    def attach(self, fit: Fit | None) -> Fit | None:
+        """Make this the fit that runs, and return the former one."""
+        former, self._fit = self._fit, fit
+        return former
+
+    # --- saving
+
+    def snapshot(self, *, whole: bool = True) -> Record:
+        """Return the whole state as one record in host memory, so that training may go on while it is written.
+
+        It has models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
+        and the states of callbacks. With several processes, call it in all of them; each gets the whole.
+
+        Args:
+            whole: False leaves out the entries of what only grows; see `grown`.
+        """
+        return self._completed(self._kept or self.stepper.in_memory(self._state_record()), whole)
+
+    def saved_state(self, *, whole: bool = True) -> Record:
+        """As `snapshot`, to save the state of several processes or devices in shards: nothing is copied or gathered."""
+        return self._completed(self._kept or self._state_record(), whole)
+
+    def into_record(self) -> Record:
+        """Return the whole state as one record, without a copy. See `snapshot`."""
+        return self._completed(self._state_record(), True)
+
+    def grown(self) -> dict[str, Growing[Any]]:
+        """The lists that only grow, by name: the history, the events, and those in the states of callbacks."""
+        fit = self._fit
+        return self.state.grown() | ({} if fit is None else fit.callback_lists())
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of optimizers, schedules and the like, as plain values by name."""
+        averages: Mapping[str, Any] = self.state.auxiliary.get("ema", {})
+        return settings_of({
+            "optimizer": self.optimizer, "lr": self.schedule, "accumulate": self.accumulate,
+            "clip": self.stepper.functions.clip, "ema": next((one.decay for one in averages.values()), None),
+            "seed": self.state.seed,
+        })  # fmt: skip
+
+    def _completed(self, record: Record, whole: bool) -> Record:
+        return with_lines(record, self.grown()) if whole else record
+
+    def _state_record(self) -> Record:
+        self.read()
+        fit, grown = self._fit, self.grown()
+        settings = self.settings()
+        if fit is None:
+            return self.stepper.into_record(grown=grown, settings=settings, data=None, callbacks={}, held=gather({}))
+        self.state.run.seconds = fit.seconds
+        return self.stepper.into_record(
+            grown=grown, settings=settings, data=fit.data.state(), callbacks=fit.callback_states(),
+            held=gather(fit.callback_records()),
+        )  # fmt: skip
+
+    def keep_state(self) -> None:
+        """Save the state of now, if any, when the training ends, in place of the state at that time."""
+        if self.team is not None and self.team.in_shards:
+            self._kept = in_parts(self._state_record())
+        else:
+            self._kept = self.snapshot(whole=False)
+
+    def forget_kept(self) -> None:
+        """Save the state as it is from now on."""
+        self._kept = None
+
+    def weights(self) -> Record:
+        """Return the weights of the model for inference, in host memory; several models each below its name."""
+        return self.stepper.in_memory(self.weights_record())
+
+    def weights_record(self) -> Record:
+        """As `weights`, without a copy."""
+        return self.stepper.weights()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the whole state to a file, atomically, and return its path."""
+        if self.team is not None and self.team.in_shards:
+            record = self.snapshot()
+            return Path(self.team.by_main(
+                lambda: str(SafetensorsRecorder(precision=PrecisionSettings()).save(record, path))
+            ))  # fmt: skip
+        return Path(SafetensorsRecorder(precision=PrecisionSettings()).save(self.into_record(), path))
+
+    def load_record(self, record: Record) -> None:
+        """See `load_state`."""
+        self.load_state(record)
+
+    def load_state(self, record: Record) -> None:
+        """Restore the state from a record of `snapshot`: all of it, or nothing.
+
+        Raises `RecordError`, which lists all that does not fit, such as another model, optimizer or metrics.
+        """
+        self.stepper.load_record(record, "data", "callbacks", "held")
+
+    # --- with other processes
+
+    @property
+    def is_together(self) -> bool:
+        """Have all processes ended the training after the same step?"""
+        return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
+
+    def asks_to_save(self) -> bool:
+        """Must all processes agree on a step after which they save? Then process 0, by its clock, asks for it."""
+        joint = None if self._fit is None else self._fit.joint
+        if joint is not None and joint.is_main:
+            joint.ask_to_save()
+        return joint is not None
+
+    def _plain(self, named: Mapping[str, Any]) -> Any:
+        return named[ONLY] if self.state.is_single else dict(named)
+
+
+def _rate_of(value: Any, name: str) -> Rate:
+    if isinstance(value, Mapping):
+        return {str(group): _number_of(one, name) for group, one in cast("Mapping[Any, Any]", value).items()}
+    return _number_of(value, name)
+
+
+def _number_of(value: Any, name: str) -> float:
+    """The value as a number of Python's; `RunError` for anything but a finite number of at least zero."""
+    one = plain(value)
+    if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0.0 <= one < math.inf:
+        raise RunError(f"{name} is a finite number of at least zero, got {value!r}")
+    return float(one)

@@ -1,0 +1,385 @@
+"""The data of a training: a `Loader`, or any other iterable of batches, with its position if it has one."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.data.loader import Loader
+from phlox.data.structure import children, form, host_array, is_array, leaves, mapped
+from phlox.errors import DataError, DataWarning
+from phlox.tensor import Tensor
+
+Rows = np.ndarray[Any, Any]
+LOADER = "loader"
+"""The name, in a state, of the settings that determine a loader's batches."""
+
+
+class Feed:
+    """The batches of one source, epoch after epoch.
+
+    An object with `epoch(number, start=)`, such as a `Loader`, can begin at any batch of any epoch. For any other
+    iterable an epoch is one `for` loop: it continues where `load_state_dict` (or `set_state` of its iterator) says, if
+    it has that, and otherwise begins at the beginning. A function without arguments is called at each epoch, for an
+    iterable. `set_epoch` is called with the number of the epoch, if there is one.
+
+    Raises `DataError` for any other object.
+    """
+
+    def __init__(self, data: Any, name: str = "data") -> None:
+        self.name = name
+        self._data: Any = data
+        self.is_indexed = callable(getattr(data, "epoch", None))
+        if isinstance(data, (str, bytes, Mapping, tuple, list, np.ndarray, Tensor)) or not (
+            self.is_indexed or isinstance(data, Iterable) or callable(data)
+        ):
+            raise DataError(
+                f"{name}: a {type(cast('object', data)).__name__} is not an iterable of batches; give "
+                "Loader(arrays, batch_size=...), or any iterable that gives a batch at a time"
+            )
+        self._source: Any = None  # of the running epoch, and its iterator
+        self._iterator: Any = None
+        self._held: Any = None  # a state to go on from
+        self._was_used = False
+        self._dtypes: list[Any] | None = None
+        self.of_arrays = False
+        """Are batches of nothing but arrays and numbers needed?"""
+        self._first: tuple[Any, list[tuple[str, Any]]] | None = None
+        self.most: int | None = None
+        """So many batches an epoch are given at most; None is no limit."""
+        self.number = 0
+        """Of the last batch that was given: a loader leaves out batches of which no row could be read."""
+        self._device: Device | None = None
+
+    # --- what there is
+
+    @property
+    def batches(self) -> int | None:
+        """The number of batches in an epoch, if it is known."""
+        if self.most is not None:
+            return None
+        try:
+            return len(self._data)
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of rows in a batch, if it is known."""
+        size = getattr(self._data, "batch_size", None)
+        return size if isinstance(size, int) else None
+
+    def rows(self, epoch: int, number: int) -> Rows | None:
+        """The numbers of the rows of a batch, if the source knows them."""
+        rows = getattr(self._data, "rows", None)
+        if not (self.is_indexed and callable(rows)):
+            return None
+        try:
+            return np.asarray(cast("Any", rows)(epoch, number))
+        except Exception:
+            return None
+
+    def on_device(self, device: Device) -> bool:
+        """Let a `Loader` with workers or prefetch put its batches on the device in the background; can it?"""
+        data = self._data
+        if not (isinstance(data, Loader) and (data.workers or data.prefetch)):
+            return False
+        self._device = device
+        return True
+
+    @contextmanager
+    def open(self) -> Generator[None]:
+        """A scope in which a loader keeps its workers from one epoch to the next."""
+        data = self._data
+        if not isinstance(data, Loader) or data.is_open or not (data.workers or data.prefetch):
+            yield
+            return
+        with data:
+            yield
+
+    # --- its batches
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from number `start` on."""
+        if self.most is not None and start >= self.most:
+            return
+        for number, batch in self._numbered(epoch, start):
+            if not self.is_indexed:
+                batch = as_batch(batch)
+            self._check(batch, number)
+            self.number = number
+            yield batch
+            if number + 1 == self.most:
+                return
+
+    def _numbered(self, epoch: int, start: int) -> Iterator[tuple[int, Any]]:
+        if isinstance(self._data, Loader):
+            self._check_same_loader(start)
+            return self._data.numbered(epoch, start, device=self._device)
+        return enumerate(self._batches(epoch, start), start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        if self.is_indexed:
+            self._check_same_loader(start)
+            return iter(self._data.epoch(epoch, start=start))
+        data: Any = self._data
+        is_made = isinstance(data, type) or not hasattr(data, "__iter__")
+        source: Any = data() if is_made else data
+        held, self._held = self._held, None
+        if isinstance(held, Mapping) and LOADER in held:  # of a loader, whose place others have taken
+            held = None
+        if callable(getattr(source, "set_epoch", None)):
+            source.set_epoch(epoch)
+        if held is not None and hasattr(source, "load_state_dict"):
+            source.load_state_dict(held)
+        batches: Any = iter(source)
+        if batches is source and self._was_used and held is None and not is_made:
+            raise DataError(
+                f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
+                f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
+            )
+        self._was_used = True
+        self._source, self._iterator = source, batches
+        if held is not None and not hasattr(source, "load_state_dict"):
+            if hasattr(batches, "set_state"):
+                batches.set_state(held)
+            else:
+                held = None
+        if held is not None:
+            return batches if start else self._next_if_over(batches)
+        if start:
+            warnings.warn(
+                f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
+                "of this epoch are passed over; if its order is random, they are others than those that were trained "
+                "on. A Loader, or what has state_dict, is resumed exactly",
+                DataWarning,
+                stacklevel=2,
+            )
+            return itertools.islice(batches, start, None)
+        return batches
+
+    def _next_if_over(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches of the next epoch, if the restored state is at the end of one."""
+        first = next(batches, None)
+        if first is None:
+            self._iterator = batches = iter(self._source)
+        else:
+            yield first
+        yield from batches
+
+    # --- its position
+
+    def state(self) -> Any:
+        """The position besides the numbers of epoch and batch, as plain values; None if there is nothing else.
+
+        For a `Loader` these are the settings that determine its batches.
+        """
+        if self.is_indexed:
+            return {LOADER: _batches_of(self._data)} if isinstance(self._data, Loader) else None
+        source = self._data if self._source is None else self._source
+        if hasattr(source, "state_dict"):
+            return encoded(source.state_dict())
+        if hasattr(self._iterator, "get_state"):
+            return encoded(self._iterator.get_state())
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Continue from a result of `state`, at the next `epoch`."""
+        self._held = None if state is None else decoded(state)
+
+    def _check_same_loader(self, start: int) -> None:
+        """Raise `DataError` in the middle of an epoch if order or size of batches changed: rows would be repeated."""
+        held, self._held = self._held, None
+        if not start or not isinstance(self._data, Loader) or not isinstance(held, Mapping):
+            return
+        former: Mapping[str, Any] = cast("Mapping[str, Any]", held).get(LOADER, {})
+        for name, value in _batches_of(self._data).items():
+            before = former.get(name, value)
+            if before != value:
+                raise DataError(
+                    f"{self.name}: the training goes on at batch {start} of an epoch whose loader had {name} "
+                    f"{before!r}, and here it is {value!r}, so that some rows would come twice and others never; make "
+                    "the loader as it was until the epoch has ended"
+                )
+
+    def _check(self, batch: Any, number: int) -> None:
+        """Has it the structure and the dtypes of the first one?"""
+        dtypes = _dtypes(batch)
+        if dtypes is not None and dtypes == self._dtypes:
+            return
+        self._dtypes = dtypes
+        found: list[tuple[str, Any]] = [
+            (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
+        ]
+        if self._first is None:
+            if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
+                raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
+            self._first = form(batch), found
+            if self.of_arrays:
+                _check_arrays(batch, self.name)
+            return
+        first_form, first = self._first
+        if found == first and form(batch) == first_form:
+            return
+        for (path, kind), (_, before) in zip(found, first, strict=False):
+            if kind != before and form(batch) == first_form:
+                raise DataError(
+                    f"{self.name}{path}: batch {number} has {_kind(kind)} where the first batch had {_kind(before)}; "
+                    "all batches must be alike"
+                )
+        raise DataError(
+            f"{self.name}: batch {number} is {_described(batch)}, and the first one was of another structure; all "
+            "batches must be alike"
+        )
+
+
+def _batches_of(loader: Loader) -> dict[str, Any]:
+    return {name: value for name, value in loader.state_dict().items() if name not in ("epoch", "batch")}
+
+
+def _dtypes(batch: Any) -> list[Any] | None:
+    """The dtypes of a tuple or dict of arrays, with its keys, as a quick check of most batches; None for others."""
+    kind: type[Any] = batch.__class__
+    if kind is tuple:
+        found: list[Any] = [kind]
+        parts: Iterable[Any] = batch
+    elif kind is dict:
+        found, parts = list(batch), batch.values()
+    else:
+        return None
+    for part in parts:
+        if part.__class__ is not np.ndarray:
+            return None
+        found.append(part.dtype)
+    return found
+
+
+def as_batch(value: Any) -> Any:
+    """A batch of arrays: tensors of other libraries become NumPy arrays, and lists of arrays tuples."""
+    whole: Any = value
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        if items and all(_is_foreign(item) or is_array(item) or children(item) is not None for item in items):
+            whole = tuple(items)
+    if children(whole) is None:
+        return host_array(whole) if _is_foreign(whole) else whole
+    return mapped(_leaf_of_batch, whole)
+
+
+def _leaf_of_batch(leaf: Any) -> Any:
+    return as_batch(leaf) if isinstance(leaf, list) or _is_foreign(leaf) else leaf
+
+
+def _is_foreign(value: Any) -> bool:
+    return hasattr(value, "__array__") and hasattr(value, "shape") and not isinstance(value, (np.ndarray, Tensor))
+
+
+def _check_arrays(batch: Any, name: str) -> None:
+    """Raise `DataError` for anything but arrays and numbers: a step would be compiled again for every batch."""
+    for path, leaf in leaves(batch):
+        if is_array(leaf) and leaf.dtype.kind not in "fiub":
+            leaf = leaf.reshape(-1)[0] if leaf.size else ""
+        if not isinstance(leaf, (np.ndarray, np.generic, Tensor, int, float)) or isinstance(leaf, (str, bytes)):
+            raise DataError(
+                f"{name}{path} is a {type(leaf).__name__}, for each of which a compiled step would be made anew; leave "
+                "it out in a transform of the loader, or give compile=False to the learner"
+            )
+
+
+def _described(batch: Any) -> str:
+    found = children(batch)
+    if found is None:
+        return f"a {type(batch).__name__}"
+    return f"a {type(batch).__name__} of {', '.join(name for name, _ in found) or 'nothing'}"
+
+
+def _kind(kind: Any) -> str:
+    names = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "U": "texts", "O": "objects"}
+    return names.get(kind, f"dtype kind {kind!r}") if isinstance(kind, str) else f"a {kind.__name__}"
+
+
+# --- states of other libraries, as plain values
+
+_TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bytes": (
+        lambda value: isinstance(value, bytes),
+        lambda value: base64.b64encode(value).decode(),
+        base64.b64decode,
+    ),
+    "torch": (
+        lambda value: type(value).__module__.partition(".")[0] == "torch" and _is_foreign(value),
+        lambda value: encoded(np.asarray(value)),
+        lambda found: _torch_tensor(decoded(found)),
+    ),
+    "array": (
+        lambda value: is_array(value) or _is_foreign(value),
+        lambda value: [str(np.asarray(value).dtype), list(value.shape), np.asarray(value).reshape(-1).tolist()],
+        lambda found: np.asarray(found[2], found[0]).reshape(found[1]),
+    ),
+    "tuple": (
+        lambda value: isinstance(value, tuple),
+        lambda value: [encoded(part) for part in value],
+        lambda found: tuple(decoded(part) for part in found),
+    ),
+    "integer": (
+        lambda value: isinstance(value, int) and not -(2**63) <= value < 2**63,
+        str,
+        int,
+    ),
+    "items": (
+        lambda value: (
+            isinstance(value, Mapping)
+            and not all(isinstance(key, str) and not key.startswith("$") for key in cast("Mapping[Any, Any]", value))
+        ),
+        lambda value: [[encoded(key), encoded(part)] for key, part in value.items()],
+        lambda found: {decoded(key): decoded(part) for key, part in found},
+    ),
+}
+"""Types that plain values lack: the tag, a test for the type, and the conversions to and from the plain form."""
+
+
+def _torch_tensor(array: Any) -> Any:
+    torch: Any = import_module("torch")
+    return torch.from_numpy(array)
+
+
+def encoded(value: Any) -> Any:
+    """Encode a state of plain values, bytes, tuples and arrays as plain values; `decoded` is the inverse.
+
+    Raises `DataError` for an object of another class: the file of a checkpoint has none.
+    """
+    for name, (fits, pack, _) in _TAGS.items():
+        if fits(value):
+            return {f"${name}": pack(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(part) for key, part in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [encoded(part) for part in cast("list[Any]", value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise DataError(
+        f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict "
+        "must be of plain values and arrays"
+    )
+
+
+def decoded(value: Any) -> Any:
+    """The inverse of `encoded`; tensors of libraries other than PyTorch become NumPy arrays."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value)
+        if len(items) == 1:
+            ((key, part),) = items.items()
+            if key.startswith("$") and key[1:] in _TAGS:
+                return _TAGS[key[1:]][2](part)
+        return {key: decoded(part) for key, part in items.items()}
+    if isinstance(value, list):
+        return [decoded(part) for part in cast("list[Any]", value)]
+    return value

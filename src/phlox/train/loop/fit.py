@@ -1,0 +1,538 @@
+"""`Fit`: one call of `Learner.fit`, which walks through the table of transitions and tells callbacks what happens."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from phlox import random
+from phlox.backend.processes import report_progress
+from phlox.errors import RunError, RunWarning
+from phlox.host.output import Output
+from phlox.record import Record
+from phlox.record.gather import Recordable
+from phlox.train.events import EpochReport, Growing, Plan, Run, plain
+from phlox.train.loop.feed import Feed
+from phlox.train.loop.interrupts import Interrupts
+from phlox.train.loop.joint import Joint
+from phlox.train.loop.limits import Limits
+from phlox.train.loop.transitions import Phase, bound
+from phlox.train.step.batch import alike, count
+from phlox.train.step.functions import NotFiniteLossError
+from phlox.train.step.meter import Pending
+from phlox.train.step.nonfinite import find_in_step
+
+if TYPE_CHECKING:
+    from phlox.train.observers.callback import AnyLearner, Callback
+
+_ROWS_SHOWN = 16
+Prepare = Callable[["Fit", ExitStack], "Record | None"]
+"""Opens the folder of a run and adds the callbacks of every run; gives the record to resume from, if there is one."""
+
+
+class Fit:
+    """A running training.
+
+    Args:
+        control: what callbacks are given.
+        data, validation: the batches.
+        limits: when it ends.
+        validate_every: the number of epochs after which to validate, and the number of steps.
+        callbacks: the callbacks.
+        prepare: called when it begins.
+    """
+
+    def __init__(
+        self,
+        control: AnyLearner,
+        data: Feed,
+        validation: Feed | None,
+        limits: Limits,
+        validate_every: tuple[int, int | None] = (1, None),
+        callbacks: Iterable[Callback] = (),
+        prepare: Prepare = lambda fit, stack: None,
+    ) -> None:
+        self.control, self.state, self.stepper = control, control.state, control.stepper
+        self.data, self.validation, self.limits = data, validation, limits
+        self.team = self.stepper.team
+        self.joint: Joint | None = None
+        """What it does together with other processes, where there are some."""
+        self.callbacks = list(callbacks)
+        self.phase = Phase.FRESH
+        self.interrupts = Interrupts(self._say)
+        self.news: list[str] = []
+        """What is otherwise in a resumed training than it was, to be said once the state is restored."""
+        self._prepare = prepare
+        self._every, self._every_steps = validate_every
+        self._started: list[Callback] = []
+        self._handlers: dict[str, list[Callable[..., Any]]] = {}
+        self._spent = 0.0
+        self._begun: float | None = None  # while it does not run
+        self._since = perf_counter()
+        self._batches: Any = None
+        self._groups: Iterator[list[tuple[int, Any]]] = iter(())
+        self._group: list[tuple[int, Any]] | None = None
+        self._is_cut_off = self._was_reading_interrupted = False
+        self._skipped = 0
+        """The number of skipped steps that callbacks have heard of."""
+        self._attempts = (0, 0)
+        """The steps of the optimizers before this epoch: those taken, and those left out."""
+        self._doing = ""
+
+    @property
+    def seconds(self) -> float:
+        """The seconds so far, with those before a resume."""
+        return self._spent + (0.0 if self._begun is None else perf_counter() - self._begun)
+
+    # --- from beginning to end
+
+    def run(self) -> None:
+        """Train until a limit is reached."""
+        with ExitStack() as stack:
+            if self.team is not None and self.team.size > 1:
+                self.joint = Joint(self, self.team)
+            self._begin(stack)
+            stack.enter_context(self.interrupts)
+            stack.callback(self._close_batches)
+            for feed in (self.data, self.validation):
+                if feed is not None:
+                    stack.enter_context(feed.open())
+            self.data.of_arrays = self.stepper.compiles
+            if self.stepper.compiles and self.steps_per_call == 1 and (self.team is None or not self.team.partitions):
+                self.data.on_device(self.stepper.device)
+            try:
+                for callback in self.callbacks:
+                    self._started.append(callback)
+                    callback.on_fit_start(self.control)
+                with random.stream(self.state.stream), nullcontext() if self.team is None else self.team.scope():
+                    if self.joint is not None:
+                        self.joint.begin()
+                    self._walk()
+                    if self.joint is not None:
+                        self.joint.end()
+                if self._signal is not None:
+                    self.interrupts.came = self._signal
+                    self.interrupts.end(self._how_to_go_on())
+            except BaseException as error:
+                if self.joint is not None:
+                    self.joint.fail(error)
+                # Reading data leaves the state as the last step has made it.
+                self.control.run.is_whole = self._doing == "read_batches" or not isinstance(error, Exception)
+                self._finish(error)
+                raise
+            self._finish(None)
+            if self.interrupts.came is not None:  # after the last step, when there was nothing left to end
+                self.interrupts.end(f"the training had ended, after step {self.state.step:,}")
+
+    def _walk(self) -> None:
+        """From state to state, as the table says."""
+        table = bound(self)
+        while self.phase is not Phase.ENDED:
+            for when, do, name, to in table[self.phase]:
+                if when is None or when():
+                    if do is not None:
+                        self._doing = name
+                        do()
+                        self._doing = ""
+                    self.phase = to
+                    break
+
+    @property
+    def _signal(self) -> int | None:
+        """The signal because of which it ends: of several processes, that of one of them."""
+        return self.interrupts.came if self.joint is None else self.joint.signal
+
+    def _begin(self, stack: ExitStack) -> None:
+        self.control.run = run = Run(folder=self.control.run.folder, validation_data=self.control.run.validation_data)
+        record = self._prepare(self, stack)
+        if self.joint is not None and not self.joint.is_main:
+            self.callbacks = [one for one in self.callbacks if not type(one).is_of_main()]
+        self.callbacks.sort(key=lambda one: type(one).last)
+        if record is not None:
+            self.restore(record)
+            self.phase, run.is_resumed = Phase.RESUMED, True
+            for text in self.news:
+                self.control.warn(text)
+                warnings.warn(text, RunWarning, stacklevel=5)
+        else:
+            self.leave_former_epoch()
+            self.state.run = type(self.state.run)(self.state.epoch, self.state.step)
+        run.plan = self._plan()
+        self.stepper.window = run.plan.first_step, run.plan.steps
+        self._skipped = self.state.skipped
+        self._begun = perf_counter()
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Tell all callbacks that it is over; of several exceptions the first goes on, the others are its notes."""
+        raised = error
+        events: list[tuple[Callback, Callable[[], object]]] = []
+        if error is not None:
+            events += [(one, partial(one.on_exception, self.control, error)) for one in self._started]
+        events += [(one, partial(one.on_fit_end, self.control)) for one in reversed(self._started)]
+        self._spent, self._begun = self.seconds, None
+        for one, event in events:
+            try:
+                event()
+            except BaseException as other:
+                if raised is None:
+                    raised = other
+                else:
+                    raised.add_note(f"then {type(one).__name__} failed too: {type(other).__name__}: {other}")
+        self.control.forget_kept()
+        if raised is not None and error is None:
+            raise raised
+
+    def _how_to_go_on(self) -> str:
+        state, folder = self.state, self.control.run.folder
+        text = f"the training was stopped after step {state.step:,} (epoch {state.epoch + 1})"
+        if folder is not None:
+            return f"{text}; its state is saved: go on with fit(..., folder={str(folder)!r}, resume=True)"
+        places = [one for one in self.callbacks if type(one).last and getattr(one, "folder", None)]
+        if places:
+            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(places[0], 'folder', ''))!r})"
+        return f"{text}; nothing was saved, since fit has no folder="
+
+    def _say(self, text: str) -> None:
+        self.control.warn(text)
+        if self.team is None or self.team.is_main:
+            said = Output(sys.stderr)
+            said.write(f"\n{text}\n")
+            said.flush()
+
+    # --- events, and the states of callbacks
+
+    def tell(self, event: str, *more: Any) -> None:
+        """Call the method for an event of all callbacks."""
+        for method in self._methods(event):
+            method(self.control, *more)
+
+    def _methods(self, event: str) -> list[Callable[..., Any]]:
+        """The methods of callbacks that override this event, so that a step makes no useless calls."""
+        found = self._handlers.get(event)
+        if found is None:
+            found = [getattr(one, event) for one in self.callbacks if one.hears(event)]
+            self._handlers[event] = found
+        return found
+
+    def callback_states(self) -> dict[str, Any]:
+        """The states of callbacks, as plain values, by name."""
+        found: dict[str, Any] = {}
+        for name, one in self._stateful_callbacks():
+            state = {key: plain(value) for key, value in one.state().items() if not isinstance(value, Growing)}
+            if state:
+                found[name] = state
+        return found
+
+    def callback_lists(self) -> dict[str, Growing[Any]]:
+        """What only grows in the states of callbacks, as `NAME.KEY`."""
+        return {
+            f"{name}.{key}": value
+            for name, one in self._stateful_callbacks()
+            for key, value in one.state().items()
+            if isinstance(value, Growing)
+        }
+
+    def callback_records(self) -> dict[str, Record]:
+        """The records of callbacks that hold tensors, by name."""
+        return {name: one.into_record() for name, one in self.named_callbacks() if isinstance(one, Recordable)}
+
+    def restore(self, record: Record) -> None:
+        """Go on from the state that a record holds."""
+        found = self.stepper.load_record(record, "data", "callbacks", "held")
+        self._spent = self.state.run.seconds
+        self.data.restore(found["data"])
+        states: Mapping[str, Any] = found["callbacks"] or {}
+        held = record.select("held")
+        for name, one in self.named_callbacks():
+            if isinstance(one, Recordable):
+                if len(own := held.select(name)):
+                    one.load_record(own)
+            elif name in states:
+                one.restore(states[name])
+
+    def _stateful_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        return ((name, one) for name, one in self.named_callbacks() if not isinstance(one, Recordable))
+
+    def named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        """The callbacks by name: that of the class, with a number from the second one on."""
+        seen: dict[str, int] = {}
+        for one in self.callbacks:
+            name = type(one).__name__
+            seen[name] = seen.get(name, 0) + 1
+            yield f"{name}{seen[name] if seen[name] > 1 else ''}", one
+
+    # --- questions of the table
+
+    def is_over(self) -> bool:
+        """Is the training over, between two steps or between two epochs?"""
+        run, state, limits = self.control.run, self.state, self.limits
+        if self.joint is None and self.interrupts.came is not None:
+            self.control.stop("interrupted")
+        elif limits.epochs is not None and state.epoch >= state.run.first_epoch + limits.epochs:
+            self.control.stop("1 epoch is over" if limits.epochs == 1 else f"{limits.epochs} epochs are over")
+        elif limits.steps is not None and state.step >= state.run.first_step + limits.steps:
+            self.control.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
+        elif self.joint is not None:
+            in_epoch, batches = self.phase is Phase.IN_EPOCH, self.data.batches
+            return self.joint.ends(goes_on=not in_epoch or batches is None or state.batch < batches)
+        elif limits.seconds is not None and self.seconds >= limits.seconds:
+            self.control.stop(f"{limits.seconds:g} seconds are over")
+        return run.stopped is not None
+
+    def is_within_epoch(self) -> bool:
+        """Have some batches of an epoch been trained on, and not told to be all?"""
+        return self.state.batch > 0
+
+    def is_validation_due(self) -> bool:
+        """Is a validation due within the epoch?"""
+        return self.state.run.validates
+
+    def has_batches(self) -> bool:
+        """Has the epoch further batches?"""
+        return self._group is not None
+
+    def was_reading_interrupted(self) -> bool:
+        """Has a signal ended the reading of a batch?"""
+        return self._was_reading_interrupted
+
+    def is_epoch_complete(self) -> bool:
+        """Were all batches of the epoch trained on, as far as their number is known?"""
+        batches = self.data.batches
+        return batches is not None and self.state.batch >= batches
+
+    def was_interrupted(self) -> bool:
+        """Does it end because of a signal?"""
+        return self._signal is not None
+
+    def is_final_validation_due(self) -> bool:
+        """Is the model of now to be validated before the report, and has not been?"""
+        state = self.state
+        if self.validation is None or state.run.validated == (state.step, state.updates):
+            return False
+        return self._is_cut_off or (state.epoch + 1) % self._every == 0
+
+    def is_cut_off(self) -> bool:
+        """Does it end within an epoch?"""
+        return self._is_cut_off
+
+    # --- actions of the table
+
+    def leave_former_epoch(self) -> None:
+        """If an earlier fit ended within an epoch, that epoch is over."""
+        state = self.state
+        if state.batch:
+            if state.batch % self.stepper.accumulate:
+                self.stepper.drop_gradients()
+            state.epoch, state.batch = state.epoch + 1, 0
+            if state.history:
+                state.history[-1] = state.history[-1].completed()
+
+    def begin_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.stepper.begin_epoch()
+        self.tell("on_epoch_start")
+        self.open_epoch()
+
+    def open_epoch(self) -> None:
+        """Get the batches of the epoch, from the next one on."""
+        state = self.state
+        if state.history and not state.history[-1].complete:
+            state.history.pop()
+        self._attempts = state.updates, state.skipped
+        self._batches = self.data.epoch(state.epoch, state.batch)
+        self._groups = self._grouped(self._batches)
+
+    def read_batches(self) -> None:
+        """Read the batches of the next call, or find that there are none."""
+        self._since = perf_counter()
+        try:
+            self._group = next(self._groups, None)
+        except Exception:
+            if not self.interrupts.was_cause():
+                raise
+            if self.joint is not None:  # the others go on to a step that this process cannot take
+                self.interrupts.end()
+            self._group, self._was_reading_interrupted = None, True
+            self.control.stop("interrupted")
+
+    def take_step(self) -> None:
+        """Take the steps on the batches that were read."""
+        assert self._group is not None
+        before = self.state.step
+        self.take(self._group)
+        report_progress()
+        every = self._every_steps
+        # Noted before callbacks hear of the step, and save the state with what is still to be done.
+        if self.validation is not None and every is not None and self.state.step // every > before // every:
+            self.state.run.validates = True
+
+    def tell_step(self) -> None:
+        """Tell callbacks of the step."""
+        if self.state.skipped > self._skipped:
+            self._skipped = self.state.skipped
+            self.tell("on_step_skipped")
+        self.tell("on_step_end")
+
+    def validate(self) -> None:
+        """Compute the loss and the metrics on the validation data."""
+        state = self.state
+        state.run.validates = False
+        assert self.validation is not None
+        self.tell("on_validation_start")
+        state.validation = self.control.evaluate(self.validation)
+        state.run.validated = state.step, state.updates
+        self.control.note("validation", state.validation)
+        self.tell("on_validation_end")
+
+    def read_losses(self) -> None:
+        """Read the losses that have not been: one of them may not be finite."""
+        self.control.read()
+
+    def keep_state(self) -> None:
+        """Keep the state of now, to be saved in place of that of the end."""
+        if any(type(one).writes for one in self.callbacks):
+            self.control.keep_state()
+
+    def flush(self) -> None:
+        """Measure an epoch that is complete."""
+        if self.state.batch == 0:
+            raise RunError(f"fit: epoch {self.state.epoch + 1} has no batch; is the data empty, or used up?")
+        self._close_batches()
+        self.stepper.flush()
+        self._measure()
+
+    def measure_cut_off(self) -> None:
+        """Measure an epoch as far as it went."""
+        self._is_cut_off = True
+        self._close_batches()
+        self._measure()
+
+    def _measure(self) -> None:
+        self.control.read()
+        self.means = self.stepper.epoch_means()
+        self._count_time()
+        self.control.note("train", self.means)
+
+    def report(self) -> None:
+        """Report the epoch, and go on to the next."""
+        state = self.state
+        is_validated = state.run.validated == (state.step, state.updates)
+        report = EpochReport(
+            state.epoch + 1, state.step, state.lr, self.means, state.validation if is_validated else {},
+            state.epoch_seconds, state.rows, not self._is_cut_off,
+        )  # fmt: skip
+        state.history.append(report)
+        if not self._is_cut_off:
+            state.epoch += 1
+            state.batch = 0
+        if self.joint is not None:
+            self.joint.check()
+        taken, left_out = self._attempts
+        if state.skipped > left_out and state.updates == taken:
+            self.control.warn(
+                f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients of all "
+                f"{state.skipped - left_out} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
+                "or look for the reason with px.debug.find_nan"
+            )
+        self.tell("on_epoch_end")
+
+    # --- steps
+
+    @property
+    def steps_per_call(self) -> int:
+        """The number of steps in one call of a program."""
+        return self.control.steps_per_call
+
+    def _plan(self) -> Plan:
+        batches, limits, run = self.data.batches, self.limits, self.state.run
+        last_epoch = None if limits.epochs is None else run.first_epoch + limits.epochs
+        ends = [run.first_step + limits.steps] if limits.steps is not None else []
+        if batches is not None and limits.epochs is not None:
+            ends.append(run.first_step + batches * limits.epochs)
+        if last_epoch is None and batches and limits.steps is not None:
+            last_epoch = run.first_epoch + -(-limits.steps // batches)
+        last_step = min(ends) if ends else None
+        return Plan(last_epoch, last_step, batches, self.data.batch_size, run.first_epoch, run.first_step)
+
+    def _grouped(self, batches: Iterator[Any]) -> Iterator[list[tuple[int, Any]]]:
+        """The batches of each call, with their numbers: as many as it takes steps if all have one size, or else one."""
+        size = self.steps_per_call
+        if size == 1:
+            for batch in batches:
+                yield [(self.data.number, batch)]
+            return
+        group: list[tuple[int, Any]] = []
+        for batch in batches:
+            if group and not alike(batch, group[0][1]):
+                yield from ([one] for one in group)
+                group = []
+            group.append((self.data.number, batch))
+            if len(group) == size:
+                yield group
+                group = []
+        yield from ([one] for one in group)
+
+    def _close_batches(self) -> None:
+        """End the batches of an epoch, and their workers, whatever has happened."""
+        close, self._batches = getattr(self._batches, "close", None), None
+        self._groups = iter(())
+        if close is not None:
+            close()
+
+    def take(self, group: list[tuple[int, Any]]) -> None:
+        """Take the steps on some batches, each with its number, in one call."""
+        state, run = self.state, self.control.run
+        (number, first), (_, last) = group[0], group[-1]
+        rows, run.batch = (count(first), last) if self.team is None else (first.rows, last.batch)
+        state.batch = number
+        try:
+            output = self.stepper.take([batch for _, batch in group])
+        except NotFiniteLossError as error:
+            raise self._not_finite(str(error), state.step + 1, state.epoch, number, taken=False) from None
+        except Exception as error:
+            shown = self._rows_shown(state.epoch, number)
+            error.add_note(f"in step {state.step + 1}: batch {number} of epoch {state.epoch + 1}{shown}")
+            raise
+        several = len(group) > 1
+        for at in range(len(group)):
+            state.step += 1
+            run.last = Pending(state.step, state.epoch, group[at][0], rows, output, at if several else None)
+            for step, loss in self.stepper.meter.add(run.last):
+                self.check_loss(step, loss)
+        state.rows += rows * len(group)
+        state.batch = group[-1][0] + 1
+        self._count_time()
+
+    def _count_time(self) -> None:
+        """Count the time since the last step and what it was told to: of the data, and of the steps themselves."""
+        now = perf_counter()
+        self.state.epoch_seconds += now - self._since
+        self._since = now
+
+    def check_loss(self, step: Pending, loss: float) -> None:
+        """Raise `RunError` for a loss that is not finite."""
+        if not math.isfinite(loss):
+            raise self._not_finite(str(loss), step.step, step.epoch, step.number, taken=True)
+
+    def _not_finite(self, loss: str, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
+        lead = "" if not taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
+        text = (
+            f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
+            f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
+        )
+        # After later steps the model is another one, but the data are the same.
+        found = find_in_step(self.stepper, self.control.run.batch) if not taken else None
+        return RunError(text if found is None else f"{text}. First not finite: {found}")
+
+    def _rows_shown(self, epoch: int, number: int) -> str:
+        rows = self.data.rows(epoch, number)
+        if rows is None:
+            return ""
+        shown = ", ".join(map(str, rows[:_ROWS_SHOWN].tolist()))
+        return f", rows {shown}{', ...' if len(rows) > _ROWS_SHOWN else ''}"

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM while a training runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from time import sleep
+from types import FrameType
+from typing import Any
+
+_SIGNALS_TAKE = 0.1
+"""The seconds after which a signal to a process group has reached all its processes."""
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM while a training runs: the first is noted, a second one acts at once.
+
+    The signal may be one to the whole process group (SLURM, `timeout`, Kubernetes), which ends the workers of a loader
+    too. Those of PyTorch's raise an error then, wherever the program is; from the signal on they do not.
+
+    Outside of the main thread, where Python calls no handlers, it does nothing.
+    """
+
+    def __init__(self, noted: Callable[[str], object]) -> None:
+        self.came: int | None = None
+        self._noted = noted
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.getsignal(number)
+                # What a program handles in its own way, or ignores, stays.
+                if before in (signal.default_int_handler, signal.SIG_DFL):
+                    self._before[number] = before
+                    signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.came is not None:
+            self.end()
+        self.came = number
+        if (workers := getattr(signal, "SIGCHLD", None)) is not None and callable(signal.getsignal(workers)):
+            self._before[workers] = signal.signal(workers, signal.SIG_DFL)
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        self._noted(f"{name}: ending after this step; once more to end at once")
+
+    def was_cause(self) -> bool:
+        """Of an error in data: has a signal ended the workers that read them?"""
+        if self._before and self.came is None:
+            sleep(_SIGNALS_TAKE)
+        return self.came is not None
+
+    def end(self, how: str = "") -> None:
+        """Raise what the signal that came raises without a learner."""
+        if self.came == signal.SIGTERM:
+            raise SystemExit(128 + int(signal.SIGTERM))
+        raise KeyboardInterrupt(*[how] if how else [])

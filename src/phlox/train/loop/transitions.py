@@ -1,0 +1,84 @@
+"""The states of a run, and the table of what leads from one to the other.
+
+`Fit` walks through it: of the rows of its state, the first whose question is answered with yes says what to do and in
+which state the run is afterwards. Questions and actions are the methods of `Fit` with these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Phase(Enum):
+    """A state of a run."""
+
+    FRESH = "begun, with no checkpoint to go on from"
+    RESUMED = "begun, from a checkpoint"
+    BETWEEN = "between two epochs"
+    IN_EPOCH = "within an epoch, between two steps"
+    HAS_BATCH = "the next batches have been read, if there are any"
+    STEPPED = "a step was taken"
+    STOPPING = "it ends between two steps"
+    AT_END = "an epoch has had all its batches"
+    CUT_OFF = "it ends within an epoch, which is reported as far as it went"
+    REPORTING = "the report of an epoch is due"
+    ENDED = "it is over"
+
+
+class Transition(NamedTuple):
+    """A row of the table."""
+
+    at: Phase
+    when: str
+    """The question; empty for yes."""
+    do: str
+    """The action; empty for none."""
+    to: Phase
+
+
+P = Phase
+TRANSITIONS = (
+    # An epoch that another fit has left is over, and so are its gradients.
+    Transition(P.FRESH, "", "leave_former_epoch", P.BETWEEN),
+    # What was saved within an epoch goes on there, even where the limit has been reached: its end is still to be told.
+    Transition(P.RESUMED, "is_within_epoch", "open_epoch", P.IN_EPOCH),
+    Transition(P.RESUMED, "", "", P.BETWEEN),
+    Transition(P.BETWEEN, "is_over", "", P.ENDED),
+    Transition(P.BETWEEN, "", "begin_epoch", P.IN_EPOCH),
+    # A validation that is due was noted before the state was saved: a resumed run does it first.
+    Transition(P.IN_EPOCH, "is_validation_due", "validate", P.IN_EPOCH),
+    Transition(P.IN_EPOCH, "is_over", "", P.STOPPING),
+    Transition(P.IN_EPOCH, "", "read_batches", P.HAS_BATCH),
+    Transition(P.HAS_BATCH, "has_batches", "take_step", P.STEPPED),
+    # A signal to the process group has ended the workers that read the data, too.
+    Transition(P.HAS_BATCH, "was_reading_interrupted", "", P.STOPPING),
+    Transition(P.HAS_BATCH, "", "", P.AT_END),
+    Transition(P.STEPPED, "", "tell_step", P.IN_EPOCH),
+    Transition(P.STOPPING, "is_epoch_complete", "", P.AT_END),
+    # Ctrl-C and SIGTERM: nothing is told of an epoch that goes on when the run is resumed.
+    Transition(P.STOPPING, "was_interrupted", "read_losses", P.ENDED),
+    # The state to go on from is that of now: it knows nothing of the end that is told next.
+    Transition(P.STOPPING, "", "keep_state", P.CUT_OFF),
+    Transition(P.AT_END, "", "flush", P.REPORTING),
+    Transition(P.CUT_OFF, "", "measure_cut_off", P.REPORTING),
+    # The model of one step is validated once.
+    Transition(P.REPORTING, "is_final_validation_due", "validate", P.REPORTING),
+    Transition(P.REPORTING, "is_cut_off", "report", P.ENDED),
+    Transition(P.REPORTING, "", "report", P.BETWEEN),
+)
+"""The whole of it. A run that fails, or that a second Ctrl-C ends, leaves the table wherever it is."""
+
+
+Bound = tuple[tuple[Callable[[], Any] | None, Callable[[], Any] | None, str, Phase], ...]
+
+
+def bound(to: Any) -> dict[Phase, Bound]:
+    """The rows of each state, with the methods of an object in place of their names."""
+    found: dict[Phase, Bound] = {}
+    for row in TRANSITIONS:
+        when = getattr(to, row.when) if row.when else None
+        do = getattr(to, row.do) if row.do else None
+        found[row.at] = (*found.get(row.at, ()), (when, do, row.do, row.to))
+    return found

@@ -1,0 +1,202 @@
+"""`Catalog`: the list of the checkpoints in a folder, and of the best weights."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from phlox.errors import RunError
+from phlox.record.io.files import atomic_write, sync_folder
+from phlox.record.io.links import is_own_folder
+from phlox.record.values import from_json, to_json
+from phlox.version import __version__
+
+LIST = "checkpoints.json"
+FORMAT = 1
+"""The version of the list, and of the description in a file."""
+
+
+class BestName:
+    """The names of the best weights: of a file, and of a folder that several processes have written."""
+
+    FILE, FOLDER = "best.safetensors", "best"
+    _OF_STEP = re.compile(r"best(-\d{8,})?(\.safetensors)?")
+
+    @staticmethod
+    def of(step: int | None, *, in_shards: bool) -> str:
+        """The name of the weights of a step or, for None, of the best of all."""
+        return f"best{'' if step is None else f'-{step:08d}'}{'' if in_shards else '.safetensors'}"
+
+    @classmethod
+    def fits(cls, name: str) -> bool:
+        """Is it one of these names?"""
+        return cls._OF_STEP.fullmatch(name) is not None
+
+
+class Ranking(NamedTuple):
+    """The order of values of several steps."""
+
+    mode: Literal["min", "max"]
+    ties: Literal["first", "last"] = "first"
+    """Of equal values, is the first one better, or the last?"""
+    keep: int = 1
+    """How many are kept."""
+
+    def of(self, entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those that are kept of dicts with a value and a step, the best one first.
+
+        >>> Ranking("max", "last", 2).of({"value": value, "step": step} for step, value in enumerate([0.5, 0.7, 0.7]))
+        [{'value': 0.7, 'step': 2}, {'value': 0.7, 'step': 1}]
+        """
+
+        def key(one: Mapping[str, Any]) -> tuple[float, int]:
+            value, step = one["value"], one["step"]
+            return (value if self.mode == "min" else -value, step if self.ties == "first" else -step)
+
+        return sorted(entries, key=key)[: self.keep]
+
+
+class Catalog:
+    """`checkpoints.json`: the checkpoints from the oldest to the newest, the best, and all files that were written.
+
+    A file is listed under "files" before it is written, and under "checkpoints" when it is complete. Only listed files
+    are ever deleted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        held = read_list(folder) or {}
+        self.folder = folder
+        self.checkpoints: list[dict[str, Any]] = held.get("checkpoints", [])
+        self.files: list[str] = held.get("files", [])
+        self.bests: list[dict[str, Any]] = bests_of(held)
+        """Of the weights that are kept, the best first."""
+
+    def announce(self, name: str) -> None:
+        """List a file that is going to be written."""
+        if name not in self.files:
+            self._write(self.checkpoints, [*self.files, name], self.bests)
+
+    def add(self, line: dict[str, Any], keep: int | None) -> None:
+        """List a checkpoint that is complete, and delete the older ones that are not kept."""
+        lines = [*(one for one in self.checkpoints if one["file"] != line["file"]), line]
+        lines = self._flagged([one for one in lines if (self.folder / one["file"]).exists()])
+        kept = [one for number, one in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in one]
+        self._write(kept, self.files, self.bests)
+        names = {one[key] for one in kept for key in ("file", "history") if key in one}
+        for name in self.files:
+            # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
+            if name not in names and not BestName.fits(name):
+                with contextlib.suppress(OSError):  # then it stays in the list, and the next call tries again
+                    _delete(self.folder, name)
+
+    def add_best(self, line: dict[str, Any], ranking: Ranking) -> None:
+        """List weights that are complete, and delete those that are no longer among the best."""
+        others = [one for one in self.bests if one["file"] != line["file"] and one["step"] != line["step"]]
+        self.set_bests(ranking.of([*others, line]))
+
+    def set_bests(self, lines: list[dict[str, Any]]) -> None:
+        """List the best weights, give the best of all its name, and delete the others."""
+        self._write(self.checkpoints, self.files, lines)
+        self._name_best()
+        kept = {one["file"] for one in self.bests}
+        for name in self.files:
+            if BestName.fits(name) and name not in kept:
+                with contextlib.suppress(OSError):
+                    _delete(self.folder, name)
+
+    def _name_best(self) -> None:
+        """Let the best of all have the name without a step. Names are listed first, and files say of what they are."""
+        if not self.bests or self.bests[0]["file"] in (BestName.FILE, BestName.FOLDER):
+            return
+        best = self.bests[0]
+        in_shards = (self.folder / best["file"]).is_dir()
+        target = self.folder / BestName.of(None, in_shards=in_shards)
+        new = {best["file"]: target.name}
+        for one in self.bests:
+            if one["file"] == target.name:
+                new[target.name] = BestName.of(one["step"], in_shards=in_shards)
+                self.announce(new[target.name])
+                target.rename(self.folder / new[target.name])
+        if target.is_dir():  # which a rename does not replace
+            _delete(self.folder, target.name)
+        self.announce(target.name)
+        (self.folder / best["file"]).replace(target)
+        sync_folder(self.folder)
+        lines = [{**one, "file": new.get(one["file"], one["file"])} for one in self.bests]
+        self._write(self.checkpoints, self.files, lines)
+
+    def _flagged(self, lines: list[dict[str, Any]], bests: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        steps = {one["step"] for one in (self.bests if bests is None else bests)}
+        plain = [{key: value for key, value in one.items() if key != "best"} for one in lines]
+        return [{**one, "best": True} if one["step"] in steps else one for one in plain]
+
+    def _write(self, lines: list[dict[str, Any]], files: list[str], bests: list[dict[str, Any]]) -> None:
+        lines = self._flagged(lines, bests)
+        new = files[-1:] if files != self.files else []
+        files = [name for name in files if name in new or os.path.lexists(self.folder / name)]
+        listed: dict[str, Any] = {
+            "phlox": __version__,
+            "format": FORMAT,
+            "best": bests[0] if bests else None,
+            "bests": bests,
+            "checkpoints": lines,
+            "files": files,
+        }
+        path = self.folder / LIST
+        with atomic_write(path, follow_links=False) as file:
+            file.write(json.dumps(to_json(listed), indent=1, allow_nan=False).encode() + b"\n")
+        self.checkpoints, self.files, self.bests = lines, files, bests
+
+
+def _delete(folder: Path, name: str) -> None:
+    if not is_own_folder(folder / name):
+        (folder / name).unlink()
+        return
+    from phlox.distributed.checkpoints.storage import LocalFolder
+
+    LocalFolder(folder).remove_step(name)
+
+
+def read_list(folder: Path) -> dict[str, Any] | None:
+    """The list of a folder; None if it is missing or damaged: then the names of the files are used.
+
+    Raises RunError for one that a newer Phlox has written.
+    """
+    try:
+        held = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if isinstance(held, dict):
+        check_format(cast("dict[str, Any]", held), folder / LIST)
+    return cast("dict[str, Any]", held) if _is_list(held) else None
+
+
+def bests_of(held: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of the best weights in a list, the best first; older lists have one."""
+    best = held.get("best")
+    return held.get("bests", [] if best is None else [best])
+
+
+def _is_list(held: Any) -> bool:
+    try:
+        lines = [*held["checkpoints"], *bests_of(held)]
+        steps = all(isinstance(one["step"], int) and Path(one["file"]).name == one["file"] for one in lines)
+        steps = steps and all(isinstance(one["value"], (int, float)) for one in bests_of(held))
+        return steps and all(Path(name).name == name for name in held["files"])
+    except (KeyError, TypeError):
+        return False
+
+
+def check_format(held: Mapping[str, Any], path: Path) -> None:
+    """Raise RunError for a list, or the description in a file, that a newer Phlox has written."""
+    version = held.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise RunError(
+            f"{path}: has version {version} of checkpoints, of a newer Phlox; this one ({__version__}) reads versions "
+            f"up to {FORMAT}: install a newer one"
+        )

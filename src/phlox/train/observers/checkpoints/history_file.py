@@ -1,0 +1,134 @@
+"""`HistoryFile`: what only grows in a training, in a file beside its checkpoints, to which lines are added.
+
+A line is a JSON object with the name of a list, its next entry and a checksum:
+
+    {"history": {"epoch": 1, "step": 23, ...}, "crc32": "5a0c7f1e"}
+
+The checksum is the CRC-32 of what stands before it in this line and in all lines above, without their checksums. So
+the lines up to the first damage are known to be whole. A checkpoint has the number of bytes that belong to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phlox.record.io.crc32 import crc32
+from phlox.record.io.files import atomic_write
+from phlox.train.events import Growing
+from phlox.train.state import COUNTS, LINES
+
+_NAME = re.compile(r"history-(\d+)\.jsonl")
+_LINE = re.compile(rb'(\{("(?:[^"\\]|\\.)*"): (.*)), "crc32": "([0-9a-f]{8})"\}\n', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a file belongs to a checkpoint."""
+
+    file: HistoryFile
+    lines: int
+    value: Mapping[str, Any]
+    """What the checkpoint says of it: the file, its bytes, and how many entries each list has."""
+
+
+class HistoryFile:
+    """A new file in a folder of checkpoints, which is made when it is first written to.
+
+    A training begins a file each time that it starts, with all that it knows. So nothing is ever cut off that an older
+    checkpoint may need, and a file that was damaged is made anew.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        numbers = [int(found[1]) for entry in folder.iterdir() if (found := _NAME.fullmatch(entry.name))]
+        self.path = folder / f"history-{max(numbers, default=0) + 1}.jsonl"
+        self._lines: list[bytes] = []
+        self._taken: dict[str, tuple[list[str], int]] = {}
+        self._size = self._crc = 0  # of all lines
+        self._written = self._written_size = 0
+
+    def take(self, grown: Mapping[str, Growing[Any]], counts: Mapping[str, int]) -> Position | None:
+        """The position of lists that have so many entries; None if they are not what they were, with further entries.
+
+        It encodes the new entries, and writes nothing.
+        """
+        found = {name: (grown[name].lines(count), count) for name, count in counts.items()}
+        for name, (lines, taken) in self._taken.items():
+            if name not in found or found[name][0] is not lines or found[name][1] < taken:
+                return None
+        for name, (lines, count) in found.items():
+            _, taken = self._taken.get(name, (lines, 0))
+            for line in lines[taken:count]:
+                content = f"{{{json.dumps(name)}: {line[:-1]}".encode()
+                self._crc = crc32(content, self._crc)
+                self._lines.append(content + b', "crc32": "%08x"}\n' % self._crc)
+                self._size += len(self._lines[-1])
+        self._taken = found
+        value = {COUNTS: dict(counts), "file": self.path.name, "bytes": self._size}
+        return Position(self, len(self._lines), value)
+
+    def write(self, position: Position) -> None:
+        """Write what is missing up to a position; OSError if that fails, and then the next call tries again."""
+        count, size = position.lines, position.value["bytes"]
+        if not count or (count <= self._written and self._is_there()):
+            return
+        if self._written and self._is_there():
+            with self.path.open("r+b") as file:
+                file.truncate(self._written_size)  # what an earlier call has left that failed
+                file.seek(self._written_size)
+                file.write(b"".join(self._lines[self._written : count]))
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            count = max(count, self._written)
+            size = max(size, self._written_size)
+            with atomic_write(self.path, follow_links=False) as file:
+                file.write(b"".join(self._lines[:count]))
+        self._written, self._written_size = count, size
+
+    def _is_there(self) -> bool:
+        """Is it there, as it was written? Not a link, and no file that has another name too, which would be changed."""
+        try:
+            found = self.path.lstat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_nlink < 2 and found.st_size >= self._written_size
+
+
+def read(folder: Path, value: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What a checkpoint in a folder says of its history, with the lines, as far as they are whole; and what is wrong.
+
+    The text is empty if nothing is.
+    """
+    name, size = str(value.get("file")), value.get("bytes")
+    if not _NAME.fullmatch(name) or not isinstance(size, int):
+        return {**value, LINES: {}}, f"{name!r} is no name of a history, or its size is no number"
+    try:
+        data = b""
+        if size:
+            with (folder / name).open("rb") as file:
+                data = file.read(size)
+    except FileNotFoundError:
+        return {**value, LINES: {}}, f"{name}, which belongs beside it, is missing"
+    except OSError as error:
+        return {**value, LINES: {}}, f"{name} cannot be read ({error.strerror or error})"
+    lines: dict[str, list[str]] = {}
+    total = end = 0
+    problem = ""
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        found = _LINE.fullmatch(line)
+        total = 0 if found is None else crc32(found[1], total)
+        if found is None or total != int(found[4], 16):
+            problem = f"{name} is damaged from line {number} on"
+            break
+        lines.setdefault(json.loads(found[2]), []).append(f"{found[3].decode()}\n")
+        end += len(line)
+    if not problem and end < size:
+        problem = f"{name} ends after {end:,} of {size:,} bytes"
+    return {**value, LINES: {name: "".join(each) for name, each in lines.items()}}, problem

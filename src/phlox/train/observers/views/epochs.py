@@ -1,0 +1,68 @@
+"""The table of a training's epochs, in its report and in notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from phlox.host.html import Cell, number, table
+from phlox.train.events import EpochReport
+from phlox.train.observers.views.text import better, is_better
+
+_ROWS = 400
+"""It has about so many rows."""
+CURVES = 10
+"""Of a metric with values for more classes the least, the median and the greatest are drawn."""
+
+
+def epochs_table(history: Sequence[EpochReport]) -> str:
+    """The table of epochs, the newest first; of many all the best, the last and some between."""
+    if not history:
+        return ""
+    flat = {report.epoch: report.flat() for report in history}
+    found = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
+    names = sorted(found, key=_rank)
+    best: dict[str, int] = {}
+    for name in names:
+        if name.startswith(("train/", "validation/")):
+            point = best_point(name, list(flat), [values.get(name) for values in flat.values()])
+            best |= {} if point is None else {name: int(point[0])}
+    every = -(-len(flat) // _ROWS)
+    kept = [e for i, e in enumerate(reversed(flat)) if i % every == 0 or i < 20 or e in best.values()]
+    rows = [
+        [Cell(number(flat[e][name]) if name in flat[e] else "–", kind="best" * (best.get(name) == e)) for name in names]
+        for e in kept
+    ]
+    note = f'<p class="soft">Every {every} epochs, the last 20, and the best ones.</p>' if every > 1 else ""
+    return note + table(list(names), rows)
+
+
+def is_shown(name: str) -> bool:
+    """Is a value a column of the table? The entries of a matrix, and those of many classes, are not."""
+    parts = name.split("/")
+    return not (parts[-1].isdecimal() and (parts[-2:-1] == [] or parts[-2].isdecimal() or int(parts[-1]) >= CURVES))
+
+
+def _rank(name: str) -> tuple[bool, int]:
+    """The place of a column: values of single classes are the last."""
+    order = ("epoch", "step", "validation", "train", "lr", "seconds")
+    part, _, rest = name.partition("/")
+    return rest.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
+
+
+def is_share(name: str, values: Sequence[Sequence[Any]]) -> bool:
+    """Are the values shown in percent?"""
+    some = [value for row in values for value in row if isinstance(value, (int, float))]
+    return name.endswith("accuracy") and max(some, default=0.0) <= 1.0
+
+
+def best_point(name: str, x: Sequence[float], y: Sequence[float | None]) -> tuple[float, float] | None:
+    """The place and the value of the best one; None where the name does not say which is better."""
+    if better(name) is None:
+        return None
+    best: tuple[float, float] | None = None
+    for place, value in zip(x, y, strict=True):
+        if value is not None and math.isfinite(value) and is_better(name, value, None if best is None else best[1]):
+            best = place, value
+    return best

@@ -1,0 +1,160 @@
+"""The parts of a report's page: tables, matrices, images and curves, as HTML in which every text is escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from phlox.host.html import Cell, escape, table
+from phlox.host.png import png
+from phlox.host.svg import POINTS, decimated
+from phlox.train.observers.views.text import better
+
+_LARGEST_MATRIX = 40
+"""With more classes, the most frequent confusions are listed in place of the matrix."""
+
+
+def page(parts: Mapping[str, str]) -> str:
+    """The page: the template with its places filled, all at once, so that no text can bring in another place."""
+    template = resources.files("phlox.train.observers.views").joinpath("report.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def embedded(value: Any) -> str:
+    """A value as JSON that may stand in a script of a page: it cannot end that, nor begin a tag."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def section(title: str, content: str, *, folded: bool = False) -> str:
+    """A part of the page with a heading; nothing without content."""
+    if not content:
+        return ""
+    inner = f"<details><summary class=soft>show</summary>{content}</details>" if folded else content
+    return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
+
+
+# --- curves
+
+
+def curve(
+    label: str, x: Sequence[float], y: Sequence[float], best: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """A curve of a plot, as the page draws it; `best` is the point that is marked."""
+    xs, ys = decimated(x, y)
+    finite = [value if math.isfinite(value) else None for value in ys]
+    return {"label": label, "x": xs, "y": finite, "best": None if best is None else list(best)}
+
+
+def plot(name: str, x: str, series: Sequence[dict[str, Any]], *, percent: bool = False) -> dict[str, Any]:
+    """Curves over one x. Losses and rates are drawn in a logarithmic scale where they are positive and far apart."""
+    values = [value for one in series for value in one["y"] if value is not None]
+    log = bool(values) and min(values) > 0.0 and max(values) / min(values) > 30.0 and better(name) == "min"
+    return {"name": name, "x": x, "series": list(series), "percent": percent, "log": log, "whole": True}
+
+
+# --- what the model takes for what
+
+
+def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> str:
+    """A confusion matrix, a row for each expected class, and what is mistaken for what most often."""
+    counts = np.asarray(values, np.float64)
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
+        return ""
+    size = len(counts)
+    labels = [names[i] if i < len(names) else str(i) for i in range(size)]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
+    places = np.argwhere(counts).tolist()
+    wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
+    most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
+    rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]
+    mistakes = table(["expected", "got", "count", "of the class"], rows) or "<p>Nothing is mistaken.</p>"
+    if size > _LARGEST_MATRIX:
+        return mistakes
+    lines = [
+        f"<tr><th>{escape(labels[i])}</th>"
+        + "".join(
+            f'<td class={"ok" if i == j else "no"} style="--a:{shares[i, j]:.3f}">{_count(counts[i, j])}</td>'
+            for j in range(size)
+        )
+        + "</tr>"
+        for i in range(size)
+    ]
+    head = "".join(f"<th>{escape(label)}</th>" for label in labels)
+    whole = (
+        f"<table class=matrix><thead><tr><th>expected \\ got</th>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+    return f'<div class="two{" one" * (size > 5)}"><div class=scroll>{whole}</div><div>{mistakes}</div></div>'
+
+
+def _count(value: float) -> str:
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:.3f}"
+
+
+# --- examples
+
+
+class Sample(NamedTuple):
+    """An example that a model took for something else."""
+
+    content: Any
+    """The image, as an array, or the text."""
+    expected: Any
+    got: Any
+    confidence: float | None = None
+
+
+def samples(some: Sequence[Sample], names: Sequence[str]) -> str:
+    """Examples that went wrong: image or text, what was expected, what came out."""
+    cards: list[str] = []
+    for one in some:
+        if isinstance(one.content, str):
+            text = one.content if len(one.content) <= 400 else one.content[:400] + "…"
+            shown = f"<p class=text>{escape(text)}</p>"
+        else:
+            data = base64.b64encode(png(one.content)).decode()
+            shown = f'<img alt="" src="data:image/png;base64,{data}">'
+        sure = "" if one.confidence is None else f" ({one.confidence:.1%})"
+        expected, got = _label(one.expected, names), _label(one.got, names)
+        cards.append(
+            f"<div class=card>{shown}<p>{escape(got)}{sure}</p><p class=soft>expected {escape(expected)}</p></div>"
+        )
+    return f"<div class=samples>{''.join(cards)}</div>" if cards else ""
+
+
+def _label(value: Any, names: Sequence[str]) -> str:
+    number = int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else -1
+    return names[number] if 0 <= number < len(names) else str(value)
+
+
+# --- the model
+
+
+def model_table(model: Any) -> str:
+    """Every parameter of a module, or of a dict of modules: path, shape, number of scalars, whether it is trained."""
+    modules: Mapping[str, Any] = cast("Mapping[str, Any]", model) if isinstance(model, Mapping) else {"": model}
+    rows: list[list[str | Cell]] = []
+    total = trained = 0
+    for name, module in modules.items():
+        if not hasattr(module, "named_params"):
+            continue
+        for path, param in module.named_params():
+            count = math.prod(param.shape)
+            total += count
+            trained += count * bool(param.trained)
+            shape = " × ".join(map(str, param.shape)) or "scalar"
+            rows.append([f"{name}/{path}" if name else path, shape, f"{count:,}", "yes" if param.trained else "no"])
+    if not rows:
+        return ""
+    more = len(rows) - POINTS
+    note = f"<p class=soft>and {more:,} more</p>" if more > 0 else ""
+    sums = f"<p><b>{total:,}</b> parameters in {len(rows):,} arrays, <b>{trained:,}</b> of them trained</p>"
+    return sums + table(["parameter", "shape", "count", "trained"], rows[:POINTS], wrap=True) + note

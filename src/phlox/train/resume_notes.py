@@ -1,0 +1,75 @@
+"""What is otherwise in a resumed training than in the one that was saved, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from phlox.optim import ReduceOnPlateauLr
+from phlox.record import Record
+from phlox.record.gather import Recordable
+from phlox.train.loop.feed import LOADER
+from phlox.train.settings import differences
+from phlox.train.state import COUNTS, LOG
+
+if TYPE_CHECKING:
+    from phlox.train.loop.fit import Fit
+
+_OF_EVERY_RUN = ("Checkpoints", "JsonlLogger", "Report")
+"""The callbacks of every run in a folder; without a folder they are not missed."""
+
+
+def other_settings(fit: Fit, record: Record) -> Iterator[str]:
+    """The settings of optimizers, schedules and data that are not what they were, and which of the two are used."""
+    progress = _mapping(record.values.get("progress"))
+    former, now = _mapping(progress.get("settings")), fit.control.settings()
+    by_hand = progress.get("lr_set")
+    for name, (before, here) in differences(former, now).items() if former else ():
+        above, _, last = name.rpartition(".")
+        used = f"{here} is used from here on"
+        if name == "seed":
+            if former[name] is None or now[name] is None:
+                continue
+            used = f"the random numbers go on as those of {before}"
+        elif name.partition(".")[0] == "lr" and by_hand is not None:
+            used = f"the rate that was set by hand, {by_hand}, goes on"
+        elif last == "initial_lr" and now.get(above) == ReduceOnPlateauLr.__name__:
+            used = "the schedule goes on from the rate that it had come to"
+        yield _other(name, before, here, used)
+    if progress.get("batch"):
+        return  # within an epoch, other batches are an error
+    held, data = (_mapping(_mapping(each).get(LOADER)) for each in (record.values.get("data"), fit.data.state()))
+    for name, (before, here) in differences(held, data).items() if held and data else ():
+        if name != "version":
+            yield _other(f"data.{name}", before, here, f"{here} is used from here on")
+
+
+def lost_states(fit: Fit, record: Record, *, in_folder: bool) -> Iterator[str]:
+    """The states of callbacks that are not there now, or watch another value."""
+    held: dict[str, Any] = {}
+    for path in record:
+        if path.startswith("held."):
+            name = path.split(".")[1]
+            held[name] = _mapping(record.values.get(f"held.{name}.state"))
+    grown = _mapping(_mapping(record.values.get(LOG)).get(COUNTS))
+    lists = [name.partition(".")[0] for name in grown if "." in name]
+    saved: dict[str, Any] = {**{name: {} for name in lists}, **_mapping(record.values.get("callbacks")), **held}
+    here = dict(fit.named_callbacks())
+    new = [name for name, one in here.items() if name not in saved and (isinstance(one, Recordable) or one.state())]
+    hint = f"; without a state here: {', '.join(new)}" if new else ""
+    for name, state in saved.items():
+        if name not in here:
+            if in_folder or name not in _OF_EVERY_RUN:
+                yield f"resumed without {name}, of which the checkpoint has a state: that is dropped{hint}"
+            continue
+        former, watched = state.get("monitor"), getattr(here[name], "monitor", None)
+        if former is not None and former != watched:
+            yield f"resumed with {name} of {watched!r}, and the checkpoint has one of {former!r}: it begins anew"
+
+
+def _other(name: str, before: str, here: str, used: str) -> str:
+    return f"resumed with another {name}: it was {before}, and is {here} here; {used}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,40 @@
+"""Batches: their rows, and how they come to a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phlox.backend import Device
+from phlox.data.loader import placed
+from phlox.data.structure import leaves
+
+
+def count(batch: Any) -> int:
+    """The rows of a batch: the first axis of its first array that has one."""
+    if batch.__class__ is tuple and batch and batch[0].__class__ is np.ndarray and batch[0].ndim:
+        return batch[0].shape[0]
+    for _, leaf in leaves(batch):
+        shape: Any = getattr(leaf, "shape", None)
+        if shape:
+            return int(shape[0])
+    return 1
+
+
+def alike(batch: Any, other: Any) -> bool:
+    """Can two batches go into one call of several steps?"""
+    return count(batch) == count(other) and getattr(batch, "is_whole", None) == getattr(other, "is_whole", None)
+
+
+def onto(batch: Any, device: Device) -> Any:
+    """A batch with its arrays as tensors on a device."""
+    return placed(batch, device)
+
+
+def without_tape(place: Device) -> Device:
+    """The device on its backend inside all tapes."""
+    backend = place.backend
+    while (lower := backend.without_tape()) is not None:
+        backend = lower
+    return place.on(backend)

@@ -1,0 +1,443 @@
+"""One step of a training: functions of models, optimizers and a batch, which compile as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from phlox.backend.levels import has_history
+from phlox.backend.parallel import RowGroup, no_sync, row_group, rows_of
+from phlox.errors import PhloxError, RunError
+from phlox.metrics.sums import is_traced
+from phlox.module import GradientsParams
+from phlox.optim import Ema, GradientClipping, GradientsAccumulator, LossScaler, Optimizer
+from phlox.tensor import Tensor, tensor
+from phlox.tensor.functional.loss_weight import Loss
+from phlox.tensor.noted_means import Means, noting_means
+from phlox.train.state import ONLY
+from phlox.train.step.batch import count
+from phlox.train.step.meter import LOSS, Meter, Output, Totals, reported, scalar
+from phlox.train.step.precision import Narrow, wide
+
+AnyTensor = Tensor[Any, Any, Any]
+Models: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[..., Any]
+_NOTHING: Mapping[str, Any] = {}
+
+
+class NotFiniteLossError(PhloxError, ArithmeticError):
+    """The loss of a step is not finite, and the step was not taken."""
+
+
+class Result(NamedTuple):
+    """The result of a user's step."""
+
+    loss: AnyTensor | None
+    inputs: Any = None
+    """The arguments of the metrics."""
+    scalars: Mapping[str, Any] = {}
+    """What else is reported: numbers and arrays, as tensors once they are checked."""
+    sums: Loss | None = None
+    """The loss as its two sums, if they are known."""
+    is_weighted: bool = False
+    """Were items left out of it, or weighed unequally?"""
+
+
+def result_of(value: Any, means: Means | None = None) -> Result:
+    """The result from a loss, `(loss, inputs)` or `(loss, inputs, scalars)`; `RunError` for anything else."""
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+    if isinstance(value, dict):
+        parts = (None, None, cast("dict[str, Any]", value))
+    if not 1 <= len(parts) <= 3:
+        raise RunError(
+            f"the step gives {len(parts)} values; it gives the loss, (loss, metric_inputs) or (loss, metric_inputs, "
+            "scalars)"
+        )
+    result = Result(*parts)
+    if not isinstance(result.scalars, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RunError(
+            f"the scalars of a step are a dict by name, got a {type(cast('object', result.scalars)).__name__}"
+        )
+    if result.loss is None and not result.scalars:
+        raise RunError("the step gives None; return the loss, a scalar tensor")
+    given: Any = result.loss
+    if isinstance(given, Loss):
+        return result._replace(loss=given.mean, sums=given, is_weighted=True)
+    if means is None or given is None:
+        return result
+    return result._replace(sums=means.loss_of(given), is_weighted=means.weighted)
+
+
+@dataclass(frozen=True)
+class StepFunctions:
+    """The step of a learner, made of the user's functions; its methods are compiled.
+
+    `step` and `validate` take the models, the batch and, if there is one, the carry; `update` is called with models,
+    optimizers and rates. `single` says that there is one model, which is then passed without a dict.
+    """
+
+    step: Step | None
+    update: Step | None
+    validate: Step | None
+    training: Meter
+    validation: Meter
+    single: bool
+    clip: GradientClipping | None
+    carries: bool
+    looks: bool
+    """Is the loss checked before its step is taken, if its value is known?"""
+    narrow: Narrow | None = None
+    """What brings models to the precision in which a step computes; None if they have it."""
+    sums_are_local: RowGroup | None = None
+    """The processes that each keep the gradients of their rows, until those of all batches of a step are added up."""
+
+    # --- training
+
+    def train(
+        self,
+        models: Models,
+        optimizers: dict[str, Optimizer],
+        auxiliary: dict[str, Any],
+        rates: dict[str, Any],
+        batch: Any,
+        applies: bool = True,
+        inputs: Mapping[str, Any] = _NOTHING,
+    ) -> tuple[Models, dict[str, Any], Output]:
+        """A step on a batch: the models after it, their companions (`auxiliary`), and the measurements."""
+        taken: dict[str, AnyTensor] = {}
+        if self.update is not None:
+            models, result = self._updated(models, optimizers, auxiliary, rates, batch, inputs)
+        else:
+            models, result, taken = self._stepped(models, optimizers, auxiliary, rates, batch, applies, inputs)
+        for name, ema in cast("dict[str, Ema[Any]]", auxiliary.get("ema", {})).items():
+            if applies:
+                ema.update(models[name])
+        return models, auxiliary, self._output(self.training, auxiliary.get("totals"), result)._replace(taken=taken)
+
+    def train_one(
+        self,
+        model: Any,
+        optimizer: Optimizer,
+        auxiliary: dict[str, Any],
+        rate: Any,
+        batch: Any,
+        applies: bool = True,
+        inputs: Mapping[str, Any] = _NOTHING,
+    ) -> tuple[Any, dict[str, Any], Output]:
+        """As `train`, for a single model, without dicts, which a compiled call would have to flatten."""
+        args = {ONLY: model}, {ONLY: optimizer}, auxiliary, {ONLY: rate}, batch, applies, inputs
+        models, auxiliary, output = self.train(*args)
+        return models[ONLY], auxiliary, output
+
+    def _stepped(
+        self, models: Models, optimizers: Any, auxiliary: Any, rates: Any, batch: Any, applies: bool, inputs: Any
+    ) -> tuple[Models, Result, dict[str, AnyTensor]]:
+        result, grads = self.gradients(models, optimizers, auxiliary, batch, inputs)
+        group = row_group()
+        rows = float(count(batch) if group is None else sum(group.rows or [count(batch) * group.size]))
+        weight = rows if result.sums is None else result.sums.weight
+        accumulators: dict[str, GradientsAccumulator] = auxiliary.get("accumulators", {})
+        for name, accumulator in accumulators.items():
+            accumulator.add(grads[name], models[name], weight)
+        if accumulators and not applies:
+            return dict(models), result, {}
+        if accumulators:
+            grads = self._accumulated(models, accumulators)
+        after, taken = self._applied(models, optimizers, rates, grads)
+        return after, result, taken
+
+    def _accumulated(
+        self, models: Models, accumulators: Mapping[str, GradientsAccumulator]
+    ) -> dict[str, GradientsParams]:
+        """The gradients of a step, of all batches and processes."""
+        # A batch that processes do not share has no group of its own.
+        with rows_of(row_group() if self.sums_are_local is None else self.sums_are_local):
+            return {name: accumulator.take(models[name]) for name, accumulator in accumulators.items()}
+
+    def _applied(
+        self, models: Models, optimizers: Any, rates: Any, grads: dict[str, GradientsParams]
+    ) -> tuple[Models, dict[str, AnyTensor]]:
+        """The models after a step, and of those whose optimizers leave steps out, whether it was taken."""
+        skipping = [name for name, one in optimizers.items() if getattr(one, "skip_nonfinite", False)]
+        if self.clip is not None:
+            before, grads = grads, self.clip.of_all_together(grads)
+            if self.clip.kind == "value":  # it makes finite numbers of infinities, which the optimizer is to find
+                grads |= {name: grads[name].where(before[name].isfinite(), math.nan) for name in skipping}
+        taken = {name: grads[name].isfinite() for name in skipping}
+        after = dict(models)
+        for name, optimizer in optimizers.items():
+            after[name] = optimizer.step(rates[name], models[name], grads[name])
+        return after, taken
+
+    def flush(
+        self, models: Models, optimizers: dict[str, Optimizer], auxiliary: dict[str, Any], rates: dict[str, Any]
+    ) -> tuple[Models, dict[str, Any], dict[str, AnyTensor]]:
+        """The step with accumulated gradients that have not been applied yet, and whether it was taken."""
+        grads = self._accumulated(models, auxiliary["accumulators"])
+        after, taken = self._applied(models, optimizers, rates, grads)
+        for name, ema in auxiliary.get("ema", {}).items():
+            ema.update(after[name])
+        return after, auxiliary, taken
+
+    def gradients(
+        self, models: Models, optimizers: Any, auxiliary: Any, batch: Any, inputs: Any
+    ) -> tuple[Result, dict[str, GradientsParams]]:
+        """The result of the user's step, and the gradients of its loss by model."""
+        given = {name: model if name in optimizers else model.valid() for name, model in models.items()}
+        given, give_back = self.narrowed(given)
+        result = self._called(self.step, given, batch, auxiliary, inputs)
+        give_back()
+        if result.loss is None:
+            raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
+        scalar(result.loss, LOSS)
+        loss, result = self._weighed(result, row_group(), "accumulators" in auxiliary)
+        value = scalar(result.loss, LOSS)
+        if self.looks and not is_traced(value):
+            number = value.item()
+            if not math.isfinite(number):
+                raise NotFiniteLossError(str(number))
+        if not has_history(loss.backend, loss.primitive):
+            raise self._independent("the model" if self.single else "any model")
+        scaler: LossScaler | None = auxiliary.get("scaler")
+        with nullcontext() if self.sums_are_local is None else no_sync():
+            return result, self._of_models(loss, scaler, optimizers, given)
+
+    def _of_models(
+        self, loss: AnyTensor, scaler: LossScaler | None, optimizers: Any, given: Models
+    ) -> dict[str, GradientsParams]:
+        """The gradients of a loss by model, unscaled."""
+        if scaler is None:
+            found = loss.backward()
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # it finds its scale by steps that overflow
+                found = scaler.scaled(loss).backward()
+        grads: dict[str, GradientsParams] = {}
+        for name in optimizers:
+            of_model = GradientsParams.from_grads(found, given[name])
+            if self.narrow is not None:
+                of_model = of_model.map(lambda grad: grad.to_full_precision())
+            if not len(of_model):
+                raise self._independent("the model" if self.single else f"the model {name!r}")
+            grads[name] = of_model if scaler is None else scaler.unscaled(of_model)
+        return grads
+
+    def _weighed(self, result: Result, group: RowGroup | None, accumulates: bool) -> tuple[AnyTensor, Result]:
+        """What is differentiated, and the result of all processes, whose gradients are averaged."""
+        loss, sums = result.loss, result.sums
+        assert loss is not None
+        if sums is not None and not sums.separable and (accumulates or group is not None):
+            raise RunError(
+                "the loss compares rows with each other (Loss(..., separable=False)), so that those of several batches "
+                "or processes do not add up to that of all their rows; take a larger batch_size without accumulate=, "
+                "and one process, or a mesh of JAX, on which a batch is one array"
+            )
+        if sums is None:
+            if result.is_weighted and (accumulates or group is not None):
+                raise RunError(
+                    "the loss is no mean over rows: it is made of means that leave some out, or weigh them unequally "
+                    "(ignore_index=, class weights), and with accumulate= or several processes their weights are "
+                    "needed; return phlox.train.Loss(total, weight) in place of the loss"
+                )
+            if group is None:
+                return loss, result
+            return loss if group.rows is None else loss * group.weight, _over_processes(result, group)
+        if group is not None:
+            from phlox.distributed import mean
+
+            place = sums.total.to_full_precision().device
+            weight = sums.weight.detach().to_full_precision().float() if isinstance(sums.weight, Tensor) else tensor(
+                float(sums.weight), device=place
+            )  # fmt: skip
+            weight = mean({"weight": weight})["weight"]
+            part = sums.part_of(weight)
+            result = _over_processes(result._replace(loss=part), group, weighs=False)
+            return part, result._replace(sums=Loss(sums.total.detach(), weight * float(group.size)))
+        exact = _exact(result)
+        return (exact.loss if result.is_weighted and exact.loss is not None else loss), exact
+
+    def _independent(self, what: str) -> RunError:
+        return RunError(
+            f"the loss depends on no trained parameter of {what}; is the model that the step is given called in it, "
+            "and are its parameters not frozen?"
+        )
+
+    def _updated(
+        self, models: Models, optimizers: Any, auxiliary: Any, rates: Any, batch: Any, inputs: Any
+    ) -> tuple[Models, Result]:
+        assert self.update is not None
+        carry: list[Any] = [auxiliary["carry"].value()] if self.carries else []
+        value = self.update(*[self._plain(x) for x in (models, optimizers, rates)], batch, *carry, **inputs)
+        if self.carries:
+            value, carry_after = _with_carry(value, "update")
+            auxiliary["carry"].set(carry_after)
+        if not isinstance(value, tuple) or not 2 <= len(cast("tuple[Any, ...]", value)) <= 3:
+            raise RunError("update gives (models, logs) or (models, logs, metric_inputs), logs being a dict of scalars")
+        after, logs, *inputs = cast("tuple[Any, ...]", value)
+        if not isinstance(logs, Mapping):
+            raise RunError(f"update gives logs that are no dict of scalars by name, but a {type(logs).__name__}")
+        after = {ONLY: after} if self.single else after
+        if not isinstance(after, Mapping) or set(cast("Mapping[str, Any]", after)) != set(models):
+            raise RunError(f"update must give the models back under the same names: {', '.join(models)}")
+        named = dict(cast("Mapping[str, Any]", logs))
+        loss = named.pop(LOSS, None)
+        result = self._reporting(Result(loss, inputs[0] if inputs else None, named))
+        if (group := row_group()) is not None:
+            result = _over_processes(result, group)
+        return dict(cast("Mapping[str, Any]", after)), result
+
+    # --- L-BFGS: the loss and its gradient, as often as it asks
+
+    def gradient(
+        self, models: Models, auxiliary: dict[str, Any], batch: Any, counts: bool, inputs: Mapping[str, Any] = _NOTHING
+    ) -> tuple[AnyTensor, GradientsParams, Output | None]:
+        """The loss, its gradient and, if this evaluation counts, the measurements."""
+        result, grads = self.gradients(models, {ONLY: None}, auxiliary, batch, inputs)
+        output = self._output(self.training, auxiliary.get("totals"), result) if counts else None
+        return scalar(result.loss, LOSS), grads[ONLY], output
+
+    # --- validation
+
+    def measure(
+        self, models: Models, auxiliary: dict[str, Any], batch: Any, inputs: Mapping[str, Any] = _NOTHING
+    ) -> tuple[dict[str, Any], Output]:
+        """The measurements of a batch, in inference mode."""
+        result = _exact(self._called(self.validate, models, batch, auxiliary, inputs))
+        return auxiliary, self._output(self.validation, auxiliary.get("totals"), result)
+
+    def check_validates(self) -> None:
+        """Raise `RunError` if there is no step for validation."""
+        if self.validate is None:
+            raise RunError("with update= there is no step to evaluate; give validate=(models, batch) to the learner")
+
+    # --- what both need
+
+    def narrowed(self, models: Models) -> tuple[Models, Callable[[], None]]:
+        """The models at the precision of a step, and the function that gives back what calls of them have set."""
+        if self.narrow is None:
+            return models, lambda: None
+        made = {name: self.narrow.model(one) for name, one in models.items()}
+
+        def give_back() -> None:
+            for _, one in made.values():
+                one()
+
+        return {name: one for name, (one, _) in made.items()}, give_back
+
+    def carry(self, auxiliary: Mapping[str, Any]) -> list[Any]:
+        """The carry that a step is given, if there is one."""
+        if not self.carries:
+            return []
+        value = auxiliary["carry"].value()
+        return [value if self.narrow is None else self.narrow.values(value)]
+
+    def _called(self, step: Step | None, models: Models, batch: Any, auxiliary: Any, inputs: Any) -> Result:
+        assert step is not None
+        with noting_means() as means:
+            if not self.carries:
+                return self._reporting(result_of(step(self._plain(models), batch, **inputs), means))
+            given = self._plain(models), batch, *self.carry(auxiliary)
+            value, carry = _with_carry(step(*given, **inputs), "the step")
+            auxiliary["carry"].set(carry)
+            return self._reporting(result_of(value, means))
+
+    def _reporting(self, result: Result) -> Result:
+        """The result with what it reports as tensors; checked before the step is taken."""
+        if not result.scalars:
+            return result
+        place = self.training.device
+        return result._replace(scalars={name: reported(x, name, place) for name, x in result.scalars.items()})
+
+    def _plain(self, named: dict[str, Any]) -> Any:
+        return named[ONLY] if self.single else dict(named)
+
+    def _output(self, meter: Meter, totals: Totals | None, result: Result) -> Output:
+        rows = meter.measured(result.inputs, totals)
+        loss = None if result.loss is None else scalar(result.loss, LOSS)
+        return Output(loss, dict(result.scalars), rows, None if loss is None else _weight_of(result, loss))
+
+
+def _exact(result: Result) -> Result:
+    """With the loss at full precision, where its sums are known; it is zero where nothing counts."""
+    if result.sums is None or result.loss is None:
+        return result
+    if not result.is_weighted and result.loss.backend is result.loss.backend.full_precision():
+        return result
+    return result._replace(loss=result.sums.part_of(result.sums.weight))
+
+
+def _weight_of(result: Result, loss: AnyTensor) -> Any:
+    """What the loss weighs, for its mean over batches; None if that is its rows."""
+    weight = None if result.sums is None else result.sums.weight
+    if weight is None or isinstance(weight, Tensor):
+        return None if weight is None else weight.detach()
+    return tensor(float(weight), device=loss.device) if is_traced(loss) else float(weight)
+
+
+def _over_processes(result: Result, group: RowGroup, *, weighs: bool = True) -> Result:
+    """Convert loss and scalars from means over the rows of this process to means over all rows.
+
+    If `weighs` is False, the loss is this process's share already.
+    """
+    from phlox.distributed import mean
+
+    loss = None if result.loss is None else scalar(result.loss, LOSS)
+    values: dict[str, AnyTensor] = {} if loss is None else {LOSS: loss}
+    values |= result.scalars
+    if group.rows is not None:
+        values = {name: x * group.weight if weighs or name != LOSS else x for name, x in values.items()}
+    values = mean(values)
+    loss = None if loss is None else values.pop(LOSS)
+    return result._replace(loss=loss, scalars=values)
+
+
+def _with_carry(value: Any, what: str) -> tuple[Any, Any]:
+    if not isinstance(value, tuple) or len(cast("tuple[Any, ...]", value)) != 2:
+        raise RunError(f"with a carry {what} gives (what it gives without, the carry for the next batch)")
+    return cast("tuple[Any, Any]", value)
+
+
+def of_step(step: Step | None, narrow: Narrow | None) -> Step | None:
+    """A user's step, which computes at half precision if there is a `narrow`."""
+    if step is None or narrow is None:
+        return step
+
+    def narrowed(models: Any, batch: Any, *carry: Any, **named: Any) -> Any:
+        return step(models, narrow.values(batch), *carry, **narrow.values(named))
+
+    return narrowed
+
+
+def of_loss(loss: Callable[..., Any], narrow: Narrow | None = None) -> Step:
+    """The step of a loss of (output, *targets), for batches of (input, *targets).
+
+    A tuple of inputs is passed to the model as several arguments. If the model computes at half precision, the loss
+    gets its outputs, and the targets, at full precision.
+    """
+
+    def step(model: Any, batch: Any, **named: Any) -> Any:
+        if not isinstance(batch, tuple) or len(cast("tuple[Any, ...]", batch)) < 2:
+            raise RunError(
+                f"a learner with loss= needs batches of (input, target), got {_shown(batch)}; for others give step="
+            )
+        inputs, *targets = cast("tuple[Any, ...]", batch)
+        if narrow is not None:
+            inputs = narrow.values(inputs)
+        output = model(*inputs) if type(inputs) is tuple else model(inputs)
+        if narrow is not None:
+            output, targets = wide(output), wide(targets)
+        return loss(output, *targets, **named), (output, *targets)
+
+    return step
+
+
+def _shown(batch: Any) -> str:
+    if isinstance(batch, Mapping):
+        return f"a dict of {', '.join(map(str, cast('Mapping[Any, Any]', batch)))}"
+    if isinstance(batch, tuple):
+        return f"a tuple of {len(cast('tuple[Any, ...]', batch))}"
+    return f"a {type(batch).__name__}" + (f" of shape {batch.shape}" if isinstance(batch, Tensor) else "")

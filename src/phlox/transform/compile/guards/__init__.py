@@ -1,0 +1,9 @@
+"""Guards: what a compiled function reads that is no argument, and whether it is still the same."""
+
+from __future__ import annotations
+
+from phlox.transform.compile.guards.finding import guard_of
+from phlox.transform.compile.guards.guard import Guard
+from phlox.transform.compile.guards.roots import Holder, roots_of
+
+__all__ = ["Guard", "Holder", "guard_of", "roots_of"]

@@ -1,0 +1,89 @@
+"""`Roots`: where the reading of a function begins, for arguments of one structure."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from phlox.module import Module
+from phlox.module.statics import Static
+from phlox.module.structure import Container, Part
+from phlox.module.template import flatten
+from phlox.optim import Optimizer, OptimizerAdaptor
+from phlox.tensor import Tensor
+from phlox.transform.compile.guards.guard import PLAIN
+from phlox.transform.compile.guards.libraries import is_library
+from phlox.transform.compile.guards.places import Found, Instance
+from phlox.transform.tree import parts_of
+
+
+class Holder:
+    """An object that calls functions, with arguments that it holds."""
+
+    def held(self) -> Iterable[Any]:
+        """The functions and the arguments."""
+        raise NotImplementedError
+
+
+class Roots(NamedTuple):
+    """What is known before the code is read; it holds no arrays."""
+
+    function: Any
+    parameters: Mapping[str, Found | Instance]
+    """What is known of the arguments, by name: functions, and the classes of objects."""
+    sources: list[Found | Instance]
+    """Functions and classes that the arguments bring along."""
+    methods: list[Instance]
+    """Classes of which Phlox calls any method."""
+
+
+def roots_of(function: Any, arguments: Mapping[str, Any]) -> Roots:
+    """What is known of a function and its arguments."""
+    known = {name: source for name, value in arguments.items() if (source := _of(value, name)) is not None}
+    roots = Roots(function, known, [], [])
+    for name, value in arguments.items():
+        _bring(value, name, roots)
+    return roots
+
+
+def _bring(value: Any, name: str, roots: Roots) -> None:
+    if isinstance(value, Module):
+        for part in parts_in(flatten(value)[1].template.skeleton):
+            if isinstance(part, Static):
+                roots.sources.append(Found(part.value, name))
+            elif isinstance(part, Container) and issubclass(part.cls, Module):
+                roots.sources.append(Instance(part.cls))
+    elif isinstance(value, Optimizer):
+        roots.methods.append(Instance(type(value.optimizer if isinstance(value, OptimizerAdaptor) else value)))
+    elif not isinstance(value, (*PLAIN, Tensor, np.ndarray)):
+        for _, part in parts_of(value) or ():
+            _bring(part, name, roots)
+        source = _of(value, name)
+        roots.sources.extend([] if source is None else [source])
+
+
+def _of(value: Any, name: str) -> Found | Instance | None:
+    if isinstance(value, (FunctionType, MethodType, partial, Holder)):
+        return Found(value, name)
+    is_object = isinstance(value, Module) or is_users(value)
+    return Instance(cast("type[Any]", type(value))) if is_object else None
+
+
+def is_users(value: Any) -> bool:
+    """Is it an object of a class of the user's, or a namespace, and no function, class, tensor or module?"""
+    if isinstance(value, (SimpleNamespace, Namespace)):
+        return True
+    return not isinstance(value, (type, FunctionType, MethodType, Tensor, Module)) and not is_library(type(value))
+
+
+def parts_in(part: Part) -> Iterator[Part]:
+    """All parts of the structure of a module."""
+    yield part
+    if isinstance(part, Container):
+        for child in part.children:
+            yield from parts_in(child)
