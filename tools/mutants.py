@@ -4,8 +4,9 @@
     python -m tools.mutants --number 5 --area metrics
 
 A mutant is one change: an operator or a comparison swapped, a number off by one, a condition negated, a statement left
-out. The tests of its area, those of `make test`, run against it; one that passes them all survives, and is shown. Look
-at each survivor: it is a test that is missing, or a change without effect. The same seed makes the same mutants.
+out. The tests of its area, those of `make test`, run against it, the file's own first; one that passes them all
+survives, and is shown. Look at each survivor: it is a test that is missing, or a change without effect. The same seed
+makes the same mutants; `--full` takes the tests of `make test-all`.
 
 DeMillo, Lipton, Sayward 1978: "Hints on test data selection: help for the practicing programmer".
 """
@@ -131,21 +132,37 @@ def mutants_of(path: Path) -> Iterator[Callable[[], Mutant]]:
         yield lambda n=n, m=m: made(n, m)
 
 
-def is_noticed(mutant: Mutant, sources: Path, tests: list[str]) -> bool:
-    """Does a test of the area fail with it? The file of the copy is as it was afterwards."""
+def own_tests(path: Path) -> list[str]:
+    """The file of tests that mirrors a module, or else the folder.
+
+    >>> own_tests(ROOT / "src/phlox/train/loop/feed.py"), own_tests(ROOT / "src/phlox/optim/rules/sgd.py")
+    (['tests/train/loop/test_feed.py'], ['tests/optim/rules'])
+    """
+    mirror = Path("tests", *path.relative_to(ROOT / "src").parts[1:]).with_name(f"test_{path.name}")
+    return [str(test) for test in (mirror, mirror.parent) if (ROOT / test).exists()][:1]
+
+
+def is_noticed(mutant: Mutant, sources: Path, area: list[str], chosen: list[str]) -> bool:
+    """Does a test fail with it? The file of the copy is as it was afterwards."""
     there = sources / mutant.path.relative_to(ROOT / "src")
     there.write_text(mutant.text, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not full", "-p", "no:cacheprovider", *tests]
+    try:
+        return any(fails(sources, tests, chosen) for tests in (own_tests(mutant.path), area) if tests)
+    finally:
+        shutil.copy(mutant.path, there)
+
+
+def fails(sources: Path, tests: list[str], chosen: list[str]) -> bool:
+    """Does one of the tests fail with these sources?"""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", *chosen, "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
         return True
-    finally:
-        shutil.copy(mutant.path, there)
-    if done.returncode not in (0, 1, 2, 3, 4):
-        raise SystemExit(f"the tests of {mutant.path} could not be run: {done.stderr.decode()[-500:]}")
-    return done.returncode != 0
+    if done.returncode not in (0, 1, 2, 3, 4, 5):
+        raise SystemExit(f"{' '.join(command)} could not be run: {done.stderr.decode()[-500:]}")
+    return done.returncode not in (0, 5)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -154,9 +171,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--number", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--area", choices=AREAS, action="append", help="only this folder")
+    parser.add_argument("--full", action="store_true", help="with the tests of `make test-all`")
     given = parser.parse_args(arguments)
     chance = random.Random(given.seed)
     areas = given.area or list(AREAS)
+    chosen = [] if given.full else ["-m", "not full"]
     survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
@@ -168,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
             ]
             candidates = [one for path in files for one in mutants_of(path)]
             mutant = chance.choice(candidates)()
-            noticed = is_noticed(mutant, sources, AREAS[area])
+            noticed = is_noticed(mutant, sources, AREAS[area], chosen)
             line = f"{mutant.path.relative_to(ROOT)}:{mutant.line}: {mutant.what}"
             print(f"{'killed  ' if noticed else 'SURVIVED'} {line}", flush=True)
             if not noticed:

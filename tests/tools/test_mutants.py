@@ -63,6 +63,6 @@ def test_a_failing_test_kills_and_the_copy_is_mended(tmp_path: Path, monkeypatch
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = full\n")
     [mutant] = [make() for make in mutants.mutants_of(original)]
     assert mutant.what == "1  ->  2"
-    assert mutants.is_noticed(mutant, copy, ["test_some.py"])
+    assert mutants.is_noticed(mutant, copy, ["test_some.py"], ["-m", "not full"])
     assert (copy / "some" / "module.py").read_text() == original.read_text()
-    assert not mutants.is_noticed(mutant, copy, ["test_some.py::test_any"])
+    assert not mutants.is_noticed(mutant, copy, ["test_some.py::test_any"], [])

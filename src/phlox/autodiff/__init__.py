@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.decorator import Autodiff
-from phlox.autodiff.tape import Node, Tracked, backpropagate
+from phlox.autodiff.tape import Node, Tracked
 
 __all__ = ["Autodiff", "Node", "Tracked", "backpropagate"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from phlox.autodiff.tape import Cotangents, Node, backpropagate, next_id
+from phlox.autodiff.backward import backpropagate
+from phlox.autodiff.tape import Cotangents, Node, next_id
 from phlox.autodiff.taping import new_node, split_results
 from phlox.backend.contract.types import Array
 

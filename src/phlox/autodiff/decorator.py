@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
+from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
 from phlox.autodiff.collectives import CollectivesOnTape
@@ -14,7 +15,7 @@ from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
 from phlox.autodiff.rules import CONSTANT, RULES, WIDE
-from phlox.autodiff.tape import Cotangents, Node, Tracked, backpropagate, is_poisoned, is_spent, leaf, poisoned
+from phlox.autodiff.tape import Cotangents, Node, Tracked, is_poisoned, is_spent, leaf, poisoned
 from phlox.autodiff.taping import Differentiate, Run, boxed, operation_node, tape, tape_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Arrays, Gradients, Kinds, Needed, Shape

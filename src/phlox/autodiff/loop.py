@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.residuals import NodeTemplate, Saver, UnreachableArrays, end
-from phlox.autodiff.tape import Cotangents, Node, backpropagate, leaf, next_id
+from phlox.autodiff.tape import Cotangents, Node, leaf, next_id
 from phlox.autodiff.taping import new_node, split_results, tape_several
 from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients
