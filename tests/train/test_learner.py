@@ -450,7 +450,7 @@ STEPS: list[tuple[Callable[..., Any], str]] = [
     (lambda model, batch: None, "gives None"),
     (lambda model, batch: model(batch[0]), r"the loss must be a scalar, got a tensor of shape \(16, 1\)"),
     (lambda model, batch: (model(batch[0]).mean(), batch[0]), "must be a tuple of the metric's arguments"),
-    (lambda model, batch: (model(batch[0]).mean(), {"x": (batch[0],)}), "the metric 'x' with, which there is not"),
+    (lambda model, batch: (model(batch[0]).mean(), {"x": (batch[0],)}), "a metric 'x' that the learner does not have"),
     (lambda model, batch: (1, 2, 3, 4), "gives 4 values"),
     (lambda model, batch: (model(batch[0]).mean(), None, [1]), "scalars of a step are a dict"),
     (lambda model, batch: batch[1].mean(), "depends on no trained parameter of the model"),

@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_an_error_and_says_no_more(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="lr=|schedule"):
         run(tmp_path / "run", 3, lr=optim.LinearLr(0.1, 0.0, num_iters=9))
     run(tmp_path / "within", 9, fit={"steps": 6})
-    with pytest.raises(DataError, match="had batch_size 5, and here it is 4"):
+    with pytest.raises(DataError, match="had batch_size 5, this one has 4"):
         run(tmp_path / "within", 3, batch_size=4)
 
 

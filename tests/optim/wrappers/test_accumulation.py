@@ -53,7 +53,7 @@ def test_small_batches_make_the_step_of_a_large_one(mean: bool, engine: str, com
 def test_an_accumulator_of_another_model() -> None:
     model, other = nn.Linear(3, 2).train(), nn.Linear(4, 2).train()
     accumulator = optim.GradientsAccumulator(model)
-    with pytest.raises(OptimizerError, match="this Linear has not the parameters that it was made for"):
+    with pytest.raises(OptimizerError, match="this Linear has other parameters than the model that it was made for"):
         accumulator.take(other)
     twin = nn.Linear(3, 2).train()
     with pytest.raises(OptimizerError, match="none of the 2 gradients is of a parameter of this Linear"):

@@ -81,7 +81,7 @@ def test_what_is_changed_inside_must_be_an_argument() -> None:
         model.steps = 1
         return x
 
-    with pytest.raises(CompileError, match="a field of the Sequential that is an argument was changed inside"):
+    with pytest.raises(CompileError, match="changed a field of its argument, a Sequential"):
         px.compile(count)(model, data())
 
 

@@ -26,7 +26,7 @@ _SHORT = 1 << 12
 
 
 class _Owner(np.ndarray[Any, Any]):
-    """Owns memory. Since it is of another class, what is lent of it is the base of its views, not this."""
+    """Owns the buffer. A subclass, so that views of a lent array have that array as their base, and not this object."""
 
 
 class HostMemory(ReusedBuffer):

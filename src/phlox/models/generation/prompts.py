@@ -68,9 +68,7 @@ def stop_tokens(what: str, stop: int | Sequence[int] | None, vocabulary: int) ->
         if isinstance(one, bool) or not isinstance(one, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{what}: stop must be token ids, one or several integers, got {one!r}")
         if not 0 <= one < vocabulary:
-            raise RangeError(
-                f"{what}: the stop token {one} is none of this model, whose tokens are 0 to {vocabulary - 1}"
-            )
+            raise RangeError(f"{what}: the stop token {one} is not in the vocabulary (0 to {vocabulary - 1})")
     return frozenset(map(int, ids))
 
 

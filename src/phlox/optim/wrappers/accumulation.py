@@ -122,8 +122,8 @@ class GradientsAccumulator(Module):
         params = model.params()
         if [param.shape for param in params] != [total.shape for total in self.sums]:
             raise OptimizerError(
-                f"GradientsAccumulator: this {type(model).__name__} has not the parameters that it was made for; "
-                "make another accumulator for it"
+                f"GradientsAccumulator: this {type(model).__name__} has other parameters than the model that "
+                "it was made for; make another accumulator for it"
             )
         return params
 

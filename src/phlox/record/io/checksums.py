@@ -106,7 +106,10 @@ class _Checked(msgspec.Struct, eq=False):
         return array
 
     def part(self, index: Index) -> Array:
-        """A part, of which a process may read no other; one that is contiguous is verified with those beside it."""
+        """One part; a process may read no other one.
+
+        If it is contiguous in the file, it is verified together with its neighbours.
+        """
         if self._expected is None:
             return self._read(index)
         span = contiguous(index, self._tensor.shape)

@@ -205,9 +205,9 @@ class Feed:
             before = former.get(name, value)
             if before != value:
                 raise DataError(
-                    f"{self.name}: the training goes on at batch {start} of an epoch whose loader had {name} "
-                    f"{before!r}, and here it is {value!r}, so that some rows would come twice and others never; make "
-                    "the loader as it was until the epoch has ended"
+                    f"{self.name}: cannot resume within an epoch (batch {start}): the checkpoint's loader had {name} "
+                    f"{before!r}, this one has {value!r}, so rows would be repeated or skipped; use {before!r} until "
+                    "the epoch ends"
                 )
 
     def _check(self, batch: Any, number: int) -> None:
@@ -289,8 +289,9 @@ def _check_arrays(batch: Any, name: str) -> None:
             leaf = leaf.reshape(-1)[0] if leaf.size else ""
         if not isinstance(leaf, (np.ndarray, np.generic, Tensor, int, float)) or isinstance(leaf, (str, bytes)):
             raise DataError(
-                f"{name}{path} is a {type(leaf).__name__}, for each of which a compiled step would be made anew; leave "
-                "it out in a transform of the loader, or give compile=False to the learner"
+                f"{name}{path} is a {type(leaf).__name__}; a compiled step takes arrays and numbers, and any other "
+                "value would compile it again for each batch; drop it in the loader's transform, or give "
+                "compile=False to the learner"
             )
 
 

@@ -171,7 +171,7 @@ class Meter:
             for name, given in cast("Mapping[str, Any]", inputs).items():
                 if name not in self.metrics:
                     raise RunError(
-                        f"the step gives what to update the metric {name!r} with, which there is not; there are "
+                        f"the step returned inputs for a metric {name!r} that the learner does not have; it has "
                         f"{', '.join(self.metrics)}"
                     )
                 one = _inputs(given, name)

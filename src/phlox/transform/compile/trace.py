@@ -181,8 +181,8 @@ def _changed(
                 f"{change.path} was {change.before} and is {change.after}" for change in changes_between(*facets)
             )
             raise CompileError(
-                f"{name}: a field of the {type(module).__name__} that is an argument was changed inside, which ends "
-                f"with the call ({what}); return a new module, or keep what changes in a Param that is not trained"
+                f"{name}: the compiled function changed a field of its argument, a {type(module).__name__} ({what}), "
+                "which is lost when the call ends; return a new module, or keep what changes in a Param(trained=False)"
             )
         if given.leaves is reader.donated:  # it is not used again
             continue

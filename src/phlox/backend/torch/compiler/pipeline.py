@@ -59,8 +59,8 @@ class Plan:
 class Pass(NamedTuple):
     """One pass.
 
-    `traced` ones decide something while the function is traced, and stand here for their names; those of a `program`
-    take its plan, those of a `graph` every graph that is compiled for it.
+    `level` says when it runs: while the function is traced (`traced`: it is listed so that it can be switched off),
+    once a program (`program`), or once a compiled graph (`graph`).
     """
 
     name: str

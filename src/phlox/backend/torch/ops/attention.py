@@ -28,7 +28,7 @@ def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) ->
 def attends_narrow(*arguments: Any) -> bool:
     """Is there a kernel at half precision that holds its logits, and what it sums in its derivative, in f32?
 
-    So do those of a GPU. That of a processor takes in its derivative the result for exact that it has rounded.
+    Those of a GPU do. The CPU kernel's backward pass uses the rounded output as if it were exact.
     """
     first: Any = arguments[0]
     if isinstance(first, tuple):  # what a forward pass has saved
