@@ -219,14 +219,15 @@ def _work(work: Work, run: Run) -> str:
             _compared(one, "time to the first step")[0],
             f"{one.mib:.0f} MiB" if one.mib else "",
         ]
+        if one.missing is None
+        else [one.name, f"failed: {one.missing}", *[""] * (len(head) - 2)]
         for one in work.contestants
-        if one.wrong is None and one.missing is None
+        if one.wrong is None
     ]
     used = [place for place in range(len(head)) if not place or any(row[place] for row in rows)]
     lines = [f"| {' | '.join(row[place] for place in used)} |" for row in (head, *rows)]
     lines.insert(1, "|---|" + "---:|" * (len(used) - 1))
-    notes = [f"- {one.name} is missing: {one.missing}" for one in work.contestants if one.missing]
-    notes += [f"- **{one.name} is wrong: {one.wrong}**" for one in work.contestants if one.wrong]
+    notes = [f"- **{one.name} is wrong: {one.wrong}**" for one in work.contestants if one.wrong]
     notes += _rates(work, run)
     notes += [f"- Duration: {work.seconds:.0f} s"] if work.seconds else []
     return "\n".join(lines + (["", *notes] if notes else []))
