@@ -51,12 +51,12 @@ def test_the_newest_are_those_of_the_table_and_before_a_release_there_is_no_boun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        listed = "99.1rc1, 2.14.0.dev1+cpu, 0.10.7, 0.9" if "--pre" in command else "99.0, 2.13.1+cpu, 0.10.7, 0.9"
+        listed = "99.1rc1, 2.14.0.dev1+cpu, 0.9" if "--pre" in command else "99.0, 2.13.1+cpu, 0.12.7, 0.9"
         return subprocess.CompletedProcess(command, 0, f"Available versions: {listed}", "")
 
     monkeypatch.setattr(environments.subprocess, "run", run)
     made = {name: {name_of(pin): pin for pin in make(False).pins} for name, make in versions.ENVIRONMENTS.items()}
-    assert made["newest"]["jax"] == "jax==0.10.7" and made["newest"]["msgspec"] == "msgspec==99.0"
+    assert made["newest"]["jax"] == "jax==0.12.7" and made["newest"]["msgspec"] == "msgspec==99.0"
     assert made["torch-newest"]["torch"].startswith("torch==2.13.1")
     assert made["prerelease"]["jax"] == "jax==99.1rc1" and made["prerelease"]["numpy"] == "numpy==99.1rc1"
     assert made["torch-prerelease"]["torch"] == "torch==2.14.0.dev1+cpu"
