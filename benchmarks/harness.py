@@ -46,7 +46,7 @@ class Ratio:
     @classmethod
     def without_figures(cls, workload: str, subject: str, peer: str, failed: str, reason: str) -> Ratio:
         """A line that says which contestant failed."""
-        return cls(workload, subject, peer, *[0.0] * 5, failed=failed, reason=reason)
+        return cls(workload, subject, peer, 0.0, 0.0, 0.0, 0.0, 0.0, failed=failed, reason=reason)
 
     @property
     def met(self) -> bool | None:

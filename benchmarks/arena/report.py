@@ -87,7 +87,8 @@ METHOD = """## How it was measured
 - **The same work.** Each model is written once for each library, as its users would write it, and starts with the same
   weights. Ten losses must agree to 0.1 %, and the outputs for one example to 0.01 % of the largest. With dropout, whose
   masks differ between libraries, only the first loss is compared, to 5 %. A contestant that computes something else is
-  marked as wrong, and excluded.
+  marked as wrong, and excluded. One that cannot be imported or measured is a line that says so, and a run with such
+  a line is not recorded.
 - **Alternating rounds.** Each contestant has its own process. All are timed in rounds, in reversed order in every other
   round, so that other load on the machine affects all of them. If a step takes 0.1 s or more, the last seven compared
   steps are the rounds.
