@@ -30,7 +30,8 @@ GPT = Workload(
 MLP = Workload("mlp", "MLP 784-1024-1024-10, batch 256", "mlp", {"widths": (784, 1024, 1024, 10), "batch": 256})
 
 SUBJECT = "Phlox compiled on JAX"
-RAW, NNX, EQUINOX = PEERS = "raw JAX and Optax", "Flax NNX", "Equinox"
+RAW, NNX, EQUINOX = "raw JAX and Optax", "Flax NNX", "Equinox"
+PEERS = (RAW, NNX, EQUINOX)
 REPLICATED, SHARDED = "parameters replicated", "parameters sharded"
 LOSSES = 5
 """The number of losses of each contestant that must agree before anything is timed."""
