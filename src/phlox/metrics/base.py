@@ -10,8 +10,8 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
-from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
-from phlox.tensor import Tensor, zeros
+from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, nothing, on_host
+from phlox.tensor import Tensor
 
 State: TypeAlias = dict[str, Any]
 """Statistics by name: `Sum`s and `Rows`, or the states of a collection. `{}` is the state before the first batch."""
@@ -112,7 +112,8 @@ class Metric(Statistic):
         if device is None:
             return {}
         place = _plain(as_device(device))
-        return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
+        shapes = self.statistic.shapes()
+        return {name: Rows(()) if shape is None else nothing(shape, place) for name, shape in shapes.items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
         """Return the state after a further batch; the given state does not change.
@@ -247,10 +248,6 @@ def _plain(place: Device) -> Device:
     while backend.differentiates and (inner := backend.without_tape()) is not None:
         backend = inner
     return place.on(backend.full_precision())
-
-
-def _nothing(shape: tuple[int, ...] | None, place: Device) -> Sum | Rows:
-    return Rows(()) if shape is None else Sum(zeros(shape, device=place), zeros(shape, device=place))
 
 
 def _title(statistic: Statistic) -> str:

@@ -63,7 +63,7 @@ class ClassCounts(Statistic):
         hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
         places = concat([targets, targets + size, rows.predictions + 2 * size])
         found = bin_totals(places, 3 * size, concat([hit, kept, kept]))
-        return {"counts": noticed(Sum(found.value.reshape((3, size)), found.error.reshape((3, size))), rows)}
+        return {"counts": noticed(found.reshape((3, size)), rows)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Confusion(Statistic):
             targets, predictions = targets.reshape((targets.size,)).int(), predictions.reshape((targets.size,)).int()
             kept = None if kept is None else kept.reshape((targets.size,))
         found = bin_totals(targets * size + predictions, size * size, kept)
-        return {"confusion": noticed(Sum(found.value.reshape((size, size)), found.error.reshape((size, size))), rows)}
+        return {"confusion": noticed(found.reshape((size, size)), rows)}
 
 
 def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
