@@ -31,7 +31,7 @@ from phlox.optim.state.validation import begun, misfit, other_entries
 from phlox.optim.step.multi_tensor import LEAST, Job, MultiTensorStep
 from phlox.optim.step.shared_scalars import sharing
 from phlox.optim.step.skip_nonfinite import kept_where
-from phlox.optim.step.validation import check_arguments, rates_of
+from phlox.optim.step.validation import check_arguments, rates_of, value_for
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -443,19 +443,7 @@ class OptimizerAdaptor(Optimizer):
             self._numbers, self._grouped = grouped(module, self.groups), ids
 
     def _job(self, path: str, param: Param, grad: Tensor[Any, Any, Any]) -> Job:
-        value = param.val()
-        outer = value.backend
-        if outer.batched or grad.backend.batched:
-            raise OptimizerError(
-                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
-                "return the gradients, and step there on the stacked modules"
-            )
-        tensor = value.inner() if outer.differentiates else value
-        if grad.shape != tensor.shape or grad.kind is not Float:
-            raise OptimizerError(
-                f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
-                f"{tensor.shape}; is it the gradient of another model?"
-            )
+        tensor = value_for(path, param.val(), grad)
         work, before, begins = self._at_work(path, param.id, tensor)
         place = work.device
         if grad.backend is not work.backend or grad.device != place:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from phlox.backend import Float
 from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
@@ -15,6 +16,7 @@ from phlox.module.foreign_leaf import described
 from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
+from phlox.optim.simple import AnyTensor
 from phlox.tensor import Tensor
 
 
@@ -55,6 +57,22 @@ def check_no_history(module: Module, grads: GradientsParams) -> None:
                 "parameter; write the update with tensors: module.map(lambda path, param: param.map(lambda value: "
                 "value - lr * grads.get(param.id))); or step outside"
             )
+
+
+def value_for(path: str, value: AnyTensor, grad: AnyTensor) -> AnyTensor:
+    """The value of a parameter without its tape; `OptimizerError` unless `grad` is its gradient."""
+    if value.backend.batched or grad.backend.batched:
+        raise OptimizerError(
+            f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+            "return the gradients, and step there on the stacked modules"
+        )
+    inner = value.inner() if value.backend.differentiates else value
+    if grad.shape != inner.shape or grad.kind is not Float:
+        raise OptimizerError(
+            f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
+            f"{inner.shape}; is it the gradient of another model?"
+        )
+    return inner
 
 
 def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:

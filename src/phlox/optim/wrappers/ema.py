@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Unpack
 
@@ -14,11 +14,11 @@ from phlox.module import Module, Param
 from phlox.module.param import set_together
 from phlox.module.records import LoadOptions, prepare
 from phlox.optim.rules.update_terms import continued
+from phlox.optim.simple import AnyTensor
 from phlox.record import LoadReport, Record
 from phlox.record.formats.reader import PathLike, Readable
 from phlox.tensor import Tensor, tensor, where
 
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 M = TypeVar("M", bound=Module)
 
 
