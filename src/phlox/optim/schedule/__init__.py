@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from phlox.optim.schedule.base import LrSchedule
-from phlox.optim.schedule.compose import ProductLr, SequenceLr, SumLr, WarmUpLr
+from phlox.optim.schedule.compose import GroupedLr, ProductLr, SequenceLr, SumLr, WarmUpLr
 from phlox.optim.schedule.cyclic import CosineRestartsLr, CyclicLr, OneCycleLr
-from phlox.optim.schedule.grouped import GroupedLr
 from phlox.optim.schedule.plateau import ReduceOnPlateauLr
 from phlox.optim.schedule.shapes import (
     ConstantLr,
