@@ -43,19 +43,17 @@ class Statistic(ABC):
         Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
         compiled function.
         """
-        first, second = self._aligned(first, second)
         if not first or not second:
-            return first or second
-        return {part: _merged(first[part], second[part]) for part in first}
+            return _in_memory(self, first or second)
+        if first.keys() != second.keys():
+            parts = f"states of {', '.join(first)} and of {', '.join(second)}"
+            raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
+        second = {part: _beside(self, second[part], first[part]) for part in first}
+        return self._joined(_in_memory(self, first), _in_memory(self, second))
 
-    def _aligned(self, first: State, second: State) -> tuple[State, State]:
-        """States of the same sums on one device, and rows on the host; `{}` stays."""
-        if first and second:
-            if first.keys() != second.keys():
-                parts = f"states of {', '.join(first)} and of {', '.join(second)}"
-                raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-            second = {part: _beside(self, second[part], first[part]) for part in first}
-        return _in_memory(self, first), _in_memory(self, second)
+    def _joined(self, first: State, second: State) -> State:
+        """Combine states of the same parts, with sums on one device and rows on the host."""
+        return {part: _merged(first[part], second[part]) for part in first}
 
     @property
     def gathers(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from phlox.errors import RangeError
 from phlox.metrics.base import Derived, Statistic
-from phlox.metrics.counts import AllLabels, Array, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
+from phlox.metrics.counts import Array, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
 from phlox.metrics.inputs import Average, Classes, Task, check_average, check_count, one_of
 
 
@@ -140,7 +140,7 @@ class Accuracy(Classification):
         if self.task == "multiclass" and self.num_classes is None:
             return Hits(self.classes, self.top_k)
         if self.task == "multilabel" and self.num_labels is None:
-            return AllLabels(self.classes)
+            return Hits(self.classes, by_label=True)
         return ClassCounts(self.classes, self.top_k)
 
     def result(self, counts: Array | None = None, hits: Array | None = None) -> Any:

@@ -45,11 +45,7 @@ class Central(Statistic):
         moments = add(squares, _negative(self._products(shares, sums)))
         return {"weights": rows, "means": add(stacked(centers), shares), "moments": moments}
 
-    def merge(self, first: State, second: State) -> State:
-        """See `Statistic.merge`."""
-        first, second = self._aligned(first, second)
-        if not first or not second:
-            return first or second
+    def _joined(self, first: State, second: State) -> State:
         rows = add(first["weights"], second["weights"])
         share = _quotient(second["weights"], rows)
         gap = add(second["means"], _negative(first["means"]))

@@ -40,6 +40,7 @@ from phlox.record.io.crc32 import crc32
 from phlox.record.io.files import is_file
 from phlox.record.io.source import Source
 from phlox.record.limits import check_entries, check_json
+from phlox.record.names import listed
 from phlox.record.record import Record
 from phlox.record.values import from_json, to_json
 
@@ -53,7 +54,6 @@ STEP = re.compile(r"step-(\d{1,18})")
 _BEGINNING = re.compile(rb'\s*\{\s*"parts"\s*:\s*\{')
 _END = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
 _NO_NAME = re.compile(r"[/\\:\0]|\A\.{0,2}\Z")
-_SHOWN = 5
 _REMEDY = "the index is damaged or was changed by another program; verify=False reads it all the same"
 
 
@@ -172,7 +172,7 @@ def _check_files(index: _Index, files: Files) -> None:
         for number in dict.fromkeys([part.file for part in entry.parts]):
             if number in wrong:
                 paths[number].append(entry.path)
-    lines = [f"{problem}: {_some(paths[number])}" for number, problem in wrong.items()]
+    lines = [f"{problem}: {listed(paths[number])}" for number, problem in wrong.items()]
     count = "a file is" if len(wrong) == 1 else f"{len(wrong)} of {len(index.files)} files are"
     raise RecordError(f"{count} not as the index says:\n  " + "\n  ".join(lines))
 
@@ -275,8 +275,3 @@ _OWN = re.compile(r"part-[0-9a-f]{8}-\d{5}(-\d+)?\.(safetensors|json)")
 def is_own_file(name: str) -> bool:
     """Is this the name of a file of parts, or of a process's list of its parts?"""
     return _OWN.fullmatch(name) is not None
-
-
-def _some(paths: list[str]) -> str:
-    shown = ", ".join([repr(path[:200]) for path in paths[:_SHOWN]])
-    return shown if len(paths) <= _SHOWN else f"{shown} and {len(paths) - _SHOWN} more"
