@@ -150,8 +150,10 @@ class Classes:
     @staticmethod
     def of(metric: object) -> Classes:
         """The settings among the fields of a metric, which is named in errors."""
-        given = {name: value for name, value in vars(metric).items() if name in Classes.__dataclass_fields__}
-        return Classes(**{**given, "name": type(metric).__name__})
+        known = Classes.__dataclass_fields__
+        given: dict[str, Any] = {name: value for name, value in vars(metric).items() if name in known}
+        given["name"] = type(metric).__name__
+        return Classes(**given)
 
     def check(self, *, counted: bool = True) -> None:
         """`RangeError` for settings that do not fit; `counted` says whether the number of classes must be known."""

@@ -217,7 +217,7 @@ class Record:
                 cast[path] = TensorEntry(tensor, entry.id, entry.state)
         return self.with_entries(cast) if cast else self
 
-    def with_entries(self, entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None) -> Record:
+    def with_entries(self, entries: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Record:
         """This record with these entries at their paths and, unless it is None, with this metadata.
 
         >>> Record({"step": 3, "epoch": 1}).with_entries({"step": 4}).values

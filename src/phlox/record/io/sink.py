@@ -33,8 +33,8 @@ class Sink:
 
     def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
         self._stream = stream
-        raw = stream.raw if isinstance(stream, io.BufferedWriter) and hasattr(os, "pwrite") else None
-        self._raw = raw if isinstance(raw, EagerFile) else None
+        raw = getattr(stream, "raw", None) if isinstance(stream, io.BufferedWriter) else None
+        self._raw = raw if isinstance(raw, EagerFile) and hasattr(os, "pwrite") else None
         self.can_patch = can_patch
         self.position = 0
         """The number of bytes written so far."""
