@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import DTYPES, DType, checked_shape
+from phlox.record.dtypes import DTYPES, SHORT_NAMES, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.header import Header
 from phlox.record.record import Entry, Record
@@ -34,6 +34,12 @@ class Item(msgspec.Struct):
             raise RecordError(f"{self.path}: {self.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
         dtype = DTYPES[self.dtype]
         return dtype, checked_shape(self.shape, dtype, self.path)
+
+
+def fields_of(path: str, entry: TensorEntry) -> dict[str, Any]:
+    """The description of a tensor as a format writes it."""
+    fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[entry.tensor.dtype], "shape": list(entry.tensor.shape)}
+    return fields if entry.id is None else {**fields, "id": entry.id}
 
 
 class Document(msgspec.Struct):

@@ -21,7 +21,6 @@ import numpy as np
 from phlox.errors import RecordError
 from phlox.record.dtypes import (
     BLOCK,
-    SHORT_NAMES,
     Array,
     DType,
     cast_elements,
@@ -29,7 +28,7 @@ from phlox.record.dtypes import (
     kind_of,
 )
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.descriptions import Document, Item, entries_of
+from phlox.record.formats.descriptions import Document, Item, entries_of, fields_of
 from phlox.record.formats.recorder import Recorder
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.compression import Compression
@@ -138,10 +137,7 @@ class JsonRecorder(Recorder):
         return re.match(rb'\s*\{\s*"phlox"', head) is not None
 
     def _write_tensor(self, path: str, entry: TensorEntry, sink: Sink) -> int:
-        fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[entry.tensor.dtype], "shape": entry.tensor.shape}
-        if entry.id is not None:
-            fields["id"] = entry.id
-        head, tail = self._around_null({**fields, "data": None}, 2)
+        head, tail = self._around_null({**fields_of(path, entry), "data": None}, 2)
         sink.write(head)
         write = _write_base64 if self.numbers == "base64" else _write_decimal
         checksum = write(entry.tensor, sink, start_of(path, entry))

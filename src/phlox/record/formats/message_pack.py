@@ -9,15 +9,15 @@ multiple of 8, so that it can be memory-mapped.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import SHORT_NAMES, Array, DType
+from phlox.record.dtypes import Array, DType
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.descriptions import Document, Item, entries_of
+from phlox.record.formats.descriptions import Document, Item, entries_of, fields_of
 from phlox.record.formats.recorder import Recorder
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.crc32 import crc32
@@ -103,10 +103,7 @@ def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
 
 
 def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
-    tensor, checksum = entry.tensor, start_of(path, entry)
-    fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": tensor.shape}
-    if entry.id is not None:
-        fields["id"] = entry.id
+    tensor, checksum, fields = entry.tensor, start_of(path, entry), fields_of(path, entry)
     sizes = [min(PIECE, tensor.nbytes - start) for start in range(0, tensor.nbytes, PIECE)]
     head = bytes([0x80 + len(fields) + 2]) + b"".join(_pack(key) + _pack(value) for key, value in fields.items())
     head += _pack("pad") + b"\xc4"

@@ -29,10 +29,9 @@ from typing import Any, final
 import msgspec
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.assembled import Assembled, Part, gap_in
-from phlox.record.formats.descriptions import Item, entries_of
+from phlox.record.formats.descriptions import Item, entries_of, fields_of
 from phlox.record.formats.reader import Reader
 from phlox.record.header import Header
 from phlox.record.io.byte_ranges import Files, MappedFiles
@@ -193,10 +192,7 @@ def encoded(
         if not isinstance(entry, TensorEntry):
             entries.append({"path": path, "value": to_json(entry)})
             continue
-        tensor = entry.tensor
-        item: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": list(tensor.shape)}
-        if entry.id is not None:
-            item["id"] = entry.id
+        item = fields_of(path, entry)
         item["parts"] = [
             [
                 place[part.file],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -33,7 +32,7 @@ class Sink:
 
     def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
         self._stream = stream
-        raw = getattr(stream, "raw", None) if isinstance(stream, io.BufferedWriter) else None
+        raw = getattr(stream, "raw", None)
         self._raw = raw if isinstance(raw, EagerFile) and hasattr(os, "pwrite") else None
         self.can_patch = can_patch
         self.position = 0
