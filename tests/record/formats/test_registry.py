@@ -1,6 +1,6 @@
 """Whatever goes into a record comes back from every format, compression and target, bit for bit.
 
-Serves: phlox/record/formats/{reader,descriptions}.py
+Serves: phlox/record/formats/reader.py
 """
 
 from __future__ import annotations

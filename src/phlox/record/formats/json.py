@@ -28,8 +28,8 @@ from phlox.record.dtypes import (
     kind_of,
 )
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.descriptions import Document, Item, entries_of, fields_of
 from phlox.record.formats.recorder import Recorder
+from phlox.record.header import Document, Item, entries_of, fields_of
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.compression import Compression
 from phlox.record.io.crc32 import crc32

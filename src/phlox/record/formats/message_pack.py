@@ -17,8 +17,8 @@ import numpy as np
 from phlox.errors import RecordError
 from phlox.record.dtypes import Array, DType
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.descriptions import Document, Item, entries_of, fields_of
 from phlox.record.formats.recorder import Recorder
+from phlox.record.header import Document, Item, entries_of, fields_of
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.crc32 import crc32
 from phlox.record.io.sink import Sink

@@ -31,9 +31,8 @@ import msgspec
 from phlox.errors import RecordError
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.assembled import Assembled, Part, gap_in
-from phlox.record.formats.descriptions import Item, entries_of, fields_of
 from phlox.record.formats.reader import Reader
-from phlox.record.header import Header
+from phlox.record.header import Header, Item, entries_of, fields_of
 from phlox.record.io.byte_ranges import Files, MappedFiles
 from phlox.record.io.crc32 import crc32
 from phlox.record.io.files import is_file

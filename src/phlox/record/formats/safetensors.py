@@ -19,9 +19,8 @@ from phlox.errors import RecordError
 from phlox.record import limits
 from phlox.record.dtypes import DTYPES
 from phlox.record.entry import LazyTensor
-from phlox.record.formats.descriptions import ArrayInfo
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import SCHEMA
+from phlox.record.header import SCHEMA, ArrayInfo
 from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
