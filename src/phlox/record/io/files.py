@@ -43,7 +43,7 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the s
 @contextlib.contextmanager
 def atomic_write(
     path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False, follow_links: bool = True
-) -> Generator[io.BufferedWriter]:
+) -> Generator[IO[bytes]]:
     """A new file that replaces `path` when the block succeeds, and is removed when it fails.
 
     At any time, and after any crash, `path` is the complete old file or the complete new one: the bytes are written to
