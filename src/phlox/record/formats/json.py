@@ -19,14 +19,7 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import (
-    BLOCK,
-    Array,
-    DType,
-    cast_elements,
-    element_bytes,
-    kind_of,
-)
+from phlox.record.dtypes import BLOCK, Array, DType, cast_elements, element_bytes, kind_of
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
 from phlox.record.header import Document, Item, entries_of, fields_of

@@ -23,14 +23,7 @@ from phlox.record.io.crc32 import crc32
 from phlox.record.names import nearest
 from phlox.record.precision import Precision, Underflow, underflow_message
 from phlox.record.values import from_json, to_json
-from phlox.train.observers.checkpoints.catalog import (
-    FORMAT,
-    BestName,
-    Ranking,
-    bests_of,
-    check_format,
-    read_list,
-)
+from phlox.train.observers.checkpoints.catalog import FORMAT, BestName, Ranking, bests_of, check_format, read_list
 from phlox.train.observers.checkpoints.history_file import Position
 from phlox.train.observers.checkpoints.history_file import read as read_history
 from phlox.train.state import COUNTS, LINES, LOG, described
