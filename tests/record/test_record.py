@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from phlox.record import HALF, LazyTensor, Record, RecordError, TensorEntry, difference, gather, renamed
+from phlox.record import HALF, Header, LazyTensor, Record, RecordError, TensorEntry, difference, gather, renamed
 from tests.record.support import FORMATS, recorders, records
 
 
@@ -34,6 +34,17 @@ def test_order_lookup_and_size() -> None:
     assert record["head.weight"] is record["embed.weight"]
     with pytest.raises(RecordError, match=r"no entry 'embed.wieght'; did you mean 'embed.weight'"):
         record["embed.wieght"]
+
+
+def test_other_entries_leave_all_else_as_it_is() -> None:
+    record = Record({"a": 1, "b": np.zeros(2)}, {"note": "x"}, aliases={"c": "b"}, unreadable={"d": "why"})
+    other = record.with_entries({"a": 2, "new": 3})
+    assert dict(other.values) == {"a": 2, "new": 3} and other.paths() == ["a", "b", "new"]
+    assert other["c"] is record["b"] and (other.metadata, other.unreadable) == (record.metadata, record.unreadable)
+    assert record.with_entries({}, {"note": "y"}).metadata == {"note": "y"} and record["a"] == 1
+    unnamed = Record({"0": 1}, positional=True, header=Header.of(Record({}), "binary", "FULL"))
+    again = unnamed.with_entries({"0": 2})
+    assert again.positional and again.header is unnamed.header
 
 
 @given(records())

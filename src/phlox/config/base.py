@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from typing_extensions import dataclass_transform
 
 from phlox.config.annotations import Scope, UnresolvedError
-from phlox.config.declare import declare_fields, own_annotations
 from phlox.config.nested import ConfigType, Structured
 from phlox.config.reading import Reading, did_you_mean
-from phlox.config.schema import Schema
+from phlox.config.schema import Schema, declare_fields, own_annotations
 from phlox.config.storage import format_json, parse_json, read_text, write_text
 from phlox.errors import ConfigError
 from phlox.other_names import option_remark

@@ -10,8 +10,8 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
-from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
-from phlox.tensor import Tensor, zeros
+from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, nothing, on_host
+from phlox.tensor import Tensor
 
 State: TypeAlias = dict[str, Any]
 """Statistics by name: `Sum`s and `Rows`, or the states of a collection. `{}` is the state before the first batch."""
@@ -43,19 +43,17 @@ class Statistic(ABC):
         Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
         compiled function.
         """
-        first, second = self._aligned(first, second)
         if not first or not second:
-            return first or second
-        return {part: _merged(first[part], second[part]) for part in first}
+            return _in_memory(self, first or second)
+        if first.keys() != second.keys():
+            parts = f"states of {', '.join(first)} and of {', '.join(second)}"
+            raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
+        second = {part: _beside(self, second[part], first[part]) for part in first}
+        return self._joined(_in_memory(self, first), _in_memory(self, second))
 
-    def _aligned(self, first: State, second: State) -> tuple[State, State]:
-        """States of the same sums on one device, and rows on the host; `{}` stays."""
-        if first and second:
-            if first.keys() != second.keys():
-                parts = f"states of {', '.join(first)} and of {', '.join(second)}"
-                raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-            second = {part: _beside(self, second[part], first[part]) for part in first}
-        return _in_memory(self, first), _in_memory(self, second)
+    def _joined(self, first: State, second: State) -> State:
+        """Combine states of the same parts, with sums on one device and rows on the host."""
+        return {part: _merged(first[part], second[part]) for part in first}
 
     @property
     def gathers(self) -> bool:
@@ -112,7 +110,8 @@ class Metric(Statistic):
         if device is None:
             return {}
         place = _plain(as_device(device))
-        return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
+        shapes = self.statistic.shapes()
+        return {name: Rows(()) if shape is None else nothing(shape, place) for name, shape in shapes.items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
         """Return the state after a further batch; the given state does not change.
@@ -247,10 +246,6 @@ def _plain(place: Device) -> Device:
     while backend.differentiates and (inner := backend.without_tape()) is not None:
         backend = inner
     return place.on(backend.full_precision())
-
-
-def _nothing(shape: tuple[int, ...] | None, place: Device) -> Sum | Rows:
-    return Rows(()) if shape is None else Sum(zeros(shape, device=place), zeros(shape, device=place))
 
 
 def _title(statistic: Statistic) -> str:

@@ -147,6 +147,14 @@ class Classes:
     ignore_index: int | None = None
     axis: int = -1
 
+    @staticmethod
+    def of(metric: object) -> Classes:
+        """The settings among the fields of a metric, which is named in errors."""
+        known = Classes.__dataclass_fields__
+        given: dict[str, Any] = {name: value for name, value in vars(metric).items() if name in known}
+        given["name"] = type(metric).__name__
+        return Classes(**given)
+
     def check(self, *, counted: bool = True) -> None:
         """`RangeError` for settings that do not fit; `counted` says whether the number of classes must be known."""
         name = self.name
@@ -157,8 +165,8 @@ class Classes:
         ):
             if number is not None and self.task != task:
                 raise RangeError(f"{name}: {what} is for task={task!r}, not {self.task!r}; leave it out")
-            if number is not None and not (isinstance(number, int) and number >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise RangeError(f"{name}: {what} must be a positive integer, got {number!r}")
+            if number is not None:
+                check_count(name, what, number)
             if counted and number is None and self.task == task:
                 raise RangeError(f"{name}: say how many classes there are: {what}=...")
         if not 0.0 <= self.threshold <= 1.0:
@@ -280,6 +288,12 @@ def one_of(name: str, what: str, value: Any, choices: tuple[Any, ...]) -> None:
     """`RangeError` for a setting that is none of the choices."""
     if value not in choices:
         raise RangeError(f"{name}: {what} is {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
+
+
+def check_count(name: str, what: str, number: Any, otherwise: str = "") -> None:
+    """`RangeError` unless a setting is a positive integer; `otherwise` says what else it may be."""
+    if not (isinstance(number, int) and number >= 1):
+        raise RangeError(f"{name}: {what} must be a positive integer{otherwise}, got {number!r}")
 
 
 def check_average(name: str, average: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from phlox.backend import Bool, Float, Int
+from phlox.backend import Bool, Device, Float, Int
 from phlox.errors import RangeError
 from phlox.tensor import Tensor, concat, stack, tensor, where, zeros
 from phlox.tensor.products import rounded
@@ -27,6 +27,20 @@ class Sum(NamedTuple):
 
     value: AnyTensor
     error: AnyTensor
+
+    def reshape(self, shape: tuple[int, ...]) -> Sum:
+        """The same sums in another shape."""
+        return Sum(self.value.reshape(shape), self.error.reshape(shape))
+
+
+def nothing(shape: tuple[int, ...], device: Device) -> Sum:
+    """Sums of nothing."""
+    return Sum(zeros(shape, device=device), zeros(shape, device=device))
+
+
+def stacked(sums: Sequence[Sum]) -> Sum:
+    """Sums of one shape as one, on a new first axis."""
+    return Sum(stack([one.value for one in sums]), stack([one.error for one in sums]))
 
 
 class _Format(NamedTuple):
@@ -182,8 +196,7 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
     n, rest = x.shape[0], x.shape[1:]
     size = rest if bins is None else (bins[1],)
     if not n or not math.prod(rest):
-        empty = zeros(size, device=x.device)
-        return Sum(empty, empty)
+        return nothing(size, x.device)
     form = _FORMATS[x.backend.float_element]
     chunks = 1 if bins is not None or n <= _CHUNK else _CHUNKS
     bits = min(23, _CARRY - math.ceil(math.log2(-(-n // chunks))))

@@ -14,16 +14,7 @@ import numpy as np
 from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
-from phlox.record.dtypes import (
-    Array,
-    DType,
-    Kind,
-    Recast,
-    canonical,
-    cast_elements,
-    checked_shape,
-    kind_of,
-)
+from phlox.record.dtypes import Array, DType, Kind, Recast, canonical, cast_elements, checked_shape, kind_of
 from phlox.record.precision import Underflow, underflow_message
 
 LARGE = 1 << 24

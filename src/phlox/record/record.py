@@ -215,11 +215,17 @@ class Record:
             tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, entry.state), path, underflow)
             if tensor is not entry.tensor:
                 cast[path] = TensorEntry(tensor, entry.id, entry.state)
-        if not cast:
-            return self
+        return self.with_entries(cast) if cast else self
+
+    def with_entries(self, entries: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Record:
+        """This record with these entries at their paths and, unless it is None, with this metadata.
+
+        >>> Record({"step": 3, "epoch": 1}).with_entries({"step": 4}).values
+        mappingproxy({'step': 4, 'epoch': 1})
+        """
         return Record(
-            self._entries | cast,
-            self.metadata,
+            {**self._entries, **entries},
+            self.metadata if metadata is None else metadata,
             aliases=self.aliases,
             positional=self.positional,
             header=self.header,
