@@ -8,9 +8,8 @@ from importlib import import_module
 from phlox.interop.onnx.registry import Compute, operators
 
 FAMILIES = (
-    "elementwise", "activation", "reduction", "shape", "indexing", "matrix", "convolution", "pooling", "norm",
-    "attention", "resize", "sampling", "recurrent", "control", "sequence", "quantized", "random", "signal", "text",
-    "detection", "microsoft",
+    "elementwise", "reduction", "shape", "indexing", "convolution", "pooling", "norm", "attention", "resize",
+    "sampling", "recurrent", "control", "sequence", "quantized", "signal",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from phlox.errors import ShapeError
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.operators.windows import window
+from phlox.interop.onnx.operators.pooling import window
 from phlox.interop.onnx.registry import operators
 from phlox.tensor import Tensor, concat, functional, tensor
 

@@ -44,17 +44,9 @@ def _flatten(node: Node, x: X) -> X:
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
-def _transpose(node: Node, x: X) -> X:
-    return x.permute_dims(tuple(node.get("perm") or range(x.ndim)[::-1]))
-
-
 def _axes(node: Node, axes: Array | None) -> tuple[int, ...] | None:
     given = node.get("axes") if axes is None else axes.reshape(-1).tolist()
     return None if given is None else tuple(int(axis) for axis in given)
-
-
-def _squeeze(node: Node, x: X, axes: Array | None = None) -> X:
-    return x.squeeze(_axes(node, axes))
 
 
 def _unsqueeze(node: Node, x: X, axes: Array | None = None) -> X:
@@ -216,17 +208,13 @@ def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
     return moved[np.broadcast_to(rows, places.shape), places].moveaxis((0, 1), (batch, time))
 
 
-def _identity(node: Node, x: Any) -> Any:
-    return x
-
-
 operators(
     {
-        "Identity": _identity,
+        "Identity": lambda node, x: x,
         "Reshape": _reshape,
         "Flatten": _flatten,
-        "Transpose": _transpose,
-        "Squeeze": _squeeze,
+        "Transpose": lambda node, x: x.permute_dims(tuple(node.get("perm") or range(x.ndim)[::-1])),
+        "Squeeze": lambda node, x, axes = None: x.squeeze(_axes(node, axes)),
         "Unsqueeze": _unsqueeze,
         "Concat": _concat,
         "Split": _split,
