@@ -186,18 +186,6 @@ def _space_to_depth(node: Node, x: X) -> X:
     return y.reshape((n, channels * b * b, height // b, width // b))
 
 
-def _center_crop_pad(node: Node, x: X, shape: Array) -> X:
-    places = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
-    pads: list[int] = []
-    ends: list[int] = []
-    for place, wanted in zip(places, shape.tolist(), strict=True):
-        more = int(wanted) - x.shape[place]
-        before = more // 2 if more >= 0 else -((-more) // 2)
-        pads.append(before)
-        ends.append(more - before)
-    return _padded(x, pads + ends, 0, "constant", tuple(places))
-
-
 def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
     time: int = node.get("time_axis", 0)
     batch: int = node.get("batch_axis", 1)
@@ -228,12 +216,11 @@ operators(
         "Trilu": _trilu,
         "DepthToSpace": _depth_to_space,
         "SpaceToDepth": _space_to_depth,
-        "CenterCropPad": _center_crop_pad,
         "ReverseSequence": _reverse_sequence,
     },
     static={
         "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Split": (1,), "Expand": (1,), "Tile": (1,),
-        "ConstantOfShape": (0,), "Range": (0, 1, 2), "Trilu": (1,), "CenterCropPad": (1,), "ReverseSequence": (1,),
+        "ConstantOfShape": (0,), "Range": (0, 1, 2), "Trilu": (1,), "ReverseSequence": (1,),
     },
 )  # fmt: skip
 operators({"Slice": _slice}, static={"Slice": (1, 2, 3, 4)}, since=10)
