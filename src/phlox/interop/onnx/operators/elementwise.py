@@ -74,6 +74,14 @@ def _mean(node: Node, *xs: X) -> X:
     return _sum(node, *xs) * (1.0 / len(xs))
 
 
+def _max(node: Node, *xs: X) -> X:
+    return reduce(lambda x, y: x.maximum(y), xs)
+
+
+def _min(node: Node, *xs: X) -> X:
+    return reduce(lambda x, y: x.minimum(y), xs)
+
+
 def _equal(node: Node, x: Any, y: Any) -> Any:
     return host(np.asarray(x == y, dtype=bool)) if isinstance(x, np.ndarray) else x == y
 
@@ -121,8 +129,8 @@ operators(
         "Pow": _pow,
         "Sum": _sum,
         "Mean": _mean,
-        "Max": lambda node, *xs: reduce(lambda x, y: x.maximum(y), xs),
-        "Min": lambda node, *xs: reduce(lambda x, y: x.minimum(y), xs),
+        "Max": _max,
+        "Min": _min,
         "Clip": lambda node, x: x.clip(node.get("min"), node.get("max")),
         "IsInf": _is_inf,
         "Equal": _equal,

@@ -24,6 +24,10 @@ def _place(position: Array | None) -> int:
     return -1 if position is None else int(position.reshape(()))
 
 
+def _construct(node: Node, *items: Any) -> Items:
+    return list(items)
+
+
 def _insert(node: Node, items: Items, item: Any, position: Array | None = None) -> Items:
     place = len(items) if position is None else int(position.reshape(()))
     place = place + len(items) if place < 0 else place
@@ -66,8 +70,8 @@ def _flag(value: bool) -> X:
 
 operators(
     {
-        "SequenceConstruct": lambda node, *items: list(items),
-        "SequenceEmpty": lambda node, *items: list(items),
+        "SequenceConstruct": _construct,
+        "SequenceEmpty": _construct,
         "SequenceAt": lambda node, items, position: items[int(position.reshape(()))],
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
