@@ -114,7 +114,10 @@ _METHODS = (
 
 
 def _method(name: str) -> Callable[..., X]:
-    return lambda node, x: getattr(x, name)()
+    def computed(node: Node, x: X) -> X:
+        return getattr(x, name)()
+
+    return computed
 
 
 operators({name: _method(name.lower()) for name in _METHODS})
