@@ -75,9 +75,8 @@ class Family(ABC):
         """The inverse."""
         found: dict[str, Any] = {}
         for one in self.entries:
-            value: Any = getattr(config, one.ours)
-            if value is None and (other := one.same_as or one.saved):
-                value = getattr(config, other)
+            other = one.same_as or one.saved
+            value = getattr(config, other if other and getattr(config, one.ours) is None else one.ours)
             found[one.theirs] = ACTIVATION_NAMES[value] if one.read is Settings.activation else value
         return found
 
