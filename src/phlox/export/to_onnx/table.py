@@ -10,19 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from phlox.export.to_onnx import (
-    attention,
-    creation,
-    elementwise,
-    loops,
-    moving,
-    norms,
-    pooling,
-    products,
-    recurrent,
-    reductions,
-    resampling,
-)
+from phlox.export.to_onnx import elementwise, loops, moving, pooling, products, reductions
 
 Rule: TypeAlias = Callable[..., Any]
 """`(A, *arguments)`: the result on the engine A."""
@@ -129,35 +117,35 @@ RULES: dict[str, Rule] = {
     "conv": products.conv,  # Conv
     "conv_dx": products.conv_dx,  # ConvTranspose
     "det": products.det,  # Det
-    "attention": attention.attention,  # Attention, or MatMul, Softmax and MatMul
+    "attention": products.attention,  # Attention, or MatMul, Softmax and MatMul
     # norms
-    "layer_norm": norms.layer_norm,  # LayerNormalization
-    "rms_norm": norms.rms_norm,  # RMSNormalization
-    "group_norm": norms.group_norm,  # InstanceNormalization
+    "layer_norm": products.layer_norm,  # LayerNormalization
+    "rms_norm": products.rms_norm,  # RMSNormalization
+    "group_norm": products.group_norm,  # InstanceNormalization
     # pooling and resampling
     "max_pool": pooling.max_pool,  # MaxPool
     "avg_pool": pooling.avg_pool,  # AveragePool
     "adaptive_max_pool": pooling.adaptive_max_pool,  # GlobalMaxPool
     "adaptive_avg_pool": pooling.adaptive_avg_pool,  # GlobalAveragePool
-    "interpolate": resampling.interpolate,  # Resize
-    "grid_sample": resampling.grid_sample,  # GridSample
+    "interpolate": pooling.interpolate,  # Resize
+    "grid_sample": pooling.grid_sample,  # GridSample
     # recurrent layers
-    "lstm": recurrent.lstm,  # LSTM
-    "gru": recurrent.gru,  # GRU
-    "rnn": recurrent.rnn,  # RNN
+    "lstm": loops.lstm,  # LSTM
+    "gru": loops.gru,  # GRU
+    "rnn": loops.rnn,  # RNN
     "frame": moving.frame,
 }
 
 FROM_NOTHING: dict[str, Rule] = {
-    "float_full": creation.full("float"),  # Expand
-    "int_full": creation.full("int"),  # Expand
-    "bool_full": creation.full("bool"),  # Expand
-    "int_arange": creation.arange,  # Range
-    "random_uniform": creation.refuse_random,
-    "random_normal": creation.refuse_random,
-    "random_bernoulli": creation.refuse_random,
-    "random_integers": creation.refuse_random,
-    "random_permutation": creation.refuse_random,
+    "float_full": elementwise.full("float"),  # Expand
+    "int_full": elementwise.full("int"),  # Expand
+    "bool_full": elementwise.full("bool"),  # Expand
+    "int_arange": elementwise.arange,  # Range
+    "random_uniform": elementwise.refuse_random,
+    "random_normal": elementwise.refuse_random,
+    "random_bernoulli": elementwise.refuse_random,
+    "random_integers": elementwise.refuse_random,
+    "random_permutation": elementwise.refuse_random,
 }  # fmt: skip
 """Operations that take no array; with known sizes, they are a constant."""
 
