@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
@@ -58,19 +58,10 @@ def _cross_entropy(
 
 
 def _attention(
-    M: Batched,
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    M: Batched, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
     if all(type(x) is not M.box for x in (query, key, value)):
-        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, causal, scale, dropout)
+        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, weighting)
     size = M.size([query, key, value])
     batch = M.shape(query)[0]
 
@@ -83,7 +74,7 @@ def _attention(
         return fold(M, M.broadcast_to(x, full), size)
 
     q, k, v = (fold(M, x, size) for x in (query, key, value))
-    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), causal, scale, dropout)
+    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), weighting)
     return unfold(M, y, size)
 
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Float
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.conv import ConvOps
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Shape, Widths
@@ -100,20 +100,12 @@ def det(A: OnnxEngine, a: Array) -> Array:
 
 
 def attention(
-    A: OnnxEngine,
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    A: OnnxEngine, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
     """Attention, which operator sets have from 23 on; else its products around a Softmax."""
     if kept is not None:
-        return AttentionOps.attention(A, query, key, value, bias, allowed, kept, causal, scale, dropout)
+        return AttentionOps.attention(A, query, key, value, bias, allowed, kept, weighting)
+    causal, scale, _ = weighting
     batch, heads, n, _ = A.shape(query)
     m, width = A.shape(value)[2:]
     shape = (batch, heads, n, width)
