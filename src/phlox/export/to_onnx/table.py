@@ -43,6 +43,12 @@ OPERATORS: dict[str, str] = {
 }  # fmt: skip
 """Elementwise operations that are one operator."""
 
+
+def _both(name: str, rule: Rule) -> dict[str, Rule]:
+    """One rule for the operation on floats and that on integers."""
+    return {f"{kind}_{name}": rule for kind in ("float", "int")}
+
+
 RULES: dict[str, Rule] = {
     # elementwise
     **{name: elementwise.operator(name, op) for name, op in OPERATORS.items()},
@@ -80,23 +86,16 @@ RULES: dict[str, Rule] = {
     "float_scatter": moving.scatter("float"),  # ScatterND
     "int_scatter": moving.scatter("int"),  # ScatterND
     # reductions
-    "float_sum": reductions.reduction("ReduceSum"),
+    **_both("sum", reductions.reduction("ReduceSum")),
     "float_mean": reductions.mean,
-    "float_prod": reductions.reduction("ReduceProd"),
-    "float_max": reductions.reduction("ReduceMax"),
-    "float_min": reductions.reduction("ReduceMin"),
-    "int_sum": reductions.reduction("ReduceSum"),
-    "int_prod": reductions.reduction("ReduceProd"),
-    "int_max": reductions.reduction("ReduceMax"),
-    "int_min": reductions.reduction("ReduceMin"),
+    **_both("prod", reductions.reduction("ReduceProd")),
+    **_both("max", reductions.reduction("ReduceMax")),
+    **_both("min", reductions.reduction("ReduceMin")),
     "bool_any": reductions.any_of,  # ReduceSum
     "bool_all": reductions.all_of,  # ReduceSum
-    "float_argmax": reductions.arg_reduction("ArgMax"),
-    "float_argmin": reductions.arg_reduction("ArgMin"),
-    "int_argmax": reductions.arg_reduction("ArgMax"),
-    "int_argmin": reductions.arg_reduction("ArgMin"),
-    "float_cumsum": reductions.cumsum,  # CumSum
-    "int_cumsum": reductions.cumsum,  # CumSum
+    **_both("argmax", reductions.arg_reduction("ArgMax")),
+    **_both("argmin", reductions.arg_reduction("ArgMin")),
+    **_both("cumsum", reductions.cumsum),  # CumSum
     "float_cumprod": loops.cumulative("float_cumprod", "float_mul", 1.0),  # Scan
     "int_cumprod": loops.cumulative("int_cumprod", "int_mul", 1),  # Scan
     "float_cummax": loops.cumulative("float_cummax", "float_maximum", -math.inf),  # Scan
@@ -106,13 +105,10 @@ RULES: dict[str, Rule] = {
     "float_logcumsumexp": loops.cumulative("float_logcumsumexp", "_log_add", -math.inf),  # Scan
     "softmax": reductions.along("Softmax"),
     "log_softmax": reductions.along("LogSoftmax"),
-    "float_argsort": reductions.argsort,  # TopK
-    "int_argsort": reductions.argsort,  # TopK
-    "float_argtopk": reductions.argtopk,  # TopK
-    "int_argtopk": reductions.argtopk,  # TopK
+    **_both("argsort", reductions.argsort),  # TopK
+    **_both("argtopk", reductions.argtopk),  # TopK
     # products
-    "float_matmul": products.matmul,  # MatMul
-    "int_matmul": products.matmul,  # MatMul
+    **_both("matmul", products.matmul),  # MatMul
     "linear": products.linear,  # Gemm, or MatMul and Add
     "conv": products.conv,  # Conv
     "conv_dx": products.conv_dx,  # ConvTranspose
