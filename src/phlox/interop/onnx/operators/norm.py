@@ -11,7 +11,7 @@ from phlox.interop.onnx.elements import kind_of
 from phlox.interop.onnx.graph import Run
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.shape import checked_size
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.random import bernoulli, categorical, normal, uniform
 from phlox.tensor import Tensor, functional, ones, where, zeros_like
 
@@ -84,7 +84,7 @@ def _mean_variance(node: Node, x: X) -> X:
     return centred / (centred.square().mean(axes, keepdims=True).sqrt() + 1e-9)
 
 
-def _dropout(node: Node, x: X, ratio: Any = None, training: Any = None) -> Any:
+def _dropout(node: Node, x: X, ratio: Array | None = None, training: Array | None = None) -> Any:
     rate = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if training is None or not bool(training.reshape(-1)[0]) or rate == 0.0:
         return x, ones(x.shape, device=x.device).bool()
@@ -105,7 +105,7 @@ operators(
         "Dropout": lambda node, x: (x, ones(x.shape, device=x.device).bool()),
     }
 )
-operators({"Dropout": _dropout}, static={"Dropout": (1, 2)}, since=12)
+operators({"Dropout": _dropout}, since=12)
 
 
 def _normal(node: Node, run: Run, values: dict[str, Any]) -> X:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, functional, tensor, zeros
 
 X = Tensor[Any, Any, Any]
@@ -138,7 +138,7 @@ def _flat_places(node: Node, x: X, one: Window) -> np.ndarray[Any, Any]:
     return flat + images
 
 
-def _max_unpool(node: Node, x: X, indices: X, shape: np.ndarray[Any, Any] | None = None) -> X:
+def _max_unpool(node: Node, x: X, indices: X, shape: Array | None = None) -> X:
     spatial = x.shape[2:]
     sides, rank = node.get("kernel_shape"), len(spatial)
     strides = node.get("strides") or [1] * rank
@@ -192,6 +192,5 @@ operators(
         "GlobalAveragePool": lambda node, x: x.mean(_spatial(x), keepdims=True),
         "GlobalMaxPool": lambda node, x: x.max(_spatial(x), keepdims=True),
         "GlobalLpPool": lambda node, x: x.norm(float(node.get("p", 2)), _spatial(x), keepdims=True),
-    },
-    static={"MaxUnpool": (2,)},
+    }
 )

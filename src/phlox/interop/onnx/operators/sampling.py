@@ -9,11 +9,10 @@ import numpy as np
 from phlox.interop.onnx.elements import host
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.convolution import bilinear
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, functional, stack, tensor, zeros
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
 
 _MODES: dict[str, Any] = {
     "bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest", "bicubic": "bicubic", "cubic": "bicubic",
@@ -112,7 +111,6 @@ def _max_roi_pool(node: Node, x: X, rois: Array) -> X:
 
 operators(
     {"GridSample": _grid_sample, "AffineGrid": _affine_grid, "RoiAlign": _roi_align, "MaxRoiPool": _max_roi_pool},
-    static={"AffineGrid": (1,), "RoiAlign": (1, 2), "MaxRoiPool": (1,)},
 )
 
 
@@ -160,4 +158,4 @@ def _suppressed(
     return host(np.array(found, np.int64).reshape(-1, 3))
 
 
-operators({"NonMaxSuppression": _suppressed}, static={"NonMaxSuppression": (0, 1, 2, 3, 4)}, since=10)
+operators({"NonMaxSuppression": _suppressed}, since=10)

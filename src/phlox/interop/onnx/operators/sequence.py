@@ -12,12 +12,12 @@ import numpy as np
 from phlox.interop.onnx.elements import host
 from phlox.interop.onnx.graph import Run
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, stack
 
 X = Tensor[Any, Any, Any]
 Items = list[Any]
-Array = np.ndarray[Any, Any]
+Text = np.ndarray[Any, Any]
 
 
 def _place(position: Array | None) -> int:
@@ -26,6 +26,10 @@ def _place(position: Array | None) -> int:
 
 def _construct(node: Node, *items: Any) -> Items:
     return list(items)
+
+
+def _at(node: Node, items: Items, position: Array) -> Any:
+    return items[int(position.reshape(()))]
 
 
 def _insert(node: Node, items: Items, item: Any, position: Array | None = None) -> Items:
@@ -72,7 +76,7 @@ operators(
     {
         "SequenceConstruct": _construct,
         "SequenceEmpty": _construct,
-        "SequenceAt": lambda node, items, position: items[int(position.reshape(()))],
+        "SequenceAt": _at,
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
         "SequenceLength": lambda node, items: host(np.asarray(len(items), np.int64)),
@@ -81,17 +85,16 @@ operators(
         "Optional": lambda node, value=None: value,
         "OptionalGetElement": lambda node, value: value,
         "OptionalHasElement": lambda node, value=None: _flag(value is not None),
-    },
-    static={"SequenceAt": (1,), "SequenceInsert": (2,), "SequenceErase": (1,), "SplitToSequence": (1,)},
+    }
 )
 operators({"SequenceMap": _map}, own=True)
 
 
-def _concat_text(node: Node, x: Array, y: Array) -> Array:
+def _concat_text(node: Node, x: Text, y: Text) -> Text:
     return np.asarray(np.add(x.astype(object), y.astype(object)), dtype=object)
 
 
-def _split_text(node: Node, x: Array) -> tuple[Array, Any]:
+def _split_text(node: Node, x: Text) -> tuple[Text, Any]:
     separator, most = node.get("delimiter") or None, node.get("maxsplit")
     rows = [str(text).split(separator, -1 if most is None else most) for text in x.reshape(-1)]
     width = max((len(row) for row in rows), default=0)
@@ -102,7 +105,7 @@ def _split_text(node: Node, x: Array) -> tuple[Array, Any]:
     return found.reshape((*x.shape, width)), host(counts)
 
 
-def _normalized(node: Node, x: Array) -> Array:
+def _normalized(node: Node, x: Text) -> Text:
     action = {"UPPER": str.upper, "LOWER": str.lower}.get(node.get("case_change_action", "NONE"), str)
     sensitive = node.get("is_case_sensitive", 0)
     stops: set[str] = set(node.get("stopwords") or ())
@@ -145,5 +148,5 @@ def _ngrams(node: Node, x: Array) -> Any:
     return host(found if x.ndim == 2 else found[0])
 
 
-operators({"TfIdfVectorizer": _ngrams}, static={"TfIdfVectorizer": (0,)}, since=9)
+operators({"TfIdfVectorizer": _ngrams}, since=9)
 operators({"StringConcat": _concat_text, "StringSplit": _split_text, "StringNormalizer": _normalized})

@@ -11,11 +11,10 @@ from phlox.errors import RangeError, ShapeError
 from phlox.interop.onnx.elements import host, kind_of
 from phlox.interop.onnx.graph import Run
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, eye
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
 
 MOST = 1 << 33
 """The most elements of a tensor that is made from a shape; with more, a file is damaged."""
@@ -47,6 +46,10 @@ def _flatten(node: Node, x: X) -> X:
 def _axes(node: Node, axes: Array | None) -> tuple[int, ...] | None:
     given = node.get("axes") if axes is None else axes.reshape(-1).tolist()
     return None if given is None else tuple(int(axis) for axis in given)
+
+
+def _squeeze(node: Node, x: X, axes: Array | None = None) -> X:
+    return x.squeeze(_axes(node, axes))
 
 
 def _unsqueeze(node: Node, x: X, axes: Array | None = None) -> X:
@@ -202,7 +205,7 @@ operators(
         "Reshape": _reshape,
         "Flatten": _flatten,
         "Transpose": lambda node, x: x.permute_dims(tuple(node.get("perm") or range(x.ndim)[::-1])),
-        "Squeeze": lambda node, x, axes = None: x.squeeze(_axes(node, axes)),
+        "Squeeze": _squeeze,
         "Unsqueeze": _unsqueeze,
         "Concat": _concat,
         "Split": _split,
@@ -217,12 +220,8 @@ operators(
         "DepthToSpace": _depth_to_space,
         "SpaceToDepth": _space_to_depth,
         "ReverseSequence": _reverse_sequence,
-    },
-    static={
-        "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Split": (1,), "Expand": (1,), "Tile": (1,),
-        "ConstantOfShape": (0,), "Range": (0, 1, 2), "Trilu": (1,), "ReverseSequence": (1,),
-    },
-)  # fmt: skip
-operators({"Slice": _slice}, static={"Slice": (1, 2, 3, 4)}, since=10)
-operators({"Pad": _pad}, static={"Pad": (1, 2, 3)}, since=11)
+    }
+)
+operators({"Slice": _slice}, since=10)
+operators({"Pad": _pad}, since=11)
 operators({"Shape": _shape, "Size": _size}, own=True)
