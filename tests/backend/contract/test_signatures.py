@@ -10,7 +10,7 @@ import pytest
 
 from phlox.backend import NumPy
 from phlox.backend.contract.catalogue import DERIVED, OPERATIONS
-from phlox.backend.contract.signatures import ALONG, ELEMENTWISE, SCANS, declared
+from phlox.backend.contract.signatures import ALONG, COMPOSITES, ELEMENTWISE, SCANS, SEVERAL, declared
 
 B = NumPy()
 
@@ -28,6 +28,9 @@ def test_the_table_by_hand() -> None:
     assert not {"int_matmul", "float_cumsum", "reshape", "take"} & ELEMENTWISE.keys()
     assert not {"take", "float_windows_adjoint", "softmax_forward", "permute_dims", "concat"} & ALONG.keys()
     assert {name.partition("_")[2] for name in SCANS} == {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"}
+    operands = {"linear": 3, "softmax": 1, "attention": 6, "lstm": 7, "rms_norm": 2, "ctc_loss": 4, "grid_sample": 2}
+    assert {name: COMPOSITES[name] for name in operands} == operands and len(COMPOSITES) == 20
+    assert COMPOSITES.keys() & SEVERAL == {"lstm", "gru", "rnn", "batch_norm_train"}
     assert declared("Reduction")[:2] == ["float_sum", "float_prod"] and "bool_all" in declared("Reduction")
     assert (ELEMENTWISE.keys() | ALONG) <= OPERATIONS and not ELEMENTWISE.keys() & ALONG.keys()
 

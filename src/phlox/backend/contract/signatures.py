@@ -1,4 +1,4 @@
-"""What the signatures of the contract say: which operations are elementwise, and which work along axes.
+"""What the signatures of the contract say: which operations are elementwise, along axes, or have their own derivative.
 
 Decorators of backends derive their rules from this.
 """
@@ -27,13 +27,18 @@ def declared(*types: str) -> list[str]:
 _TYPES = {name: getattr(family, name).__annotations__ for name, family in DERIVED.items()}
 """The types of parameters and result of each derived operation."""
 
+
+def _count(types: dict[str, str], *kinds: str) -> int:
+    return sum(kind in kinds for parameter, kind in types.items() if parameter != "return")
+
+
 _OF_ELEMENTS = (ArithmeticOps, SpecialOps, ElementwiseOps, ActivationOps)
 
 ELEMENTWISE: dict[str, int] = {
     **dict.fromkeys(declared("Unary"), 1),
     **dict.fromkeys(declared("Binary"), 2),
     **{
-        name: sum(kind in ("Array", "Any") for parameter, kind in types.items() if parameter != "return")
+        name: _count(types, "Array", "Any")
         for name, types in _TYPES.items()
         if DERIVED[name] in _OF_ELEMENTS and name != "int_matmul"
     },
@@ -60,3 +65,13 @@ ALONG: dict[str, int] = {
 
 SCANS = [*declared("Scan"), *(name for name in ALONG if DERIVED.get(name) is ReductionOps and "axis" in _TYPES[name])]
 """The operations that combine each element with those before it, along an axis."""
+
+COMPOSITES: dict[str, int] = {
+    name: _count(types, "Array", "Array | None", "Mask")
+    for name, types in _TYPES.items()
+    if f"{name}_forward" in DERIVED
+}
+"""The operations with a function for each direction of their derivative, and how many arrays, or None, they take."""
+
+SEVERAL = frozenset(name for name, types in _TYPES.items() if str(types.get("return")).startswith("tuple"))
+"""The operations with several results."""
