@@ -26,9 +26,9 @@ class ElementwiseRule:
 
 @dataclass(frozen=True, slots=True)
 class AxisRule:
-    """One operand; the options at these places (0 is the first after it) are axes, one or several."""
+    """One operand; the option at this place (0 is the first after it) is an axis, or axes."""
 
-    places: tuple[int, ...]
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
             return _binary(M, function)
         case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case AxisRule(places):
-            return _along(M, function, places)
+        case AxisRule(place):
+            return _along(M, function, place)
         case MatrixRule(ranks):
             return _stacked(M, function, ranks)
         case FoldedRule(count):
@@ -152,13 +152,13 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along(M: Batched, function: Callable[..., Array], places: tuple[int, ...]) -> Callable[..., Array]:
+def _along(M: Batched, function: Callable[..., Array], axes: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
         if type(x) is not box:
             return function(x, *options)
-        moved = [shifted(option) if place in places else option for place, option in enumerate(options)]
+        moved = [shifted(option) if place == axes else option for place, option in enumerate(options)]
         result = _new(box)
         result.value = function(x.value, *moved)
         return result

@@ -55,6 +55,11 @@ class BertConfig(Config):
     init_std: float = 0.02
     """The standard deviation of the initial weights."""
 
+    @property
+    def hidden_width(self) -> int:
+        """The width of the hidden layer of the MLP."""
+        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+
     def validate(self) -> None:
         names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "d_hidden", "segments")
         check_counts(**{name: getattr(self, name) for name in names})
@@ -73,14 +78,13 @@ class BertBlock(Module):
 
     def __init__(self, config: BertConfig, device: DeviceLike | None = None) -> None:
         d_model, std = config.d_model, config.init_std
-        d_hidden = 4 * d_model if config.d_hidden is None else config.d_hidden
         rate = config.dropout if config.attention_dropout is None else config.attention_dropout
         self.attention = MultiHeadAttention(
             d_model, config.n_heads, dropout=rate, initializer=Normal(std=std), device=device
         )
         self.norm_1 = LayerNorm(d_model, epsilon=config.epsilon, device=device)
-        self.up = dense(d_model, d_hidden, std, bias=True, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=True, device=device)
+        self.up = dense(d_model, config.hidden_width, std, bias=True, device=device)
+        self.down = dense(config.hidden_width, d_model, std, bias=True, device=device)
         self.norm_2 = LayerNorm(d_model, epsilon=config.epsilon, device=device)
         self.activation: ActivationName = config.activation
         self.dropout = Dropout(config.dropout)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
 
@@ -57,19 +58,10 @@ def _cross_entropy(
 
 
 def _attention(
-    M: Batched,
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    M: Batched, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
     if all(type(x) is not M.box for x in (query, key, value)):
-        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, causal, scale, dropout)
+        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, weighting)
     size = M.size([query, key, value])
     batch = M.shape(query)[0]
 
@@ -82,7 +74,7 @@ def _attention(
         return fold(M, M.broadcast_to(x, full), size)
 
     q, k, v = (fold(M, x, size) for x in (query, key, value))
-    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), causal, scale, dropout)
+    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), weighting)
     return unfold(M, y, size)
 
 
@@ -152,6 +144,40 @@ def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:
     return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
 
 
+# --- recurrent layers: the sequences of all examples are one larger batch
+
+
+def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: int) -> Rule:
+    """The operands are x, so many states, so many weights, and the mask."""
+    last = 1 + states + weights
+
+    def rule(M: Batched, *arguments: Any) -> tuple[Array, ...]:
+        x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
+        given = arguments[1 + states : last]
+        if any(type(weight) is M.box for weight in given):
+            return definition(M, *arguments)
+        size = M.size([*arguments[: 1 + states], alive])
+        start = [fold(M, state, size) for state in arguments[1 : 1 + states]]
+        mask = None if alive is None else _joined_rows(M, alive, size)
+        y, *after = getattr(M.inner, name)(_joined_rows(M, x, size), *start, *given, mask, *options)
+        return _apart_rows(M, y, size), *(unfold(M, state, size) for state in after)
+
+    return GeneralRule(last + 1, rule)
+
+
+def _joined_rows(M: Batched, x: Array, size: int) -> Array:
+    """[time, batch, width] of all examples as [time, size * batch, width]."""
+    value = M.moved(M.spread(x, size), 0, 1)
+    time, _, batch, width = M.inner.shape(value)
+    return M.inner.reshape(value, (time, size * batch, width))
+
+
+def _apart_rows(M: Batched, value: Array, size: int) -> Array:
+    """The inverse of `_joined_rows`."""
+    time, rows, width = M.inner.shape(value)
+    return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))
+
+
 _OF_EACH_EXAMPLE = (
     "im2col", "max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool", "adaptive_sum_pool", "interpolate",
 )  # fmt: skip
@@ -167,6 +193,9 @@ NN: dict[str, Rule] = {
     "conv_dx": GeneralRule(2, _conv_dx),
     "conv_dw": GeneralRule(2, _conv_dw),
     "col2im": GeneralRule(1, _col2im),
+    "lstm": _recurrent("lstm", RecurrentOps.lstm, 2, 3),
+    "gru": _recurrent("gru", RecurrentOps.gru, 1, 4),
+    "rnn": _recurrent("rnn", RecurrentOps.rnn, 1, 3),
     "grid_sample": FoldedRule(2),
     **dict.fromkeys(_OF_EACH_EXAMPLE, FoldedRule(1)),
 }

@@ -1,16 +1,32 @@
-"""Shapes and slices: the batch stays the first axis."""
+"""Operations on elements, along axes, and on shapes: axis i of an example is axis i + 1 of the inner array."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from phlox.backend.contract.signatures import ALONG, ELEMENTWISE
 from phlox.backend.contract.types import Array, Axes, Shape, Widths
-from phlox.batching.build import GeneralRule, Rule, shifted
+from phlox.batching.build import AxisRule, ElementwiseRule, GeneralRule, Rule, shifted
 
 if TYPE_CHECKING:
     from phlox.backend.contract.shape import Mode
     from phlox.batching.decorator import Batched, Mapped
+
+
+def _with_new_first_axis(name: str) -> Rule:
+    """Results along a new first axis, before which the batch axis goes."""
+
+    def rule(M: Batched, x: Mapped, axes: Axes, *options: Any) -> Array:
+        found = getattr(M.inner, name)(x.value, shifted(axes), *options)
+        return M.boxed(M.moved(found, 1, 0))
+
+    return GeneralRule(1, rule)
+
+
+def _windows_adjoint(M: Batched, g: Mapped, axis: int, size: int, step: int, shape: Shape) -> Array:
+    n = M.size([g])
+    return M.boxed(M.inner.float_windows_adjoint(g.value, axis + 1, size, step, (n, *shape)))
 
 
 def _reshape(M: Batched, x: Mapped, shape: Shape) -> Array:
@@ -53,6 +69,11 @@ def _tile(M: Batched, x: Mapped, times: tuple[int, ...]) -> Array:
 
 
 SHAPE: dict[str, Rule] = {
+    **{name: ElementwiseRule(operands) for name, operands in ELEMENTWISE.items()},
+    **{name: AxisRule(place) for name, place in ALONG.items()},
+    "float_order_statistics": _with_new_first_axis("float_order_statistics"),
+    "float_quantile": _with_new_first_axis("float_quantile"),
+    "float_windows_adjoint": GeneralRule(1, _windows_adjoint),
     "reshape": GeneralRule(1, _reshape),
     "permute_dims": GeneralRule(1, _permute_dims),
     "broadcast_to": GeneralRule(1, _broadcast_to),
