@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.records import opened, plain, reading_arguments
-from phlox.cli.text import count_text, printable, size_text, table, terminal_width
+from phlox.host.page import Page, Table
+from phlox.host.text import count, size, terminal_width
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.comparison import Change, RecordDifference, difference
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         lists: dict[str, Any] = {name: _limited(one, options.limit) for name, one in plain(found).items()}
         print(json.dumps({"agree": agree, "identical": found.identical, **lists}, indent=2, allow_nan=False))
     else:
-        print("\n".join(_Page(first, second, found, options.limit).lines(agree)))
+        print(_page(first, second, found, options.limit, agree).text(terminal_width()))
     return DONE if agree else DIFFERENT
 
 
@@ -77,83 +78,60 @@ def _notes(found: RecordDifference) -> list[str]:
     return [name for name, some in changes.items() if some]
 
 
-class _Page:
+def _page(first: RecordFile, second: RecordFile, found: RecordDifference, most: int | None, agree: bool) -> Page:
     """The printed report of a difference."""
 
-    def __init__(self, first: RecordFile, second: RecordFile, found: RecordDifference, limit: int | None) -> None:
-        self.first, self.second, self.found, self.limit = first, second, found, limit
+    def missing(title: str, paths: Sequence[str], record: Record) -> Page:
+        near = {path: f"did you mean {found.suggestions[path]}?" for path in paths if path in found.suggestions}
+        rows = [[path, *_described(record, path), near.get(path, "")] for path in paths[:most]]
+        return Page(title, parts=[Table([""] * 5, rows, 5, more=len(paths) - len(rows))])
 
-    def lines(self, agree: bool) -> list[str]:
-        found = self.found
-        lines = [f"A: {_about(self.first)}", f"B: {_about(self.second)}"]
-        if found.by_position:
-            lines.append("One of them has no names: the entries are compared in order")
-        if found.other_names:
-            lines.append("They were not written with the same names: entries at the same position may be unrelated")
-        lines += self._missing("Only in A", found.only_first, self.first.record)
-        lines += self._missing("Only in B", found.only_second, self.second.record)
-        lines += self._changes("Cannot be read", found.unreadable)
-        lines += self._changes("Other kinds", found.kinds)
-        lines += self._changes("Other shapes", found.shapes)
-        lines += self._changes("Other values", [Change(p, _value(a), _value(b)) for p, a, b in found.values])
-        lines += self._tensors("Tensors that differ", found.tensors)
-        lines += self._tensors("Tensors that differ within the tolerance", found.within)
-        lines += self._changes("Other aliases", found.aliases)
-        lines += self._changes("Other metadata", found.metadata)
-        # Only one line each, because they often differ in every tensor.
-        notes = [*_precisions(found.precisions), *_ids(found.ids)]
-        return [*lines, *([""] if notes else []), *notes, "", self._verdict(agree)]
+    def changes(title: str, some: Sequence[Change]) -> Page:
+        rows = [[path, *("nothing" if x is None else str(x) for x in pair)] for path, *pair in some]
+        return Page(title, parts=[Table(["path", "A", "B"], rows, 3, most)])
 
-    def _verdict(self, agree: bool) -> str:
-        found, text = self.found, self.found.summary("A", "B")
-        if found.identical:
-            return f"Identical: {text}"
-        if not found.ok:
-            return f"Different: {text}"
-        if found.within:
-            text += " within the tolerance"
-        return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(found))}: {text}"
-
-    def _missing(self, title: str, paths: Sequence[str], record: Record) -> list[str]:
-        lines = self._section(title, [[path, *_described(record, path)] for path in paths])
-        for place, path in enumerate(paths[: self.limit]):
-            if near := self.found.suggestions.get(path):
-                lines[2 + place] += f"\n    did you mean {printable(near)}?"
-        return lines
-
-    def _changes(self, title: str, changes: Sequence[Change]) -> list[str]:
-        rows = [[path, *("nothing" if x is None else str(x) for x in pair)] for path, *pair in changes]
-        return self._section(title, rows, ["path", "A", "B"])
-
-    def _tensors(self, title: str, some: Sequence[TensorDifference]) -> list[str]:
+    def tensors(title: str, some: Sequence[TensorDifference]) -> Page:
         heads = ["path", "unequal", "beyond", "not finite", "largest", "at", "A", "B", "relative"]
-        if not (self.found.within or any(one.different < one.unequal for one in some)):
-            heads[2] = ""
-        return self._section(
-            title, [_row(one, bool(heads[2])) for one in some], heads, right=range(1, 9), spare=(6, 7, 8)
-        )
+        with_beyond = bool(found.within) or any(one.different < one.unequal for one in some)
+        return Page(title, parts=[Table(heads, [_row(one, with_beyond) for one in some], 1, most, spare=(6, 7, 8))])
 
-    def _section(
-        self,
-        title: str,
-        rows: list[list[str]],
-        heads: list[str] | None = None,
-        right: Sequence[int] = (),
-        spare: Sequence[int] = (),
-    ) -> list[str]:
-        if not rows:
-            return []
-        lines = ["", title]
-        if shown := rows[: self.limit]:
-            lines += table(shown, heads, right=right, spare=spare, width=terminal_width(), indent=2).split("\n")
-        if len(rows) > len(shown):
-            lines.append(f"  ... and {len(rows) - len(shown):,} more")
-        return lines
+    strange = "They were not written with the same names: entries at the same position may be unrelated"
+    parts = [
+        f"A: {_about(first)}",
+        f"B: {_about(second)}",
+        "One of them has no names: the entries are compared in order" if found.by_position else "",
+        strange if found.other_names else "",
+        missing("Only in A", found.only_first, first.record),
+        missing("Only in B", found.only_second, second.record),
+        changes("Cannot be read", found.unreadable),
+        changes("Other kinds", found.kinds),
+        changes("Other shapes", found.shapes),
+        changes("Other values", [Change(p, _value(a), _value(b)) for p, a, b in found.values]),
+        tensors("Tensors that differ", found.tensors),
+        tensors("Tensors that differ within the tolerance", found.within),
+        changes("Other aliases", found.aliases),
+        changes("Other metadata", found.metadata),
+        # Only one line each, because they often differ in every tensor.
+        Page("", parts=[*_precisions(found.precisions), *_ids(found.ids)]),
+        Page("", parts=[_verdict(found, agree)]),
+    ]
+    return Page("", parts=parts)
+
+
+def _verdict(found: RecordDifference, agree: bool) -> str:
+    text = found.summary("A", "B")
+    if found.identical:
+        return f"Identical: {text}"
+    if not found.ok:
+        return f"Different: {text}"
+    if found.within:
+        text += " within the tolerance"
+    return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(found))}: {text}"
 
 
 def _about(file: RecordFile) -> str:
-    parts = [file.format, file.compression, "+".join(totals(file.record.tensors.values())), size_text(file.size)]
-    return f"{printable(str(file.path))} ({', '.join(filter(None, parts))})"
+    parts = [file.format, file.compression, "+".join(totals(file.record.tensors.values())), size(file.size)]
+    return f"{file.path} ({', '.join(filter(None, parts))})"
 
 
 def _described(record: Record, path: str) -> list[str]:
@@ -195,14 +173,14 @@ def _number(number: float | int | bool) -> str:
 
 def _precisions(changes: Sequence[Change]) -> list[str]:
     counts = Counter((first, second) for _, first, second in changes)
-    return [f"Precision: {a} in A, {b} in B: {count_text(n, 'tensor')}" for (a, b), n in counts.items()]
+    return [f"Precision: {a} in A, {b} in B: {count(n, 'tensor')}" for (a, b), n in counts.items()]
 
 
 def _ids(changes: Sequence[Change]) -> list[str]:
     missing = [name for name, at in (("A", 1), ("B", 2)) if changes and all(change[at] is None for change in changes)]
     if missing:
-        return [f"Ids: none in {missing[0]}: {count_text(len(changes), 'tensor')}"]
-    return [f"Ids: not the same: {count_text(len(changes), 'tensor')}"] if changes else []
+        return [f"Ids: none in {missing[0]}: {count(len(changes), 'tensor')}"]
+    return [f"Ids: not the same: {count(len(changes), 'tensor')}"] if changes else []
 
 
 COMMAND = Command(

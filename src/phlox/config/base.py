@@ -18,6 +18,7 @@ from phlox.config.reading import Reading, did_you_mean
 from phlox.config.schema import Schema
 from phlox.config.storage import format_json, parse_json, read_text, write_text
 from phlox.errors import ConfigError
+from phlox.host.shown import html_by
 from phlox.other_names import option_remark
 
 
@@ -153,10 +154,7 @@ class BaseConfig(Structured):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
-    def _repr_html_(self) -> str:
-        from phlox.config.html import html_of_config
-
-        return html_of_config(self)
+    _repr_html_ = html_by("phlox.config.html", "page_of_config")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), vars(self))

@@ -13,8 +13,10 @@ from phlox.debug.flame import Frame, flame
 from phlox.debug.origins import layer_name
 from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
-from phlox.host.html import Cell, escape, fragment, page, table, text_table
-from phlox.host.units import duration, size
+from phlox.host.html import document
+from phlox.host.page import Cell, Page, Raw, Table
+from phlox.host.shown import Report
+from phlox.host.text import count, duration, size
 from phlox.module import Module
 from phlox.module.calls import named_modules
 
@@ -48,8 +50,8 @@ class ProfileRow:
         return self.forward + self.backward
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(Report):
     """The result of `profile`: print it, show it in a notebook, or write it with `to_html` or `to_chrome_trace`."""
 
     rows: list[ProfileRow]
@@ -90,26 +92,14 @@ class Profile:
         """The layers that take the most time, without the time of the layers in them."""
         return sorted(self.rows, key=lambda row: -(row.forward_own + row.backward_own))[:count]
 
-    def __str__(self) -> str:
-        heads, rows = self._table()
-        return "\n".join([text_table(heads, rows, left=2), "", *self._remarks()])
-
-    def __repr__(self) -> str:
-        return str(self)
+    def _page(self) -> Page:
+        return Page("", parts=[self._table(), *self._remarks()])
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
         graph = flame(self._frames())
-        body = "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks())
-        found = page(
-            f"Profile on {self.device}", body + graph.html + self._body(), style=graph.style, script=graph.script
-        )
-        if path is not None:
-            Path(path).write_text(found, encoding="utf-8")
-        return found
-
-    def _repr_html_(self) -> str:
-        return fragment(self._body() + "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks()))
+        page = Page("", parts=[*self._remarks(), Raw(graph.html), self._table()])
+        return document(f"Profile on {self.device}", page, path, style=graph.style, script=graph.script)
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""
@@ -132,33 +122,29 @@ class Profile:
 
     # --- the table
 
-    def _table(self) -> tuple[list[str], list[list[Cell]]]:
+    def _table(self) -> Table:
         has_backward = any(row.backward for row in self.rows)
         heads = ["layer", "class", "calls", "forward", "own"]
         heads += ["backward", "own"] if has_backward else []
         heads += ["share", "own", "results"]
         whole = self.seconds or 1.0
-        lines: list[list[Cell]] = []
+        lines: list[list[str | Cell]] = []
         for row in self.rows:
             name = row.path or "(the model)"
             own = (row.forward_own + row.backward_own) / whole
-            cells = [Cell(name, code=True, indent=row.depth), Cell(row.layer), Cell(str(row.calls))]
-            cells += [Cell(duration(row.forward)), Cell(duration(row.forward_own))]
-            cells += [Cell(duration(row.backward)), Cell(duration(row.backward_own))] if has_backward else []
-            cells += [Cell(f"{row.seconds / whole:.1%}"), Cell(f"{own:.1%}", bar=own)]
-            lines.append([*cells, Cell(size(row.results) if row.results else "")])
+            cells = [Cell(name, code=True, indent=row.depth), row.layer, str(row.calls)]
+            cells += [duration(row.forward), duration(row.forward_own)]
+            cells += [duration(row.backward), duration(row.backward_own)] if has_backward else []
+            cells += [f"{row.seconds / whole:.1%}", Cell(f"{own:.1%}", bar=own)]
+            lines.append([*cells, size(row.results) if row.results else ""])
         others = (("outside of all layers", self.outside_forward, self.outside_backward),)
         if self.optimizer is not None:
             others += (("optimizer", self.optimizer, 0.0),)
         for name, forward, backward in others:
-            share = (forward + backward) / whole
-            cells = [Cell(name), Cell(""), Cell(""), Cell(duration(forward)), Cell("")]
-            cells += [Cell(duration(backward) if backward else ""), Cell("")] if has_backward else []
-            lines.append([*cells, Cell(f"{share:.1%}"), Cell(""), Cell("")])
-        return heads, lines
-
-    def _body(self) -> str:
-        return table(*self._table(), left=2)
+            cells = [name, "", "", duration(forward), ""]
+            cells += [duration(backward) if backward else "", ""] if has_backward else []
+            lines.append([*cells, f"{(forward + backward) / whole:.1%}", "", ""])
+        return Table(heads, lines, 2)
 
     def _remarks(self) -> list[str]:
         slow = [row for row in self.slowest(3) if row.forward_own + row.backward_own > 0.0]
@@ -166,7 +152,7 @@ class Profile:
             f"{row.path or '(the model)'} {(row.forward_own + row.backward_own) / (self.seconds or 1.0):.0%}"
             for row in slow
         ]
-        runs = f"mean of {self.calls} run{'s' * (self.calls > 1)} on {self.device}"
+        runs = f"mean of {count(self.calls, 'run')} on {self.device}"
         found = [f"one run takes {duration(self.seconds)}, {runs}; most by themselves: {', '.join(shares)}"]
         if self.peak_memory is not None:
             found.append(f"peak memory: {size(self.peak_memory)}")

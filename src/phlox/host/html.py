@@ -1,4 +1,4 @@
-"""HTML for notebooks and whole pages, on light and dark screens, that needs nothing else; and tables as text.
+"""A `Page` as HTML, for notebooks and as a file, on light and dark screens; it needs nothing else.
 
 What `_repr_html_` returns is a `fragment`: one element with its own style, without scripts. All text is escaped here,
 where it is put in, for names and values may come from files of strangers.
@@ -7,10 +7,15 @@ where it is put in, for names and values may come from files of strangers.
 from __future__ import annotations
 
 import html
-import re
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from phlox.host.page import MOST_ROWS, Cell, Line, Names, Page, Part, Raw, Row, Table, as_line, is_empty
+from phlox.host.text import printable
+
+if TYPE_CHECKING:
+    import os
 
 T = TypeVar("T")
 
@@ -80,27 +85,6 @@ h1 { font: 600 22px/1.3 system-ui, sans-serif; margin: 0; overflow-wrap: anywher
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
-MOST_ROWS = 200
-"""A table in a notebook has at most so many rows."""
-_LONGEST = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of a table."""
-
-    text: str
-    shade: float = 0.0
-    """How strongly it is marked, from 0 to 1."""
-    bar: float | None = None
-    """A bar behind the text, of this share of the width."""
-    code: bool = False
-    title: str = ""
-    """What is shown where the mouse is over it."""
-    indent: int = 0
-    kind: str = ""
-    """Its class in the style: `best`, `good`, `bad`, `soft`."""
-
 
 def escape(text: str) -> str:
     """Text as HTML; control characters, which could hide or reverse what stands around them, as their codes.
@@ -108,138 +92,102 @@ def escape(text: str) -> str:
     >>> escape("a < b"), escape("a\\x00b")
     ('a &lt; b', 'a\\\\x00b')
     """
-    if not text.isprintable():
-        text = "".join([c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text])
-    return html.escape(text)
+    return html.escape(printable(text, keep="\n\t"))
 
 
-def fragment(body: str) -> str:
+def fragment(page: Page) -> str:
     """A piece of HTML for a notebook."""
-    return f'<div class="phlox"><style>{_STYLE}</style>{body}</div>'
+    return f'<div class="phlox"><style>{_STYLE}</style>{_top(page)}</div>'
 
 
-def page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """A whole file."""
-    return (
+def document(
+    title: str, page: Page, path: str | os.PathLike[str] | None = None, *, style: str = "", script: str = ""
+) -> str:
+    """A whole file, which is written if there is a path; returns its text."""
+    text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{escape(title)}</title>\n<style>{_PAGE}{_STYLE}{style}</style>\n</head>\n"
-        f'<body><main class="phlox"><h1>{escape(title)}</h1>{body}</main>'
+        f'<body><main class="phlox"><h1>{escape(title)}</h1>{_top(page)}</main>'
         f"{f'<script>{script}</script>' if script else ''}</body>\n</html>\n"
     )
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
 
 
-def representation(value: T, body: Callable[[T], str]) -> str:
-    """The fragment that `_repr_html_` returns: `body` of a value or, where that fails, its `repr`.
+def representation(value: T, page: Callable[[T], Page]) -> str:
+    """The fragment that `_repr_html_` returns: the page of a value or, where that fails, its `repr`.
 
     A notebook shows values in any state (donated, in the middle of a trace, half built), and must show them all.
     """
     try:
-        return fragment(body(value))
+        return fragment(page(value))
     except Exception:
-        return fragment(f"<pre>{escape(repr(value))}</pre>")
+        return fragment(Page("", parts=[preformatted(repr(value))]))
 
 
-# --- lines
+def preformatted(text: str) -> Raw:
+    """Text whose lines stay as they are."""
+    return Raw(f"<pre>{escape(text)}</pre>")
 
 
-def header(name: str, *parts: str, badges: Sequence[tuple[str, str]] = ()) -> str:
-    """The first line: what it is, and what is said of it; badges are texts with their classes (`good`, `bad`)."""
-    rest = "".join(f' <span class="soft">· {escape(part)}</span>' for part in parts if part)
-    return f"<b>{escape(name)}</b>{rest}{''.join(f' {badge(*one)}' for one in badges)}"
+# --- the parts of a page
 
 
-def badge(text: str, kind: str = "") -> str:
-    """A short remark in a frame."""
-    return f'<span class="badge {kind or "soft"}">{escape(text)}</span>'
-
-
-def paragraph(text: str, kind: str = "soft") -> str:
-    """A line of text."""
-    return f'<p class="{kind}">{escape(text)}</p>' if text else ""
-
-
-def fold(summary: str, body: str, *, is_open: bool = False) -> str:
-    """Content under a line that opens and closes it; the line, which is HTML, alone where there is no content."""
-    if not body:
-        return f"<div>{summary}</div>"
-    return f"<details{' open' * is_open}><summary>{summary}</summary><div>{body}</div></details>"
-
-
-def counted(number: int, what: str, several: str = "") -> str:
-    """A number of things.
-
-    >>> counted(1, "entry", "entries"), counted(1200, "state")
-    ('1 entry', '1,200 states')
-    """
-    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
-
-
-def short(value: object, longest: int = _LONGEST) -> str:
-    """The `repr` of a value in one line, cut where it is long; functions and classes by their names."""
-    if callable(value) and (name := getattr(value, "__name__", None)) is not None:
-        return str(name)[:longest]
-    try:
-        text = " ".join(repr(value).split())
-    except Exception as error:
-        text = f"<{type(value).__name__}: repr failed with {type(error).__name__}>"
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
-
-
-# --- tables
-
-
-def table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str | Cell]],
-    *,
-    left: int | Container[int] | None = None,
-    wrap: bool = False,
-) -> str:
-    """A table in a box of its own, in which it scrolls; nothing without rows.
-
-    The first `left` columns are aligned to the left, or those whose numbers it holds; if it is None, those that hold
-    something else than numbers. `wrap` breaks long texts.
-    """
-    if not rows:
+def part_html(part: Part) -> str:
+    """A part, or nothing where it is empty."""
+    if is_empty(part):
         return ""
-    columns = [[_cell_of(row[place]) for row in rows if place < len(row)] for place in range(len(heads))]
-    lefts = range(left) if isinstance(left, int) else left
-    right = [
-        all(map(_is_number, column)) if lefts is None else place not in lefts for place, column in enumerate(columns)
-    ]
-    head = "".join(f"<th{_class('n' * one)}>{escape(text)}</th>" for text, one in zip(heads, right, strict=True))
-    body = "\n".join(
-        f"<tr>{''.join(_cell(_cell_of(one), is_right) for one, is_right in zip(row, right, strict=False))}</tr>"
-        for row in rows
-    )
-    top = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    return f'<div class="scroll{" wrap" * wrap}"><table>{top}<tbody>\n{body}\n</tbody></table></div>'
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Row):
+        inner = "".join(f"<div>{part_html(one)}</div>" for one in part.parts if not is_empty(one))
+        return f'<div class="row">{inner}</div>'
+    if isinstance(part, Names):
+        rows = [[Cell(name, code=True)] for name in part.names]
+        part = Page(f"{part.what}: {len(rows):,}", parts=[Table([""], rows, 1, MOST_ROWS)], is_open=part.is_open)
+    if isinstance(part, Page):
+        inner = parts_html(part.parts)
+        if not (inner and _head(part)):
+            return _top(part)
+        return f"<details{' open' * part.is_open}><summary>{_head(part)}</summary><div>{inner}</div></details>"
+    return part.html if isinstance(part, Raw) else _paragraph(as_line(part))
 
 
-def bounded(heads: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, left: int | None = None) -> str:
-    """A table of the first rows, and how many more there are."""
-    more = len(rows) - MOST_ROWS
-    note = paragraph(f"and {more:,} more") if more > 0 else ""
-    return table(heads, rows[:MOST_ROWS], left=left) + note
+def parts_html(parts: Iterable[Part]) -> str:
+    """Parts below each other."""
+    return "".join(map(part_html, parts))
 
 
-def facts(pairs: Sequence[tuple[str, str | Cell]]) -> str:
-    """A table of names and values; those without a value are left out."""
-    rows = [[Cell(name, kind="soft"), value] for name, value in pairs if value != ""]
-    return table(["", ""], rows, left=2, wrap=True)
+def _top(page: Page) -> str:
+    head = _head(page)
+    return (f"<div>{head}</div>" if head else "") + parts_html(page.parts)
 
 
-def _cell_of(one: str | Cell) -> Cell:
-    return Cell(one) if isinstance(one, str) else one
+def _head(page: Page) -> str:
+    path = f"<code>{escape(page.path)}</code>" if page.path else ""
+    said = [f'<span class="soft">· {escape(text)}</span>' for text in page.said if text]
+    badges = [f'<span class="badge {kind or "soft"}">{escape(text)}</span>' for text, kind in page.badges]
+    code = f'<code class="soft">{escape(page.code)}</code>' if page.code else ""
+    return " ".join(filter(None, [path, f"<b>{escape(page.name)}</b>" if page.name else "", *said, *badges, code]))
 
 
-_NUMBER = re.compile(r"([-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?( ?(%|[kMGTPE]|B|[KMGTP]iB|s|ms|us))?)?|nan|-?inf|–|unknown")
+def _paragraph(line: Line) -> str:
+    return "".join(f'<p class="{line.kind}">{escape(text)}</p>' for text in line.text.split("\n"))
 
 
-def _is_number(cell: Cell) -> bool:
-    return _NUMBER.fullmatch(cell.text) is not None
+def _table(table: Table) -> str:
+    """A table in a box of its own, in which it scrolls."""
+    rows = table.cells()
+    right = table.right(rows)
+    head = "".join(f"<th{_class('n' * one)}>{escape(text)}</th>" for text, one in zip(table.heads, right, strict=True))
+    body = "\n".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
+    top = f"<thead><tr>{head}</tr></thead>" if any(table.heads) else ""
+    more = _paragraph(Line(f"and {table.hidden:,} more", "soft")) if table.hidden else ""
+    box = f'<div class="scroll{" wrap" * table.wrap}"><table>{top}<tbody>\n{body}\n</tbody></table></div>'
+    return box + more
 
 
 def _class(*names: str) -> str:
@@ -257,24 +205,3 @@ def _cell(cell: Cell, right: bool) -> str:
     text = f"<code>{escape(cell.text)}</code>" if cell.code else escape(cell.text)
     title = f' title="{escape(cell.title)}"' if cell.title else ""
     return f"<td{names}{f' style={chr(34)}{style}{chr(34)}' if style else ''}{title}>{text}</td>"
-
-
-def number(value: float) -> str:
-    """A number with six digits.
-
-    >>> number(0.123456789), number(12), number(float("nan")), number(1234567)
-    ('0.123457', '12', 'nan', '1,234,567')
-    """
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-
-def text_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, left: int) -> str:
-    """A table as text."""
-    lines = [list(heads), *[["  " * cell.indent + cell.text for cell in row] for row in rows]]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(heads))]
-
-    def joined(line: list[str]) -> str:
-        cells = [text.ljust(widths[n]) if n < left else text.rjust(widths[n]) for n, text in enumerate(line)]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(map(joined, lines))

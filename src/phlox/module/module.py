@@ -13,6 +13,7 @@ from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import engine_of, without_autodiff
 from phlox.backend.pytree import PyTreeNode, register_node, transformation
 from phlox.errors import KindError, ModuleError
+from phlox.host.shown import html_by
 from phlox.host.signal_guard import Prepared
 from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
@@ -454,10 +455,7 @@ class Module(Summarized):
 
         return display(self)
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_module
-
-        return html_of_module(self)
+    _repr_html_ = html_by("phlox.module.html", "page_of_module")
 
 
 RESERVED.update(

@@ -15,6 +15,7 @@ from phlox.backend.kind import KINDS
 from phlox.backend.processes import processes
 from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import CompileError, OptimizerError, RecordError
+from phlox.host.shown import html_by
 from phlox.host.signal_guard import Prepared
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
@@ -340,10 +341,7 @@ class Optimizer(ABC):
             self.states.pop(id, None)
         return found
 
-    def _repr_html_(self) -> str:
-        from phlox.optim.html import html_of_optimizer
-
-        return html_of_optimizer(self)
+    _repr_html_ = html_by("phlox.optim.html", "page_of_optimizer")
 
     def _shape_misfit(self, param: Param) -> str | None:
         """Why the state of this parameter, which has one, is not of its shape; None if it is."""

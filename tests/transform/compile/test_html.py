@@ -12,7 +12,7 @@ import pytest
 import phlox as px
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.backend.analysis import Analysis, Traffic
-from phlox.host.units import amount
+from phlox.host.text import amount
 from phlox.transform.compile.report import ExecutableReport
 from tests.markup import read
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from phlox.errors import RecordError
+from phlox.host.shown import html_by
 
 _MOST_LINES = 100
 _MOST_NAMES = 6
@@ -129,10 +130,7 @@ class LoadReport:
             lines.append(_OTHER_STRUCTURE)
         return self._ended(head, lines)
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_report
-
-        return html_of_report(self)
+    _repr_html_ = html_by("phlox.record.html", "page_of_report")
 
     def _ended(self, head: str, lines: list[str]) -> str:
         if len(lines) > _MOST_LINES:

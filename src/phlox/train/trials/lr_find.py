@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RunError
+from phlox.host.shown import html_by
 from phlox.optim import ExponentialLr
 from phlox.train.loop.fit import Fit
 from phlox.train.loop.limits import Limits
@@ -59,10 +60,7 @@ class LrCurve:
         rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
         return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
 
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_lr_curve
-
-        return html_of_lr_curve(self)
+    _repr_html_ = html_by("phlox.train.observers.views.html", "page_of_lr_curve")
 
 
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from phlox.backend.analysis import Analysis, Traffic
 from phlox.errors import CompileError, UnsupportedError
+from phlox.host.page import Cell, Page, Table
+from phlox.host.shown import Report
+from phlox.host.text import amount, count, size
 from phlox.module import Module
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
@@ -16,8 +19,8 @@ from phlox.tensor import Tensor
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutableReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class ExecutableReport(Report):
     """The result of `phlox.compile(fn).lower(...)`: the cost of one call. `print` it, or read its figures.
 
     All figures are for one device; None means unknown.
@@ -98,40 +101,39 @@ class ExecutableReport:
             "loops_of_unknown_length": self.analysis.loops_of_unknown_length,
         }  # fmt: skip
 
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
+    def _page(self) -> Page:
+        whole = self.memory or 0
+        rows = [
+            ["FLOPs", "unknown" if self.flops is None else amount(self.flops)],
+            ["bytes accessed", _known(self.bytes_accessed)],
+            ["memory", _known(self.memory)],
+        ]
+        for name in ("arguments", "outputs", "aliased", "temporaries"):
+            part: int | None = getattr(self, name)
+            bar = min(part / whole, 1.0) if part and whole else None
+            rows.append([Cell(name, indent=1), Cell(_known(part), bar=bar)])
+        collectives = self.collectives
+        if not collectives:
+            rows.append(["collectives", "unknown" if collectives is None else "none"])
+        sent = [
+            [Cell(kind, code=True), f"{one.count:,}", size(one.payload), size(one.sent)]
+            for kind, one in sorted((collectives or {}).items())
+        ]
+        loops = self.analysis.loops_of_unknown_length
+        several = f"each of {self.devices} devices" if self.devices > 1 else "one device"
+        return Page(
+            self.function,
+            [f"one call on {self.backend}", several, f"by {self.source}"],
+            [
+                Table(["", ""], rows, 1),
+                Table(["collective", "count", "results", "sent"], sent, 1),
+                f"{count(loops, 'loop')} of unknown length: counted as one iteration" if loops else "",
+            ],
+        )
 
-    def __repr__(self) -> str:
-        return str(self)
 
-    def _repr_html_(self) -> str:
-        from phlox.transform.compile.html import html_of_report
-
-        return html_of_report(self)
-
-
-def _lines(report: ExecutableReport) -> Iterator[str]:
-    from phlox.host.units import amount, size
-
-    def known(number: int | None, text: Callable[[int], str]) -> str:
-        return "unknown" if number is None else text(number)
-
-    several = f"each of {report.devices} devices" if report.devices > 1 else "one device"
-    yield f"{report.function} on {report.backend}: one call, {several}, by {report.source}"
-    yield f"FLOPs           {known(report.flops, amount)}"
-    yield f"bytes accessed  {known(report.bytes_accessed, size)}"
-    yield f"memory          {known(report.memory, size)}"
-    for name in ("arguments", "outputs", "aliased", "temporaries"):
-        yield f"  {name:13} {known(getattr(report, name), size)}"
-    collectives = report.collectives
-    if not collectives:
-        yield f"collectives     {'unknown' if collectives is None else 'none'}"
-    else:
-        yield f"{'collectives':22} {'count':>6} {'results':>11} {'sent':>11}"
-        for kind, one in sorted(collectives.items()):
-            yield f"  {kind:20} {one.count:6} {size(one.payload):>11} {size(one.sent):>11}"
-    if loops := report.analysis.loops_of_unknown_length:
-        yield f"{loops} {'loop' if loops == 1 else 'loops'} of unknown length: counted as one iteration"
+def _known(bytes_: int | None) -> str:
+    return "unknown" if bytes_ is None else size(bytes_)
 
 
 def analysis_by_shapes(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phlox.errors import RunError
-from phlox.host.html import Cell, counted, facts, fold, header, paragraph, representation
+from phlox.host.page import Cell, Line, Page, Part, Row, facts
 from phlox.host.svg import Curve, line_plot
-from phlox.host.units import duration
-from phlox.host.units import size as bytes_text
+from phlox.host.text import count, duration
 from phlox.optim.html import name_of
 from phlox.train.events import EpochReport, flattened
 from phlox.train.observers.views.epochs import best_point, epochs_table, is_share, is_shown
@@ -18,7 +18,6 @@ from phlox.train.observers.views.text import amount, better, lr_text
 
 if TYPE_CHECKING:
     from phlox.train.learner import Learner
-    from phlox.train.trials.dry_run import DryRun
     from phlox.train.trials.lr_find import LrCurve
 
 _PLOTS = 8
@@ -27,49 +26,23 @@ _FAR_APART = 30.0
 """Losses with a larger ratio are drawn on a logarithmic scale."""
 
 
-def html_of_history(history: Sequence[EpochReport]) -> str:
-    """The representation of the epochs of a training."""
-    return representation(history, _history)
-
-
-def html_of_epoch(report: EpochReport) -> str:
-    """The representation of one epoch."""
-    return representation(report, _epoch)
-
-
-def html_of_learner(learner: Learner[Any]) -> str:
-    """The representation of a learner: where it is, and its history."""
-    return representation(learner, _learner)
-
-
-def html_of_lr_curve(curve: LrCurve) -> str:
-    """The representation of the losses at learning rates from low to high."""
-    return representation(curve, _lr_curve)
-
-
-def html_of_dry_run(found: DryRun) -> str:
-    """The representation of what a dry run has found."""
-    return representation(found, _dry_run)
-
-
-def _history(history: Sequence[EpochReport]) -> str:
+def page_of_history(history: Sequence[EpochReport]) -> Page:
+    """The epochs of a training: curves and a table."""
     if not history:
-        return f"<div>{header('History', 'no epoch has ended')}</div>"
-    last = history[-1]
+        return Page("History", ["no epoch has ended"])
     seconds = sum(report.seconds for report in history)
-    head = header("History", counted(len(history), "epoch"), counted(last.step, "step"), duration(seconds))
-    return f'<div>{head}</div><div class="row">{_plots(history)}</div>' + fold(
-        "epochs, the newest first", epochs_table(history), is_open=True
-    )
+    said = [count(len(history), "epoch"), count(history[-1].step, "step"), duration(seconds)]
+    table = Page("epochs, the newest first", parts=epochs_table(history), is_open=True)
+    return Page("History", said, [*_plots(history), table])
 
 
-def _plots(history: Sequence[EpochReport]) -> str:
+def _plots(history: Sequence[EpochReport]) -> list[Part]:
     """A plot for each value that is a number, of training and validation."""
     flat = [report.flat() for report in history]
     epochs = [report.epoch for report in history]
     every = dict.fromkeys(key for values in flat for key in values if key.startswith(("train/", "validation/")))
     names = dict.fromkeys(key.partition("/")[2] for key in every if is_shown(key))
-    plots: list[str] = []
+    plots: list[Part] = []
     for name in list(names)[:_PLOTS]:
         curves = [
             Curve(part, epochs, [values.get(f"{part}/{name}", math.nan) for values in flat])
@@ -81,16 +54,17 @@ def _plots(history: Sequence[EpochReport]) -> str:
         percent = is_share(name, [known])
         plots.append(line_plot(name, curves, x="epoch", log_y=log, percent=percent))
     more = len(names) - _PLOTS
-    return "".join(plots) + (paragraph(f"and {more} more values in the table") if more > 0 else "")
+    return [Row(plots), f"and {more} more values in the table" if more > 0 else ""]
 
 
-def _epoch(report: EpochReport) -> str:
-    marks = [] if report.complete else [("not complete", "")]
-    said = (f"step {report.step:,}", lr_text(report.lr), duration(report.seconds))
+def page_of_epoch(report: EpochReport) -> Page:
+    """One epoch."""
+    badges = [] if report.complete else [("not complete", "")]
+    said = [f"step {report.step:,}", lr_text(report.lr), duration(report.seconds)]
     train, validation = flattened("", report.train), flattened("", report.validation)
     rows = [(name.removeprefix("/"), train.get(name), validation.get(name)) for name in {**train, **validation}]
     pairs = [(name, _both(name, one, other)) for name, one, other in rows[:50]]
-    return f"<div>{header(f'Epoch {report.epoch:,}', *said, badges=marks)}</div>{facts(pairs)}"
+    return Page(f"Epoch {report.epoch:,}", said, [facts(pairs)], badges)
 
 
 def _both(name: str, train: float | None, validation: float | None) -> str:
@@ -98,17 +72,19 @@ def _both(name: str, train: float | None, validation: float | None) -> str:
     return ", ".join(f"{part} {amount(name, value)}" for part, value in parts if value is not None)
 
 
-def _learner(learner: Learner[Any]) -> str:
-    marks = [(f"stopped: {learner.stopped}", "")] if learner.stopped else []
-    said = (f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device))
-    head = header("Learner", *said, badges=marks)
+def page_of_learner(learner: Learner[Any]) -> Page:
+    """A learner: where it is, and its history."""
+    badges = [(f"stopped: {learner.stopped}", "")] if learner.stopped else []
+    said = [f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device)]
     models = cast("Mapping[str, Any]", learner.state.models)
-    parts = [(name if len(models) > 1 else "model", type(model).__name__) for name, model in models.items()]
-    parts += [("optimizer", name_of(one)) for one in cast("Mapping[str, Any]", learner.state.optimizers).values()]
+    pairs = [(name if len(models) > 1 else "model", type(model).__name__) for name, model in models.items()]
+    pairs += [("optimizer", name_of(one)) for one in cast("Mapping[str, Any]", learner.state.optimizers).values()]
     if learner.folder is not None:
-        parts.append(("folder", str(learner.folder)))
-    best = _best(learner.history)
-    return f"<div>{head}</div>{facts([*parts, *best])}{_history(learner.history) if learner.history else ''}"
+        pairs.append(("folder", str(learner.folder)))
+    parts: list[Part] = [facts([*pairs, *_best(learner.history)])]
+    if learner.history:
+        parts.append(replace(page_of_history(learner.history), is_open=True))
+    return Page("Learner", said, parts, badges)
 
 
 def _best(history: Sequence[EpochReport]) -> list[tuple[str, str | Cell]]:
@@ -122,24 +98,11 @@ def _best(history: Sequence[EpochReport]) -> list[tuple[str, str | Cell]]:
     return found
 
 
-def _lr_curve(curve: LrCurve) -> str:
+def page_of_lr_curve(curve: LrCurve) -> Page:
+    """The losses at learning rates from low to high."""
     try:
-        found, kind = f"the loss falls fastest at {curve.suggestion:.1e}", "good"
+        found = Line(f"the loss falls fastest at {curve.suggestion:.1e}", "good")
     except RunError as error:
-        found, kind = str(error).removeprefix("lr_find: "), "bad"
+        found = Line(str(error).removeprefix("lr_find: "), "bad")
     plot = line_plot("loss", [Curve("smoothed", curve.rates, curve.losses)], x="learning rate", log_x=True)
-    return f"<div>{header('LrCurve', counted(len(curve.rates), 'step'))}</div>{paragraph(found, kind)}{plot}"
-
-
-def _dry_run(found: DryRun) -> str:
-    pairs = [
-        ("a step", duration(found.step)),
-        ("the first step", duration(found.first_step)),
-        ("parameters", bytes_text(found.model)),
-        ("states of the optimizer", bytes_text(found.optimizer)),
-        ("a checkpoint", bytes_text(found.checkpoint)),
-        ("memory of the process, at most", "" if found.process is None else bytes_text(found.process)),
-        ("memory of the device, at most", "" if found.device is None else bytes_text(found.device)),
-        ("left out, since they write", ", ".join(found.left_out)),
-    ]
-    return f"<div>{header('DryRun', badges=[('all went well', 'good')])}</div>{facts(pairs)}"
+    return Page("LrCurve", [count(len(curve.rates), "step")], [found, plot])
