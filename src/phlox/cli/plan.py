@@ -222,7 +222,8 @@ def page(
         Page("sent by a device, a step", parts=[Table([""] * 4, [*sent, ("total", "", "", size(found.sent))], 3)]),
         Page("", parts=[
             f"FLOPs of a device, a step: {amount(found.flops)}",
-            f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a time",
+            f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a "
+            "time",
             f"{compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
         ]),
     ]  # fmt: skip

@@ -175,7 +175,7 @@ def _head(page: Page) -> str:
 
 
 def _paragraph(line: Line) -> str:
-    return "".join(f'<p class="{line.kind}">{escape(text)}</p>' for text in line.text.split("\n"))
+    return f'<p class="{line.kind}">{escape(line.text)}</p>'
 
 
 def _table(table: Table) -> str:

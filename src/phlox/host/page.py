@@ -217,17 +217,20 @@ def _lines(parts: Sequence[Part], width: int | None, *, top: bool = False) -> li
         if not top and is_empty(part):
             continue
         own = isinstance(part, Page) or (isinstance(part, Table) and any(part.heads))
-        lines += [""] * bool(lines and (own or apart))
-        apart = own
-        if isinstance(part, Table):
-            lines += part.text(width)
-        elif isinstance(part, Row):
-            lines += _lines(part.parts, width)
-        elif isinstance(part, Page):
-            head = part.head()
-            indent = "  " if head else ""
-            inner = _lines(part.parts, None if width is None else width - len(indent))
-            lines += [*[head] * bool(head), *[f"{indent}{line}".rstrip() for line in inner]]
-        elif not isinstance(part, Raw):
-            lines += map(printable, as_line(part).text.split("\n"))
+        found = _lines_of(part, width)
+        lines += [""] * bool(lines and found and (own or apart)) + found
+        apart = own if found else apart
     return lines
+
+
+def _lines_of(part: Part, width: int | None) -> list[str]:
+    if isinstance(part, Table):
+        return part.text(width)
+    if isinstance(part, Row):
+        return _lines(part.parts, width)
+    if isinstance(part, Page):
+        head = part.head()
+        indent = "  " if head else ""
+        inner = _lines(part.parts, None if width is None else width - len(indent))
+        return [*[head] * bool(head), *[f"{indent}{line}".rstrip() for line in inner]]
+    return [] if isinstance(part, Raw) else [printable(as_line(part).text)]

@@ -323,7 +323,7 @@ class Optimizer(ABC):
         >>> model = optimizer.step(0.1, model, grads)
         >>> model.layers.insert(1, nn.Linear(3, 3))
         >>> print(optimizer.report(model.freeze("layers.0.bias")))
-        4 of 6 parameters have a usable state
+        4 of 6 parameters have a usable state: not ok
           kept: layers.0.weight, layers.2.weight, layers.2.bias
           to start anew: layers.1.weight, layers.1.bias
           frozen, with a state that is kept: layers.0.bias

@@ -69,7 +69,7 @@ def page_of_report(report: LoadReport) -> Page:
         ("loaded from" if report.done else "would be loaded from", _items(report.matches), ["module", "record"]),
     ]
     parts: list[Part] = [
-        report.hint or "",
+        *(report.hint or "").split("\n"),
         "the record was written by a module of another structure" if report.other_structure else "",
         Names("missing from the record", report.missing, is_open=True),
         Names("in the record, but not in the module", report.unexpected, is_open=True),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phlox.export.report import Difference, ExportReport
+from phlox.host.text import count
 
 __all__ = ["Difference", "OnnxReport"]
 
@@ -33,5 +34,5 @@ class OnnxReport(ExportReport):
         return found | {"files": [str(file) for file in self.files], "nodes": self.nodes}
 
     def _about(self) -> tuple[list[str], str]:
-        content = ", ".join(f"{count} {operator}" for operator, count in self.operators.items())
-        return [f"opset {self.opset}", f"{self.nodes} nodes"], content
+        content = ", ".join(f"{number} {operator}" for operator, number in self.operators.items())
+        return [f"opset {self.opset}", count(self.nodes, "node")], content

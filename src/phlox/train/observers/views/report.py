@@ -17,7 +17,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.errors import RunError
-from phlox.host.html import escape, table
+from phlox.host.html import escape
+from phlox.host.page import Table, facts
 from phlox.host.svg import POINTS
 from phlox.record.io.files import atomic_write
 from phlox.train.events import EpochReport, Growing, flattened
@@ -192,15 +193,17 @@ class Report(Callback):
         state, status = self._status(learner)
         path = self.path
         title = learner.folder.name if learner.folder is not None else path.stem if path is not None else "training"
-        confusion = [(name, matrix(values, self.classes)) for name, values in _confusions(learner).items()]
         parts = [
             section("Epochs", epochs_table(learner.history)),
-            *(section(f"{name[:1].upper()}{name[1:]}", content) for name, content in confusion),
-            section("What went wrong", samples(self._wrong, self.classes)),
-            section("Events", table(["step", "event"], _events(learner.events), wrap=True)),
-            section("Settings", table(["", ""], [[str(k), str(v)] for k, v in self.table.items()], wrap=True)),
+            *(
+                section(f"{name[:1].upper()}{name[1:]}", matrix(values, self.classes))
+                for name, values in _confusions(learner).items()
+            ),
+            section("What went wrong", [samples(self._wrong, self.classes)]),
+            section("Events", [Table(["step", "event"], _events(learner.events), {1}, wrap=True)]),
+            section("Settings", [facts((str(name), str(value)) for name, value in self.table.items())]),
             section("Model", model_table(learner.model), folded=True),
-            section("Environment", table(["", ""], [*self._environment(learner).items()], wrap=True)),
+            section("Environment", [facts(self._environment(learner).items())]),
         ]
         data = {"plots": self._plots(learner), "running": state == "running", "every": self.every_seconds}
         return page({
