@@ -213,6 +213,11 @@ def page(
     together, apart = max(compute, exchange), compute + exchange
     beyond = "" if network is None else f", {size(round(network))}/s beyond"
     rates = f"{amount(round(peak))}FLOP/s, {size(round(link))}/s within {device.per_host:,} devices{beyond}"
+    both = f"{together:.3g} s, or {apart:.3g} s if it sends or computes at a time"
+    times = [
+        f"least time of a step on {device.name}: {both}",
+        f"{compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
+    ]
     parts = [
         f"{found.batch:,} rows of {found.context:,} tokens a step",
         Page(
@@ -220,12 +225,7 @@ def page(
             parts=[Table([""] * 3, [(name, size(number), note) for name, number, note in memory], {0, 2})],
         ),
         Page("sent by a device, a step", parts=[Table([""] * 4, [*sent, ("total", "", "", size(found.sent))], 3)]),
-        Page("", parts=[
-            f"FLOPs of a device, a step: {amount(found.flops)}",
-            f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a "
-            "time",
-            f"{compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
-        ]),
+        Page("", parts=[f"FLOPs of a device, a step: {amount(found.flops)}", *times]),
     ]  # fmt: skip
     head = f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}"
     return Page("", parts=[head, *parts])

@@ -199,11 +199,11 @@ def test_in_a_notebook(backend: Backend) -> None:
 
 
 def test_traffic_and_what_is_unknown() -> None:
-    found = read(ExecutableReport("<script>", "Jax()", Analysis("XLA", devices=8, loops_of_unknown_length=1)))
+    found = read(ExecutableReport.of(Analysis("XLA", devices=8, loops_of_unknown_length=1), "<script>", "Jax()"))
     assert (
         "<script>" in found.texts and ["memory", "unknown"] in found.rows and ["collectives", "unknown"] in found.rows
     )
     assert "each of 8 devices" in found.text and "1 loop of unknown length" in found.text
     traffic = {"all-reduce": Traffic(2, 1024, 2048)}
-    found = read(ExecutableReport("f", "Jax()", Analysis("XLA", collectives=traffic)))
+    found = read(ExecutableReport.of(Analysis("XLA", collectives=traffic), "f", "Jax()"))
     assert ["all-reduce", "2", "1.02 kB", "2.05 kB"] in found.rows

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
-from phlox.backend.analysis import Analysis, Traffic
+from phlox.backend.analysis import Analysis
 from phlox.errors import CompileError, UnsupportedError
 from phlox.host.page import Cell, Page, Table
 from phlox.host.shown import Report
@@ -19,56 +19,26 @@ from phlox.tensor import Tensor
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ExecutableReport(Report):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ExecutableReport(Report, Analysis):
     """The result of `phlox.compile(fn).lower(...)`: the cost of one call. `print` it, or read its figures.
 
-    All figures are for one device; None means unknown.
+    All figures are for one device; None means unknown. Arguments are parameters, states of optimizers, and data.
     """
 
     function: str
     backend: str
-    analysis: Analysis
+
+    @classmethod
+    def of(cls, analysis: Analysis, function: str, backend: str) -> ExecutableReport:
+        """The report of an engine's analysis."""
+        figures = {one.name: getattr(analysis, one.name) for one in fields(analysis)}
+        return cls(**figures, function=function, backend=backend)
 
     @property
-    def source(self) -> str:
-        """The source of the figures: `XLA`, or `shapes` if no compiler reports them."""
-        return self.analysis.source
-
-    @property
-    def devices(self) -> int:
-        """The number of devices that run the program together."""
-        return self.analysis.devices
-
-    @property
-    def flops(self) -> int | None:
-        """Floating-point operations; in a product, an addition and a multiplication count as two."""
-        return self.analysis.flops
-
-    @property
-    def bytes_accessed(self) -> int | None:
-        """Bytes that the operations read and write."""
-        return self.analysis.bytes_accessed
-
-    @property
-    def arguments(self) -> int | None:
-        """Bytes of the arguments: parameters, states of optimizers, data."""
-        return self.analysis.arguments
-
-    @property
-    def outputs(self) -> int | None:
-        """Bytes of the results."""
-        return self.analysis.outputs
-
-    @property
-    def aliased(self) -> int | None:
-        """Bytes of results that take the memory of donated arguments."""
-        return self.analysis.aliased
-
-    @property
-    def temporaries(self) -> int | None:
-        """Bytes in use only during the call."""
-        return self.analysis.temporaries
+    def analysis(self) -> Analysis:
+        """The figures alone."""
+        return self
 
     @property
     def memory(self) -> int | None:
@@ -80,11 +50,6 @@ class ExecutableReport(Report):
         return arguments + temporaries + outputs - aliased
 
     @property
-    def collectives(self) -> Mapping[str, Traffic] | None:
-        """For each kind (`all-reduce`, ...): the count, the bytes of the results, and the bytes that a device sends."""
-        return self.analysis.collectives
-
-    @property
     def sent(self) -> int | None:
         """Bytes that a device sends in all collectives together."""
         found = self.collectives
@@ -92,14 +57,7 @@ class ExecutableReport(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values, for JSON."""
-        collectives = None if self.collectives is None else {k: asdict(v) for k, v in self.collectives.items()}
-        return {
-            "function": self.function, "backend": self.backend, "source": self.source, "devices": self.devices,
-            "flops": self.flops, "bytes_accessed": self.bytes_accessed, "memory": self.memory,
-            "arguments": self.arguments, "outputs": self.outputs, "aliased": self.aliased,
-            "temporaries": self.temporaries, "sent": self.sent, "collectives": collectives,
-            "loops_of_unknown_length": self.analysis.loops_of_unknown_length,
-        }  # fmt: skip
+        return {**asdict(self), "memory": self.memory, "sent": self.sent}
 
     def _page(self) -> Page:
         whole = self.memory or 0
@@ -119,7 +77,7 @@ class ExecutableReport(Report):
             [Cell(kind, code=True), f"{one.count:,}", size(one.payload), size(one.sent)]
             for kind, one in sorted((collectives or {}).items())
         ]
-        loops = self.analysis.loops_of_unknown_length
+        loops = self.loops_of_unknown_length
         several = f"each of {self.devices} devices" if self.devices > 1 else "one device"
         return Page(
             self.function,
