@@ -56,8 +56,9 @@ def test_what_folds() -> None:
 
 
 def test_a_file_is_written(tmp_path: Path) -> None:
-    text = document("title", Page("name"), tmp_path / "page.html", style="a {}", script="let a;")
-    assert (tmp_path / "page.html").read_text() == text and "a {}" in text and "<script>let a;</script>" in text
+    text = document("title {{body}}", Page("{{style}}"), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == text and ".phlox" in text
+    assert "<h1>title {{body}}</h1>" in text and "<b>{{style}}</b>" in text
 
 
 def test_what_fails_is_shown_by_its_repr() -> None:

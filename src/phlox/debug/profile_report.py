@@ -14,7 +14,7 @@ from phlox.debug.origins import layer_name
 from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
 from phlox.host.html import document
-from phlox.host.page import Cell, Page, Raw, Table
+from phlox.host.page import Cell, Page, Table
 from phlox.host.shown import Report
 from phlox.host.text import count, duration, size
 from phlox.module import Module
@@ -97,9 +97,8 @@ class Profile(Report):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
-        graph = flame(self._frames())
-        page = Page("", parts=[*self._remarks(), Raw(graph.html), self._table()])
-        return document(f"Profile on {self.device}", page, path, style=graph.style, script=graph.script)
+        page = Page("", parts=[*self._remarks(), flame(self._frames()), self._table()])
+        return document(f"Profile on {self.device}", page, path)
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""

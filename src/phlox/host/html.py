@@ -7,7 +7,10 @@ where it is put in, for names and values may come from files of strangers.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,71 +22,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Text and lines take the color of what is around them, so they fit every theme. Accents are darker on a light ground.
-_LIGHT = "color-scheme:light;--c0:#2563eb;--c1:#c2410c;--c2:#0f766e;--c3:#7c3aed;--good:#0f766e;--bad:#c2410c"
-_DARK = "color-scheme:dark;--c0:#7cb0ff;--c1:#ff9a5c;--c2:#4fd1c0;--c3:#c4a5ff;--good:#4fd1c0;--bad:#ff9a5c"
-_THEMES = (  # of Colab, JupyterLab, furo and VS Code: the page's word counts for more than the system's
-    ("html[theme={0}] .phlox, body[data-theme={0}] .phlox, html[data-theme={0}] .phlox, body.vscode-{0} .phlox"),
-    "body[data-jp-theme-light={1}] .phlox",
-)
+
+@cache
+def _resource(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def _themed() -> str:
-    found = [f".phlox {{ {_LIGHT} }}", f"@media (prefers-color-scheme: dark) {{ .phlox {{ {_DARK} }} }}"]
-    for name, is_light, colors in (("light", "true", _LIGHT), ("dark", "false", _DARK)):
-        found.append(f"{', '.join(_THEMES).format(name, is_light)} {{ {colors} }}")
-    return "\n".join(found)
+def style() -> str:
+    """The style of what is inside of an element of the class `phlox`."""
+    return _resource("phlox.host", "page.css")
 
 
-_STYLE = f"""
-{_themed()}
-.phlox {{ color: inherit; font: 14px/1.5 system-ui, sans-serif; text-align: left; }}
-.phlox h2 {{ font-size: 16px; margin: 26px 0 6px; overflow-wrap: anywhere; }}
-.phlox p {{ margin: 4px 0; overflow-wrap: anywhere; }}
-.phlox pre {{ margin: 4px 0; overflow-x: auto; color: inherit; background: transparent; }}
-.phlox.phlox code {{ font: 12.5px/1.5 ui-monospace, monospace; color: inherit; background: transparent; border: 0;
-  padding: 0; }}
-.phlox .soft {{ opacity: .72; }} .phlox .good {{ color: var(--good); }} .phlox .bad {{ color: var(--bad); }}
-.phlox .within::before, .phlox .beyond::before {{ content: ""; display: inline-block; width: 9px; height: 9px;
-  border-radius: 50%; margin-right: 7px; background: var(--good); }}
-.phlox .beyond::before {{ background: var(--bad); }}
-.phlox .badge {{ display: inline-block; border: 1px solid; border-radius: 9px; padding: 0 6px; font-size: 11px;
-  line-height: 16px; white-space: nowrap; vertical-align: 1px; }}
-.phlox .scroll {{ overflow: auto; max-height: 420px; margin: 6px 0; }}
-.phlox table {{ border-collapse: collapse; color: inherit; background: transparent; font-size: 13px; margin: 0;
-  table-layout: auto; font-variant-numeric: tabular-nums; }}
-.phlox tbody tr:nth-child(n) {{ background: transparent; }}
-.phlox th, .phlox td {{ padding: 2px 10px; text-align: left; white-space: nowrap; color: inherit; max-width: none;
-  background: transparent; border: 0; border-bottom: 1px solid rgb(128 128 128 / .28); vertical-align: top; }}
-.phlox th {{ font-weight: 500; opacity: .72; }} .phlox .n {{ text-align: right; }}
-.phlox td.best {{ font-weight: 700; }}
-.phlox .wrap td {{ white-space: normal; overflow-wrap: anywhere; min-width: 5em; }}
-.phlox td.m {{ background: rgb(232 89 12 / calc(var(--a) * .55)); }}
-.phlox td.b {{ background: linear-gradient(to right, rgb(59 130 246 / .32) var(--w), transparent var(--w)); }}
-.phlox summary {{ cursor: pointer; overflow-wrap: anywhere; }} .phlox details {{ margin: 1px 0; }}
-.phlox details > div {{ margin-left: 7px; padding-left: 11px; border-left: 1px solid rgb(128 128 128 / .28); }}
-.phlox .row {{ display: flex; flex-wrap: wrap; gap: 6px 18px; align-items: flex-start; }}
-.phlox .row > * {{ min-width: 0; max-width: 100%; }} .phlox figure {{ margin: 4px 0; }}
-.phlox figcaption {{ font-size: 12px; opacity: .72; }}
-.phlox img {{ display: block; max-width: 100%; image-rendering: pixelated; margin: 0; }}
-.phlox svg {{ display: block; max-width: 100%; height: auto; }}
-.phlox svg text {{ fill: currentColor; font-size: 11px; opacity: .72; }}
-.phlox svg .c0 {{ stroke: var(--c0); }} .phlox svg .c1 {{ stroke: var(--c1); }}
-.phlox svg .c2 {{ stroke: var(--c2); }} .phlox svg .c3 {{ stroke: var(--c3); }}
-.phlox i.key {{ display: inline-block; width: 14px; border-top: 3px solid; margin: 0 5px 0 0; vertical-align: 4px; }}
-.phlox .c0 {{ color: var(--c0); }} .phlox .c1 {{ color: var(--c1); }} .phlox .c2 {{ color: var(--c2); }}
-.phlox .c3 {{ color: var(--c3); }}
-"""
-_PAGE = """
-:root { color-scheme: light dark; --back: #f7f7f5; --ink: #1f2328; }
-@media (prefers-color-scheme: dark) { :root { --back: #121417; --ink: #e4e7eb; } }
-:root[data-theme=light] { color-scheme: light; --back: #f7f7f5; --ink: #1f2328; }
-:root[data-theme=dark] { color-scheme: dark; --back: #121417; --ink: #e4e7eb; }
-body { margin: 0; background: var(--back); color: var(--ink); }
-main { max-width: 1180px; margin: 0 auto; padding: 20px 16px 60px; }
-h1 { font: 600 22px/1.3 system-ui, sans-serif; margin: 0; overflow-wrap: anywhere; }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+def filled(package: str, name: str, parts: Mapping[str, str]) -> str:
+    """A template with its places (`{{name}}`) filled, all at once, so that no text can bring in another place."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _resource(package, name))
 
 
 def escape(text: str) -> str:
@@ -97,21 +49,13 @@ def escape(text: str) -> str:
 
 def fragment(page: Page) -> str:
     """A piece of HTML for a notebook."""
-    return f'<div class="phlox"><style>{_STYLE}</style>{_top(page)}</div>'
+    return f'<div class="phlox"><style>{style()}</style>{_top(page)}</div>'
 
 
-def document(
-    title: str, page: Page, path: str | os.PathLike[str] | None = None, *, style: str = "", script: str = ""
-) -> str:
+def document(title: str, page: Page, path: str | os.PathLike[str] | None = None) -> str:
     """A whole file, which is written if there is a path; returns its text."""
-    text = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>{_PAGE}{_STYLE}{style}</style>\n</head>\n"
-        f'<body><main class="phlox"><h1>{escape(title)}</h1>{_top(page)}</main>'
-        f"{f'<script>{script}</script>' if script else ''}</body>\n</html>\n"
-    )
+    parts = {"title": escape(title), "style": style(), "body": _top(page)}
+    text = filled("phlox.host", "document.html", parts)
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

@@ -18,19 +18,19 @@ import pytest
 
 from phlox import metrics, nn
 from phlox.errors import RunError
-from phlox.host.html import parts_html
+from phlox.host.html import filled, parts_html
 from phlox.host.svg import POINTS
 from phlox.train.events import Plan
 from phlox.train.observers.views import report as report_module
 from phlox.train.observers.views.report import Report
-from phlox.train.observers.views.report_page import matrix, page
+from phlox.train.observers.views.report_page import matrix
 from tests.train.browser import PROGRAM, Browser
 from tests.train.shown_learner import FakeLearner
 
 HOSTILE = '<script>document.title="taken"</script>'
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "main", "header", "h1", "span", "button", "p", "b", "h2",
-    "noscript", "div", "table", "thead", "tbody", "tr", "th", "td", "script", "details", "summary", "img",
+    "noscript", "div", "code", "table", "thead", "tbody", "tr", "th", "td", "script", "details", "summary", "img",
 }  # fmt: skip
 CONFUSION = [[50, 2, 0], [3, 40, 7], [0, 1, 60]]
 
@@ -171,8 +171,8 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 def test_the_template_is_small() -> None:
-    parts = dict.fromkeys(["title", "state", "status", "facts", "body", "data"], "")
-    assert len(page(parts).encode()) < 60_000
+    parts = dict.fromkeys(["title", "state", "status", "facts", "style", "body", "data"], "")
+    assert len(filled("phlox.train.observers.views", "report.html", parts).encode()) < 60_000
 
 
 def test_confusion(tmp_path: Path) -> None:
@@ -200,11 +200,14 @@ def test_a_long_training_makes_a_small_file(tmp_path: Path) -> None:
 
 def test_the_model(tmp_path: Path) -> None:
     learner, report = trained(tmp_path / "report.html", epochs=1)
-    rows = Reader(report.html(learner)).rows  # pyright: ignore[reportArgumentType]
-    assert ["layers.0.weight", "4 × 3", "12", "yes"] in rows and ["layers.1.bias", "2", "2", "no"] in rows
-    assert "23 parameters in 4 arrays, 15 of them trained" in report.html(learner)  # pyright: ignore[reportArgumentType]
-    learner.model = {"generator": nn.Linear(2, 2), "critic": nn.Linear(2, 1)}
-    assert ["critic/weight", "2 × 1", "2", "yes"] in Reader(report.html(learner)).rows  # pyright: ignore[reportArgumentType]
+    shown = report.html(learner)  # pyright: ignore[reportArgumentType]
+    rows = Reader(shown).rows
+    assert ["weight", "(4, 3)", "f32", "12", "deferred"] in rows
+    assert ["bias", "(2,)", "f32", "2", "deferred, not trained"] in rows
+    assert "23 parameters" in shown and "15 trained" in shown and "<code>layers.1</code>" in shown
+    learner.model = {"generator": nn.Linear(2, 2), "critic": nn.Linear(2, 1), "other": 3}
+    shown = report.html(learner)  # pyright: ignore[reportArgumentType]
+    assert "<b>critic</b>" in shown and "<b>other</b>" not in shown and shown.count("<b>Linear</b>") == 2
 
 
 def test_the_folder_of_the_run_is_the_place(tmp_path: Path) -> None:

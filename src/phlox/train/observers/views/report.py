@@ -17,8 +17,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.errors import RunError
-from phlox.host.html import escape
-from phlox.host.page import Table, facts
+from phlox.host.html import escape, filled, style
+from phlox.host.page import Page, Part, Table, facts
 from phlox.host.svg import POINTS
 from phlox.record.io.files import atomic_write
 from phlox.train.events import EpochReport, Growing, flattened
@@ -29,8 +29,6 @@ from phlox.train.observers.views.report_page import (
     curve,
     embedded,
     matrix,
-    model_table,
-    page,
     plot,
     samples,
     section,
@@ -202,13 +200,13 @@ class Report(Callback):
             section("What went wrong", [samples(self._wrong, self.classes)]),
             section("Events", [Table(["step", "event"], _events(learner.events), {1}, wrap=True)]),
             section("Settings", [facts((str(name), str(value)) for name, value in self.table.items())]),
-            section("Model", model_table(learner.model), folded=True),
+            section("Model", _models(learner.model), folded=True),
             section("Environment", [facts(self._environment(learner).items())]),
         ]
         data = {"plots": self._plots(learner), "running": state == "running", "every": self.every_seconds}
-        return page({
+        return filled("phlox.train.observers.views", "report.html", {
             "title": escape(title), "state": state, "status": escape(status), "facts": _facts(learner),
-            "body": "".join(parts), "data": embedded(data),
+            "style": style(), "body": "".join(parts), "data": embedded(data),
         })  # fmt: skip
 
     def _status(self, learner: AnyLearner) -> tuple[str, str]:
@@ -320,6 +318,17 @@ def _facts(learner: AnyLearner) -> str:
             shown = name.removeprefix("/")
             facts.insert(-1, f"best validation {escape(shown)} <b>{amount(shown, best[1])}</b> in epoch {best[0]:g}")
     return f"<p class=facts>{' · '.join(f'<span>{fact}</span>' for fact in facts)}</p>"
+
+
+def _models(model: Any) -> list[Part]:
+    """The tree of a module, or of each of several by name."""
+    from phlox.module import Module
+    from phlox.module.html import page_of_module
+
+    if isinstance(model, Module):
+        return [page_of_module(model)]
+    named = cast("Mapping[str, Any]", model)
+    return [Page(name, parts=_models(part), is_open=True) for name, part in named.items() if isinstance(part, Module)]
 
 
 def _events(events: Sequence[tuple[int, str]]) -> list[list[str]]:

@@ -5,27 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phlox.host.html import escape, parts_html
 from phlox.host.page import Cell, Part, Raw, Row, Table
 from phlox.host.png import png
-from phlox.host.svg import POINTS, decimated
+from phlox.host.svg import decimated
 from phlox.train.observers.views.text import better
 
 _LARGEST_MATRIX = 40
 """With more classes, the most frequent confusions are listed in place of the matrix."""
-
-
-def page(parts: Mapping[str, str]) -> str:
-    """The page: the template with its places filled, all at once, so that no text can bring in another place."""
-    template = resources.files("phlox.train.observers.views").joinpath("report.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def embedded(value: Any) -> str:
@@ -128,24 +120,3 @@ def samples(some: Sequence[Sample], names: Sequence[str]) -> Raw:
 def _label(value: Any, names: Sequence[str]) -> str:
     number = int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else -1
     return names[number] if 0 <= number < len(names) else str(value)
-
-
-# --- the model
-
-
-def model_table(model: Any) -> list[Part]:
-    """Every parameter of a module, or of a dict of modules: path, shape, number of scalars, whether it is trained."""
-    modules: Mapping[str, Any] = cast("Mapping[str, Any]", model) if isinstance(model, Mapping) else {"": model}
-    rows: list[list[str]] = []
-    total = trained = 0
-    for name, module in modules.items():
-        for path, param in module.named_params() if hasattr(module, "named_params") else ():
-            count = math.prod(param.shape)
-            total += count
-            trained += count * bool(param.trained)
-            shape = " × ".join(map(str, param.shape)) or "scalar"
-            rows.append([f"{name}/{path}" if name else path, shape, f"{count:,}", "yes" if param.trained else "no"])
-    if not rows:
-        return []
-    sums = f"{total:,} parameters in {len(rows):,} arrays, {trained:,} of them trained"
-    return [sums, Table(["parameter", "shape", "count", "trained"], rows, {0, 1, 3}, POINTS, wrap=True)]
