@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_LONGEST = 200
+"""The most letters of code in a cell, such as a path, which may come from an untrusted file."""
+
+
 @cache
 def _resource(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
@@ -146,6 +150,8 @@ def _cell(cell: Cell, right: bool) -> str:
     if cell.indent:
         style += f"padding-left: {10 + 14 * cell.indent}px;"
     names = _class("n" * right, "m" if cell.shade else "", "" if cell.bar is None else "b", cell.kind)
-    text = f"<code>{escape(cell.text)}</code>" if cell.code else escape(cell.text)
+    text = escape(cell.text)
+    if cell.code:
+        text = f"<code>{text if len(cell.text) <= _LONGEST else escape(cell.text[:_LONGEST]) + '...'}</code>"
     title = f' title="{escape(cell.title)}"' if cell.title else ""
     return f"<td{names}{f' style={chr(34)}{style}{chr(34)}' if style else ''}{title}>{text}</td>"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from phlox.host.page import MOST_ROWS, Cell, Names, Page, Part, Table, facts
 from phlox.host.text import count, short, size
+from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.inspection.comparison import RecordDifference
+from phlox.record.inspection.comparison import Change, RecordDifference
+from phlox.record.inspection.tensor_difference import TensorDifference
 from phlox.record.loading.report import LoadReport
 from phlox.record.record import Record
 
 _LONGEST = 200
-"""The most letters of a path, which may come from an untrusted file."""
+"""The most letters of a text, which may come from an untrusted file."""
 
 
 def page_of_record(record: Record, most: int = MOST_ROWS) -> Page:
@@ -26,9 +30,9 @@ def page_of_record(record: Record, most: int = MOST_ROWS) -> Page:
         entry = record[path]
         if isinstance(entry, TensorEntry):
             tensor = entry.tensor
-            rows.append([_path(path), str(tensor.dtype), str(tensor.shape), size(tensor.nbytes)])
+            rows.append([Cell(path, code=True), str(tensor.dtype), str(tensor.shape), size(tensor.nbytes)])
         else:
-            rows.append([_path(path), "value", Cell(short(entry), code=True), ""])
+            rows.append([Cell(path, code=True), "value", Cell(short(entry), code=True), ""])
     parts = [
         Table(["path", "type", "shape or value", "bytes"], rows, 3, more=len(record) - len(rows)),
         _section("other names of tensors", _items(record.aliases), ["", ""], most),
@@ -83,28 +87,99 @@ def page_of_report(report: LoadReport) -> Page:
 def page_of_difference(found: RecordDifference) -> Page:
     """The differences of two records."""
     badges = [("identical", "good") if found.identical else ("equal", "good") if found.ok else ("different", "bad")]
-    tensors = [
-        [one.path, "" if one.largest is None else f"{one.largest.amount:.4g}", f"{one.different:,} of {one.size:,}"]
-        for one in found.tensors
-    ]
-    changes = {
-        "other values": found.values, "other shapes": found.shapes, "other kinds": found.kinds,
-        "other precisions": found.precisions, "other metadata": found.metadata, "cannot be read": found.unreadable,
-    }  # fmt: skip
-    parts = [
-        _section("tensors of other values", tensors, ["", "largest difference", "elements that differ"], is_open=True),
-        *[
-            _section(what, [[one.path, short(one.first), short(one.second)] for one in some], ["", "first", "second"])
-            for what, some in changes.items()
-        ],
-        Names("only in the first", found.only_first),
-        Names("only in the second", found.only_second),
-    ]
-    return Page("RecordDifference", [found.summary()], parts, badges)
+    return Page("RecordDifference", [found.summary()], sections_of(found, ("the first", "the second")), badges)
 
 
-def _path(path: str) -> Cell:
-    return Cell(path if len(path) <= _LONGEST else f"{path[:_LONGEST]}...", code=True)
+def sections_of(
+    found: RecordDifference,
+    names: tuple[str, str],
+    records: Sequence[Record] = (Record(), Record()),
+    most: int | None = MOST_ROWS,
+) -> list[Part]:
+    """All that differs, by what it is; entries of one record alone are described where the records are given."""
+
+    def missing(name: str, paths: Sequence[str], record: Record) -> Page:
+        near = {path: f"did you mean {found.suggestions[path]}?" for path in paths if path in found.suggestions}
+        rows = [[Cell(path, code=True), *_described(record, path), near.get(path, "")] for path in paths[:most]]
+        return Page(f"Only in {name}", parts=[Table([""] * 5, rows, 5, more=len(paths) - len(rows))])
+
+    def changes(title: str, some: Sequence[Change], text: Callable[[Any], str] = str) -> Page:
+        rows = [
+            [Cell(path, code=True), *("nothing" if x is None else text(x) for x in pair)] for path, *pair in some[:most]
+        ]
+        return Page(title, parts=[Table(["path", *names], rows, 3, more=len(some) - len(rows))])
+
+    def tensors(title: str, some: Sequence[TensorDifference]) -> Page:
+        heads = ["path", "unequal", "beyond", "not finite", "largest", "at", *names, "relative"]
+        with_beyond = bool(found.within) or any(one.different < one.unequal for one in some)
+        rows = [[Cell(one.path, code=True), *_numbers(one, with_beyond)] for one in some[:most]]
+        table = Table(heads, rows, 1, more=len(some) - len(rows), spare=(6, 7, 8))
+        return Page(title, parts=[table], is_open=some is found.tensors)
+
+    return [
+        missing(names[0], found.only_first, records[0]),
+        missing(names[1], found.only_second, records[1]),
+        changes("Cannot be read", found.unreadable),
+        changes("Other kinds", found.kinds),
+        changes("Other shapes", found.shapes),
+        changes("Other values", found.values, as_json),
+        tensors("Tensors that differ", found.tensors),
+        tensors("Tensors that differ within the tolerance", found.within),
+        changes("Other aliases", found.aliases),
+        changes("Other metadata", found.metadata),
+        # Only one line each, because they often differ in every tensor.
+        Page("", parts=[*_precisions(found.precisions, names), *_ids(found.ids, names)]),
+    ]
+
+
+def _described(record: Record, path: str) -> list[str]:
+    if path not in record:  # a record without names may have more entries than the other one
+        return ["", "", ""]
+    entry = record[path]
+    if not isinstance(entry, TensorEntry):
+        return ["value", as_json(entry), ""]
+    return [entry.tensor.kind, str(entry.tensor.shape), SHORT_NAMES[entry.tensor.dtype]]
+
+
+def as_json(value: Any) -> str:
+    """A plain value as text."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _numbers(one: TensorDifference, with_beyond: bool) -> list[str]:
+    row = [
+        f"{one.unequal:,} ({_share(one.unequal, one.size)})",
+        f"{one.different:,}" if with_beyond else "",
+        f"{one.non_finite:,}" if one.non_finite else "",
+    ]
+    most = one.non_finite_at or one.largest
+    if most is None:
+        return row
+    relative = "" if one.relative is None else f"{one.relative.amount:.2g}"
+    largest = "" if one.largest is None else f"{one.largest.amount:.3g}"
+    return [*row, largest, str(most.at), *(_number(x) for x in (most.first, most.second)), relative]
+
+
+def _share(part: int, whole: int) -> str:
+    percent = round(100 * part / whole)
+    return "<1%" if percent < 1 else ">99%" if percent > 99 and part < whole else f"{percent}%"
+
+
+def _number(number: float | int | bool) -> str:
+    return f"{number:.6g}" if isinstance(number, float) else str(number)
+
+
+def _precisions(changes: Sequence[Change], names: tuple[str, str]) -> list[str]:
+    counts = Counter((first, second) for _, first, second in changes)
+    first, second = names
+    return [f"Precision: {a} in {first}, {b} in {second}: {count(n, 'tensor')}" for (a, b), n in counts.items()]
+
+
+def _ids(changes: Sequence[Change], names: tuple[str, str]) -> list[str]:
+    missing = [name for at, name in enumerate(names) if changes and all(change[at + 1] is None for change in changes)]
+    if missing:
+        return [f"Ids: none in {missing[0]}: {count(len(changes), 'tensor')}"]
+    return [f"Ids: not the same: {count(len(changes), 'tensor')}"] if changes else []
 
 
 def _differences(found: Sequence[Any]) -> list[list[str]]:
@@ -112,11 +187,11 @@ def _differences(found: Sequence[Any]) -> list[list[str]]:
 
 
 def _items(pairs: Mapping[str, str]) -> list[list[str]]:
-    return [[name, text] for name, text in pairs.items()]
+    return [[name, text[:_LONGEST]] for name, text in pairs.items()]
 
 
 def _section(
     what: str, rows: Sequence[Sequence[str]], heads: Sequence[str], most: int = MOST_ROWS, *, is_open: bool = False
 ) -> Page:
-    cells = [[_path(text) for text in row] for row in rows]
+    cells = [[Cell(text, code=True) for text in row] for row in rows]
     return Page(f"{what}: {len(rows):,}", parts=[Table(heads, cells, len(heads), most)], is_open=is_open)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,8 +12,9 @@ from phlox.host.svg import Curve, line_plot
 from phlox.host.text import count, duration
 from phlox.optim.html import name_of
 from phlox.train.events import EpochReport, flattened
-from phlox.train.observers.views.epochs import best_point, epochs_table, is_share, is_shown
-from phlox.train.observers.views.text import amount, better, lr_text
+from phlox.train.observers.views.epochs import best_point, epochs_table, is_shown
+from phlox.train.observers.views.plots import plots_of
+from phlox.train.observers.views.text import amount, lr_text
 
 if TYPE_CHECKING:
     from phlox.train.learner import Learner
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _PLOTS = 8
 """The maximum number of plots."""
-_FAR_APART = 30.0
-"""Losses with a larger ratio are drawn on a logarithmic scale."""
 
 
 def page_of_history(history: Sequence[EpochReport]) -> Page:
@@ -33,28 +31,9 @@ def page_of_history(history: Sequence[EpochReport]) -> Page:
     seconds = sum(report.seconds for report in history)
     said = [count(len(history), "epoch"), count(history[-1].step, "step"), duration(seconds)]
     table = Page("epochs, the newest first", parts=epochs_table(history), is_open=True)
-    return Page("History", said, [*_plots(history), table])
-
-
-def _plots(history: Sequence[EpochReport]) -> list[Part]:
-    """A plot for each value that is a number, of training and validation."""
-    flat = [report.flat() for report in history]
-    epochs = [report.epoch for report in history]
-    every = dict.fromkeys(key for values in flat for key in values if key.startswith(("train/", "validation/")))
-    names = dict.fromkeys(key.partition("/")[2] for key in every if is_shown(key))
-    plots: list[Part] = []
-    for name in list(names)[:_PLOTS]:
-        curves = [
-            Curve(part, epochs, [values.get(f"{part}/{name}", math.nan) for values in flat])
-            for part in ("train", "validation")
-            if f"{part}/{name}" in every
-        ]
-        known = [value for curve in curves for value in curve.y if math.isfinite(value)]
-        log = bool(known) and min(known) > 0.0 and max(known) / min(known) > _FAR_APART and better(name) == "min"
-        percent = is_share(name, [known])
-        plots.append(line_plot(name, curves, x="epoch", log_y=log, percent=percent))
-    more = len(names) - _PLOTS
-    return [Row(plots), f"and {more} more values in the table" if more > 0 else ""]
+    plots = list(plots_of(history))
+    more = f"and {len(plots) - _PLOTS} more values in the table" if len(plots) > _PLOTS else ""
+    return Page("History", said, [Row([plot.figure() for plot in plots[:_PLOTS]]), more, table])
 
 
 def page_of_epoch(report: EpochReport) -> Page:

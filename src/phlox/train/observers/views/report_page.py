@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +12,6 @@ import numpy as np
 from phlox.host.html import escape, parts_html
 from phlox.host.page import Cell, Part, Raw, Row, Table
 from phlox.host.png import png
-from phlox.host.svg import decimated
-from phlox.train.observers.views.text import better
 
 _LARGEST_MATRIX = 40
 """With more classes, the most frequent confusions are listed in place of the matrix."""
@@ -33,25 +30,6 @@ def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
         return ""
     inner = f"<details><summary class=soft>show</summary>{content}</details>" if folded else content
     return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
-
-
-# --- curves
-
-
-def curve(
-    label: str, x: Sequence[float], y: Sequence[float], best: tuple[float, float] | None = None
-) -> dict[str, Any]:
-    """A curve of a plot, as the page draws it; `best` is the point that is marked."""
-    xs, ys = decimated(x, y)
-    finite = [value if math.isfinite(value) else None for value in ys]
-    return {"label": label, "x": xs, "y": finite, "best": None if best is None else list(best)}
-
-
-def plot(name: str, x: str, series: Sequence[dict[str, Any]], *, percent: bool = False) -> dict[str, Any]:
-    """Curves over one x. Losses and rates are drawn in a logarithmic scale where they are positive and far apart."""
-    values = [value for one in series for value in one["y"] if value is not None]
-    log = bool(values) and min(values) > 0.0 and max(values) / min(values) > 30.0 and better(name) == "min"
-    return {"name": name, "x": x, "series": list(series), "percent": percent, "log": log, "whole": True}
 
 
 # --- what the model takes for what
