@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, cast
@@ -14,6 +13,7 @@ from phlox.backend import Bool
 from phlox.backend.contract.backend import engine_of
 from phlox.host.page import MOST_ROWS, Cell, Page, Part, Table
 from phlox.host.text import count, short, size
+from phlox.module.display import parts_of
 from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
 from phlox.module.param import Param
@@ -82,7 +82,7 @@ class _Walk:
         for key, value in fields.items():
             if key == "training":
                 continue
-            found = list(_parts(value, str(key)))
+            found = list(parts_of(value, str(key)))
             if not found:
                 node.options.append(f"{key}={_option(value)}")
             for place, part in found:
@@ -112,18 +112,6 @@ class _Walk:
             # An engine does not know where an array was that it has lost.
             node.devices[param.backend.name if _USED_UP in remarks else str(param.device)] = None
         node.params.append((name, shape_text(param.shape), _element(param), f"{count:,}", ", ".join(remarks)))
-
-
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The modules and parameters of a field, with their paths within the module."""
-    if isinstance(value, (Fields, Param)):
-        yield name, value
-    elif isinstance(value, (list, tuple)):
-        for number, part in enumerate(cast("list[Any]", value)):
-            yield from _parts(part, f"{name}.{number}")
-    elif isinstance(value, dict):
-        for key, part in cast("dict[Any, Any]", value).items():
-            yield from _parts(part, f"{name}.{key}")
 
 
 def _option(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from phlox.errors import RecordError
 from phlox.host.shown import html_by
+from phlox.host.text import count, listed
 
 _MOST_LINES = 100
 _MOST_NAMES = 6
@@ -101,11 +102,15 @@ class LoadReport:
     def raise_if_failed(self, where: str) -> None:
         """Raise RecordError with all problems unless `ok`; `where` names the target of the load."""
         if problems := self._problems(self.strict):
-            raise MisfitError(self._ended(f"cannot load the record into {where}, {_counted(problems)}", problems), self)
+            raise MisfitError(
+                self._ended(f"cannot load the record into {where}, {count(len(problems), 'problem')}:", problems), self
+            )
 
     def __str__(self) -> str:
         if problems := self._problems(self.strict):
-            return self._ended(f"the record does not fit, {_counted(problems)}", [*problems, *self._casts()])
+            return self._ended(
+                f"the record does not fit, {count(len(problems), 'problem')}:", [*problems, *self._casts()]
+            )
         total = len(self.matches) + len(self.kept)
         share = (
             f"{len(self.matches)} of {total} parameters" if self.kept else _ALL.get(total, f"all {total} parameters")
@@ -174,8 +179,8 @@ class LoadReport:
     def _lines(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
         """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
-        for label, count in grouped(paths, {*others, *alone}):
-            size = f"{count} entries" if count > 1 else ""
+        for label, number in grouped(paths, {*others, *alone}):
+            size = f"{number} entries" if number > 1 else ""
             yield f"{shown(label)}: {size}{' ' if size else ''}{what}{self._suggestion(label)}"
 
     def _suggestion(self, path: str) -> str:
@@ -195,20 +200,14 @@ def shown(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def _counted(problems: list[str]) -> str:
-    return "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"
-
-
 def _named(paths: Iterable[str]) -> str:
-    names = [shown(path) for path in paths]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    return listed([shown(path) for path in paths], _MOST_NAMES)
 
 
 def _summed_up(paths: list[str], all_of_them: Iterable[str], others: Iterable[str]) -> str:
     """The names of some paths, with groups summarised."""
     rest = {*all_of_them, *others} - {*paths}
-    return _named(f"{label} ({count} entries)" if count > 1 else label for label, count in grouped(paths, rest))
+    return _named(f"{label} ({number} entries)" if number > 1 else label for label, number in grouped(paths, rest))
 
 
 def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
