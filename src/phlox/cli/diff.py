@@ -11,9 +11,9 @@ from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.records import opened, plain, reading_arguments
 from phlox.host.page import Page
 from phlox.host.text import size, terminal_width
-from phlox.record.html import sections_of
 from phlox.record.inspection.comparison import RecordDifference, difference
 from phlox.record.inspection.summary import RecordFile, totals
+from phlox.record.pages import sections_of
 
 
 def tolerance(text: str) -> float:

@@ -154,7 +154,7 @@ class BaseConfig(Structured):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
-    _repr_html_ = html_by("phlox.config.html", "page_of_config")
+    _repr_html_ = html_by("phlox.config.pages", "page_of_config")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), vars(self))

@@ -12,7 +12,7 @@ import numpy as np
 from phlox.host.html import document, preformatted
 from phlox.host.page import MOST_ROWS, Page, Part, Raw
 from phlox.host.text import short
-from phlox.metrics.html import page_of_results
+from phlox.metrics.pages import page_of_results
 
 
 def to_html(value: Any, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> str:

@@ -147,7 +147,7 @@ class Layout:
         given += [f"rest={self.rest!r}"] * (self.rest is not None)
         return f"Layout({', '.join([*given, *[f'stage={self.stage}'] * (self.stage != 3)])})"
 
-    _repr_html_ = html_by("phlox.distributed.html", "page_of_layout")
+    _repr_html_ = html_by("phlox.distributed.pages", "page_of_layout")
 
 
 def _sliced(value: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, Any]:

@@ -181,7 +181,7 @@ class Mesh:
         sizes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
         return f"Mesh({sizes}, device={self.backend.device()!r})"
 
-    _repr_html_ = html_by("phlox.distributed.html", "page_of_mesh")
+    _repr_html_ = html_by("phlox.distributed.pages", "page_of_mesh")
 
 
 def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:

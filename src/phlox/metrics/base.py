@@ -170,7 +170,7 @@ class Derived(Metric):
 class Results(dict[str, Any]):
     """The values of several metrics: a dict by name, which a notebook shows as a table."""
 
-    _repr_html_ = html_by("phlox.metrics.html", "page_of_results")
+    _repr_html_ = html_by("phlox.metrics.pages", "page_of_results")
 
 
 class Collection(Metric):

@@ -162,7 +162,7 @@ class GradientsParams:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {len(self)} parameters)"
 
-    _repr_html_ = html_by("phlox.module.html", "page_of_gradients")
+    _repr_html_ = html_by("phlox.module.pages", "page_of_gradients")
 
 
 class LocalGradients(GradientsParams):

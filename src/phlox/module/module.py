@@ -455,7 +455,7 @@ class Module(Summarized):
 
         return display(self)
 
-    _repr_html_ = html_by("phlox.module.html", "page_of_module")
+    _repr_html_ = html_by("phlox.module.pages", "page_of_module")
 
 
 RESERVED.update(

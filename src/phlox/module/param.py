@@ -603,7 +603,7 @@ class Param(Watched):
         place = self.backend.name if self._is_donated() else self.device
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
-    _repr_html_ = html_by("phlox.module.html", "page_of_param")
+    _repr_html_ = html_by("phlox.module.pages", "page_of_param")
 
     def _is_donated(self) -> bool:
         if isinstance(self._deferred, Donated):

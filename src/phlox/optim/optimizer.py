@@ -341,7 +341,7 @@ class Optimizer(ABC):
             self.states.pop(id, None)
         return found
 
-    _repr_html_ = html_by("phlox.optim.html", "page_of_optimizer")
+    _repr_html_ = html_by("phlox.optim.pages", "page_of_optimizer")
 
     def _shape_misfit(self, param: Param) -> str | None:
         """Why the state of this parameter, which has one, is not of its shape; None if it is."""

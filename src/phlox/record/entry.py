@@ -188,7 +188,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 
-    _repr_html_ = html_by("phlox.record.html", "page_of_entry")
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")
 
     def _stored(self, index: Index | None = None) -> Array:
         """The result of the source, or of `part` for a part, after a check of its shape and dtype."""
@@ -253,4 +253,4 @@ class TensorEntry(msgspec.Struct, frozen=True, eq=False):
     state: bool = False
     """Whether it accumulates over training steps, see `PrecisionSettings`; this is not stored in files."""
 
-    _repr_html_ = html_by("phlox.record.html", "page_of_entry")
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")

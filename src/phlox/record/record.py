@@ -228,11 +228,11 @@ class Record:
         )
 
     def __repr__(self) -> str:
-        from phlox.record.html import page_of_record
+        from phlox.record.pages import page_of_record
 
         return page_of_record(self, _SHOWN).text()
 
-    _repr_html_ = html_by("phlox.record.html", "page_of_record")
+    _repr_html_ = html_by("phlox.record.pages", "page_of_record")
 
     def _checked_unreadable(self, unreadable: Mapping[str, str]) -> dict[str, str]:
         for path, why in unreadable.items():

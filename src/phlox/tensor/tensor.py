@@ -55,7 +55,7 @@ class Gradients:
     def __repr__(self) -> str:
         return f"Gradients(of {len(self)} leaves on {self.backend!r})"
 
-    _repr_html_ = html_by("phlox.tensor.html", "page_of_gradients")
+    _repr_html_ = html_by("phlox.tensor.pages", "page_of_gradients")
 
 
 class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
@@ -300,7 +300,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __repr__(self) -> str:
         return _text_of(self._ops.backend, self._ops.kind, self.primitive)
 
-    _repr_html_ = html_by("phlox.tensor.html", "page_of_tensor")
+    _repr_html_ = html_by("phlox.tensor.pages", "page_of_tensor")
 
     # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 

@@ -90,7 +90,7 @@ class EpochReport:
         """Make a report from the plain values of `to_plain`."""
         return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
-    _repr_html_ = html_by("phlox.train.observers.views.html", "page_of_epoch")
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_epoch")
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class History(Growing[EpochReport]):
     def encode(self, entry: EpochReport) -> Any:
         return entry.to_plain()
 
-    _repr_html_ = html_by("phlox.train.observers.views.html", "page_of_history")
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_history")
 
 
 def entries_of(lines: str) -> list[Any]:

@@ -377,7 +377,7 @@ class Learner(Control[M]):
         """
         return predict(self.stepper, data, function)
 
-    _repr_html_ = html_by("phlox.train.observers.views.html", "page_of_learner")
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_learner")
 
     def feed(self, data: Any, name: str = "data") -> Feed:
         """The batches of this process, to train on or, with `name="validation"`, to validate on."""

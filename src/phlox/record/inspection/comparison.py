@@ -105,7 +105,7 @@ class RecordDifference:
     def __str__(self) -> str:
         return self.summary()
 
-    _repr_html_ = html_by("phlox.record.html", "page_of_difference")
+    _repr_html_ = html_by("phlox.record.pages", "page_of_difference")
 
 
 def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:

@@ -135,7 +135,7 @@ class LoadReport:
             lines.append(_OTHER_STRUCTURE)
         return self._ended(head, lines)
 
-    _repr_html_ = html_by("phlox.record.html", "page_of_report")
+    _repr_html_ = html_by("phlox.record.pages", "page_of_report")
 
     def _ended(self, head: str, lines: list[str]) -> str:
         if len(lines) > _MOST_LINES:

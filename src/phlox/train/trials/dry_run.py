@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
 from phlox.host.page import Page, facts
+from phlox.host.process_memory import peak_bytes
 from phlox.host.shown import Report
 from phlox.host.text import duration, size
 from phlox.record import Record, load
@@ -96,7 +97,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         states = sum(_bytes(one.into_record()) for one in learner.state.optimizers.values())
         device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
-        clock.times[0], clock.times[-1], model, states, stored, _process_memory(), device,
+        clock.times[0], clock.times[-1], model, states, stored, peak_bytes() or None, device,
         tuple(type(one).__name__ for one in writing),
     )  # fmt: skip
 
@@ -129,13 +130,3 @@ def _check_alike(before: Record, after: Record) -> None:
 
 def _bytes(record: Record) -> int:
     return sum(entry.tensor.nbytes for entry in record.tensors.values())
-
-
-def _process_memory() -> int | None:
-    try:
-        import resource
-        import sys
-    except ImportError:
-        return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024

@@ -57,7 +57,7 @@ class LrCurve:
         drawn = bars([loss - low for loss in self.losses], 60)
         return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{found}"
 
-    _repr_html_ = html_by("phlox.train.observers.views.html", "page_of_lr_curve")
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_lr_curve")
 
 
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:

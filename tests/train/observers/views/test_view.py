@@ -6,7 +6,6 @@ Serves: phlox/train/observers/views/view.py, phlox/train/observers/views/text.py
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 import types
@@ -40,7 +39,6 @@ from phlox.train.observers.views.view import (
     View,
     memory_text,
     progress,
-    resident_bytes,
 )
 from tests.train.shown_learner import FakeLearner
 
@@ -413,14 +411,6 @@ def test_every_line_fits(width: int) -> None:
         assert all(length(line) <= width for line in live_lines(now, width))
     assert cropped([("abc", ""), ("def", "dim")], 4) == [("abc", ""), ("…", "dim")]
     assert cropped([("精精精", "")], 5) == [("精精…", "")]
-
-
-def test_the_memory_of_this_process() -> None:
-    if not os.path.exists("/proc/self/status"):  # noqa: PTH110
-        pytest.skip("needs /proc")
-    with open("/proc/self/status") as file:  # noqa: PTH123
-        stated = int(re.search(r"VmRSS:\s+(\d+) kB", file.read())[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
-    assert abs(resident_bytes() - stated) < 0.05 * stated
 
 
 def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def _facts(learner: AnyLearner) -> str:
 def _models(model: Any) -> list[Part]:
     """The tree of a module, or of each of several by name."""
     from phlox.module import Module
-    from phlox.module.html import page_of_module
+    from phlox.module.pages import page_of_module
 
     if isinstance(model, Module):
         return [page_of_module(model)]

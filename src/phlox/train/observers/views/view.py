@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 from phlox.errors import ExtraNotInstalledError, RunError
 from phlox.host.output import Output, output
+from phlox.host.process_memory import resident_bytes
 from phlox.host.text import count as counted
 from phlox.host.text import size
 from phlox.train.events import EpochReport, Plan, Values, flattened
@@ -391,21 +392,6 @@ def memory_text(learner: AnyLearner) -> str:
     if count := device.backend.memory_used(device):
         parts.append(f"{'device ' if parts else 'device memory '}{size(count)}")
     return ", ".join(parts)
-
-
-def resident_bytes() -> int:
-    """The memory of the process that is in RAM, in bytes; at its greatest where the system does not say it of now."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- five times a second
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    greatest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return greatest if sys.platform == "darwin" else greatest * 1024
 
 
 def _flat(report: EpochReport) -> dict[str, float]:

@@ -18,7 +18,7 @@ from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
 from phlox.module.param import Param
 from phlox.tensor import Tensor
-from phlox.tensor.html import READ, kind_text, nbytes, page_of_tensor, shape_text
+from phlox.tensor.pages import READ, kind_text, nbytes, page_of_tensor, shape_text
 from phlox.tensor.tensor import element_of, state_of
 
 _MOST = 400

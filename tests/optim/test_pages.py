@@ -1,6 +1,6 @@
 """Optimizers in notebooks: hyper-parameters, groups and states, which stay packed, in memory and unread.
 
-Serves: phlox/optim/html.py
+Serves: phlox/optim/pages.py
 """
 
 # pyright: reportPrivateUsage=false
@@ -15,7 +15,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
-from phlox.optim.html import _entries
+from phlox.optim.pages import _entries
 from phlox.record import load
 from tests.markup import Markup, read
 

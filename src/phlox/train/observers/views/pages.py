@@ -10,7 +10,7 @@ from phlox.errors import RunError
 from phlox.host.page import Cell, Line, Page, Part, Row, facts
 from phlox.host.svg import Curve, line_plot
 from phlox.host.text import count, duration
-from phlox.optim.html import name_of
+from phlox.optim.pages import name_of
 from phlox.train.events import EpochReport, flattened
 from phlox.train.observers.views.epochs import best_point, epochs_table, is_shown
 from phlox.train.observers.views.plots import plots_of

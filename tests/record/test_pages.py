@@ -1,6 +1,6 @@
 """Records and reports about them in notebooks; no tensor is read.
 
-Serves: phlox/record/html.py
+Serves: phlox/record/pages.py
 """
 
 from __future__ import annotations
