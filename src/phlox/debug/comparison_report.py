@@ -159,16 +159,13 @@ class Comparison(Report):
         ]
 
     def _table(self, backend: str) -> Table:
-        layers = self._layers(backend)
-        has_gradients = any(gradient is not None for _, gradient in layers)
-        heads = ["layer", "class", "shape", "value: largest", "relative", "cosine"]
-        heads += ["gradient: largest", "relative", "cosine"] if has_gradients else []
         rows: list[list[str | Cell]] = []
-        for value, gradient in layers:
+        for value, gradient in self._layers(backend):
             name = (value.path or "(the model)") + (f" #{value.call + 1}" if value.call else "")
             first = [Cell(name, code=True), value.layer, _shape(value.shape)]
-            rows.append([*first, *self._cells(value), *(self._cells(gradient) if has_gradients else [])])
-        return Table(heads, rows, 3)
+            rows.append([*first, *self._cells(value), *self._cells(gradient)])
+        heads = ["layer", "class", "shape", "value: largest", "relative", "cosine"]
+        return Table([*heads, "gradient: largest", "relative", "cosine"], rows, 3, spare=(8, 5, 1))
 
     def _parameters(self, backend: str) -> list[list[str | Cell]]:
         those = [row for row in self.rows if row.backend == backend and row.kind == "parameter"]

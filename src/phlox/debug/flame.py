@@ -36,5 +36,5 @@ def _drawn(frame: Frame, around: float, whole: float) -> str:
     name = f'<button class="name" title="{escape(title)}">{escape(frame.name)}</button>'
     return (
         f'<div class="f {frame.kind}" data-w="{width:.3f}" style="width: {width:.3f}%">{name}'
-        f'<div class="row">{inside}</div></div>'
+        f'<div class="inside">{inside}</div></div>'
     )

@@ -122,28 +122,24 @@ class Profile(Report):
     # --- the table
 
     def _table(self) -> Table:
-        has_backward = any(row.backward for row in self.rows)
-        heads = ["layer", "class", "calls", "forward", "own"]
-        heads += ["backward", "own"] if has_backward else []
-        heads += ["share", "own", "results"]
-        whole = self.seconds or 1.0
+        whole, has_backward = self.seconds or 1.0, any(row.backward for row in self.rows)
         lines: list[list[str | Cell]] = []
         for row in self.rows:
-            name = row.path or "(the model)"
             own = (row.forward_own + row.backward_own) / whole
-            cells = [Cell(name, code=True, indent=row.depth), row.layer, str(row.calls)]
-            cells += [duration(row.forward), duration(row.forward_own)]
-            cells += [duration(row.backward), duration(row.backward_own)] if has_backward else []
-            cells += [f"{row.seconds / whole:.1%}", Cell(f"{own:.1%}", bar=own)]
-            lines.append([*cells, size(row.results) if row.results else ""])
-        others = (("outside of all layers", self.outside_forward, self.outside_backward),)
+            times = (row.forward, row.forward_own, row.backward, row.backward_own)
+            lines.append([
+                Cell(row.path or "(the model)", code=True, indent=row.depth), row.layer, str(row.calls),
+                *map(duration, times if has_backward else times[:2]), *[""] * (0 if has_backward else 2),
+                f"{row.seconds / whole:.1%}", Cell(f"{own:.1%}", bar=own), size(row.results) if row.results else "",
+            ])  # fmt: skip
+        others = [("outside of all layers", self.outside_forward, self.outside_backward)]
         if self.optimizer is not None:
-            others += (("optimizer", self.optimizer, 0.0),)
+            others.append(("optimizer", self.optimizer, 0.0))
         for name, forward, backward in others:
-            cells = [name, "", "", duration(forward), ""]
-            cells += [duration(backward) if backward else "", ""] if has_backward else []
-            lines.append([*cells, f"{(forward + backward) / whole:.1%}", "", ""])
-        return Table(heads, lines, 2)
+            share = f"{(forward + backward) / whole:.1%}"
+            lines.append([name, "", "", duration(forward), "", duration(backward) if backward else "", "", share])
+        heads = ["layer", "class", "calls", "forward", "own", "backward", "own", "share", "own", "results"]
+        return Table(heads, lines, 2, spare=(4, 6, 1, 9))
 
     def _remarks(self) -> list[str]:
         slow = [row for row in self.slowest(3) if row.forward_own + row.backward_own > 0.0]

@@ -128,9 +128,10 @@ def _paragraph(line: Line) -> str:
 
 def _table(table: Table) -> str:
     """A table in a box of its own, in which it scrolls."""
-    rows = table.cells()
-    right = table.right(rows)
-    head = "".join(f"<th{_class('n' * one)}>{escape(text)}</th>" for text, one in zip(table.heads, right, strict=True))
+    columns = table.columns().values()
+    head = "".join(f"<th{_class('n' * column.right)}>{escape(column.head)}</th>" for column in columns)
+    right = [column.right for column in columns]
+    rows = zip(*[column.cells for column in columns], strict=True)
     body = "\n".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
     top = f"<thead><tr>{head}</tr></thead>" if any(table.heads) else ""
     more = _paragraph(Line(f"and {table.hidden:,} more", "soft")) if table.hidden else ""

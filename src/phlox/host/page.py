@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from phlox.host.text import listed, printable
 
@@ -63,9 +63,21 @@ class Names:
     is_open: bool = False
 
 
+class Column(NamedTuple):
+    """A column of a table, as it is shown."""
+
+    head: str
+    right: bool
+    """Is it aligned to the right?"""
+    cells: list[Cell]
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under their heads, if it has any; rows may be shorter than others."""
+    """Rows of cells under their heads, if it has any; rows may be shorter than others.
+
+    Columns without content are omitted.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -81,17 +93,17 @@ class Table:
     wrap: bool = False
     """Are long texts broken in HTML?"""
 
-    def cells(self) -> list[list[Cell]]:
-        """The rows that are shown."""
-        return [[Cell(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows[: self.most]]
-
-    def right(self, rows: Sequence[Sequence[Cell]]) -> list[bool]:
-        """Is a column aligned to the right?"""
+    def columns(self) -> dict[int, Column]:
+        """What is shown, by the number of the column."""
+        rows = [[Cell(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows[: self.most]]
         lefts = range(self.left) if isinstance(self.left, int) else self.left
-        if lefts is not None:
-            return [place not in lefts for place in range(len(self.heads))]
-        columns = [[row[place].text for row in rows if place < len(row)] for place in range(len(self.heads))]
-        return [all(map(_NUMBER.fullmatch, column)) for column in columns]
+        columns: dict[int, Column] = {}
+        for place, head in enumerate(self.heads):
+            cells = [row[place] if place < len(row) else Cell("") for row in rows]
+            if any(cell.text for cell in cells):
+                is_number = all(_NUMBER.fullmatch(cell.text) for cell in cells)
+                columns[place] = Column(head, is_number if lefts is None else place not in lefts, cells)
+        return columns
 
     @property
     def hidden(self) -> int:
@@ -99,37 +111,33 @@ class Table:
         return self.more + (0 if self.most is None else max(len(self.rows) - self.most, 0))
 
     def text(self, width: int | None = None) -> list[str]:
-        """The lines. Columns without content are omitted.
+        """The lines.
 
         If `width` is too small, the columns in `spare` are omitted. Then the widest cells are truncated at their end,
         and finally those of the first column, which are paths, at their beginning. Texts that are broken in HTML stay
         whole.
         """
-        rows = self.cells()
-        right = self.right(rows)
+        columns = self.columns()
         width = None if self.wrap else width
-        heads = [printable(head) for head in self.heads] if any(self.heads) else None
-        columns: dict[int, list[str]] = {}
-        for place in range(len(self.heads)):
-            cells = [row[place] if place < len(row) else Cell("") for row in rows]
-            if any(cell.text for cell in cells):
-                texts = ["  " * cell.indent + printable(cell.text) for cell in cells]
-                columns[place] = [heads[place], *texts] if heads else texts
-        widths = {place: max(map(len, column)) for place, column in columns.items()}
+        texts = {
+            place: [printable(head)] * any(self.heads) + ["  " * cell.indent + printable(cell.text) for cell in cells]
+            for place, (head, _, cells) in columns.items()
+        }
+        widths = {place: max(map(len, column)) for place, column in texts.items()}
         first = next(iter(columns), 0)
         for place in self.spare:
-            least = {i: w if right[i] else min(w, _LEAST * (1 if i else 2)) for i, w in widths.items()}
+            least = {i: w if columns[i].right else min(w, _LEAST * (1 if i else 2)) for i, w in widths.items()}
             if width is not None and _total(least) > width:
                 widths.pop(place, None)
         excess = 0 if width is None else _total(widths) - width
         for place in sorted(widths, key=lambda i: (i == first, -widths[i])):
-            if excess > 0 and not right[place] and widths[place] > _LEAST:
+            if excess > 0 and not columns[place].right and widths[place] > _LEAST:
                 taken = min(excess, widths[place] - _LEAST)
                 widths[place] -= taken
                 excess -= taken
         lines = [
-            "  ".join(_fit(columns[i][n], widths[i], right[i], i == first) for i in widths).rstrip()
-            for n in range(len(columns.get(first, ())))
+            "  ".join(_fit(texts[i][n], width, columns[i].right, i == first) for i, width in widths.items()).rstrip()
+            for n in range(len(texts.get(first, ())))
         ]
         return [*lines, *[f"... and {self.hidden:,} more"] * bool(self.hidden)]
 

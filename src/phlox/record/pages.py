@@ -101,20 +101,20 @@ def sections_of(
     def missing(name: str, paths: Sequence[str], record: Record) -> Page:
         near = {path: f"did you mean {found.suggestions[path]}?" for path in paths if path in found.suggestions}
         rows = [[Cell(path, code=True), *_described(record, path), near.get(path, "")] for path in paths[:most]]
-        return Page(f"Only in {name}", parts=[Table([""] * 5, rows, 5, more=len(paths) - len(rows))])
+        return Page(f"Only in {name}", parts=[Table([""] * 5, rows, 5, more=len(paths) - len(rows))], is_open=True)
 
     def changes(title: str, some: Sequence[Change], text: Callable[[Any], str] = str) -> Page:
         rows = [
             [Cell(path, code=True), *("nothing" if x is None else text(x) for x in pair)] for path, *pair in some[:most]
         ]
-        return Page(title, parts=[Table(["path", *names], rows, 3, more=len(some) - len(rows))])
+        return Page(title, parts=[Table(["path", *names], rows, 3, more=len(some) - len(rows))], is_open=True)
 
     def tensors(title: str, some: Sequence[TensorDifference]) -> Page:
         heads = ["path", "unequal", "beyond", "not finite", "largest", "at", *names, "relative"]
         with_beyond = bool(found.within) or any(one.different < one.unequal for one in some)
         rows = [[Cell(one.path, code=True), *_numbers(one, with_beyond)] for one in some[:most]]
         table = Table(heads, rows, 1, more=len(some) - len(rows), spare=(6, 7, 8))
-        return Page(title, parts=[table], is_open=some is found.tensors)
+        return Page(title, parts=[table], is_open=True)
 
     return [
         missing(names[0], found.only_first, records[0]),
