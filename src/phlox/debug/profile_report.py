@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from phlox.debug.flame import Frame, flame
-from phlox.debug.origins import layer_name
 from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
 from phlox.host.html import document
@@ -18,7 +16,7 @@ from phlox.host.page import Cell, Page, Table
 from phlox.host.shown import Report
 from phlox.host.text import count, duration, size
 from phlox.module import Module
-from phlox.module.calls import named_modules
+from phlox.module.calls import depth_of, layer_name, named_modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ def _outer(path: str, known: dict[str, Frame]) -> Frame | None:
 def rows_of(model: Module, times: Times) -> list[ProfileRow]:
     """The rows of the layers that were called."""
     modules = [(path, module) for path, module in named_modules(model) if times.calls.get(path)]
-    paths = [path for path, _ in modules]
+    paths = {path for path, _ in modules}
 
     def of(kind: dict[Any, float], path: str, phase: str) -> float:
         return kind.get((path, phase), 0.0) / times.runs
@@ -194,7 +192,7 @@ def rows_of(model: Module, times: Times) -> list[ProfileRow]:
         ProfileRow(
             path=path,
             layer=layer_name(module),
-            depth=_depth(path, paths),
+            depth=depth_of(path, paths),
             calls=times.calls[path],
             forward=of(times.whole, path, "forward"),
             forward_own=of(times.own, path, "forward"),
@@ -204,9 +202,3 @@ def rows_of(model: Module, times: Times) -> list[ProfileRow]:
         )
         for path, module in modules
     ]
-
-
-def _depth(path: str, paths: Sequence[str]) -> int:
-    parts = path.split(".") if path else []
-    known = set(paths)
-    return sum(".".join(parts[:count]) in known for count in range(len(parts)))

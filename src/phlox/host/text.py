@@ -80,6 +80,11 @@ def printable(text: str, keep: str = "") -> str:
     return "".join([c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text])
 
 
+def shown(name: str, longest: int = 200) -> str:
+    """A name or path of an untrusted file, made safe for a message: cut where it is long, and printable."""
+    return printable(name if len(name) <= longest else f"{name[:longest]}...")
+
+
 def short(value: object, longest: int = 60) -> str:
     """The `repr` of a value in one line, cut where it is long; functions and classes by their names."""
     if callable(value) and (name := getattr(value, "__name__", None)) is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from phlox.errors import RecordError
 from phlox.host.shown import html_by
-from phlox.host.text import count, listed
+from phlox.host.text import count, listed, shown
 
 _MOST_LINES = 100
 _MOST_NAMES = 6
@@ -192,12 +192,6 @@ _OTHER_STRUCTURE = (
     "the record has no names, and was written by a module of another structure: tensors would be loaded into the wrong "
     "parameters; save it with names, or load it into a module of that structure (strict=False loads them in order)"
 )
-
-
-def shown(path: str) -> str:
-    """A path, made safe for display: it may come from an untrusted file."""
-    path = path if len(path) <= 200 else path[:200] + "..."
-    return path if path.isprintable() else repr(path)
 
 
 def _named(paths: Iterable[str]) -> str:
