@@ -1,6 +1,6 @@
 """Pages as text: tables that fit a width, what is set off from what, names that cannot disturb a terminal.
 
-Serves: phlox/host/{page,shown}.py
+Serves: phlox/host/page.py, phlox/host/text.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phlox.host.page import Cell, Line, Names, Page, Raw, Row, Table, facts
-from phlox.host.shown import Report
+from phlox.host.text import Report
 
 HOSTILE = "a\x1b[2J\u202e\nb"
 ROWS = [["layers.0.weight", "f32", "12", ""], ["b", "bf16", "1234567", ""]]

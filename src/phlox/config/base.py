@@ -18,7 +18,7 @@ from phlox.config.reading import Reading, did_you_mean
 from phlox.config.schema import Schema
 from phlox.config.storage import format_json, parse_json, read_text, write_text
 from phlox.errors import ConfigError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.other_names import option_remark
 
 

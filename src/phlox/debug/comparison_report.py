@@ -13,8 +13,7 @@ from phlox.debug.recordings import Host, Recorded, Recording
 from phlox.errors import ModuleError
 from phlox.host.html import document
 from phlox.host.page import Cell, Line, Page, Part, Table
-from phlox.host.shown import Report
-from phlox.host.text import count, listed
+from phlox.host.text import Report, count, listed
 
 Kind: TypeAlias = Literal["value", "gradient", "parameter"]
 Measure: TypeAlias = Literal["relative", "absolute", "cosine"]

@@ -13,8 +13,7 @@ from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
 from phlox.host.html import document
 from phlox.host.page import Cell, Page, Table
-from phlox.host.shown import Report
-from phlox.host.text import count, duration, size
+from phlox.host.text import Report, count, duration, size
 from phlox.module import Module
 from phlox.module.calls import depth_of, layer_name, named_modules
 

@@ -16,7 +16,7 @@ from phlox.backend.sharding import AxisNames
 from phlox.distributed.processes.fingerprint import differences
 from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import ShardingError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.module import Module, Param
 from phlox.module.calls import named_modules
 from phlox.record.patterns import Finder, matches, no_match

@@ -15,7 +15,7 @@ from phlox.backend.device import backend_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.sharding import SEQUENCE, AxisNames, Index, Sharding
 from phlox.errors import ShardingError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.other_names import answering
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phlox.host.page import Cell, Page, Part, Table
-from phlox.host.shown import Report
-from phlox.host.text import duration, size
+from phlox.host.text import Report, duration, size
 
 
 @dataclass(frozen=True, slots=True)

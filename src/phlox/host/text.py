@@ -1,10 +1,18 @@
-"""Values as short texts: amounts, bytes, times and counts in few digits, and texts of strangers made harmless."""
+"""Values as texts: in few digits or letters, those of strangers made harmless, and reports as a notebook shows them.
+
+What writes pages is imported when it is first used.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phlox.host.page import Page
 
 
 def digits(value: float) -> str:
@@ -99,3 +107,37 @@ def short(value: object, longest: int = 60) -> str:
 def terminal_width() -> int | None:
     """The width of the terminal; None if the output goes elsewhere and has no limit."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+# --- what shows a value
+
+
+class Report:
+    """The base of results that print what a notebook shows: a subclass makes a `Page` of itself."""
+
+    __slots__ = ()
+
+    def _page(self) -> Page:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self._page().text()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from phlox.host.html import representation
+
+        return representation(self, type(self)._page)
+
+
+def html_by(module: str, name: str) -> Callable[[Any], str]:
+    """A method `_repr_html_`: it shows the page that a function, called `name` in `module`, makes of the value."""
+
+    def _repr_html_(self: Any) -> str:
+        from phlox.host.html import representation
+
+        return representation(self, getattr(import_module(module), name))
+
+    return _repr_html_

@@ -10,7 +10,7 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
 from phlox.tensor import Tensor, zeros
 

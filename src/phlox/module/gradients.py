@@ -14,7 +14,7 @@ from phlox.backend import Backend
 from phlox.backend.parallel import are_gradients_local, row_group
 from phlox.backend.pytree import ITEM, Container, PyTreeNode, register_container, register_node
 from phlox.errors import ModuleError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.module.averaging import averaged
 from phlox.module.module import Module
 from phlox.module.param import ParamId

@@ -13,8 +13,8 @@ from phlox.backend import Backend, DeviceLike
 from phlox.backend.contract.backend import engine_of, without_autodiff
 from phlox.backend.pytree import PyTreeNode, register_node, transformation
 from phlox.errors import KindError, ModuleError
-from phlox.host.shown import html_by
 from phlox.host.signal_guard import Prepared
+from phlox.host.text import html_by
 from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
 from phlox.module.identity import InitIds

@@ -16,8 +16,8 @@ from phlox.backend.levels import depth, is_followed
 from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import transformation
 from phlox.errors import KindError, ModuleError
-from phlox.host.shown import html_by
 from phlox.host.signal_guard import commit, scope
+from phlox.host.text import html_by
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, Where, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched

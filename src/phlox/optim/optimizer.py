@@ -15,8 +15,8 @@ from phlox.backend.kind import KINDS
 from phlox.backend.processes import processes
 from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import CompileError, OptimizerError, RecordError
-from phlox.host.shown import html_by
 from phlox.host.signal_guard import Prepared
+from phlox.host.text import html_by
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.statics import ByIdentity

@@ -14,7 +14,7 @@ import numpy as np
 from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.record.dtypes import (
     Array,
     DType,

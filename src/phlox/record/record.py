@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.names import fingerprint_of as fingerprint_of
 from phlox.record.names import nearest

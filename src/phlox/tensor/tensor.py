@@ -16,7 +16,7 @@ from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import PyTreeNode, StructureSerializer, register_node
 from phlox.backend.registry import load_backend, load_decorator
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of

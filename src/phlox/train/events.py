@@ -13,7 +13,7 @@ import numpy as np
 
 from phlox.data.structure import host_array
 from phlox.errors import RecordError, RunError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.optim.optimizer import Rate
 from phlox.train.values import is_picture, row_values, to_plain
 

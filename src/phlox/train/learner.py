@@ -16,7 +16,7 @@ from phlox.distributed.mesh import Mesh
 from phlox.errors import RunError, RunWarning
 from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.host.output import output
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.metrics.base import Metric
 from phlox.module import Module
 from phlox.optim import (

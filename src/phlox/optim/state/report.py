@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from phlox.host.page import Names, Page
-from phlox.host.shown import Report
+from phlox.host.text import Report
 from phlox.module import Module, Param, ParamId
 from phlox.optim.state.tree import State
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from phlox.errors import RecordError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.tensor_difference import TensorDifference, Tolerance, tensor_difference

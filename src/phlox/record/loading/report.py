@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from phlox.errors import RecordError
-from phlox.host.shown import html_by
-from phlox.host.text import count, listed, shown
+from phlox.host.text import count, html_by, listed, shown
 
 _MOST_LINES = 100
 _MOST_NAMES = 6

@@ -13,8 +13,7 @@ from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
 from phlox.host.page import Page, facts
 from phlox.host.process_memory import peak_bytes
-from phlox.host.shown import Report
-from phlox.host.text import duration, size
+from phlox.host.text import Report, duration, size
 from phlox.record import Record, load
 from phlox.train.loop.feed import Feed
 from phlox.train.loop.fit import Fit

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RunError
-from phlox.host.shown import html_by
+from phlox.host.text import html_by
 from phlox.optim import ExponentialLr
 from phlox.optim.schedule.sketch import bars
 from phlox.train.loop.fit import Fit

@@ -9,8 +9,7 @@ from typing import Any, cast
 from phlox.backend.analysis import Analysis
 from phlox.errors import CompileError, UnsupportedError
 from phlox.host.page import Cell, Page, Table
-from phlox.host.shown import Report
-from phlox.host.text import amount, count, size
+from phlox.host.text import Report, amount, count, size
 from phlox.module import Module
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from phlox.errors import ModuleError
-from phlox.host.shown import Report
+from phlox.host.text import Report
 
 if TYPE_CHECKING:
     from phlox.host.page import Page
