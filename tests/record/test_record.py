@@ -146,9 +146,9 @@ def test_bad_metadata_is_refused(metadata: Any) -> None:
 def test_repr_is_a_table() -> None:
     many = Record({f"layer{i}.weight": np.zeros((2, i), np.float32) for i in range(50)})
     lines = repr(many).splitlines()
-    assert lines[0] == "Record: 50 entries, 9800 bytes of tensors"
-    assert lines[2].split() == ["layer0.weight", "float", "(2,", "0)", "float32"]
-    assert lines[-1] == "... and 10 more"
+    assert lines[0] == "Record: 50 entries, 9.80 kB of tensors"
+    assert lines[2].split() == ["layer0.weight", "float32", "(2,", "0)", "0", "B"]
+    assert lines[-1] == "  ... and 10 more"
     assert "x" * 200 not in repr(Record({"note": "x" * 1000}))
 
 
@@ -167,7 +167,7 @@ def test_what_is_unreadable_is_told_and_raises_when_it_is_asked_for() -> None:
     assert record.unreadable == {"a.args": "an object", "z": "complex"}
     with pytest.raises(RecordError, match=r"^z: complex$"):
         record["z"]
-    assert "cannot be read: z: complex" in repr(record)
+    assert "  cannot be read: 2\n    a.args  an object\n    z       complex" in repr(record)
     with pytest.raises(RecordError, match="'b.w' is both an entry and unreadable"):
         Record({"b.w": 1}, unreadable={"b.w": "why"})
 

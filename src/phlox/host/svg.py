@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phlox.host.html import escape
+from phlox.host.page import Raw
 
 POINTS = 2000
 """About so many points of a curve are drawn."""
@@ -35,7 +36,7 @@ def line_plot(
     log_y: bool = False,
     percent: bool = False,
     size: tuple[int, int] = (320, 180),
-) -> str:
+) -> Raw:
     """Curves over one x as a figure; the last value of each is in its legend.
 
     Logarithmic scales are for positive values; where some are not, the scale is linear.
@@ -49,7 +50,7 @@ def line_plot(
     )
     caption = f"<div><b>{escape(title)}</b></div><div>{legend}</div>"
     if not ys:
-        return f"<figure>{caption}<p>no finite values</p></figure>"
+        return Raw(f"<figure>{caption}<p>no finite values</p></figure>")
     width, height = size
     across = _Scale(xs, _LEFT, width - _RIGHT, log_x)
     up = _Scale(ys, height - _BOTTOM, _TOP, log_y)
@@ -70,7 +71,7 @@ def line_plot(
         parts.append(f'<path d="{line}" {color} fill="none" stroke-width="1.8" stroke-linejoin="round"/>')
         parts += [f'<circle cx="{at:.1f}" cy="{to:.1f}" r="2" {color} fill="none"/>' for at, to in alone]
     said = f"{title} by {x}" if x else title
-    return (
+    return Raw(
         f'<figure>{caption}<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(said)}">{"".join(parts)}</svg></figure>'
     )

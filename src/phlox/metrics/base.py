@@ -10,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
+from phlox.host.text import html_by
 from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, nothing, on_host
 from phlox.tensor import Tensor
 
@@ -168,10 +169,7 @@ class Derived(Metric):
 class Results(dict[str, Any]):
     """The values of several metrics: a dict by name, which a notebook shows as a table."""
 
-    def _repr_html_(self) -> str:
-        from phlox.metrics.html import html_of_results
-
-        return html_of_results(self)
+    _repr_html_ = html_by("phlox.metrics.pages", "page_of_results")
 
 
 class Collection(Metric):

@@ -7,7 +7,7 @@ have their own `__call__`, so there is no cost when nothing is observed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -215,6 +215,20 @@ class FunctionLayer(Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def layer_name(module: Module) -> str:
+    """The class of a layer, or the name of a function among layers."""
+    if not isinstance(module, FunctionLayer):
+        return type(module).__name__
+    function: Any = module.function
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def depth_of(path: str, paths: Collection[str]) -> int:
+    """The number of modules around one, of those with these paths."""
+    parts = path.split(".") if path else []
+    return sum(".".join(parts[:count]) in paths for count in range(len(parts)))
 
 
 def with_function_layers(model: M) -> M:

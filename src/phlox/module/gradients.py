@@ -14,6 +14,7 @@ from phlox.backend import Backend
 from phlox.backend.parallel import are_gradients_local, row_group
 from phlox.backend.pytree import ITEM, Container, PyTreeNode, register_container, register_node
 from phlox.errors import ModuleError
+from phlox.host.text import html_by
 from phlox.module.averaging import averaged
 from phlox.module.module import Module
 from phlox.module.param import ParamId
@@ -161,10 +162,7 @@ class GradientsParams:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {len(self)} parameters)"
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_gradients
-
-        return html_of_gradients(self)
+    _repr_html_ = html_by("phlox.module.pages", "page_of_gradients")
 
 
 class LocalGradients(GradientsParams):

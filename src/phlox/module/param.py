@@ -17,6 +17,7 @@ from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import commit, scope
+from phlox.host.text import html_by
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, Where, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
@@ -602,10 +603,7 @@ class Param(Watched):
         place = self.backend.name if self._is_donated() else self.device
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_param
-
-        return html_of_param(self)
+    _repr_html_ = html_by("phlox.module.pages", "page_of_param")
 
     def _is_donated(self) -> bool:
         if isinstance(self._deferred, Donated):

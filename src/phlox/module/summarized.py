@@ -51,16 +51,15 @@ class Summarized(Fields):
         >>> from phlox import nn
         >>> model = nn.Sequential([nn.Linear(64, 32), nn.Relu(), nn.Linear(32, 10)])
         >>> print(model.summary(px.TensorSpec((1, 64)), columns=["output", "parameters", "flops"]))
-        layer        class       output   parameters  FLOPs
-        ---------------------------------------------------
-        (the model)  Sequential  (1, 10)       2,410  4.8 k
-        layers.0     Linear      (1, 32)       2,080  4.1 k
-        layers.1     Relu        (1, 32)                 32
-        layers.2     Linear      (1, 10)         330    650
-        ---------------------------------------------------
-        parameters: 2,410, all trained
-        FLOPs: 4.8 k forward, 4.7 k of them in products
-        memory: parameters 9.4 KiB + activations 296 B = 9.7 KiB
+        layer        class       output   parameters   FLOPs
+        (the model)  Sequential  (1, 10)       2,410  4.81 k
+          layers.0   Linear      (1, 32)       2,080  4.13 k
+          layers.1   Relu        (1, 32)                  32
+          layers.2   Linear      (1, 10)         330     650
+        <BLANKLINE>
+        parameters  2,410, all trained
+        FLOPs       4.81 k forward, 4.74 k of them in products
+        memory      parameters 9.64 kB + activations 296 B = 9.94 kB
         """
         summarize = load("phlox.transform.summary:summarize")  # the floor above, by its location
         options = {"optimizer": optimizer, "depth": depth, "collapse": collapse, "columns": columns}

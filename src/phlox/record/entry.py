@@ -14,6 +14,7 @@ import numpy as np
 from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
+from phlox.host.text import html_by
 from phlox.record.dtypes import Array, DType, Kind, Recast, canonical, cast_elements, checked_shape, kind_of
 from phlox.record.precision import Underflow, underflow_message
 
@@ -178,10 +179,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_entry
-
-        return html_of_entry(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")
 
     def _stored(self, index: Index | None = None) -> Array:
         """The result of the source, or of `part` for a part, after a check of its shape and dtype."""
@@ -246,7 +244,4 @@ class TensorEntry(msgspec.Struct, frozen=True, eq=False):
     state: bool = False
     """Whether it accumulates over training steps, see `PrecisionSettings`; this is not stored in files."""
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_entry
-
-        return html_of_entry(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")

@@ -302,7 +302,7 @@ class Compiled(Holder, Generic[P, R]):
             analysis = self._run(backend, values, keywords, self._analyze)
         if analysis is None:
             analysis = analysis_by_shapes(self._call_itself, values, keywords)
-        return ExecutableReport(self._name, "no backend" if backend is None else repr(backend), analysis)
+        return ExecutableReport.of(analysis, self._name, "no backend" if backend is None else repr(backend))
 
     def _analyze(self, program: Program, call: Call, read: Callable[[], Call]) -> Analysis | None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,7 +19,9 @@ from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed
 from phlox.module.param import restoring_params
+from phlox.optim import OptimizerAdaptor
 from phlox.optim.optimizer import tracing
+from phlox.optim.state.tree import flatten
 from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
@@ -114,6 +116,19 @@ def specs_of(value: Any) -> Any:
 def bytes_of(tensor: AnyTensor) -> int:
     """The bytes of a tensor's elements."""
     return tensor.size * engine_of(tensor.backend).host_dtype(tensor.kind).itemsize
+
+
+def first_states(optimizer: OptimizerAdaptor, model: Module) -> Iterator[tuple[str, Param, list[AnyTensor]]]:
+    """Each trained parameter with the tensors, without values, of its state after the first step."""
+    twin = optimizer.twin()
+    twin.report(model)  # finds the groups, without a step
+    for path, param in model.structure().named():
+        if param.trained:
+            leaves: list[Any] = []
+            backend = abstract_of(blank((), Float, param.device).backend)
+            tensor = Tensor.from_primitive(backend.blank(param.shape, param.kind, param.device), backend, Float)
+            flatten(twin.init_state(tensor, twin.variant(param.id)), leaves)
+            yield path, param, [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 class Evaluation:

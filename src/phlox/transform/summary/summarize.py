@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-from phlox.backend import Float
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
-from phlox.module.calls import FunctionLayer, named_modules, with_function_layers
+from phlox.module.calls import depth_of, layer_name, named_modules, with_function_layers
 from phlox.optim import Optimizer, OptimizerAdaptor
-from phlox.optim.state.tree import flatten
-from phlox.tensor import Tensor
 from phlox.transform.summary.evaluate import (
     Calls,
     Evaluation,
-    abstract_of,
     blank,
     blanks_of,
     bytes_of,
+    first_states,
     place_of,
     without_values,
 )
@@ -87,8 +84,8 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
         known = calls.get(path, Calls())
         yield Row(
             path=path,
-            name=_name(module),
-            depth=_depth(path, paths),
+            name=layer_name(module),
+            depth=depth_of(path, paths),
             calls=known.count,
             outputs=known.outputs,
             parameters=sum(math.prod(param.shape) for param in own),
@@ -101,19 +98,6 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
         )
 
 
-def _depth(path: str, paths: set[str]) -> int:
-    parts = path.split(".") if path else []
-    outer = sum(".".join(parts[:count]) in paths for count in range(1, len(parts)))
-    return outer + 1 if path else 0
-
-
-def _name(module: Module) -> str:
-    if not isinstance(module, FunctionLayer):
-        return type(module).__name__
-    function: Any = module.function
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
     """The bytes of an optimizer's states after its first step; None if it updates all parameters at once."""
     if not isinstance(optimizer, Optimizer) and callable(getattr(optimizer, "init", None)):
@@ -122,15 +106,4 @@ def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
         raise ModuleError(f"summary: optimizer is an optimizer or its config, got {type(optimizer).__name__}")
     if not isinstance(optimizer, OptimizerAdaptor):
         return None
-    twin = optimizer.twin()
-    twin.report(model)  # finds the groups, without a step
-    total = 0
-    for param in model.params():
-        if not param.trained:
-            continue
-        backend = abstract_of(blank((), Float, param.device).backend)
-        tensor = Tensor.from_primitive(backend.blank(param.shape, param.kind, param.device), backend, Float)
-        leaves: list[Any] = []
-        flatten(twin.init_state(tensor, twin.variant(param.id)), leaves)
-        total += sum(bytes_of(cast("Any", leaf)) for leaf in leaves if isinstance(leaf, Tensor))
-    return total
+    return sum(bytes_of(tensor) for *_, tensors in first_states(optimizer, model) for tensor in tensors)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phlox.errors import ModuleError
+from phlox.host.text import Report
+
+if TYPE_CHECKING:
+    from phlox.host.page import Page
 
 COLUMNS = ("output", "parameters", "trained", "flops", "memory")
 """All columns besides the layer's path and class, which are always shown."""
@@ -67,8 +71,8 @@ class Memory:
         return sum(part or 0 for part in (self.parameters, self.activations, self.gradients, self.optimizer))
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Report):
     """The result of `Module.summary`: print it, or show it in a notebook."""
 
     rows: list[Row]
@@ -99,22 +103,14 @@ class Summary:
                 return row
         raise ModuleError(f"summary: there is no module `{path}`; there are {', '.join(r.path for r in self.rows[1:])}")
 
-    def __str__(self) -> str:
-        from phlox.transform.summary.text import text
+    def _page(self) -> Page:
+        from phlox.transform.summary.page import page_of_summary
 
-        return text(self)
-
-    def __repr__(self) -> str:
-        return str(self)
+        return page_of_summary(self)
 
     def to_html(self) -> str:
         """The table as self-contained HTML, for light and dark pages."""
-        from phlox.transform.summary.html import html
-
-        return html(self)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+        return self._repr_html_()
 
 
 def checked_columns(columns: Sequence[str] | None, *, evaluated: bool) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.foreign import foreign_file
@@ -31,7 +32,6 @@ from phlox.record.formats.pytorch.values import (
     Pairs,
     Storage,
     Strided,
-    shown,
 )
 from phlox.record.formats.reader import Reader
 from phlox.record.io.compression import unpack_limit

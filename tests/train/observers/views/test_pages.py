@@ -1,6 +1,6 @@
 """Trainings in notebooks: histories with tables and curves, learners, trials.
 
-Serves: phlox/train/observers/views/{html,epochs}.py
+Serves: phlox/train/observers/views/{pages,epochs,plots}.py
 """
 
 from __future__ import annotations

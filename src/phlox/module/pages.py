@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, cast
@@ -12,13 +11,14 @@ import numpy as np
 
 from phlox.backend import Bool
 from phlox.backend.contract.backend import engine_of
-from phlox.host.html import Cell, badge, bounded, counted, escape, fold, header, paragraph, representation, short, table
-from phlox.host.units import size as bytes_text
+from phlox.host.page import MOST_ROWS, Cell, Page, Part, Table
+from phlox.host.text import count, short, size
+from phlox.module.display import parts_of
 from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
 from phlox.module.param import Param
 from phlox.tensor import Tensor
-from phlox.tensor.html import READ, body, kind_text, nbytes, shape_text
+from phlox.tensor.pages import READ, kind_text, nbytes, page_of_tensor, shape_text
 from phlox.tensor.tensor import element_of, state_of
 
 _MOST = 400
@@ -29,21 +29,6 @@ _USED_UP = "donated and used up"
 """The text for a donated parameter."""
 _OPEN = 2
 """The tree is open to this depth."""
-
-
-def html_of_module(module: Fields) -> str:
-    """The representation of a module."""
-    return representation(module, _module)
-
-
-def html_of_param(param: Param) -> str:
-    """The representation of a parameter."""
-    return representation(param, _param)
-
-
-def html_of_gradients(gradients: GradientsParams) -> str:
-    """The representation of gradients by parameter."""
-    return representation(gradients, _gradients)
 
 
 # --- modules
@@ -97,7 +82,7 @@ class _Walk:
         for key, value in fields.items():
             if key == "training":
                 continue
-            found = list(_parts(value, str(key)))
+            found = list(parts_of(value, str(key)))
             if not found:
                 node.options.append(f"{key}={_option(value)}")
             for place, part in found:
@@ -129,18 +114,6 @@ class _Walk:
         node.params.append((name, shape_text(param.shape), _element(param), f"{count:,}", ", ".join(remarks)))
 
 
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The modules and parameters of a field, with their paths within the module."""
-    if isinstance(value, (Fields, Param)):
-        yield name, value
-    elif isinstance(value, (list, tuple)):
-        for number, part in enumerate(cast("list[Any]", value)):
-            yield from _parts(part, f"{name}.{number}")
-    elif isinstance(value, dict):
-        for key, part in cast("dict[Any, Any]", value).items():
-            yield from _parts(part, f"{name}.{key}")
-
-
 def _option(value: Any) -> str:
     if isinstance(value, Tensor):
         tensor = cast("Tensor[Any, Any, Any]", value)
@@ -155,69 +128,68 @@ def _element(param: Param) -> str:
     return "bool" if param.kind is Bool else element_of(param.backend, param.kind)
 
 
-def _module(module: Fields) -> str:
+def page_of_module(module: Fields) -> Page:
+    """The tree of a module."""
     node = _Walk().node(module, "", "", None)
     fixed = node.count - node.trained
-    trained = "" if not node.count else "all trained" if not fixed else f"{node.trained:,} trained"
-    said = (counted(node.count, "parameter"), trained, bytes_text(node.bytes), ", ".join(node.devices)[:60])
-    head = header(node.cls, *(said if node.count else ()), badges=[(node.mode, "")] if node.mode else [])
-    return fold(f"{head} {_options(node)}", _inside(node, 1, [_MOST]), is_open=True)
+    trained = "all trained" if not fixed else f"{node.trained:,} trained"
+    said = [count(node.count, "parameter"), trained, size(node.bytes), ", ".join(node.devices)[:60]]
+    badges = [(node.mode, "")] if node.mode else []
+    page = Page(
+        node.cls, said if node.count else [], _inside(node, 1, [_MOST]), badges, is_open=True,
+        code=", ".join(node.options),
+    )  # fmt: skip
+    return Page("", parts=[page])
 
 
-def _options(node: _Node) -> str:
-    return f'<code class="soft">{escape(", ".join(node.options))}</code>' if node.options else ""
-
-
-def _inside(node: _Node, depth: int, left: list[int]) -> str:
+def _inside(node: _Node, depth: int, left: list[int]) -> list[Part]:
     """The parameters and the modules of a module; `left` counts how many modules may still be shown."""
-    own = ""
-    if node.params:
-        rows = [[Cell(name, code=True), *rest[:3], Cell(rest[3], kind="soft")] for name, *rest in node.params]
-        own = table(["parameter", "shape", "type", "elements", ""], rows, left={0, 1, 2, 4})
-    lines: list[str] = []
+    rows = [[Cell(name, code=True), *rest[:3], Cell(rest[3], kind="soft")] for name, *rest in node.params]
+    parts: list[Part] = [Table(["parameter", "shape", "type", "elements", ""], rows, {0, 1, 2, 4})]
+    hidden = 0
     for _, group in groupby(node.children, lambda child: (child.name.rpartition(".")[0], child.signature())):
         same = list(group)
         shown = same[:1] if len(same) >= _ALIKE and same[0].name.rpartition(".")[2].isdecimal() else same
         for child in shown:
             if left[0] <= 0:
-                lines.append("")
+                hidden += 1
                 continue
             left[0] -= 1
-            lines.append(_child(child, depth, left))
+            parts.append(_child(child, depth, left))
         if len(shown) < len(same):
-            lines.append(paragraph(f"{same[1].path} to {same[-1].path}: {len(same) - 1} more like it"))
-    hidden = lines.count("")
-    return own + "".join(lines) + (paragraph(f"and {hidden:,} more modules") if hidden else "")
+            parts.append(f"{same[1].path} to {same[-1].path}: {len(same) - 1} more like it")
+    return [*parts, f"and {hidden:,} more modules" if hidden else ""]
 
 
-def _child(node: _Node, depth: int, left: list[int]) -> str:
-    count = f'<span class="soft">· {node.count:,}</span>' if node.count else ""
-    marks = badge(node.mode) if node.mode else ""
-    if node.count and not node.trained:
-        marks += badge("not trained")
-    elif node.trained < node.count:
-        marks += badge("in part trained")
-    line = f"<code>{escape(node.path)}</code> <b>{escape(node.cls)}</b> {count} {marks} {_options(node)}"
-    return fold(line, _inside(node, depth + 1, left), is_open=depth < _OPEN)
+def _child(node: _Node, depth: int, left: list[int]) -> Page:
+    badges = [(node.mode, "")] if node.mode else []
+    if node.trained < node.count:
+        badges.append(("in part trained" if node.trained else "not trained", ""))
+    return Page(
+        node.cls, [f"{node.count:,}"] if node.count else [], _inside(node, depth + 1, left), badges,
+        is_open=depth < _OPEN, path=node.path, code=", ".join(node.options),
+    )  # fmt: skip
 
 
 # --- parameters and gradients
 
 
-def _param(param: Param) -> str:
+def page_of_param(param: Param) -> Page:
+    """A parameter, and its values if they are known."""
     marks = [(remark, "") for remark in param.remarks()]
     if param.trained:
         marks.insert(0, ("trained", "good"))
     known = param.is_initialized and not param.is_deferred
     if known and _USED_UP not in param.remarks():
-        return body(param.val(), name="Param", badges=marks)
+        return page_of_tensor(param.val(), name="Param", badges=marks)
     shape = shape_text(param.shape) if param.has_shape else ""
-    head = header("Param", f"{param.kind.__name__} {_element(param)}", shape, badges=marks)
     how: Any = getattr(param._deferred, "initializer", None)  # pyright: ignore[reportPrivateUsage]
-    return f"<div>{head}</div>{paragraph(f'to be made by {short(how)} when it is needed') if how is not None else ''}"
+    made = "" if how is None else f"to be made by {short(how)} when it is needed"
+    return Page("Param", [f"{param.kind.__name__} {_element(param)}", shape], [made], marks)
 
 
-def _gradients(gradients: GradientsParams) -> str:
+def page_of_gradients(gradients: GradientsParams) -> Page:
+    """Gradients by parameter."""
     tensors = dict(gradients.items())
     total = sum(math.prod(tensor.shape) for tensor in tensors.values())
     known = total <= READ and all(
@@ -236,8 +208,8 @@ def _gradients(gradients: GradientsParams) -> str:
             kind = "" if math.isfinite(largest) else "bad"
             row += [Cell(f"{norm:.4g}", kind=kind), Cell(f"{largest:.4g}", kind=kind)]
         rows.append(row)
-    size = sum(nbytes(tensor) for tensor in tensors.values())
+    bytes_text = size(sum(nbytes(tensor) for tensor in tensors.values()))
     norm = f"norm {math.sqrt(squares):.4g}" if known and tensors else ""
-    head = header("GradientsParams", f"of {counted(len(tensors), 'parameter')}", bytes_text(size), norm)
     heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if known else [])]
-    return f"<div>{head}</div>{bounded(heads, rows, left=3)}"
+    table = Table(heads, rows, 3, MOST_ROWS)
+    return Page("GradientsParams", [f"of {count(len(tensors), 'parameter')}", bytes_text, norm], [table])

@@ -1,6 +1,6 @@
 """Configs in notebooks: a table of fields, nested configs below.
 
-Serves: phlox/config/html.py
+Serves: phlox/config/pages.py
 """
 
 from __future__ import annotations

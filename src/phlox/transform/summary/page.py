@@ -1,12 +1,12 @@
-"""A summary as plain text, and the text that it shares with the one in HTML."""
+"""What a summary says: the table of the layers, the totals, and what the marks in it mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Float
-from phlox.host.units import amount, size
+from phlox.host.page import Cell, Page, Table, facts
+from phlox.host.text import amount, size
 from phlox.transform.eval_shape import TensorSpec
 from phlox.transform.tree import parts_of
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 _LONGEST = 44
 """The most letters of an output."""
 
-TITLES = {
-    "output": "output", "parameters": "parameters", "trained": "trained", "flops": "FLOPs", "memory": "memory",
-}  # fmt: skip
-LEFT = frozenset({"path", "class", "output", "trained"})
+_TITLES = {"path": "layer", "flops": "FLOPs"}
+_LEFT = frozenset({"path", "class", "output", "trained"})
 """Columns of words, which are set flush left."""
 
 
@@ -48,33 +46,27 @@ def trained(row: Row) -> str:
     return "yes" if row.trained == row.parameters else "in part" if row.trained else "no"
 
 
-def _parameters(row: Row) -> str:
-    counted = f"{row.parameters:,}" if row.parameters else ""
-    return counted or ("tied" if row.tied else "")
-
-
-def cells(summary: Summary, row: Row) -> dict[str, str]:
+def _cells(summary: Summary, row: Row) -> dict[str, str | Cell]:
     """The cells of a row, by column."""
-    called = row.calls > 0
-    evaluated = summary.flops is not None
     where = row.span or row.path or "(the model)"
-    every: dict[str, Callable[[], str]] = {
-        "path": lambda: f"{where}  x{row.repeats}" if row.repeats > 1 else where,
-        "class": lambda: f"{row.name} x{row.calls}" if row.calls > 1 else row.name,
-        "output": lambda: output(row.outputs) if called else "not called" if evaluated else "",
-        "parameters": lambda: _parameters(row),
-        "trained": lambda: trained(row),
-        "flops": lambda: amount(row.flops) if row.flops else "",
-        "memory": lambda: size(row.bytes + row.activations) if row.bytes + row.activations else "",
+    where = f"{where}  x{row.repeats}" if row.repeats > 1 else where
+    memory = row.bytes + row.activations
+    return {
+        "path": Cell(where, code=True, indent=row.depth),
+        "class": f"{row.name} x{row.calls}" if row.calls > 1 else row.name,
+        "output": output(row.outputs) if row.calls else "" if summary.flops is None else "not called",
+        "parameters": f"{row.parameters:,}" if row.parameters else "tied" if row.tied else "",
+        "trained": trained(row),
+        "flops": amount(row.flops) if row.flops else "",
+        "memory": size(memory) if memory else "",
     }
-    return {name: every[name]() for name in ("path", "class", *summary.columns)}
 
 
 def totals(summary: Summary) -> list[tuple[str, str]]:
     """The lines below the table."""
     memory = summary.memory
     fixed = summary.parameters - summary.trained
-    parts = f"{summary.parameters:,}" + (f", of which {fixed:,} are not trained" if fixed else ", all trained")
+    parts = f"{summary.parameters:,}, {f'of which {fixed:,} are not trained' if fixed else 'all trained'}"
     found = [("parameters", parts if summary.parameters else "none")]
     if summary.flops is not None and summary.products is not None:
         passes = "forward and backward" if summary.training else "forward"
@@ -105,17 +97,10 @@ def remarks(summary: Summary) -> list[str]:
     return found
 
 
-def text(summary: Summary) -> str:
+def page_of_summary(summary: Summary) -> Page:
     """The table with its totals."""
-    head = {"path": "layer", "class": "class", **TITLES}
     names = ("path", "class", *summary.columns)
-    lines = [{name: head[name] for name in names}, *[cells(summary, row) for row in summary.shown()]]
-    widths = {name: max(len(line[name]) for line in lines) for name in names}
-
-    def joined(line: dict[str, str]) -> str:
-        cut = [line[name].ljust(widths[name]) if name in LEFT else line[name].rjust(widths[name]) for name in names]
-        return "  ".join(cut).rstrip()
-
-    rule = "-" * (sum(widths.values()) + 2 * (len(names) - 1))
-    below = [f"{name}: {what}" for name, what in totals(summary)]
-    return "\n".join([joined(lines[0]), rule, *map(joined, lines[1:]), rule, *below, *remarks(summary)])
+    rows = [[cells[name] for name in names] for cells in (_cells(summary, row) for row in summary.shown())]
+    left = {place for place, name in enumerate(names) if name in _LEFT}
+    table = Table([_TITLES.get(name, name) for name in names], rows, left)
+    return Page("", parts=[table, facts(totals(summary)), *remarks(summary)])

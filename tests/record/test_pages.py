@@ -1,6 +1,6 @@
 """Records and reports about them in notebooks; no tensor is read.
 
-Serves: phlox/record/html.py
+Serves: phlox/record/pages.py
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def test_differences() -> None:
     first = Record({"a": np.zeros(3), "b": 1, "c": np.zeros(2), "<d>": 2})
     second = Record({"a": np.ones(3), "b": 2, "c": np.zeros(3)})
     found = read(difference(first, second))
-    assert "different" in found.badges and ["a", "1", "3 of 3"] in found.rows and ["b", "1", "2"] in found.rows
-    assert ["<d>"] in found.rows and "other shapes: 1" in found.text
+    assert "different" in found.badges and ["a", "3 (100%)", "1", "(0,)", "0", "1", "1"] in found.rows
+    assert ["b", "1", "2"] in found.rows and ["c", "(2,)", "(3,)"] in found.rows
+    assert ["<d>"] in found.rows and "Other shapes" in found.text
     assert "identical" in read(difference(first, first)).badges
 
 

@@ -1,6 +1,6 @@
 """Optimizers in notebooks: hyper-parameters, groups and states, which stay packed, in memory and unread.
 
-Serves: phlox/optim/html.py
+Serves: phlox/optim/pages.py
 """
 
 # pyright: reportPrivateUsage=false
@@ -15,7 +15,7 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
-from phlox.optim.html import _entries, html_of_optimizer
+from phlox.optim.pages import _entries
 from phlox.record import load
 from tests.markup import Markup, read
 
@@ -63,7 +63,7 @@ def test_states_in_memory_of_the_optimizer_stay_there() -> None:
     _, optimizer = stepped(optim.AdamWConfig().init(donate=True), NumPy(), size=300_000)
     slots = dict(optimizer._slots)
     assert slots, "large models are stepped in memory of the optimizer's own"
-    assert ["moment_1", "float32", "4", "6.9 MiB"] in read(optimizer).rows
+    assert ["moment_1", "float32", "4", "7.20 MB"] in read(optimizer).rows
     assert optimizer._slots == slots
 
 
@@ -118,7 +118,7 @@ def test_within_a_program() -> None:
     def step(model: Any, optimizer: Any, x: Any) -> Any:
         grads = optim.GradientsParams.from_grads(model(x).sum().backward(), model)
         model = optimizer.step(0.1, model, grads)
-        found.append(html_of_optimizer(optimizer))
+        found.append(optimizer._repr_html_())
         return model
 
     model = nn.Linear(3, 2).init(0, Autodiff(Jax())).train()
@@ -132,4 +132,4 @@ def test_what_becomes_of_states() -> None:
     assert "ok" in found.badges and "kept: 4" in found.text and ["layers.0.weight"] in found.rows
     found = read(optimizer.report(nn.Linear(2, 1).init(0)))
     assert "not ok" in found.badges and "to start anew: 2" in found.text
-    assert "states of parameters that the module has not: 4" in found.text
+    assert "states of parameters that the module has not (`forget` drops them): 4" in found.text

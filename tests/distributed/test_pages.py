@@ -1,6 +1,6 @@
 """Meshes and layouts in notebooks.
 
-Serves: phlox/distributed/html.py
+Serves: phlox/distributed/pages.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values of metrics in notebooks.
 
-Serves: phlox/metrics/html.py
+Serves: phlox/metrics/pages.py
 """
 
 from __future__ import annotations

@@ -8,33 +8,29 @@ from typing import Any, cast
 
 import numpy as np
 
-from phlox.host.html import MOST_ROWS, Cell, counted, facts, header, paragraph, representation, short, table
+from phlox.host.page import MOST_ROWS, Cell, Page, Part, Table, facts
+from phlox.host.text import count, short
 
 _LARGEST = 24
 """A matrix with more rows or columns than this is not shown as a matrix."""
 
 
-def html_of_results(results: Mapping[str, Any]) -> str:
-    """The representation of values by name: numbers, one value for each class, matrices."""
-    return representation(results, body)
-
-
-def body(results: Mapping[str, Any]) -> str:
-    """One table of scalars, and below it the metrics with a value for each class."""
+def page_of_results(results: Mapping[str, Any]) -> Page:
+    """Values by name: one table of scalars, and below it the metrics with a value for each class."""
     flat = list(_flat(results, ""))
     numbers: list[tuple[str, str | Cell]] = []
-    parts: list[str] = []
+    parts: list[Part] = []
     for name, given in flat[:MOST_ROWS]:
         value: Any = cast("Any", given).item() if isinstance(given, np.generic) else given
         array = _as_array(value)
         if array is not None and array.dtype.kind in "biuf" and array.ndim in (1, 2) and array.size:
-            parts.append(f"<div><div>{header(name)}</div>{_array(array)}</div>")
+            parts.append(Page(name, parts=[_array(array)], is_open=True))
         elif isinstance(value, (int, float)):
             numbers.append((name, Cell(_number(value), kind="" if math.isfinite(value) else "bad")))
         else:
             numbers.append((name, short(value)))
-    more = paragraph(f"and {len(flat) - MOST_ROWS:,} more") if len(flat) > MOST_ROWS else ""
-    return f"<div>{header('Results', counted(len(flat), 'value'))}</div>{facts(numbers)}{''.join(parts)}{more}"
+    more = f"and {len(flat) - MOST_ROWS:,} more" if len(flat) > MOST_ROWS else ""
+    return Page("Results", [count(len(flat), "value")], [facts(numbers), *parts, more])
 
 
 def _flat(results: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
@@ -56,20 +52,22 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def _array(array: np.ndarray[Any, Any]) -> str:
+def _array(array: np.ndarray[Any, Any]) -> str | Table:
     """A row of values, or a matrix whose cells are shaded by their share of their row."""
     rows = np.atleast_2d(array)
     if max(rows.shape) > _LARGEST:
-        return paragraph(f"shape {array.shape}, {_number(array.min())} to {_number(array.max())}")
+        return f"shape {array.shape}, {_number(array.min())} to {_number(array.max())}"
     sizes = np.where(np.isfinite(rows), np.abs(rows.astype(np.float64)), 0.0)
     shares = sizes / np.maximum(sizes.sum(axis=1, keepdims=True), 1e-300) if array.ndim == 2 else np.zeros(rows.shape)
     heads = [*[""] * (array.ndim == 2), *map(str, range(rows.shape[1]))]
-    cells: list[list[str | Cell]] = []
-    for number in range(len(rows)):
-        row: list[str | Cell] = [Cell(str(number), kind="soft")] * (array.ndim == 2)
-        places = range(rows.shape[1])
-        cells.append([*row, *(Cell(_number(rows[number, n]), shade=float(shares[number, n])) for n in places)])
-    return table(heads, cells, left=0)
+    cells = [
+        [
+            *[Cell(str(number), kind="soft")] * (array.ndim == 2),
+            *(Cell(_number(value), shade=float(share)) for value, share in zip(row, shares[number], strict=True)),
+        ]
+        for number, row in enumerate(rows)
+    ]
+    return Table(heads, cells, 0)
 
 
 def _number(value: Any) -> str:

@@ -6,23 +6,19 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from phlox.config.nested import Structured
-from phlox.host.html import Cell, fold, header, representation, short, table
+from phlox.host.page import Cell, Page, Part, Table
+from phlox.host.text import short
 
 
-def html_of_config(config: Structured) -> str:
-    """The representation of a config."""
-    return representation(config, body)
-
-
-def body(config: Structured) -> str:
+def page_of_config(config: Structured) -> Page:
     """The name of its class, and its fields."""
-    return fold(header(type(config).__name__), fields(config), is_open=True)
+    return Page("", parts=[Page(type(config).__name__, is_open=True, parts=_fields(config))])
 
 
-def fields(config: Structured) -> str:
+def _fields(config: Structured) -> list[Part]:
     """The table of its fields, and below it the nested configs."""
     rows: list[list[Cell]] = []
-    nested: list[str] = []
+    nested: list[Part] = []
     for name, value in vars(config).items():
         if isinstance(value, Structured):
             nested.append(_nested(name, value))
@@ -30,7 +26,7 @@ def fields(config: Structured) -> str:
             nested += [_nested(f"{name}{place}", part) for place, part in parts]
         else:
             rows.append([Cell(name, code=True), Cell(short(value, 200), code=True)])
-    return table(["field", "value"], rows, left=2, wrap=True) + "".join(nested)
+    return [Table(["field", "value"], rows, 2, wrap=True), *nested]
 
 
 def _configs(value: Any) -> list[tuple[str, Any]]:
@@ -44,7 +40,7 @@ def _configs(value: Any) -> list[tuple[str, Any]]:
     return parts if any(isinstance(part, Structured) for _, part in parts) else []
 
 
-def _nested(name: str, value: Any) -> str:
+def _nested(name: str, value: Any) -> Page:
     if not isinstance(value, Structured):
-        return fold(header(name, short(value, 200)), "")
-    return fold(header(name, type(value).__name__), fields(value), is_open=True)
+        return Page(name, [short(value, 200)])
+    return Page(name, [type(value).__name__], _fields(value), is_open=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from phlox.backend import Bool, Float
 from phlox.backend.contract.backend import engine_of
-from phlox.host.html import Cell, escape, facts, header, paragraph, representation, table
+from phlox.host.page import Cell, Page, Part, Raw, Row, Table, facts
 from phlox.host.png import heat_map, image, png
-from phlox.host.units import size as bytes_text
+from phlox.host.text import size
 from phlox.tensor.tensor import DONATED, Gradients, Tensor, element_of, state_of
 
 READ = 1 << 22
@@ -32,40 +32,30 @@ AnyTensor = Tensor[Any, Any, Any]
 Host = np.ndarray[Any, Any]
 
 
-def html_of_tensor(tensor: AnyTensor) -> str:
-    """The representation of a tensor."""
-    return representation(tensor, body)
-
-
-def html_of_gradients(gradients: Gradients) -> str:
-    """The representation of the gradients of a backward pass."""
-    return representation(gradients, _body_of_gradients)
-
-
-def _body_of_gradients(gradients: Gradients) -> str:
+def page_of_gradients(gradients: Gradients) -> Page:
+    """The gradients of a backward pass."""
     backend = gradients.backend.inner
-    rows: list[Sequence[str]] = []
+    rows: list[list[str]] = []
     for found in gradients.found.values():
         tensor = Tensor.from_primitive(found, backend, Float)  # pyright: ignore[reportArgumentType]
-        rows.append([shape_text(tensor.shape), bytes_text(nbytes(tensor))])
-    head = header("Gradients", f"of {len(gradients)} leaves", repr(gradients.backend))
-    return f"<div>{head}</div>{table(['shape', 'bytes'], rows[:50])}"
+        rows.append([shape_text(tensor.shape), size(nbytes(tensor))])
+    said = [f"of {len(gradients)} leaves", repr(gradients.backend)]
+    return Page("Gradients", said, [Table(["shape", "bytes"], rows, most=50)])
 
 
-def body(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> str:
-    """The header of a tensor, and its values if they are known."""
+def page_of_tensor(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> Page:
+    """A tensor, and its values if they are known."""
     backend, primitive = tensor.backend, tensor.primitive
     state = state_of(backend, primitive)
     if state == DONATED:
-        return f"<div>{header(name, kind_text(tensor), badges=[*badges, (state, 'bad')])}</div>"
+        return Page(name, [kind_text(tensor)], badges=[*badges, (state, "bad")])
     marks = [*badges]
     if tensor.is_require_grad():
         marks.append(("requires grad", ""))
     if state:
         marks.append((state.partition(";")[0], ""))
-    shape = shape_text(tensor.shape)
-    head = header(name, kind_text(tensor), shape, str(tensor.device), bytes_text(nbytes(tensor)), badges=marks)
-    return f"<div>{head}</div>{'' if state else values(tensor)}"
+    said = [kind_text(tensor), shape_text(tensor.shape), str(tensor.device), size(nbytes(tensor))]
+    return Page(name, said, [] if state else [_values(tensor)], marks)
 
 
 def kind_text(tensor: AnyTensor) -> str:
@@ -122,21 +112,19 @@ def _wide(host: Host) -> Host:
     return host.astype(np.float32) if host.dtype.kind not in "biu" and host.dtype.itemsize < 4 else host
 
 
-def values(tensor: AnyTensor) -> str:
+def _values(tensor: AnyTensor) -> Part:
     """The table, the statistics and the plot of a tensor whose values are known."""
     shape = tensor.shape
     if 0 in shape:
-        return paragraph("no elements")
+        return "no elements"
     try:
         source = _Source(tensor)
         if not source.is_readable:
-            return paragraph("values are not read while a function is traced")
-        shown = _table(source)
+            return "values are not read while a function is traced"
         measured = _statistics(source) if math.prod(shape) > _MEASURED else ""
-        drawn = _plot(source)
+        return Row([Page("", parts=_table(source)), measured, _plot(source)])
     except Exception as error:  # of an engine in a state of its own
-        return paragraph(f"values cannot be read here: {error}")
-    return f'<div class="row"><div>{shown}</div>{measured}{drawn}</div>'
+        return f"values cannot be read here: {error}"
 
 
 # --- what is shown
@@ -156,10 +144,10 @@ def _places(count: int) -> _Places:
     return _Places([slice(0, _EDGE), slice(last, count)], [*range(_EDGE), None, *range(last, count)])
 
 
-def _table(source: _Source) -> str:
+def _table(source: _Source) -> list[Part]:
     shape = source.shape
     if not shape:
-        return f"<code>{escape(_precise(source.read()[()]))}</code>"
+        return [Table([""], [[Cell(_precise(source.read()[()]), code=True)]])]
     lead = (0,) * (len(shape) - 2)
     down, across = (_Places([slice(0, 1)], [0]) if len(shape) == 1 else _places(shape[-2])), _places(shape[-1])
     rows: list[list[Cell]] = []
@@ -175,8 +163,8 @@ def _table(source: _Source) -> str:
         names = ["⋮" if label is None else str(label) for label in down.labels]
         rows = [[Cell(name, kind="soft"), *row] for name, row in zip(names, rows, strict=True)]
     heads = [*[""] * (len(shape) > 1), *["…" if label is None else str(label) for label in across.labels]]
-    where = paragraph(f"[{', '.join(map(str, lead))}, :, :]") if lead else ""
-    return where + table(heads, rows, left=0)
+    where = f"[{', '.join(map(str, lead))}, :, :]" if lead else ""
+    return [where, Table(heads, rows, 0)]
 
 
 def _cell(value: Any) -> Cell:
@@ -193,14 +181,14 @@ def _precise(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
-def _statistics(source: _Source) -> str:
+def _statistics(source: _Source) -> Page:
     found = source.sample()
     total = math.prod(source.shape)
     note = "" if source.is_whole else f"of a sample of {found.size:,} of {total:,} elements"
     if found.dtype == np.bool_:
-        return f"<div>{facts([('true', f'{np.count_nonzero(found) / found.size:.1%}')])}{paragraph(note)}</div>"
+        return Page("", parts=[facts([("true", f"{np.count_nonzero(found) / found.size:.1%}")]), note])
     pairs = [(name, Cell(text, kind="bad" if name in ("NaN", "infinite") else "")) for name, text in summary_of(found)]
-    return f"<div>{facts(pairs)}{paragraph(note)}</div>"
+    return Page("", parts=[facts(pairs), note])
 
 
 def summary_of(found: Host) -> list[tuple[str, str]]:
@@ -221,36 +209,36 @@ def summary_of(found: Host) -> list[tuple[str, str]]:
     return rows
 
 
-def _plot(source: _Source) -> str:
+def _plot(source: _Source) -> Raw:
     shape = source.shape
     if len(shape) < 2 or min(shape[-2:]) < _LEAST_PLOT:
         return _image(source)
     lead = (0,) * (len(shape) - 2)
-    steps = [-(-size // 64) for size in shape[-2:]]
+    steps = [-(-length // 64) for length in shape[-2:]]
     matrix = source.read(*lead, *(slice(0, n, s) for n, s in zip(shape[-2:], steps, strict=True)))
-    if len(shape) == 3 and (found := _image(source)):
+    if len(shape) == 3 and (found := _image(source)).html:
         return found
     every = "" if steps == [1, 1] else f", every {steps[0]} × {steps[1]}"
     where = f"[{', '.join(map(str, lead))}, :, :]" if lead else "values"
     height, width = _screen(*matrix.shape)
     shown = image(heat_map(matrix), width, height, "a heat map of the values")
-    return f"<figure>{shown}<figcaption>{where}{every}; blue above zero, orange below</figcaption></figure>"
+    return Raw(f"<figure>{shown}<figcaption>{where}{every}; blue above zero, orange below</figcaption></figure>")
 
 
-def _image(source: _Source) -> str:
+def _image(source: _Source) -> Raw:
     """Of [H, W, C] or [C, H, W] with three or four channels, whose values are those of pixels, the image."""
     shape = source.shape
     if len(shape) != 3 or not source.is_whole:
-        return ""
+        return Raw("")
     sides = shape[:2] if shape[2] in (3, 4) else shape[1:] if shape[0] in (3, 4) else ()
     if len(sides) != 2 or min(sides) < _LEAST_PLOT:
-        return ""
+        return Raw("")
     found = source.read()
     if found.dtype == np.bool_ or not (found.min() >= 0 and found.max() <= (1.0 if found.dtype.kind == "f" else 255)):
-        return ""
+        return Raw("")
     height, width = _screen(*sides)
     shown = image(png(found), width, height, "the tensor as an image")
-    return f"<figure>{shown}<figcaption>as an image</figcaption></figure>"
+    return Raw(f"<figure>{shown}<figcaption>as an image</figcaption></figure>")
 
 
 def _screen(rows: int, columns: int) -> tuple[int, int]:

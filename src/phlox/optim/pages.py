@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from phlox.backend import Backend
 from phlox.backend.kind import KINDS
 from phlox.config import BaseConfig
-from phlox.host.html import Cell, bounded, counted, facts, fold, header, representation, short, table
-from phlox.host.units import size as bytes_text
+from phlox.host.page import Cell, Page, Part, Row, Table, facts
+from phlox.host.text import count, short, size
 from phlox.optim.pytree import TreeStates
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import OBJECT, flatten, paths
@@ -22,19 +23,8 @@ if TYPE_CHECKING:
     from phlox.optim.groups import Group
     from phlox.optim.optimizer import Optimizer
     from phlox.optim.state.flat import FlatState
-    from phlox.optim.state.report import StateReport
 
 _SETTINGS = ("grad_clipping", "skip_nonfinite", "master_weights", "donate")
-
-
-def html_of_optimizer(optimizer: Optimizer) -> str:
-    """The representation of an optimizer of modules."""
-    return representation(optimizer, _optimizer)
-
-
-def html_of_report(report: StateReport) -> str:
-    """The representation of a report on an optimizer's states."""
-    return representation(report, _report)
 
 
 def name_of(optimizer: Optimizer) -> str:
@@ -42,24 +32,26 @@ def name_of(optimizer: Optimizer) -> str:
     return type(vars(optimizer).get("optimizer", optimizer)).__name__
 
 
-def _optimizer(optimizer: Optimizer) -> str:
+def page_of_optimizer(optimizer: Optimizer) -> Page:
+    """An optimizer of modules."""
     simple: Any = vars(optimizer).get("optimizer")  # of an `OptimizerAdaptor`
     entries = list(_entries(optimizer))
-    count = optimizer._number_of_states()
-    size = sum(nbytes for *_, nbytes in entries)
-    badges = [("a step was cut short", "bad")] if optimizer._torn else []
-    head = header(name_of(optimizer), counted(count, "state"), bytes_text(size) if count else "", badges=badges)
+    states = optimizer._number_of_states()
+    bytes_text = size(sum(nbytes for *_, nbytes in entries)) if states else ""
     settings = {key: value for key, value in vars(optimizer).items() if key in _SETTINGS}
     hidden = {"optimizer", "groups", "shares_counts", *_SETTINGS}
     others = {k: v for k, v in vars(optimizer).items() if not k.startswith("_") and k not in hidden}
-    own = _hyperparameters(optimizer if simple is None else simple) if simple is not None else others
-    columns = [f"<div>{_facts(own)}</div>", f"<div>{_facts(settings)}</div>"]
-    groups = _groups(vars(optimizer).get("groups", ()))
-    states = fold("states", _states(entries), is_open=True) if entries else ""
-    return f'<div>{head}</div><div class="row">{"".join(columns)}</div>{groups}{states}'
+    own = others if simple is None else _hyperparameters(simple)
+    parts: list[Part] = [
+        Row([_facts(own), _facts(settings)]),
+        Page("groups", parts=[_groups(vars(optimizer).get("groups", ()))], is_open=True),
+        Page("states", parts=[_states(entries)], is_open=True),
+    ]
+    badges = [("a step was cut short", "bad")] if optimizer._torn else []
+    return Page(name_of(optimizer), [count(states, "state"), bytes_text], parts, badges)
 
 
-def _facts(values: Mapping[str, Any]) -> str:
+def _facts(values: Mapping[str, Any]) -> Table:
     return facts([(name, Cell(short(value), code=True)) for name, value in values.items()])
 
 
@@ -70,7 +62,7 @@ def _hyperparameters(simple: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not name.startswith("_")}
 
 
-def _groups(groups: Sequence[Group]) -> str:
+def _groups(groups: Sequence[Group]) -> Table:
     rows: list[list[str | Cell]] = []
     for group in groups:
         which = ", ".join(short(one) for one in group.which)
@@ -79,8 +71,7 @@ def _groups(groups: Sequence[Group]) -> str:
         rows.append(
             [Cell(which, code=True), group.name or "", f"{group.lr_factor:g}", other, Cell(settings, code=True)]
         )
-    heads = ["parameters", "name", "lr factor", "optimizer", "settings"]
-    return fold("groups", table(heads, rows, left={0, 1, 3, 4}), is_open=True) if rows else ""
+    return Table(["parameters", "name", "lr factor", "optimizer", "settings"], rows, {0, 1, 3, 4})
 
 
 # --- states
@@ -130,45 +121,24 @@ def _packed_entries(packed: FlatState) -> Iterator[tuple[str, str, int]]:
             else:
                 source = next(sources)
                 backend = form.backends[source]
-                what, size = (kind, 0) if backend is None else _described(backend, packed.leaves[source], kind)
-                yield path, what, 0 if source in seen else size
+                what, nbytes = (kind, 0) if backend is None else _described(backend, packed.leaves[source], kind)
+                yield path, what, 0 if source in seen else nbytes
                 seen.add(source)
 
 
 def _described(backend: Backend, array: Any, kind: str) -> tuple[str, int]:
     dtype = backend.host_dtype(KINDS[kind])
-    count = 1
-    for size in backend.shape(array):
-        count *= size
-    return str(dtype), count * dtype.itemsize
+    return str(dtype), math.prod(backend.shape(array)) * dtype.itemsize
 
 
-def _states(entries: Sequence[tuple[str, str, int]]) -> str:
+def _states(entries: Sequence[tuple[str, str, int]]) -> Table:
     """By the name of the entry: in how many states it is, and the bytes of all together."""
     found: dict[tuple[str, str], list[int]] = {}
     for name, what, nbytes in entries:
         # What is beside a copy of the weights at full precision is a part of its own.
         found.setdefault((name.removeprefix("state."), what), []).append(nbytes)
     rows = [
-        [Cell(name or "(the state)", code=True), what, f"{len(sizes):,}", bytes_text(sum(sizes)) if sum(sizes) else ""]
+        [Cell(name or "(the state)", code=True), what, f"{len(sizes):,}", size(sum(sizes)) if sum(sizes) else ""]
         for (name, what), sizes in found.items()
     ]
-    return table(["entry", "type", "parameters", "bytes"], rows[:50], left=2)
-
-
-def _report(report: StateReport) -> str:
-    head = header(
-        "StateReport", str(report).split("\n", 1)[0], badges=[("ok", "good") if report.ok else ("not ok", "bad")]
-    )
-    parts = [
-        _names("kept", report.kept),
-        _names("to start anew", report.anew),
-        _names("of another shape", [f"{path}: {why}" for path, why in report.misshapen.items()]),
-        _names("frozen, with a state that is kept", report.frozen),
-        _names("states of parameters that the module has not", report.orphans),
-    ]
-    return f"<div>{head}</div>{''.join(parts)}"
-
-
-def _names(what: str, names: Sequence[str]) -> str:
-    return fold(f"{what}: {len(names):,}", bounded([""], [[Cell(name, code=True)] for name in names])) if names else ""
+    return Table(["entry", "type", "parameters", "bytes"], rows, 2, most=50)
