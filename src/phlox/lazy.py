@@ -25,7 +25,8 @@ def lazily(
     Args:
         package: the name of the package.
         homes: submodule -> the names to import from it, separated by spaces; the submodule itself is public too, and
-            without names it is in `__all__`. `"*"` stands for all public names of a submodule. A name must not be that of a submodule: importing that submodule would replace the name in the package.
+            without names it is in `__all__`. `"*"` stands for all public names of a submodule. A name must not be that
+            of a submodule: importing that submodule would replace the name in the package.
         here: the other names of `__all__`, separated by spaces.
 
     Type checkers see imports instead: of `homes` under TYPE_CHECKING, and of `here` as `from ... import name as name`.

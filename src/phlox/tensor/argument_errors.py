@@ -27,7 +27,7 @@ _MARK = "guarded"
 
 
 def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
-    """Wrap the functions of Phlox that a module exports. Where they are defined they stay bare, for Phlox's own calls."""
+    """Wrap the functions of Phlox that a module exports; where they are defined, Phlox's own calls find them bare."""
     for name in names:
         function = vars(module).get(name)
         if isinstance(function, FunctionType) and function.__module__.startswith("phlox."):
