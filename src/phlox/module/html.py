@@ -1,4 +1,4 @@
-"""Modules, parameters and gradients in notebooks: a tree that folds, and tables; deferred values stay deferred."""
+"""Modules, parameters, gradients and summaries in notebooks: trees that fold, and tables; deferred values stay so."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ import numpy as np
 
 from phlox.backend import Bool
 from phlox.backend.contract.backend import engine_of
-from phlox.host.html import Cell, badge, bounded, counted, escape, fold, header, paragraph, representation, short, table
+from phlox.host.html import (
+    Cell,
+    badge,
+    bounded,
+    counted,
+    escape,
+    facts,
+    fold,
+    fragment,
+    header,
+    paragraph,
+    representation,
+    short,
+    table,
+)
 from phlox.host.units import size as bytes_text
 from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
 from phlox.module.param import Param
+from phlox.module.summary import LEFT, TITLES, Row, Summary, cells, remarks, totals
 from phlox.tensor import Tensor
 from phlox.tensor.html import READ, body, kind_text, nbytes, shape_text
 from phlox.tensor.tensor import element_of, state_of
@@ -241,3 +256,18 @@ def _gradients(gradients: GradientsParams) -> str:
     head = header("GradientsParams", f"of {counted(len(tensors), 'parameter')}", bytes_text(size), norm)
     heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if known else [])]
     return f"<div>{head}</div>{bounded(heads, rows, left=3)}"
+
+
+def html_of_summary(summary: Summary) -> str:
+    """A table of the layers with its totals."""
+    names = ("path", "class", *summary.columns)
+    head = {"path": "layer", "class": "class", **TITLES}
+    rows = [_summary_row(summary, row, names) for row in summary.shown()]
+    left = {place for place, name in enumerate(names) if name in LEFT}
+    notes = "".join(map(paragraph, remarks(summary)))
+    return fragment(table([head[name] for name in names], rows, left=left) + facts(totals(summary)) + notes)
+
+
+def _summary_row(summary: Summary, row: Row, names: tuple[str, ...]) -> list[Cell]:
+    shown = cells(summary, row)
+    return [Cell(shown[n], code=n == "path", indent=row.depth if n == "path" else 0) for n in names]

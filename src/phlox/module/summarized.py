@@ -9,7 +9,7 @@ from phlox.backend.registry import load
 from phlox.module.fields import Fields
 
 if TYPE_CHECKING:
-    from phlox.transform.summary import Summary
+    from phlox.module.summary import Summary
 
 
 class Summarized(Fields):

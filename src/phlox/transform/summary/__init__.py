@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from phlox.lazy import lazily, lend
+from phlox.module.summary import Memory, Row, Summary
 from phlox.transform.summary.summarize import summarize
-from phlox.transform.summary.table import Memory, Row, Summary
 
 lend(["phlox.module.summarized"], Summary=Summary)
 

@@ -1,12 +1,13 @@
-"""`Summary`: the table of `Module.summary`, with its rows and totals."""
+"""`Summary`: the table of `Module.summary`, with its rows and totals, and its text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from phlox.errors import ModuleError
+from phlox.host.units import amount, size
 
 COLUMNS = ("output", "parameters", "trained", "flops", "memory")
 """All columns besides the layer's path and class, which are always shown."""
@@ -26,6 +27,8 @@ class Row:
     """The number of calls."""
     outputs: Any
     """The result of the first call, with a `TensorSpec` in place of each tensor; None if it is not called."""
+    output: str
+    """The shapes in `outputs`, as text."""
     parameters: int
     """The number of elements of its parameters, without those tied to an earlier parameter outside of it."""
     trained: int
@@ -100,8 +103,6 @@ class Summary:
         raise ModuleError(f"summary: there is no module `{path}`; there are {', '.join(r.path for r in self.rows[1:])}")
 
     def __str__(self) -> str:
-        from phlox.transform.summary.text import text
-
         return text(self)
 
     def __repr__(self) -> str:
@@ -109,9 +110,9 @@ class Summary:
 
     def to_html(self) -> str:
         """The table as self-contained HTML, for light and dark pages."""
-        from phlox.transform.summary.html import html
+        from phlox.module.html import html_of_summary
 
-        return html(self)
+        return html_of_summary(self)
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -187,3 +188,92 @@ def _folded(blocks: Sequence[_Block]) -> list[Row]:
         found += [row, *inside]
         place += count
     return found
+
+
+# --- the text
+
+TITLES = {
+    "output": "output", "parameters": "parameters", "trained": "trained", "flops": "FLOPs", "memory": "memory",
+}  # fmt: skip
+LEFT = frozenset({"path", "class", "output", "trained"})
+"""Columns of words, which are set flush left."""
+
+
+def trained(row: Row) -> str:
+    """Are its parameters trained?"""
+    if not row.parameters:
+        return ""
+    return "yes" if row.trained == row.parameters else "in part" if row.trained else "no"
+
+
+def _parameters(row: Row) -> str:
+    counted = f"{row.parameters:,}" if row.parameters else ""
+    return counted or ("tied" if row.tied else "")
+
+
+def cells(summary: Summary, row: Row) -> dict[str, str]:
+    """The cells of a row, by column."""
+    called = row.calls > 0
+    evaluated = summary.flops is not None
+    where = row.span or row.path or "(the model)"
+    every: dict[str, Callable[[], str]] = {
+        "path": lambda: f"{where}  x{row.repeats}" if row.repeats > 1 else where,
+        "class": lambda: f"{row.name} x{row.calls}" if row.calls > 1 else row.name,
+        "output": lambda: row.output if called else "not called" if evaluated else "",
+        "parameters": lambda: _parameters(row),
+        "trained": lambda: trained(row),
+        "flops": lambda: amount(row.flops) if row.flops else "",
+        "memory": lambda: size(row.bytes + row.activations) if row.bytes + row.activations else "",
+    }
+    return {name: every[name]() for name in ("path", "class", *summary.columns)}
+
+
+def totals(summary: Summary) -> list[tuple[str, str]]:
+    """The lines below the table."""
+    memory = summary.memory
+    fixed = summary.parameters - summary.trained
+    parts = f"{summary.parameters:,}" + (f", of which {fixed:,} are not trained" if fixed else ", all trained")
+    found = [("parameters", parts if summary.parameters else "none")]
+    if summary.flops is not None and summary.products is not None:
+        passes = "forward and backward" if summary.training else "forward"
+        share = f", {amount(summary.products)} of them in products" if summary.products else ""
+        found.append(("FLOPs", f"{amount(summary.flops)} {passes}{share}"))
+    named = (
+        ("parameters", memory.parameters),
+        ("activations", memory.activations),
+        ("gradients", memory.gradients),
+        ("optimizer", memory.optimizer),
+    )
+    listed = [f"{name} {size(number)}" for name, number in named if number is not None]
+    whole = f" = {size(memory.total)}" if len(listed) > 1 else ""
+    found.append(("memory", " + ".join(listed) + whole))
+    return found
+
+
+def remarks(summary: Summary) -> list[str]:
+    """The explanations of the marks that are used in the table."""
+    rows = summary.shown()
+    found: list[str] = []
+    tied = {pair for row in summary.rows for pair in row.tied}
+    found += [f"tied, and counted once: {path} = {first}" for path, first in sorted(tied)]
+    if any(row.repeats > 1 for row in rows):
+        found.append("a path with x2 stands for two equal modules; the numbers are of one of them")
+    if any(row.calls > 1 for row in rows):
+        found.append("a class with x2 is called twice; the FLOPs are of all calls")
+    return found
+
+
+def text(summary: Summary) -> str:
+    """The table with its totals."""
+    head = {"path": "layer", "class": "class", **TITLES}
+    names = ("path", "class", *summary.columns)
+    lines = [{name: head[name] for name in names}, *[cells(summary, row) for row in summary.shown()]]
+    widths = {name: max(len(line[name]) for line in lines) for name in names}
+
+    def joined(line: dict[str, str]) -> str:
+        cut = [line[name].ljust(widths[name]) if name in LEFT else line[name].rjust(widths[name]) for name in names]
+        return "  ".join(cut).rstrip()
+
+    rule = "-" * (sum(widths.values()) + 2 * (len(names) - 1))
+    below = [f"{name}: {what}" for name, what in totals(summary)]
+    return "\n".join([joined(lines[0]), rule, *map(joined, lines[1:]), rule, *below, *remarks(summary)])
