@@ -6,7 +6,7 @@ Otherwise (each example has its own weights) the contract's definition is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phlox.backend.contract.nn.attention import AttentionOps
 from phlox.backend.contract.nn.linear import DenseOps
@@ -14,12 +14,10 @@ from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
-def _shared(M: Batched, *weights: Array | None) -> bool:
+def _shared(M: MappedOps, *weights: Array | None) -> bool:
     """Are these the same for all examples?"""
     return all(type(weight) is not M.box for weight in weights)
 
@@ -28,7 +26,7 @@ def _shared(M: Batched, *weights: Array | None) -> bool:
 
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
-    def rule(M: Batched, x: Array, *rest: Any) -> Array:
+    def rule(M: MappedOps, x: Array, *rest: Any) -> Array:
         if type(x) is M.box and _shared(M, *rest[:weights]):
             return M.boxed(getattr(M.inner, name)(x.value, *rest))
         return definition(M, x, *rest)
@@ -39,7 +37,7 @@ def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
 # --- examples joined to the rows
 
 
-def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
+def _group_norm(M: MappedOps, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
     if not _shared(M, gamma, beta):
         return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
     size = M.size([x])
@@ -47,7 +45,7 @@ def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, g
 
 
 def _cross_entropy(
-    M: Batched, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
+    M: MappedOps, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
 ) -> Array:
     if not _shared(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
@@ -57,7 +55,7 @@ def _cross_entropy(
 
 
 def _attention(
-    M: Batched,
+    M: MappedOps,
     query: Array,
     key: Array,
     value: Array,
@@ -89,21 +87,21 @@ def _attention(
 # --- convolution: weights of every example's own are groups of channels of their own
 
 
-def _beside(M: Batched, x: Array, size: int) -> Array:
+def _beside(M: MappedOps, x: Array, size: int) -> Array:
     """[n, channels, ...] of all examples as [n, size * channels, ...]."""
     value = M.moved(M.spread(x, size), 0, 1)
     n, _, channels, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n, size * channels, *rest))
 
 
-def _apart(M: Batched, value: Array, size: int) -> Array:
+def _apart(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `_beside`."""
     n, channels, *rest = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
 
 
 def _conv(
-    M: Batched,
+    M: MappedOps,
     x: Array,
     weight: Array,
     bias: Array | None,
@@ -127,7 +125,7 @@ def _conv(
 
 
 def _conv_dx(
-    M: Batched, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([g, weight])
     n, channels, *sizes = shape
@@ -139,7 +137,7 @@ def _conv_dx(
 
 
 def _conv_dw(
-    M: Batched, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([x, g])
     joint = (size * shape[0], *shape[1:])
@@ -147,7 +145,7 @@ def _conv_dw(
     return unfold(M, found, size)
 
 
-def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:
+def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
     size = M.size([columns])
     return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
 

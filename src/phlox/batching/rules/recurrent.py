@@ -6,21 +6,19 @@ Otherwise the contract's definition is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array
 from phlox.batching.build import GeneralRule, Rule, fold, unfold
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
 def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: int) -> Rule:
     """The operands are x, so many states, so many weights, and the mask."""
     last = 1 + states + weights
 
-    def rule(M: Batched, *arguments: Any) -> tuple[Array, ...]:
+    def rule(M: MappedOps, *arguments: Any) -> tuple[Array, ...]:
         x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
         given = arguments[1 + states : last]
         if any(type(weight) is M.box for weight in given):
@@ -34,14 +32,14 @@ def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: 
     return GeneralRule(last + 1, rule)
 
 
-def _joined(M: Batched, x: Array, size: int) -> Array:
+def _joined(M: MappedOps, x: Array, size: int) -> Array:
     """[time, batch, width] of all examples as [time, size * batch, width]."""
     value = M.moved(M.spread(x, size), 0, 1)
     time, _, batch, width = M.inner.shape(value)
     return M.inner.reshape(value, (time, size * batch, width))
 
 
-def _apart(M: Batched, value: Array, size: int) -> Array:
+def _apart(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `_joined`."""
     time, rows, width = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))
