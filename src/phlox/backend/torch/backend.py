@@ -229,6 +229,16 @@ class Torch(
 
     # --- shape
 
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
+
+        return Program(fn, release, *self._numbers())
+
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        from phlox.backend.torch.compiler.program import trace_only
+
+        trace_only(fn, donated, kept)
+
     def shape(self, x: Array) -> Shape:
         return tuple(x.shape)
 
@@ -410,6 +420,9 @@ class Torch(
         return x.to(self.torch_float)
 
     # --- random
+
+    state_of_seed = staticmethod(random.state_of_seed)
+    fold_in = staticmethod(random.fold_in)
 
     def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
         native = self.native_device(device)
