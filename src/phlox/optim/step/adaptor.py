@@ -27,11 +27,10 @@ from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
 from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
-from phlox.optim.state.validation import begun, misfit, other_entries
 from phlox.optim.step.multi_tensor import LEAST, Job, MultiTensorStep
 from phlox.optim.step.shared_scalars import sharing
 from phlox.optim.step.skip_nonfinite import kept_where
-from phlox.optim.step.validation import check_arguments, rates_of
+from phlox.optim.step.validation import begun, check_arguments, misfit, other_entries, rates_of
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops

@@ -1,4 +1,4 @@
-"""Checks of the arguments of an optimizer step, before anything changes."""
+"""Checks of the arguments of an optimizer step and of its states, before anything changes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from phlox.backend import Device
 from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
@@ -15,7 +16,9 @@ from phlox.module.foreign_leaf import described
 from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
-from phlox.tensor import Tensor
+from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.state.tree import Mastered, State, mismatch, unmastered
+from phlox.tensor import Tensor, zeros
 
 
 def check_arguments(module: Any, grads: Any) -> None:
@@ -92,3 +95,27 @@ def _checked_rate(lr: Any) -> Any:
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
     return lr
+
+
+# --- states
+
+
+def begun(optimizer: SimpleOptimizer, shape: tuple[int, ...], place: Device | None = None) -> State:
+    """The state that a parameter of this shape begins with; None if that is not known."""
+    try:
+        return optimizer.init(zeros(shape, device=place))
+    except Exception:  # it takes no such parameter
+        return None
+
+
+def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
+    """As `mismatch`, of a state that may have a master."""
+    if isinstance(state, Mastered) and state.master.shape != shape:
+        return f"master: expected shape {shape}, found {state.master.shape}"
+    return mismatch(fresh, unmastered(state))
+
+
+def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:
+    """How the names in a state differ from those in a first state for this shape; None if they do not."""
+    fresh = begun(optimizer, shape)
+    return mismatch(dict.fromkeys(cast("Any", fresh)), state) if isinstance(fresh, dict) else None
