@@ -439,8 +439,11 @@ class Torch(
 
     # --- random
 
-    state_of_seed = staticmethod(random.state_of_seed)
-    fold_in = staticmethod(random.fold_in)
+    def state_of_seed(self, seed: Array) -> Any:
+        return random.state_of_seed(seed)
+
+    def fold_in(self, state: Any, number: int) -> Any:
+        return random.fold_in(state, number)
 
     def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
         native = self.native_device(device)
