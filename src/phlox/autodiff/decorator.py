@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import Again, checkpoint
-from phlox.autodiff.collectives import CollectivesOnTape
+from phlox.autodiff.collectives import TapeOps
 from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
@@ -35,7 +35,7 @@ def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[...,
     return lambda *arguments: function(*(x.value if type(x) is box else x for x in arguments))
 
 
-class Autodiff(CollectivesOnTape):
+class Autodiff(TapeOps):
     """The backend `inner` with a tape, which records the history of values that require gradients.
 
     A float value without history stays the inner backend's own array, so it costs nothing. The decorator composes: on
@@ -55,8 +55,6 @@ class Autodiff(CollectivesOnTape):
     """
 
     differentiates = True
-    box: type[Tracked]
-    """The class of its tracked values."""
     recompute: bool
     """Are cheap values made again instead of kept?"""
     _made: ClassVar[dict[tuple[Backend, bool], Autodiff]] = {}

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.types import Array
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ Rule: TypeAlias = ElementwiseRule | AxisRule | MatrixRule | FoldedRule | General
 _new = object.__new__
 
 
-def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
+def build(M: MappedOps, name: str, rule: Rule) -> Callable[..., Any]:
     """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
     function = getattr(M.inner, name)
     match rule:
@@ -92,7 +90,7 @@ def is_scalar(x: Any) -> bool:
     return x is None or isinstance(x, (int, float))
 
 
-def _unary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+def _unary(M: MappedOps, function: Callable[..., Array]) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
@@ -105,7 +103,7 @@ def _unary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
     return operation
 
 
-def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+def _binary(M: MappedOps, function: Callable[..., Array]) -> Callable[..., Array]:
     box, shape, raised = M.box, M.inner.shape, M.raised
 
     def operation(x: Array, y: Any, *options: Any) -> Array:
@@ -133,7 +131,7 @@ def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
     return operation
 
 
-def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _elementwise(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box, shape = M.box, M.inner.shape
 
     def operation(*arguments: Any) -> Array:
@@ -152,7 +150,7 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along(M: Batched, function: Callable[..., Array], axes: int) -> Callable[..., Array]:
+def _along(M: MappedOps, function: Callable[..., Array], axes: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
@@ -166,7 +164,7 @@ def _along(M: Batched, function: Callable[..., Array], axes: int) -> Callable[..
     return operation
 
 
-def _stacked(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+def _stacked(M: MappedOps, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
     box, inner, count = M.box, M.inner, len(ranks)
 
     def operation(*arguments: Any) -> Any:
@@ -193,7 +191,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple([next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True)])
 
 
-def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _folded(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(*arguments: Any) -> Array:
@@ -207,20 +205,22 @@ def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[
     return operation
 
 
-def fold(M: Batched, x: Array, size: int) -> Array:
+def fold(M: MappedOps, x: Array, size: int) -> Array:
     """The batch axis of x folded into the first axis of an example."""
     value = M.spread(x, size)
     n, first, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n * first, *rest))
 
 
-def unfold(M: Batched, value: Array, size: int) -> Array:
+def unfold(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `fold`."""
     rows, *rest = M.inner.shape(value)
     return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *rest)))
 
 
-def _general(M: Batched, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]) -> Callable[..., Any]:
+def _general(
+    M: MappedOps, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]
+) -> Callable[..., Any]:
     box = M.box
 
     def operation(*arguments: Any) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from phlox.backend.contract import Backend
+from phlox.backend.device import Device
+from phlox.batching.frames import innermost
 
 
 @lru_cache(maxsize=4096)
@@ -47,3 +49,12 @@ def joined(one: Backend, other: Backend) -> Backend | None:
         return None
     below = joined(one.inner, other)
     return None if below is None or below.batched != one.inner.batched else Batched(below)
+
+
+def seen_from_inside(place: Device) -> Device:
+    """The device on the backend of the innermost batch, so that draws there are those of one example."""
+    frame = innermost()
+    if frame is None:
+        return place
+    backend: Backend | None = joined(place.backend, frame.backend)
+    return place if backend is None else place.on(backend)

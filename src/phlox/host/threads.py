@@ -6,7 +6,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, MutableMapping
-from pathlib import Path
 
 _ENGINE_VARIABLES: dict[str, tuple[str, ...]] = {
     "numpy": ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
@@ -43,6 +42,8 @@ def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
 
 def _set_openblas_threads(number: int) -> None:
     """Set it in the OpenBLAS that this process has loaded, where the system says which that is."""
+    from pathlib import Path  # slow to import, and seldom needed
+
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -22,7 +22,7 @@ from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
-from phlox.module.summarized import Summarized
+from phlox.module.summary import Summarized
 from phlox.module.tree.flattening import flatten, flatten_with_keys, unflatten
 from phlox.random.roots import folded, is_key, root_of
 from phlox.record import FULL, LoadReport, Precision, Record

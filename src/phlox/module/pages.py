@@ -213,3 +213,77 @@ def page_of_gradients(gradients: GradientsParams) -> Page:
     heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if known else [])]
     table = Table(heads, rows, 3, MOST_ROWS)
     return Page("GradientsParams", [f"of {count(len(tensors), 'parameter')}", bytes_text, norm], [table])
+
+
+# --- the summary of a model
+
+_TITLES = {"path": "layer", "flops": "FLOPs"}
+_LEFT = frozenset({"path", "class", "output", "trained"})
+"""Columns of words, which are set flush left."""
+
+
+def _trained(row: Row) -> str:
+    """Are its parameters trained?"""
+    if not row.parameters:
+        return ""
+    return "yes" if row.trained == row.parameters else "in part" if row.trained else "no"
+
+
+def _cells(summary: Summary, row: Row) -> dict[str, str | Cell]:
+    """The cells of a row, by column."""
+    where = row.span or row.path or "(the model)"
+    where = f"{where}  x{row.repeats}" if row.repeats > 1 else where
+    memory = row.bytes + row.activations
+    return {
+        "path": Cell(where, code=True, indent=row.depth),
+        "class": f"{row.name} x{row.calls}" if row.calls > 1 else row.name,
+        "output": row.output if row.calls else "" if summary.flops is None else "not called",
+        "parameters": f"{row.parameters:,}" if row.parameters else "tied" if row.tied else "",
+        "trained": _trained(row),
+        "flops": amount(row.flops) if row.flops else "",
+        "memory": size(memory) if memory else "",
+    }
+
+
+def _totals(summary: Summary) -> list[tuple[str, str]]:
+    """The lines below the table."""
+    memory = summary.memory
+    fixed = summary.parameters - summary.trained
+    parts = f"{summary.parameters:,}, {f'of which {fixed:,} are not trained' if fixed else 'all trained'}"
+    found = [("parameters", parts if summary.parameters else "none")]
+    if summary.flops is not None and summary.products is not None:
+        passes = "forward and backward" if summary.training else "forward"
+        share = f", {amount(summary.products)} of them in products" if summary.products else ""
+        found.append(("FLOPs", f"{amount(summary.flops)} {passes}{share}"))
+    named = (
+        ("parameters", memory.parameters),
+        ("activations", memory.activations),
+        ("gradients", memory.gradients),
+        ("optimizer", memory.optimizer),
+    )
+    listed = [f"{name} {size(number)}" for name, number in named if number is not None]
+    whole = f" = {size(memory.total)}" if len(listed) > 1 else ""
+    found.append(("memory", " + ".join(listed) + whole))
+    return found
+
+
+def _remarks(summary: Summary) -> list[str]:
+    """The explanations of the marks that are used in the table."""
+    rows = summary.shown()
+    found: list[str] = []
+    tied = {pair for row in summary.rows for pair in row.tied}
+    found += [f"tied, and counted once: {path} = {first}" for path, first in sorted(tied)]
+    if any(row.repeats > 1 for row in rows):
+        found.append("a path with x2 stands for two equal modules; the numbers are of one of them")
+    if any(row.calls > 1 for row in rows):
+        found.append("a class with x2 is called twice; the FLOPs are of all calls")
+    return found
+
+
+def page_of_summary(summary: Summary) -> Page:
+    """The table with its totals."""
+    names = ("path", "class", *summary.columns)
+    rows = [[cells[name] for name in names] for cells in (_cells(summary, row) for row in summary.shown())]
+    left = {place for place, name in enumerate(names) if name in _LEFT}
+    table = Table([_TITLES.get(name, name) for name in names], rows, left)
+    return Page("", parts=[table, facts(_totals(summary)), *_remarks(summary)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import math
 from typing import Any, Generic, Self, cast
 
@@ -408,6 +407,8 @@ def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
 
 def ops_to_bytes(ops: Ops) -> bytes:
     """Serialise kind, engine, dtypes and decorators (outermost first) of a tensor, for exported programs."""
+    import json  # not at the top, like all modules that are slow to import and seldom needed
+
     backend: Backend = ops.backend
     decorators: list[tuple[str, dict[str, Any]]] = []
     while isinstance(backend, Decorator):
@@ -418,6 +419,8 @@ def ops_to_bytes(ops: Ops) -> bytes:
 
 def ops_from_bytes(text: bytes) -> Ops:
     """The inverse of `ops_to_bytes`."""
+    import json
+
     name, engine, floats, ints, decorators = json.loads(text)
     backend: Backend = cast("Any", load_backend(engine))(float=floats, int=ints)
     for decorator, options in reversed(decorators):

@@ -1,6 +1,6 @@
 """`Module.summary`: rows, totals, what it leaves alone, and how it looks.
 
-Serves: phlox/transform/summary/, phlox/module/summarized.py
+Serves: phlox/transform/summary/, phlox/module/summary.py
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.contract.widening import composed
-from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.sharding import is_shared
 from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.sharding import SEQUENCE
 

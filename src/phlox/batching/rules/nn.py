@@ -6,7 +6,7 @@ Otherwise (each example has its own weights) the contract's definition is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.linear import DenseOps
@@ -15,12 +15,10 @@ from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
-def _shared(M: Batched, *weights: Array | None) -> bool:
+def _shared(M: MappedOps, *weights: Array | None) -> bool:
     """Are these the same for all examples?"""
     return all(type(weight) is not M.box for weight in weights)
 
@@ -29,7 +27,7 @@ def _shared(M: Batched, *weights: Array | None) -> bool:
 
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
-    def rule(M: Batched, x: Array, *rest: Any) -> Array:
+    def rule(M: MappedOps, x: Array, *rest: Any) -> Array:
         if type(x) is M.box and _shared(M, *rest[:weights]):
             return M.boxed(getattr(M.inner, name)(x.value, *rest))
         return definition(M, x, *rest)
@@ -40,7 +38,7 @@ def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
 # --- examples joined to the rows
 
 
-def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
+def _group_norm(M: MappedOps, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
     if not _shared(M, gamma, beta):
         return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
     size = M.size([x])
@@ -48,7 +46,7 @@ def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, g
 
 
 def _cross_entropy(
-    M: Batched, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
+    M: MappedOps, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
 ) -> Array:
     if not _shared(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
@@ -58,7 +56,7 @@ def _cross_entropy(
 
 
 def _attention(
-    M: Batched, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
+    M: MappedOps, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
     if all(type(x) is not M.box for x in (query, key, value)):
         return AttentionOps.attention(M, query, key, value, bias, allowed, kept, weighting)
@@ -81,21 +79,21 @@ def _attention(
 # --- convolution: weights of every example's own are groups of channels of their own
 
 
-def _beside(M: Batched, x: Array, size: int) -> Array:
+def _beside(M: MappedOps, x: Array, size: int) -> Array:
     """[n, channels, ...] of all examples as [n, size * channels, ...]."""
     value = M.moved(M.spread(x, size), 0, 1)
     n, _, channels, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n, size * channels, *rest))
 
 
-def _apart(M: Batched, value: Array, size: int) -> Array:
+def _apart(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `_beside`."""
     n, channels, *rest = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
 
 
 def _conv(
-    M: Batched,
+    M: MappedOps,
     x: Array,
     weight: Array,
     bias: Array | None,
@@ -119,7 +117,7 @@ def _conv(
 
 
 def _conv_dx(
-    M: Batched, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([g, weight])
     n, channels, *sizes = shape
@@ -131,7 +129,7 @@ def _conv_dx(
 
 
 def _conv_dw(
-    M: Batched, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([x, g])
     joint = (size * shape[0], *shape[1:])
@@ -139,7 +137,7 @@ def _conv_dw(
     return unfold(M, found, size)
 
 
-def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:
+def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
     size = M.size([columns])
     return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
 
@@ -151,7 +149,7 @@ def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: 
     """The operands are x, so many states, so many weights, and the mask."""
     last = 1 + states + weights
 
-    def rule(M: Batched, *arguments: Any) -> tuple[Array, ...]:
+    def rule(M: MappedOps, *arguments: Any) -> tuple[Array, ...]:
         x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
         given = arguments[1 + states : last]
         if any(type(weight) is M.box for weight in given):
@@ -165,14 +163,14 @@ def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: 
     return GeneralRule(last + 1, rule)
 
 
-def _joined_rows(M: Batched, x: Array, size: int) -> Array:
+def _joined_rows(M: MappedOps, x: Array, size: int) -> Array:
     """[time, batch, width] of all examples as [time, size * batch, width]."""
     value = M.moved(M.spread(x, size), 0, 1)
     time, _, batch, width = M.inner.shape(value)
     return M.inner.reshape(value, (time, size * batch, width))
 
 
-def _apart_rows(M: Batched, value: Array, size: int) -> Array:
+def _apart_rows(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `_joined_rows`."""
     time, rows, width = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))

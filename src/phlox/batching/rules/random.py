@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.parallel import RowGroup
 from phlox.batching.build import RandomRule, Rule
 from phlox.batching.frames import PerExample, frame_of
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
-def _rows(M: Batched) -> int | None:
+def _rows(M: MappedOps) -> int | None:
     """The number of examples that have random numbers of their own; None where all have the same."""
     frame = frame_of(M)
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
-def _is_own(M: Batched, state: Array) -> bool:
+def _is_own(M: MappedOps, state: Array) -> bool:
     """Has every example of this batch a key of its own? Those of a batch around it are left to that."""
     return isinstance(state, PerExample) and state.backend.batched == M.batched
 
 
 def _shaped(name: str) -> Rule:
-    def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
+    def rule(M: MappedOps, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
         own, size = _is_own(M, state), _rows(M)
         if size is not None and not own:
@@ -40,7 +38,7 @@ def _shaped(name: str) -> Rule:
     return RandomRule(rule)
 
 
-def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
+def _permutation(M: MappedOps, state: Array, n: int, device: Device) -> Array:
     """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
     draw, size = M.inner.random_permutation, _rows(M)
     if _is_own(M, state):

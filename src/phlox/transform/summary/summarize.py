@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from phlox.backend import Float
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.calls import depth_of, layer_name, named_modules, with_function_layers
+from phlox.module.summary import Memory, Row, Summary, checked_columns
 from phlox.optim import Optimizer, OptimizerAdaptor
+from phlox.transform.eval_shape import TensorSpec
 from phlox.transform.summary.evaluate import (
     Calls,
     Evaluation,
@@ -20,7 +23,10 @@ from phlox.transform.summary.evaluate import (
     place_of,
     without_values,
 )
-from phlox.transform.summary.table import Memory, Row, Summary, checked_columns
+from phlox.transform.tree import parts_of
+
+_LONGEST = 44
+"""The most letters of an output."""
 
 
 def summarize(
@@ -88,6 +94,7 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
             depth=depth_of(path, paths),
             calls=known.count,
             outputs=known.outputs,
+            output=_output(known.outputs),
             parameters=sum(math.prod(param.shape) for param in own),
             trained=sum(math.prod(param.shape) for param in own if param.trained),
             tied=tuple((name, first) for name, first in tied if path == "" or not first.startswith(begin)),
@@ -96,6 +103,24 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
             flops=known.work.total,
             activations=known.activations,
         )
+
+
+def _output(value: Any) -> str:
+    """The shapes of a result: `(1, 10)`, with the kind if it is not Float."""
+    found: list[str] = []
+
+    def visit(part: Any) -> None:
+        if isinstance(part, TensorSpec):
+            found.append(str(part.shape) if part.kind is Float else f"{part.shape} {part.kind.__name__}")
+        else:
+            for _, one in parts_of(part) or ():
+                visit(one)
+
+    visit(value)
+    text = ", ".join(found) if found else "" if value is None else type(value).__name__
+    if len(text) <= _LONGEST:
+        return text
+    return f"{found[0][: _LONGEST - 12]}, and {len(found) - 1} more" if len(found) > 1 else f"{text[: _LONGEST - 3]}..."
 
 
 def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
