@@ -11,12 +11,13 @@ import numpy as np
 
 from phlox.backend import Bool
 from phlox.backend.contract.backend import engine_of
-from phlox.host.page import MOST_ROWS, Cell, Page, Part, Table
-from phlox.host.text import count, short, size
+from phlox.host.page import MOST_ROWS, Cell, Page, Part, Table, facts
+from phlox.host.text import amount, count, short, size
 from phlox.module.display import parts_of
 from phlox.module.fields import Fields, fields_of
 from phlox.module.gradients import GradientsParams
 from phlox.module.param import Param
+from phlox.module.summary import Row, Summary
 from phlox.tensor import Tensor
 from phlox.tensor.pages import READ, kind_text, nbytes, page_of_tensor, shape_text
 from phlox.tensor.tensor import element_of, state_of
