@@ -83,7 +83,7 @@ class Autodiff(CollectivesOnTape):
         Tracked.some_settle |= settle is not None or own is not None
         self.box = box
         make = build_recomputing if recompute else build
-        shape = inner.shape
+        shape, detach = inner.shape, inner.detach
         self.shape = lambda x: shape(x.value if type(x) is box else x)
         for name in _operations():
             try:
@@ -96,6 +96,7 @@ class Autodiff(CollectivesOnTape):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # What the inner backend lacks, this one lacks too.
+        self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)

@@ -49,7 +49,7 @@ _CHUNK, _CHUNKS = 2**14, 64
 
 def is_traced(x: AnyTensor) -> bool:
     """Is a program being traced, in which the values are not known?"""
-    return x.backend.is_traced(x.primitive)
+    return x._ops.backend.is_traced(x.primitive)  # pyright: ignore[reportPrivateUsage]
 
 
 def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:

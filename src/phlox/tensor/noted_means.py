@@ -20,25 +20,32 @@ class Means:
     """The means that losses have taken in a scope of `noting_means`."""
 
     def __init__(self) -> None:
-        self._noted: list[tuple[Any, Callable[[], Loss]]] = []
+        self._noted: list[tuple[Any, Callable[[], Loss], float | None]] = []
         self.weighted = False
         """Has one of them left out items, or weighed them unequally? Otherwise each weighs as its rows do."""
 
-    def note(self, mean: Any, loss: Callable[[], Loss], *, weighted: bool) -> None:
-        """Note a mean, and the function that gives its sums."""
-        self._noted.append((mean, loss))
-        self.weighted |= weighted
+    def note(self, mean: Any, loss: Callable[[], Loss], weight: float | None = None) -> None:
+        """Note a mean, the function that gives its sums, and its weight if no item is left out and all weigh 1."""
+        self._noted.append((mean, loss, weight))
+        self.weighted |= weight is None
 
     def follow(self, mean: Any, rounded: Any) -> None:
         """Note that a mean has been rounded to another tensor."""
-        self._noted += [(rounded, loss) for one, loss in self._noted if one is mean]
+        self._noted += [(rounded, loss, weight) for one, loss, weight in self._noted if one is mean]
 
     def loss_of(self, value: Any) -> Loss | None:
         """The sums of a mean that was noted, at full precision; None for anything else, such as of several means.
 
         Ask within the trace that the mean was taken in.
         """
-        return next((loss() for one, loss in self._noted if one is value), None)
+        return next((loss() for one, loss, _ in self._noted if one is value), None)
+
+    def weight_of(self, value: Any) -> float | None:
+        """The weight of a mean that was noted, if all its items weigh 1: it is known without the sums."""
+        for one, _, weight in self._noted:
+            if one is value:
+                return weight
+        return None
 
 
 _means: ContextVar[Means | None] = ContextVar("phlox_means", default=None)

@@ -209,16 +209,11 @@ class Fit:
 
     def tell(self, event: str, *more: Any) -> None:
         """Call the method for an event of all callbacks."""
-        for method in self._methods(event):
+        handlers = self._handlers.get(event)
+        if handlers is None:  # those that override this event, so that a step makes no useless calls
+            handlers = self._handlers[event] = [getattr(one, event) for one in self.callbacks if one.hears(event)]
+        for method in handlers:
             method(self.control, *more)
-
-    def _methods(self, event: str) -> list[Callable[..., Any]]:
-        """The methods of callbacks that override this event, so that a step makes no useless calls."""
-        found = self._handlers.get(event)
-        if found is None:
-            found = [getattr(one, event) for one in self.callbacks if one.hears(event)]
-            self._handlers[event] = found
-        return found
 
     def callback_states(self) -> dict[str, Any]:
         """The states of callbacks, as plain values, by name."""

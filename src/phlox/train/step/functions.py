@@ -42,8 +42,10 @@ class Result(NamedTuple):
     """The arguments of the metrics."""
     scalars: Mapping[str, Any] = {}
     """What else is reported: numbers and arrays, as tensors once they are checked."""
-    sums: Loss | None = None
-    """The loss as its two sums, if they are known."""
+    weight: AnyTensor | float | None = None
+    """What the loss weighs in a mean over batches, if that is known."""
+    sums: Callable[[], Loss] | None = None
+    """Gives the loss as its two sums, if its weight is known."""
     is_weighted: bool = False
     """Were items left out of it, or weighed unequally?"""
 
@@ -67,10 +69,14 @@ def result_of(value: Any, means: Means | None = None) -> Result:
         raise RunError("the step gives None; return the loss, a scalar tensor")
     given: Any = result.loss
     if isinstance(given, Loss):
-        return result._replace(loss=given.mean, sums=given, is_weighted=True)
+        return result._replace(loss=given.mean, weight=given.weight, sums=lambda: given, is_weighted=True)
     if means is None or given is None:
         return result
-    return result._replace(sums=means.loss_of(given), is_weighted=means.weighted)
+    if (weight := means.weight_of(given)) is not None:
+        return result._replace(weight=weight, sums=lambda: means.loss_of(given), is_weighted=means.weighted)
+    if (loss := means.loss_of(given)) is not None:
+        return result._replace(weight=loss.weight, sums=lambda: loss, is_weighted=means.weighted)
+    return result._replace(is_weighted=means.weighted)
 
 
 @dataclass(frozen=True)
@@ -138,15 +144,13 @@ class StepFunctions:
         self, models: Models, optimizers: Any, auxiliary: Any, rates: Any, batch: Any, applies: bool, inputs: Any
     ) -> tuple[Models, Result, dict[str, AnyTensor]]:
         result, grads = self.gradients(models, optimizers, auxiliary, batch, inputs)
-        group = row_group()
-        rows = float(count(batch) if group is None else sum(group.rows or [count(batch) * group.size]))
-        weight = rows if result.sums is None else result.sums.weight
         accumulators: dict[str, GradientsAccumulator] = auxiliary.get("accumulators", {})
-        for name, accumulator in accumulators.items():
-            accumulator.add(grads[name], models[name], weight)
-        if accumulators and not applies:
-            return dict(models), result, {}
         if accumulators:
+            weight = _rows_of(batch) if result.weight is None else result.weight
+            for name, accumulator in accumulators.items():
+                accumulator.add(grads[name], models[name], weight)
+            if not applies:
+                return dict(models), result, {}
             grads = self._accumulated(models, accumulators)
         after, taken = self._applied(models, optimizers, rates, grads)
         return after, result, taken
@@ -192,13 +196,16 @@ class StepFunctions:
         given, give_back = self.narrowed(given)
         result = self._called(self.step, given, batch, auxiliary, inputs)
         give_back()
-        if result.loss is None:
+        own = result.loss
+        if own is None:
             raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
-        scalar(result.loss, LOSS)
+        value = scalar(own, LOSS)
         loss, result = self._weighed(result, row_group(), "accumulators" in auxiliary)
-        value = scalar(result.loss, LOSS)
+        if result.loss is not own:
+            value = scalar(result.loss, LOSS)
+        result = result._replace(loss=value)
         if self.looks and not is_traced(value):
-            number = value.item()
+            number = float(value.numpy())
             if not math.isfinite(number):
                 raise NotFiniteLossError(str(number))
         if not has_history(loss.backend, loss.primitive):
@@ -230,7 +237,7 @@ class StepFunctions:
         """What is differentiated, and the result of all processes, whose gradients are averaged."""
         loss, sums = result.loss, result.sums
         assert loss is not None
-        if sums is not None and not sums.separable and (accumulates or group is not None):
+        if (accumulates or group is not None) and sums is not None and result.is_weighted and not sums().separable:
             raise RunError(
                 "the loss compares rows with each other (Loss(..., separable=False)), so that those of several batches "
                 "or processes do not add up to that of all their rows; take a larger batch_size without accumulate=, "
@@ -249,14 +256,15 @@ class StepFunctions:
         if group is not None:
             from phlox.distributed import mean
 
-            place = sums.total.to_full_precision().device
-            weight = sums.weight.detach().to_full_precision().float() if isinstance(sums.weight, Tensor) else tensor(
-                float(sums.weight), device=place
+            own = sums()
+            place = own.total.to_full_precision().device
+            weight = own.weight.detach().to_full_precision().float() if isinstance(own.weight, Tensor) else tensor(
+                float(own.weight), device=place
             )  # fmt: skip
             weight = mean({"weight": weight})["weight"]
-            part = sums.part_of(weight)
+            part = own.part_of(weight)
             result = _over_processes(result._replace(loss=part), group, weighs=False)
-            return part, result._replace(sums=Loss(sums.total.detach(), weight * float(group.size)))
+            return part, result._replace(weight=weight * float(group.size), sums=None)
         exact = _exact(result)
         return (exact.loss if result.is_weighted and exact.loss is not None else loss), exact
 
@@ -285,6 +293,7 @@ class StepFunctions:
             raise RunError(f"update must give the models back under the same names: {', '.join(models)}")
         named = dict(cast("Mapping[str, Any]", logs))
         loss = named.pop(LOSS, None)
+        loss = None if loss is None else scalar(loss, LOSS)
         result = self._reporting(Result(loss, inputs[0] if inputs else None, named))
         if (group := row_group()) is not None:
             result = _over_processes(result, group)
@@ -298,7 +307,8 @@ class StepFunctions:
         """The loss, its gradient and, if this evaluation counts, the measurements."""
         result, grads = self.gradients(models, {ONLY: None}, auxiliary, batch, inputs)
         output = self._output(self.training, auxiliary.get("totals"), result) if counts else None
-        return scalar(result.loss, LOSS), grads[ONLY], output
+        assert result.loss is not None
+        return result.loss, grads[ONLY], output
 
     # --- validation
 
@@ -307,6 +317,8 @@ class StepFunctions:
     ) -> tuple[dict[str, Any], Output]:
         """The measurements of a batch, in inference mode."""
         result = _exact(self._called(self.validate, models, batch, auxiliary, inputs))
+        if result.loss is not None:
+            result = result._replace(loss=scalar(result.loss, LOSS))
         return auxiliary, self._output(self.validation, auxiliary.get("totals"), result)
 
     def check_validates(self) -> None:
@@ -357,8 +369,7 @@ class StepFunctions:
 
     def _output(self, meter: Meter, totals: Totals | None, result: Result) -> Output:
         rows = meter.measured(result.inputs, totals)
-        loss = None if result.loss is None else scalar(result.loss, LOSS)
-        return Output(loss, dict(result.scalars), rows, None if loss is None else _weight_of(result, loss))
+        return Output(result.loss, dict(result.scalars), rows, _weight_of(result))
 
 
 def _exact(result: Result) -> Result:
@@ -367,15 +378,24 @@ def _exact(result: Result) -> Result:
         return result
     if not result.is_weighted and result.loss.backend is result.loss.backend.full_precision():
         return result
-    return result._replace(loss=result.sums.part_of(result.sums.weight))
+    sums = result.sums()
+    return result._replace(loss=sums.part_of(sums.weight))
 
 
-def _weight_of(result: Result, loss: AnyTensor) -> Any:
+def _weight_of(result: Result) -> Any:
     """What the loss weighs, for its mean over batches; None if that is its rows."""
-    weight = None if result.sums is None else result.sums.weight
-    if weight is None or isinstance(weight, Tensor):
-        return None if weight is None else weight.detach()
+    loss, weight = result.loss, result.weight
+    if loss is None or weight is None:
+        return None
+    if isinstance(weight, Tensor):
+        return weight.detach()
     return tensor(float(weight), device=loss.device) if is_traced(loss) else float(weight)
+
+
+def _rows_of(batch: Any) -> float:
+    """The rows of a batch in all processes that share it."""
+    group, rows = row_group(), count(batch)
+    return float(rows if group is None else sum(group.rows or [rows * group.size]))
 
 
 def _over_processes(result: Result, group: RowGroup, *, weighs: bool = True) -> Result:

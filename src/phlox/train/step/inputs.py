@@ -32,6 +32,8 @@ class Asked:
         self.required: list[str] = []
         self.optional: list[str] = []
         self.names: tuple[str, ...] = ()
+        self.always = False
+        """Is there a name that needs a value, or gets one, where nobody gives inputs?"""
         try:
             parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
         except (TypeError, ValueError):  # of a function in C
@@ -41,6 +43,7 @@ class Asked:
         for one in (*named, *(one for one in parameters if one.kind is one.KEYWORD_ONLY)):
             (self.required if one.default is one.empty else self.optional).append(one.name)
         self.names = (*self.required, *self.optional)
+        self.always = bool(self.required) or any(name == ALL or name in OFFERED for name in self.names)
 
     def given(self, inputs: Mapping[str, Any], offered: Callable[[str], Any]) -> dict[str, Any]:
         """The values for this call; `RunError` for a name that nobody gives.

@@ -384,7 +384,7 @@ def _of_step(state: State, of: int) -> State:
 
 def scalar(value: Any, name: str, device: Device | None = None) -> AnyTensor:
     """A scalar without history, of a tensor or of a number of any engine; `RunError` for anything else."""
-    found = _tensor(value, device)
+    found: AnyTensor | None = value.detach() if isinstance(value, Tensor) else _tensor(value, device)
     if found is None or found.shape != ():
         got = f"a {type(value).__name__}" if found is None else f"a tensor of shape {found.shape}"
         raise RunError(f"the {name} must be a scalar, got {got}; take its mean, {name}.mean()")

@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.parallel import rows_of
+from phlox.data.loader import placed
 from phlox.data.structure import mapped
 from phlox.optim import Lbfgs
 from phlox.optim.optimizer import Rate
@@ -19,7 +20,6 @@ from phlox.record import Record, gather
 from phlox.tensor import tensor
 from phlox.train.host_records import in_memory
 from phlox.train.state import ONLY, TrainState
-from phlox.train.step.batch import onto
 from phlox.train.step.carry import Carried
 from phlox.train.step.functions import StepFunctions
 from phlox.train.step.inputs import Asked, value_of
@@ -167,7 +167,7 @@ class Stepper:
         more: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
         if self.asked.names:
             more = (applies, self.inputs(self.asked, steps))
-        if state.is_single and steps == 1:
+        if state.is_single and steps == 1 and self.compiles:
             args = state.models[ONLY], state.optimizers[ONLY], state.auxiliary, rates[0][ONLY], batch
             model, state.auxiliary, output = self.program("train_one")(*args, *more)
             state.models = {ONLY: model}
@@ -182,7 +182,7 @@ class Stepper:
 
     def inputs(self, asked: Asked, steps: int = 1) -> dict[str, Any]:
         """What the user's function is given by name; for several steps, a list of each."""
-        if not asked.names:
+        if not asked.always and not (asked.names and self.state.inputs):
             return {}
         learner = None if self.learner is None else self.learner()
         given = {name: value_of(name, one, learner) for name, one in self.state.inputs.items()}
@@ -225,18 +225,21 @@ class Stepper:
         return cast("Any", state.optimizers[ONLY]).minimize(rate, state.models[ONLY], closure), kept[0]
 
     def _next_rates(self) -> dict[str, Rate]:
-        state = self.state
-        found: dict[str, Any] = {name: schedule.step() for name, schedule in state.schedules.items()}
+        state, rates = self.state, dict[str, Any]()
+        for name, schedule in state.schedules.items():
+            rates[name] = schedule.step()
+        single = state.is_single
         if state.lr_set is not None:
-            found.update({ONLY: state.lr_set} if state.is_single else state.lr_set)
-        rates = {name: _times(rate, state.lr_scale) for name, rate in found.items()}
-        state.lr = rates[ONLY] if state.is_single else rates
+            rates.update({ONLY: state.lr_set} if single else state.lr_set)
+        if state.lr_scale != 1.0:
+            rates = {name: _times(rate, state.lr_scale) for name, rate in rates.items()}
+        state.lr = rates[ONLY] if single else rates
         return rates
 
     def _onto(self, batch: Any, portion: Portion | None, *, stacked: bool = False) -> Any:
         """A batch as tensors on the device of the model."""
         if self.team is None or portion is None:
-            return onto(batch, self.device)
+            return placed(batch, self.device)
         return self.team.placed(batch, portion, self.device, stacked=stacked)
 
     def carried(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
@@ -332,8 +335,6 @@ class Stepper:
 
 
 def _times(rate: Rate, scale: float) -> Rate:
-    if scale == 1.0:
-        return rate
     return {name: one * scale for name, one in rate.items()} if isinstance(rate, Mapping) else rate * scale
 
 
