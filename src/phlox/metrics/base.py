@@ -43,19 +43,18 @@ class Statistic(ABC):
         Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
         compiled function.
         """
-        first, second = self._aligned(first, second)
         if not first or not second:
-            return first or second
-        return {part: _merged(first[part], second[part]) for part in first}
+            only = first or second
+            return {part: _kept(self, value) if isinstance(value, Rows) else value for part, value in only.items()}
+        second = self._beside(first, second)
+        return {part: _merged(self, first[part], second[part]) for part in first}
 
-    def _aligned(self, first: State, second: State) -> tuple[State, State]:
-        """States of the same sums on one device, and rows on the host; `{}` stays."""
-        if first and second:
-            if first.keys() != second.keys():
-                parts = f"states of {', '.join(first)} and of {', '.join(second)}"
-                raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-            second = {part: _beside(self, second[part], first[part]) for part in first}
-        return _in_memory(self, first), _in_memory(self, second)
+    def _beside(self, first: State, second: State) -> State:
+        """The second of two states of the same sums, on the device of the first."""
+        if first.keys() != second.keys():
+            parts = f"states of {', '.join(first)} and of {', '.join(second)}"
+            raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
+        return {part: _beside(self, second[part], first[part]) for part in first}
 
     @property
     def gathers(self) -> bool:
@@ -276,16 +275,14 @@ def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
     return part
 
 
-def _merged(first: Any, second: Any) -> Any:
-    return add(first, second) if isinstance(first, Sum) else Rows((*first.chunks, *second.chunks))
-
-
-def _in_memory(statistic: Statistic, state: State) -> State:
-    """The state with its rows in host memory."""
-    return {part: _kept(statistic, value) if isinstance(value, Rows) else value for part, value in state.items()}
+def _merged(statistic: Statistic, first: Any, second: Any) -> Any:
+    if isinstance(first, Sum):
+        return add(first, second)
+    return Rows((*_kept(statistic, first).chunks, *_kept(statistic, second).chunks))
 
 
 def _kept(statistic: Statistic, rows: Rows) -> Rows:
+    """The rows in host memory."""
     for chunk in rows.chunks:
         if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(

@@ -48,9 +48,9 @@ class Central(Statistic):
 
     def merge(self, first: State, second: State) -> State:
         """See `Statistic.merge`."""
-        first, second = self._aligned(first, second)
         if not first or not second:
             return first or second
+        second = self._beside(first, second)
         rows = add(first["weights"], second["weights"])
         share = _quotient(second["weights"], rows)
         gap = add(second["means"], _negative(first["means"]))

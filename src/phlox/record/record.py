@@ -118,7 +118,7 @@ class Record:
     @property
     def nbytes(self) -> int:
         """The size of all tensors together, in bytes."""
-        return sum(entry.tensor.nbytes for entry in self._tensors.values())
+        return sum([entry.tensor.nbytes for entry in self._tensors.values()])
 
     def paths(self) -> list[str]:
         """The paths of tensors and values, in order."""
@@ -212,9 +212,10 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, entry.state), path, underflow)
-            if tensor is not entry.tensor:
-                cast[path] = TensorEntry(tensor, entry.id, entry.state)
+            tensor = entry.tensor
+            dtype = stored_type(precision, path, tensor.dtype, entry.state)
+            if dtype is not tensor.dtype or path != tensor.path:
+                cast[path] = TensorEntry(tensor.astype(dtype, path, underflow), entry.id, entry.state)
         if not cast:
             return self
         return Record(

@@ -11,7 +11,7 @@ from phlox.host.thread_pool import parallel_for, parallel_map
 from phlox.record.dtypes import Array, element_bytes
 from phlox.record.entry import LARGE, LazyTensor
 from phlox.record.io.crc32 import crc32, of_parts
-from phlox.record.io.files import CALL, NewFile
+from phlox.record.io.files import CALL, EagerFile, NewFile
 
 _SHARE = 1 << 20
 """Minimum number of bytes, or of elements of one tensor, for a thread."""
@@ -76,8 +76,9 @@ class Sink:
     def _place(self, tensors: list[tuple[LazyTensor, int]], file: NewFile) -> list[int]:
         file.flush()
         start = file.tell()
-        places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
-        pieces = _Pieces(file, start, places[-1])
+        widths = [tensor.nbytes for tensor, _ in tensors]
+        places = list(itertools.accumulate(widths, initial=start))
+        pieces = _Pieces(file.raw, start, places[-1])
 
         def placed(i: int) -> int:
             tensor, checksum = tensors[i]
@@ -90,7 +91,10 @@ class Sink:
             parallel_for(work, source.size, _SHARE, _THREADS)
             return of_parts(parts)
 
-        sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
+        sizes = [
+            max(width, tensor.size * tensor.source_dtype.itemsize)
+            for width, (tensor, _) in zip(widths, tensors, strict=True)
+        ]
         # In file order, so that shared pieces are completed early.
         sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
         file.skip(places[-1] - start)
@@ -104,7 +108,7 @@ class _Pieces:
     The system does so only for bytes of one call. So if several writes share a piece, the first one writes all of it.
     """
 
-    def __init__(self, file: NewFile, start: int, stop: int) -> None:
+    def __init__(self, file: EagerFile, start: int, stop: int) -> None:
         self._file, self._start, self._stop = file, start, stop
         self._missing: dict[int, int] = {}
         """For each shared piece that was started: the number of bytes still missing."""
@@ -131,7 +135,7 @@ class _Pieces:
         if is_begun:
             self._file.write_at(data, position, is_whole=False)
         if not missing:
-            self._file.begin(start, stop)
+            self._file.begin(start, stop - start)
 
 
 def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:

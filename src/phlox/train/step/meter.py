@@ -190,7 +190,7 @@ class Meter:
             params = totals.sums[name]
             before = _built(self._starts[name], iter([param.val() for param in params]))
             after = self.metrics[name].merge(before, state)
-            changes += zip(params, [x.detach() for x in _tensors(after)], strict=True)
+            changes += zip(params, _tensors(after), strict=True)
         set_together(changes)
         return rows
 
