@@ -80,7 +80,7 @@ class Traced:
     """
 
     def __init__(self, model: Module, arguments: Arguments, device: Device, names: Sequence[str] | None) -> None:
-        self.given, self.model = model, model.to_device(device).valid()
+        self.given, self.model = model, model.to_device(device)
         self.arguments, self.device, self._names = arguments, device, names
         self.engine: Backend = engine_of(device.backend)
         self.outputs: list[str] = []

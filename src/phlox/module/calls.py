@@ -7,6 +7,7 @@ have their own `__call__`, so there is no cost when nothing is observed.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -220,7 +221,7 @@ class FunctionLayer(Module):
 def with_function_layers(model: M) -> M:
     """The model with a `FunctionLayer` in place of each function in a list, tuple or dict (those of a `Sequential`).
 
-    The result shares its parameters with the model.
+    The result shares its parameters with the model; without such functions it is the model itself.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -238,6 +239,9 @@ def with_function_layers(model: M) -> M:
             return part
         is_module = issubclass(part.cls, Fields)
         children = tuple([replaced(child, not is_module) for child in part.children])
+        if all(map(operator.is_, children, part.children)):
+            return part
         return Container(part.cls, part.keys, children, part.number)
 
-    return build(cast("Container", replaced(structure.skeleton, False)), structure.params)
+    found = replaced(structure.skeleton, False)
+    return model if found is structure.skeleton else build(cast("Container", found), structure.params)
