@@ -117,7 +117,7 @@ class Autodiff(CollectivesOnTape):
         return x.value if type(x) is self.box else x
 
     def make_leaf(self, x: Array) -> Array:
-        return leaf(self.box, self.value(x))
+        return leaf(self.box, x.value if type(x) is self.box else x)
 
     def copy_leaf(self, x: Array) -> Array:
         return leaf(self.box, x.value) if type(x) is self.box and x.node.vjp is None else x

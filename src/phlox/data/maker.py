@@ -14,7 +14,7 @@ from phlox.data.draws import Draws
 from phlox.data.order import Order, Rows
 from phlox.data.rows import Source
 from phlox.data.sources import listed
-from phlox.data.structure import mapped, owned
+from phlox.data.structure import is_array, mapped, owned
 from phlox.errors import DataError
 from phlox.tensor import tensor
 
@@ -178,7 +178,7 @@ def placed(batch: Any, device: Device) -> Any:
     """A batch with its arrays as tensors on a device; texts and other objects stay as they are."""
 
     def moved(leaf: Any) -> Any:
-        return tensor(leaf, device=device) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub" else leaf
+        return tensor(leaf, device=device) if is_array(leaf) and leaf.dtype.kind in "fiub" else leaf
 
     return mapped(moved, batch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Any, NamedTuple, cast
 
@@ -39,7 +39,7 @@ def work_of(model: Module, arguments: Arguments, sizes: Mapping[str, int], place
         with undisturbed(), counted(work):
             twin(*args, **kwargs)
     except Exception:
-        return 1000 * arguments.most_elements(sizes)
+        return 1000 * max(math.prod(one.spec.with_sizes(sizes).shape) for one in arguments.inputs)
     return work.total
 
 
@@ -161,10 +161,9 @@ def _special(
     """The outputs that differ where some elements of the inputs are special. Runtimes have ways of their own there."""
     remarks: list[str] = []
     model, place = own
-    try:
+    taken = None
+    with suppress(Exception):  # the model does not take such values
         taken = case(model, arguments, base, place, []) if any(map(_is_planted, arguments.inputs)) else None
-    except Exception:  # the model does not take such values
-        taken = None
     if taken is None:
         return remarks
     for title, values in _SPECIAL.items():

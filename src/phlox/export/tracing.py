@@ -23,13 +23,12 @@ from phlox.export.borders import Found, at_borders, sizes_at_borders
 from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
-from phlox.module import Module, Param
+from phlox.module import Module
 from phlox.module.calls import observed, with_function_layers
 from phlox.module.param import restoring_params
 from phlox.random import Stream
 from phlox.tensor import Tensor
-from phlox.tensor.dispatch import ops_of
-from phlox.transform.summary.evaluate import place_of
+from phlox.transform.summary.evaluate import place_of, with_values
 from phlox.transform.tree import AnyTensor, leaves_of
 
 Values = list[Any]
@@ -57,17 +56,6 @@ def undisturbed(place: Device) -> Generator[None]:
     """A scope that does not change random streams or parameters."""
     with default_device(place), random.stream(Stream((0, 0))), restoring_params():
         yield
-
-
-def with_values(model: Module, value_of: Callable[[str, Param], tuple[Any, Backend]]) -> Module:
-    """The model with other values for its parameters: an array and its engine, by path and parameter."""
-    structure = model.structure()
-    made: list[Param] = []
-    for path, param in structure.named():
-        value, engine = value_of(path, param)
-        marks = param.trained, param.trainable, param.id, param.full_precision
-        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
-    return structure.build(made)
 
 
 class Traced:

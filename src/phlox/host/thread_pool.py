@@ -41,8 +41,7 @@ def parallel_for(work: Callable[[int, int], None], size: int, least: int, most: 
     >>> squares.tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    count = min(size // least, most)
-    count = min(cores(), count) if count > 1 else 1
+    count = max(1, min(cores(), size // least, most))
     pool = _pool.get()
     if count == 1:
         work(0, size)

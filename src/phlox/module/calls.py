@@ -7,7 +7,6 @@ have their own `__call__`, so there is no cost when nothing is observed.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -239,9 +238,7 @@ def with_function_layers(model: M) -> M:
             return part
         is_module = issubclass(part.cls, Fields)
         children = tuple([replaced(child, not is_module) for child in part.children])
-        if all(map(operator.is_, children, part.children)):
-            return part
         return Container(part.cls, part.keys, children, part.number)
 
-    found = replaced(structure.skeleton, False)
-    return model if found is structure.skeleton else build(cast("Container", found), structure.params)
+    found = cast("Container", replaced(structure.skeleton, False))
+    return model if next(numbers) == -1 else build(found, structure.params)

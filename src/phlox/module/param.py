@@ -371,7 +371,7 @@ class Param(Watched):
             if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
                 value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
         own = depth(self.backend)
-        while depth(value._ops.backend) > own:  # of a differentiated function around this one, which ends
+        while depth(value.backend) > own:  # of a differentiated function around this one, which ends
             value = value.detach().inner()
         if backend.is_traced(value.primitive):
             if backend.is_tracing() and not self._is_of_program(backend):

@@ -71,10 +71,9 @@ def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
     """Check that tensors have one kind, and promote them to one backend."""
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
-    for x in tensors:
-        if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            given = ", ".join(type_shown(x) for x in tensors)
-            raise KindError(f"{name}: takes a sequence of tensors, got {given}")
+    if [x for x in tensors if not isinstance(x, Tensor)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = ", ".join(type_shown(x) for x in tensors)
+        raise KindError(f"{name}: takes a sequence of tensors, got {given}")
     own = tensors[0]._ops  # pyright: ignore[reportPrivateUsage]
     for other in tensors[1:]:
         if other._ops.kind is not own.kind:  # pyright: ignore[reportPrivateUsage]

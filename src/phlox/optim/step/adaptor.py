@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from types import NoneType
 from typing import Any, NamedTuple, cast
 
 from phlox.backend import Backend, Float
@@ -397,8 +396,10 @@ class OptimizerAdaptor(Optimizer):
             return None
         x, alike = outer.value(value.primitive) if outer.differentiates else value.primitive, backend.are_alike
         # One that keeps none, such as plain SGD, has None as its state.
-        state = cast("dict[Any, Any] | None", states.get(id)) if id in states else ()
-        if type(state) not in (dict, NoneType) or not alike(x, grad.primitive) or self._shapes.get(id) != ops.shape(x):
+        state = cast("dict[Any, Any] | None", states.get(id, ()))
+        if type(state) not in (dict, type(None)) or self._shapes.get(id) != ops.shape(x):
+            return None
+        if not alike(x, grad.primitive):
             return None
         for leaf in (state or {}).values():
             if type(leaf) is Tensor:

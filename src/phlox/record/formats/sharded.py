@@ -75,7 +75,8 @@ class ShardedReader(Reader):
             record = self._shard(source.folder / name, source.verify)
             if lacking := [path for path in paths if path not in record and path not in record.unreadable]:
                 raise RecordError(
-                    f"the shard {name} lacks {_some(lacking)}, which the index says {_are(lacking)} in it"
+                    f"the shard {name} lacks {_some(lacking)}, which the index says "
+                    f"{'is' if len(lacking) == 1 else 'are'} in it"
                 )
             for path in (*record, *record.aliases, *record.unreadable):
                 if path in home:
@@ -178,7 +179,3 @@ def _some(paths: Iterable[str]) -> str:
     names = list(paths)
     shown = ", ".join(repr(path[:200]) for path in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
-
-
-def _are(paths: list[str]) -> str:
-    return "is" if len(paths) == 1 else "are"

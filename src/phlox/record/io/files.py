@@ -238,18 +238,7 @@ def _itself(path: str, flags: int) -> int:
 
 
 class NewFile(io.BufferedWriter):
-    """A buffered file to which several threads can write parts, by the methods of `raw`."""
-
-    raw: EagerFile
-
-    @property
-    def has_places(self) -> bool:
-        """Whether the system supports `write_at`."""
-        return hasattr(os, "pwrite")
-
-    def skip(self, count: int) -> None:
-        """Advance past `count` bytes that `write_at` has written."""
-        self.seek(count, os.SEEK_CUR)
+    """A buffered file to which several threads can write parts, by the methods of its `raw`, an `EagerFile`."""
 
 
 class EagerFile(io.FileIO):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from threading import Lock
-from typing import IO
+from typing import IO, cast
 
 from phlox.host.thread_pool import parallel_for, parallel_map
 from phlox.record.dtypes import Array, element_bytes
@@ -31,7 +32,7 @@ class Sink:
 
     def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
         self._stream = stream
-        self._file = stream if isinstance(stream, NewFile) and stream.has_places else None
+        self._file = stream if isinstance(stream, NewFile) and hasattr(os, "pwrite") else None
         self.can_patch = can_patch
         self.position = 0
         """The number of bytes written so far."""
@@ -76,9 +77,8 @@ class Sink:
     def _place(self, tensors: list[tuple[LazyTensor, int]], file: NewFile) -> list[int]:
         file.flush()
         start = file.tell()
-        widths = [tensor.nbytes for tensor, _ in tensors]
-        places = list(itertools.accumulate(widths, initial=start))
-        pieces = _Pieces(file.raw, start, places[-1])
+        places = list(itertools.accumulate([tensor.nbytes for tensor, _ in tensors], initial=start))
+        pieces = _Pieces(cast("EagerFile", file.raw), start, places[-1])
 
         def placed(i: int) -> int:
             tensor, checksum = tensors[i]
@@ -91,13 +91,10 @@ class Sink:
             parallel_for(work, source.size, _SHARE, _THREADS)
             return of_parts(parts)
 
-        sizes = [
-            max(width, tensor.size * tensor.source_dtype.itemsize)
-            for width, (tensor, _) in zip(widths, tensors, strict=True)
-        ]
+        sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In file order, so that shared pieces are completed early.
         sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
-        file.skip(places[-1] - start)
+        file.seek(places[-1] - start, os.SEEK_CUR)
         self.position += places[-1] - start
         return sums
 

@@ -59,7 +59,7 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
                 on = team.placed(batch, item, device)
             if stepper.functions.carries and "carry" not in auxiliary:
                 auxiliary["carry"] = stepper.carried(kept, on if team is not None else placed(batch, device))
-            if not counts and not stepper.computes_together:
+            if not counts and team is not None and not team.computes_together:
                 continue
             if team is None:
                 auxiliary, output = measure(models, auxiliary, on, *more)

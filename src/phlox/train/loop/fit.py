@@ -104,7 +104,11 @@ class Fit:
                 if feed is not None:
                     stack.enter_context(feed.open())
             self.data.of_arrays = self.stepper.compiles
-            if self.stepper.compiles and self.steps_per_call == 1 and (self.team is None or not self.team.partitions):
+            if (
+                self.stepper.compiles
+                and self.control.steps_per_call == 1
+                and (self.team is None or not self.team.partitions)
+            ):
                 self.data.on_device(self.stepper.device)
             try:
                 for callback in self.callbacks:
@@ -439,11 +443,6 @@ class Fit:
 
     # --- steps
 
-    @property
-    def steps_per_call(self) -> int:
-        """The number of steps in one call of a program."""
-        return self.control.steps_per_call
-
     def _plan(self) -> Plan:
         batches, limits, run = self.data.batches, self.limits, self.state.run
         last_epoch = None if limits.epochs is None else run.first_epoch + limits.epochs
@@ -457,7 +456,7 @@ class Fit:
 
     def _grouped(self, batches: Iterator[Any]) -> Iterator[list[tuple[int, Any]]]:
         """The batches of each call, with their numbers: as many as it takes steps if all have one size, or else one."""
-        size = self.steps_per_call
+        size = self.control.steps_per_call
         if size == 1:
             for batch in batches:
                 yield [(self.data.number, batch)]
@@ -483,11 +482,12 @@ class Fit:
     def take(self, group: list[tuple[int, Any]]) -> None:
         """Take the steps on some batches, each with its number, in one call."""
         state, run = self.state, self.control.run
-        (number, first), (_, last) = group[0], group[-1]
-        rows, run.batch = (count(first), last) if self.team is None else (first.rows, last.batch)
+        (number, *_), batches = zip(*group, strict=True)
+        rows = count(batches[0]) if self.team is None else batches[0].rows
+        run.batch = batches[-1] if self.team is None else batches[-1].batch
         state.batch = number
         try:
-            output = self.stepper.take([batch for _, batch in group])
+            output = self.stepper.take(batches)
         except NotFiniteLossError as error:
             raise self._not_finite(str(error), state.step + 1, state.epoch, number, taken=False) from None
         except Exception as error:

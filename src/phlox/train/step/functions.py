@@ -72,11 +72,8 @@ def result_of(value: Any, means: Means | None = None) -> Result:
         return result._replace(loss=given.mean, weight=given.weight, sums=lambda: given, is_weighted=True)
     if means is None or given is None:
         return result
-    if (weight := means.weight_of(given)) is not None:
-        return result._replace(weight=weight, sums=lambda: means.loss_of(given), is_weighted=means.weighted)
-    if (loss := means.loss_of(given)) is not None:
-        return result._replace(weight=loss.weight, sums=lambda: loss, is_weighted=means.weighted)
-    return result._replace(is_weighted=means.weighted)
+    weight, sums = means.of(given)
+    return result._replace(weight=weight, sums=sums, is_weighted=means.weighted)
 
 
 @dataclass(frozen=True)
@@ -136,8 +133,9 @@ class StepFunctions:
         inputs: Mapping[str, Any] = _NOTHING,
     ) -> tuple[Any, dict[str, Any], Output]:
         """As `train`, for a single model, without dicts, which a compiled call would have to flatten."""
-        args = {ONLY: model}, {ONLY: optimizer}, auxiliary, {ONLY: rate}, batch, applies, inputs
-        models, auxiliary, output = self.train(*args)
+        models, auxiliary, output = self.train(
+            {ONLY: model}, {ONLY: optimizer}, auxiliary, {ONLY: rate}, batch, applies, inputs
+        )
         return models[ONLY], auxiliary, output
 
     def _stepped(
@@ -146,7 +144,9 @@ class StepFunctions:
         result, grads = self.gradients(models, optimizers, auxiliary, batch, inputs)
         accumulators: dict[str, GradientsAccumulator] = auxiliary.get("accumulators", {})
         if accumulators:
-            weight = _rows_of(batch) if result.weight is None else result.weight
+            group, rows = row_group(), count(batch)
+            rows = float(rows if group is None else sum(group.rows or [rows * group.size]))
+            weight = rows if result.weight is None else result.weight
             for name, accumulator in accumulators.items():
                 accumulator.add(grads[name], models[name], weight)
             if not applies:
@@ -172,7 +172,7 @@ class StepFunctions:
             before, grads = grads, self.clip.of_all_together(grads)
             if self.clip.kind == "value":  # it makes finite numbers of infinities, which the optimizer is to find
                 grads |= {name: grads[name].where(before[name].isfinite(), math.nan) for name in skipping}
-        taken = {name: grads[name].isfinite() for name in skipping}
+        taken = {name: grads[name].isfinite() for name in skipping} if skipping else {}
         after = dict(models)
         for name, optimizer in optimizers.items():
             after[name] = optimizer.step(rates[name], models[name], grads[name])
@@ -196,13 +196,10 @@ class StepFunctions:
         given, give_back = self.narrowed(given)
         result = self._called(self.step, given, batch, auxiliary, inputs)
         give_back()
-        own = result.loss
-        if own is None:
+        if result.loss is None:
             raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
-        value = scalar(own, LOSS)
         loss, result = self._weighed(result, row_group(), "accumulators" in auxiliary)
-        if result.loss is not own:
-            value = scalar(result.loss, LOSS)
+        value = scalar(result.loss, LOSS)
         result = result._replace(loss=value)
         if self.looks and not is_traced(value):
             number = float(value.numpy())
@@ -252,7 +249,8 @@ class StepFunctions:
                 )
             if group is None:
                 return loss, result
-            return loss if group.rows is None else loss * group.weight, _over_processes(result, group)
+            whole = _over_processes(result, group)
+            return loss if group.rows is None else loss * group.weight, whole
         if group is not None:
             from phlox.distributed import mean
 
@@ -350,17 +348,15 @@ class StepFunctions:
     def _called(self, step: Step | None, models: Models, batch: Any, auxiliary: Any, inputs: Any) -> Result:
         assert step is not None
         with noting_means() as means:
-            if not self.carries:
-                return self._reporting(result_of(step(self._plain(models), batch, **inputs), means))
-            given = self._plain(models), batch, *self.carry(auxiliary)
-            value, carry = _with_carry(step(*given, **inputs), "the step")
-            auxiliary["carry"].set(carry)
-            return self._reporting(result_of(value, means))
+            value = step(self._plain(models), batch, *self.carry(auxiliary), **inputs)
+            if self.carries:
+                value, carry = _with_carry(value, "the step")
+                auxiliary["carry"].set(carry)
+            result = result_of(value, means)
+            return self._reporting(result) if result.scalars else result
 
     def _reporting(self, result: Result) -> Result:
         """The result with what it reports as tensors; checked before the step is taken."""
-        if not result.scalars:
-            return result
         place = self.training.device
         return result._replace(scalars={name: reported(x, name, place) for name, x in result.scalars.items()})
 
@@ -376,7 +372,7 @@ def _exact(result: Result) -> Result:
     """With the loss at full precision, where its sums are known; it is zero where nothing counts."""
     if result.sums is None or result.loss is None:
         return result
-    if not result.is_weighted and result.loss.backend is result.loss.backend.full_precision():
+    if not result.is_weighted and (backend := result.loss.backend) is backend.full_precision():
         return result
     sums = result.sums()
     return result._replace(loss=sums.part_of(sums.weight))
@@ -390,12 +386,6 @@ def _weight_of(result: Result) -> Any:
     if isinstance(weight, Tensor):
         return weight.detach()
     return tensor(float(weight), device=loss.device) if is_traced(loss) else float(weight)
-
-
-def _rows_of(batch: Any) -> float:
-    """The rows of a batch in all processes that share it."""
-    group, rows = row_group(), count(batch)
-    return float(rows if group is None else sum(group.rows or [rows * group.size]))
 
 
 def _over_processes(result: Result, group: RowGroup, *, weighs: bool = True) -> Result:
