@@ -113,10 +113,11 @@ class Feed:
             return
         for number, batch in self._numbered(epoch, start):
             dtypes = _dtypes(batch)
-            if dtypes is None or dtypes != self._dtypes:  # not like the last one, of which the same holds
-                if not self.is_indexed:
-                    batch = as_batch(batch)
+            if dtypes is None and not self.is_indexed:
+                dtypes = _dtypes(batch := as_batch(batch))
+            if dtypes is None or dtypes != self._dtypes:
                 self._check(batch, number)
+                self._dtypes = dtypes
             self.number = number
             yield batch
             if number + 1 == self.most:
@@ -214,7 +215,6 @@ class Feed:
 
     def _check(self, batch: Any, number: int) -> None:
         """Has it the structure and the dtypes of the first one?"""
-        self._dtypes = _dtypes(batch)
         found: list[tuple[str, Any]] = [
             (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
         ]

@@ -104,11 +104,8 @@ class Fit:
                 if feed is not None:
                     stack.enter_context(feed.open())
             self.data.of_arrays = self.stepper.compiles
-            if (
-                self.stepper.compiles
-                and self.control.steps_per_call == 1
-                and (self.team is None or not self.team.partitions)
-            ):
+            is_partitioned = self.team is not None and self.team.partitions
+            if self.stepper.compiles and self.control.steps_per_call == 1 and not is_partitioned:
                 self.data.on_device(self.stepper.device)
             try:
                 for callback in self.callbacks:
