@@ -82,7 +82,7 @@ class Autodiff(TapeOps):
         Tracked.some_settle |= settle is not None or own is not None
         self.box = box
         make = build_recomputing if recompute else build
-        shape = inner.shape
+        shape, detach = inner.shape, inner.detach
         self.shape = lambda x: shape(x.value if type(x) is box else x)
         for name in _operations():
             try:
@@ -95,6 +95,7 @@ class Autodiff(TapeOps):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # What the inner backend lacks, this one lacks too.
+        self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)
@@ -115,7 +116,7 @@ class Autodiff(TapeOps):
         return x.value if type(x) is self.box else x
 
     def make_leaf(self, x: Array) -> Array:
-        return leaf(self.box, self.value(x))
+        return leaf(self.box, x.value if type(x) is self.box else x)
 
     def copy_leaf(self, x: Array) -> Array:
         return leaf(self.box, x.value) if type(x) is self.box and x.node.vjp is None else x

@@ -90,7 +90,7 @@ def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
         if kind is dict:
             return {key: mapped(fn, part) for key, part in value.items()}
         if kind is tuple:
-            return tuple([mapped(fn, part) for part in value])
+            return tuple([fn(part) if part.__class__ is np.ndarray else mapped(fn, part) for part in value])
     found = children(value)
     if found is None:
         return fn(value, *others)

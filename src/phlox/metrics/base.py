@@ -45,16 +45,16 @@ class Statistic(ABC):
         compiled function.
         """
         if not first or not second:
-            return _in_memory(self, first or second)
+            only = first or second
+            return {part: _kept(self, value) if isinstance(value, Rows) else value for part, value in only.items()}
         if first.keys() != second.keys():
             parts = f"states of {', '.join(first)} and of {', '.join(second)}"
             raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-        second = {part: _beside(self, second[part], first[part]) for part in first}
-        return self._joined(_in_memory(self, first), _in_memory(self, second))
+        return self._joined(first, {part: _beside(self, second[part], first[part]) for part in first})
 
     def _joined(self, first: State, second: State) -> State:
-        """Combine states of the same parts, with sums on one device and rows on the host."""
-        return {part: _merged(first[part], second[part]) for part in first}
+        """Combine states of the same parts, with sums on one device."""
+        return {part: _merged(self, first[part], second[part]) for part in first}
 
     @property
     def gathers(self) -> bool:
@@ -269,16 +269,14 @@ def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
     return part
 
 
-def _merged(first: Any, second: Any) -> Any:
-    return add(first, second) if isinstance(first, Sum) else Rows((*first.chunks, *second.chunks))
-
-
-def _in_memory(statistic: Statistic, state: State) -> State:
-    """The state with its rows in host memory."""
-    return {part: _kept(statistic, value) if isinstance(value, Rows) else value for part, value in state.items()}
+def _merged(statistic: Statistic, first: Any, second: Any) -> Any:
+    if isinstance(first, Sum):
+        return add(first, second)
+    return Rows((*_kept(statistic, first).chunks, *_kept(statistic, second).chunks))
 
 
 def _kept(statistic: Statistic, rows: Rows) -> Rows:
+    """The rows in host memory."""
     for chunk in rows.chunks:
         if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(

@@ -63,7 +63,7 @@ _CHUNK, _CHUNKS = 2**14, 64
 
 def is_traced(x: AnyTensor) -> bool:
     """Is a program being traced, in which the values are not known?"""
-    return x.backend.is_traced(x.primitive)
+    return x._ops.backend.is_traced(x.primitive)  # pyright: ignore[reportPrivateUsage]
 
 
 def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
@@ -107,8 +107,8 @@ def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor
     [2.0, 7.0, 21.0]
     """
     parts = [_weighted(column, weights) for column in columns]
-    if all(part.kind is Bool for part in parts):
-        return _from_int(stack(parts, axis=1).int().sum(0))
+    if {part.kind for part in parts} == {Bool}:
+        return _from_int(stack(parts, axis=1).int().sum(0), parts[0].shape[0])
     floats = [concat(_floats(part), axis=0) if part.kind is Int else part.float() for part in parts]
     longest = max(part.shape[0] for part in floats)
     rest = ((0, 0),) * (floats[0].ndim - 1)
@@ -119,7 +119,7 @@ def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTenso
     """The weighted values to sum along the first axis."""
     terms = products(*column) if isinstance(column, tuple) else [column]
     if weights is None:
-        return concat(terms, axis=0)
+        return terms[0] if len(terms) == 1 else concat(terms, axis=0)
     weights = weights.broadcast_to(terms[0].shape)
     if weights.kind is Bool:
         zero: Any = 0 if terms[0].kind is Int else 0.0
@@ -146,7 +146,7 @@ def bin_totals(indices: AnyTensor, size: int, weights: AnyTensor | None = None) 
     device = indices.device
     if weights is None or weights.kind is Bool:
         ones = zeros(indices.shape, kind=Int, device=device) + 1 if weights is None else weights.int()
-        return _from_int(zeros((size,), kind=Int, device=device).at[indices].add(ones))
+        return _from_int(zeros((size,), kind=Int, device=device).at[indices].add(ones), indices.shape[0])
     return _limbs(weights, bins=(indices, size))
 
 
@@ -187,7 +187,11 @@ def pair(value: AnyTensor, error: AnyTensor) -> Sum:
     return Sum(whole, error - (whole - value))
 
 
-def _from_int(count: AnyTensor) -> Sum:
+def _from_int(count: AnyTensor, most: int) -> Sum:
+    """A count of at most so many as a sum."""
+    if most.__class__ is int and most < 2**24:  # one float holds it
+        value = count.float()
+        return Sum(value, value - value)
     return pair(*_floats(count))
 
 

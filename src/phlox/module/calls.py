@@ -234,7 +234,7 @@ def depth_of(path: str, paths: Collection[str]) -> int:
 def with_function_layers(model: M) -> M:
     """The model with a `FunctionLayer` in place of each function in a list, tuple or dict (those of a `Sequential`).
 
-    The result shares its parameters with the model.
+    The result shares its parameters with the model; without such functions it is the model itself.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -254,4 +254,5 @@ def with_function_layers(model: M) -> M:
         children = tuple([replaced(child, not is_module) for child in part.children])
         return Container(part.cls, part.keys, children, part.number)
 
-    return build(cast("Container", replaced(structure.skeleton, False)), structure.params)
+    found = cast("Container", replaced(structure.skeleton, False))
+    return model if next(numbers) == -1 else build(found, structure.params)

@@ -96,9 +96,10 @@ class GradientsParams:
                     )
         for param in structure.params:
             # Of whichever backend: a tape may go across several.
-            if param.trained and param.is_initialized and param.backend.differentiates:
-                gradient = param.val().grad(grads)
-                if gradient is not None:
+            if param.trained and param.is_initialized:
+                value = param._tensor  # pyright: ignore[reportPrivateUsage]
+                backend = param.backend if value is None else value._ops.backend  # pyright: ignore[reportPrivateUsage]
+                if backend.differentiates and (gradient := param.val().grad(grads)) is not None:
                     found[param.id] = gradient
         return of_rows(found, module)
 

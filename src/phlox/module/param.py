@@ -352,13 +352,15 @@ class Param(Watched):
 
         Raises `ModuleError` for another shape or kind, and if a value inside a transformation would escape from it.
         """
-        if value.shape != self.shape:
+        held = self._deferred if self._tensor is None else self._tensor
+        assert held is not None
+        if value.shape != held.shape:
             raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         backend = ops.backend
-        if ops.kind is not self.kind:
+        if ops.kind is not held.kind:
             raise ModuleError(
-                f"{self._called()} and kind {self.kind.__name__} cannot take a value of {ops.kind.__name__}"
+                f"{self._called()} and kind {held.kind.__name__} cannot take a value of {ops.kind.__name__}"
             )
         if backend.batched:
             if len(backend.batch_of(value.primitive)) > len(self._batch()):
@@ -372,18 +374,19 @@ class Param(Watched):
         own = depth(self.backend)
         while depth(value.backend) > own:  # of a differentiated function around this one, which ends
             value = value.detach().inner()
-        if backend.is_traced(value.primitive) and backend.is_tracing() and not self._is_of_program(backend):
-            raise ModuleError(
-                f"{self._called()} that was made outside of a compiled function or of a loop in it "
-                "would be given a value from inside, which ends with it; pass its module to the function as an "
-                "argument, and into a phlox.scan as part of the carry"
-            )
-        if backend.is_traced(value.primitive) and self._outlives(value):
-            raise ModuleError(
-                f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would be "
-                "given a value from inside, which ends with it; pass its module to the function as an argument, and "
-                "return it"
-            )
+        if backend.is_traced(value.primitive):
+            if backend.is_tracing() and not self._is_of_program(backend):
+                raise ModuleError(
+                    f"{self._called()} that was made outside of a compiled function or of a loop in it "
+                    "would be given a value from inside, which ends with it; pass its module to the function as an "
+                    "argument, and into a phlox.scan as part of the carry"
+                )
+            if self._outlives(value):
+                raise ModuleError(
+                    f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would "
+                    "be given a value from inside, which ends with it; pass its module to the function as an argument, "
+                    "and return it"
+                )
         changes = _changes.get()
         if changes is not None and self._tensor is not None:
             changes.setdefault(self, self._tensor)

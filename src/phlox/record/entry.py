@@ -96,7 +96,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     @property
     def nbytes(self) -> int:
         """The size in bytes at `dtype`."""
-        return self.size * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> Array:
         """The array: C-contiguous, in native byte order, possibly read-only, such as a view of a mapped file.
@@ -136,9 +136,9 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
     def cast(self, array: Array) -> Array:
         """Cast a part of `stored()` to `dtype`; thread-safe."""
-        return (
-            cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow) if self.is_cast else array
-        )
+        if self.dtype == self.source_dtype:
+            return array
+        return cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow)
 
     def _report_underflow(self, count: int) -> None:
         if self.underflow is not None:

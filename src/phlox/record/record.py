@@ -119,7 +119,7 @@ class Record:
     @property
     def nbytes(self) -> int:
         """The size of all tensors together, in bytes."""
-        return sum(entry.tensor.nbytes for entry in self._tensors.values())
+        return sum([entry.tensor.nbytes for entry in self._tensors.values()])
 
     def paths(self) -> list[str]:
         """The paths of tensors and values, in order."""
@@ -213,9 +213,10 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, entry.state), path, underflow)
-            if tensor is not entry.tensor:
-                cast[path] = TensorEntry(tensor, entry.id, entry.state)
+            tensor = entry.tensor
+            dtype = stored_type(precision, path, tensor.dtype, entry.state)
+            if dtype is not tensor.dtype or path != tensor.path:
+                cast[path] = TensorEntry(tensor.astype(dtype, path, underflow), entry.id, entry.state)
         return self.with_entries(cast) if cast else self
 
     def with_entries(self, entries: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Record:

@@ -148,10 +148,11 @@ class Shaping(TensorBase):
     def expand_dims(self, axis: int | tuple[int, ...]) -> Self:
         """Insert new axes of size one at these positions of the result."""
         given = axis if isinstance(axis, tuple) else (axis,)
-        rank = self.ndim + len(given)
-        if not all(-rank <= place < rank for place in given) or len({place % rank for place in given}) < len(given):
+        rank = len(self.shape) + len(given)
+        places = {place % rank for place in given if -rank <= place < rank}
+        if len(places) < len(given):
             raise ShapeError(f"expand_dims: axis {axis} does not fit a tensor of shape {self.shape}")
-        return self._apply("expand_dims", tuple(sorted(place % rank for place in given)))
+        return self._apply("expand_dims", tuple(sorted(places)))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Broadcast to a shape: axes of size one, and new leading axes, are repeated."""

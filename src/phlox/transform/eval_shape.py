@@ -77,6 +77,8 @@ class TensorSpec:
 
     def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpec:
         """The same spec with sizes in place of names; other names stay."""
+        if not self.open_axes:
+            return self
         return TensorSpec([sizes.get(cast(Any, one), one) for one in self.shape], self.kind, self.device)
 
     @property

@@ -24,6 +24,7 @@ from phlox.errors import ExportError, ExtraNotInstalledError, ShapeError
 from phlox.export.comparison import differences, limit_of
 from phlox.module.calls import FunctionLayer
 from phlox.module.param import Param
+from tests.calls import calls_of
 from tests.export.cases import ALL, Case
 
 Spec = px.TensorSpec
@@ -531,3 +532,11 @@ def test_what_is_compared() -> None:
         compared(np.array([1.1, np.inf, 0.0], np.float32))
     with pytest.raises(ExportError, match=r"the file gives shape \(2,\), and the model \(3,\)"):
         compared(np.array([1.0, np.inf], np.float32))
+
+
+def test_an_export_of_one_layer_makes_few_calls(tmp_path: Path) -> None:
+    layer, x = nn.Linear(8, 4, device=NumPy()).init(0), px.ones((2, 8), device=NumPy())
+    for _ in range(2):
+        px.export.onnx(layer, [x], tmp_path / "layer.onnx")
+    calls, _ = calls_of(lambda: px.export.onnx(layer, [x], tmp_path / "layer.onnx"))
+    assert calls <= 870

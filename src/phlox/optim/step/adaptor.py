@@ -382,18 +382,20 @@ class OptimizerAdaptor(Optimizer):
         if _stepped_on(outer) is not backend or id in self._unproved or id in self._begun or id in self._slots:
             return None
         x, alike = outer.value(value.primitive) if outer.differentiates else value.primitive, backend.are_alike
-        state = states.get(id)
-        if type(state) is not dict or not alike(x, grad.primitive) or self._shapes.get(id) != ops.shape(x):
+        # One that keeps none, such as plain SGD, has None as its state.
+        state = cast("dict[Any, Any] | None", states.get(id, ()))
+        if type(state) not in (dict, type(None)) or self._shapes.get(id) != ops.shape(x):
             return None
-        state = cast("dict[Any, Any]", state)
-        for leaf in state.values():
+        if not alike(x, grad.primitive):
+            return None
+        for leaf in (state or {}).values():
             if type(leaf) is Tensor:
                 if leaf._ops is not ops or not alike(x, leaf.primitive):  # pyright: ignore[reportPrivateUsage]
                     return None
             elif type(leaf) is not int and type(leaf) is not float:
                 return None
         work = wrap(ops, x)
-        return Job(path, param, work, work, grad, dict(state), begins=False)
+        return Job(path, param, work, work, grad, state and dict(state), begins=False)
 
     def averaged(self, module: M) -> M:
         """A new module with the averaged weights, for evaluation and prediction; training continues with `module`.

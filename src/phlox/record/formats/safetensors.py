@@ -70,7 +70,8 @@ class SafetensorsRecorder(Recorder):
         tensors = sorted(record.tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
         own = self.header(record)
         room = "0" * (2 * WIDTH * (len(record) + 1)) if sink.can_patch else ""
-        parts = SafetensorsInfo.of_record(record, own, [path for path, _ in tensors], crc32=room)
+        paths = [path for path, _ in tensors]
+        parts = SafetensorsInfo.of_record(record, own, paths, crc32=room)
         info = json.dumps(msgspec.to_builtins(parts), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         plain = str.__str__  # also for subclasses of str, which only the encoder of `json` accepts
         metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
@@ -86,9 +87,9 @@ class SafetensorsRecorder(Recorder):
         check_json(text)
         check_json(info.encode())
         sink.write(len(text).to_bytes(8, "little") + text)
-        sums = sink.tensors((entry.tensor, start_of(path, entry)) for path, entry in tensors)
+        sums = sink.tensors([(entry.tensor, start_of(path, entry)) for path, entry in tensors])
         if sink.can_patch:
-            by_path = dict(zip((path for path, _ in tensors), sums, strict=True))
+            by_path = dict(zip(paths, sums, strict=True))
             sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:

@@ -139,7 +139,7 @@ def _weighted_mean(
     total, weighs = losses.sum(), each.sum()
     mean = total / weighs
     if (noting := means()) is not None:
-        noting.note(mean, lambda: Loss(total, weighs), weighted=True)
+        noting.note(mean, weighs, lambda: Loss(total, weighs), weighted=True)
     return mean
 
 

@@ -117,16 +117,13 @@ def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[
             theirs = theirs[:1]
         if theirs and len(mine) != len(theirs):
             raise CompileError(
-                f"{' and '.join(results[number][0] for number in theirs)} {_have(theirs)} the parameters of "
+                f"{' and '.join(results[number][0] for number in theirs)} "
+                f"{'has' if len(theirs) == 1 else 'have'} the parameters of "
                 f"{' and '.join(arguments[number][0] for number in mine)}, and which continues which in the next step "
                 "cannot be told; return as many modules of these parameters as are passed in, in the same order"
             )
         found.update(zip(mine, theirs, strict=False))
     return found
-
-
-def _have(several: Sequence[Any]) -> str:
-    return "has" if len(several) == 1 else "have"
 
 
 def run(fn: Callable[..., Any], name: str, plan: Steps, named: Sequence[tuple[str, Any]], positional: int) -> Any:

@@ -57,16 +57,25 @@ def abstract_of(backend: Backend) -> Abstract:
     return below
 
 
+def with_values(model: Module, value_of: Callable[[str, Param], tuple[Any, Backend]]) -> Module:
+    """The model with other values for its parameters: an array and its engine, by path and parameter."""
+    structure = model.structure()
+    made: list[Param] = []
+    for path, param in structure.named():
+        value, engine = value_of(path, param)
+        marks = param.trained, param.trainable, param.id, param.full_precision
+        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
+    return structure.build(made)
+
+
 def without_values(model: Module) -> Module:
     """The model with parameters that have no values; deferred ones stay deferred."""
-    structure = model.structure()
-    params: list[Param] = []
-    for param in structure.params:
+
+    def value_of(path: str, param: Param) -> tuple[Any, Backend]:
         tensor = blank(param.shape, param.kind, param.device)
-        ops = ops_of(tensor.backend, tensor.kind)
-        marks = param.trained, param.trainable, param.id, param.full_precision
-        params.append(Param.revive(ops, tensor.backend.strip(tensor.primitive), *marks))
-    return structure.build(params)
+        return tensor.backend.strip(tensor.primitive), tensor.backend
+
+    return with_values(model, value_of)
 
 
 def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
