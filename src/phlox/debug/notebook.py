@@ -42,7 +42,8 @@ def _part(value: Any, depth: int) -> Part:
         return _parts([(str(k), v) for k, v in cast("Mapping[Any, Any]", value).items()], depth)
     if isinstance(value, (list, tuple)) and depth < 8:
         return _parts([(str(n), v) for n, v in enumerate(cast("list[Any]", value))], depth)
-    return preformatted(repr(cast("Any", value)) if isinstance(value, np.ndarray) else short(value, 2000))
+    plain = cast("Any", value)
+    return preformatted(repr(plain) if isinstance(value, np.ndarray) else short(plain, 2000))
 
 
 def _is_result(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phlox.backend.contract.backend import Backend
@@ -49,9 +50,10 @@ class SupportTable:
     def text(self) -> str:
         """The table as columns for a terminal, by family."""
         columns = list(self.backends)
-        rows: list[list[str | Cell]] = []
+        rows: list[Sequence[str | Cell]] = []
         for title, names in families().items():
-            rows += [[], [title], *([Cell(name, indent=1), *(self.cell(name, c) for c in columns)] for name in names)]
+            rows += [[], [title]]
+            rows += [[Cell(name, indent=1), *[self.cell(name, column) for column in columns]] for name in names]
         return Page("", parts=[Table(["", *columns], rows, len(columns) + 1), *self.summary()]).text()
 
     def markdown(self) -> str:

@@ -60,7 +60,7 @@ class ExecutableReport(Report, Analysis):
 
     def _page(self) -> Page:
         whole = self.memory or 0
-        rows = [
+        rows: list[list[str | Cell]] = [
             ["FLOPs", "unknown" if self.flops is None else amount(self.flops)],
             ["bytes accessed", _known(self.bytes_accessed)],
             ["memory", _known(self.memory)],
