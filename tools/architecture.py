@@ -149,7 +149,7 @@ FEW = 4
 def imports(source: Path = SOURCE) -> dict[str, set[str]]:
     """By module, the modules of the package that it imports: at its top, for type checkers alone, or in functions.
 
-    Left out is what a function imports from a file `html.py`: by that, values show themselves in notebooks.
+    Left out is what a function imports from a file `pages.py`: by that, values show themselves in notebooks.
     """
     files = {_module(file, source): file for file in sorted(source.rglob("*.py"))}
     return {
@@ -171,7 +171,7 @@ def _imported(node: ast.AST, known: Collection[str], in_function: bool = False) 
         elif isinstance(child, ast.ImportFrom) and child.module is not None:
             within = [f"{child.module}.{alias.name}" for alias in child.names]
             names = [name if name in known else child.module for name in within]
-        yield from (name for name in names if name in known and not (in_function and name.endswith(".html")))
+        yield from (name for name in names if name in known and not (in_function and name.endswith(".pages")))
         yield from _imported(child, known, in_function or isinstance(child, ast.FunctionDef))
 
 

@@ -111,8 +111,8 @@ def test_circles_are_found_in_all_kinds_of_imports(tmp_path: Path) -> None:
         "b": "if TYPE_CHECKING:\n    from house import c",
         "c": "def f():\n    import house.d",
         "d": "from house.a import f",
-        "shown": "def f():\n    from house.html import g",
-        "html": "from house.shown import f",
+        "shown": "def f():\n    from house.pages import g",
+        "pages": "from house.shown import f",
         "last": "from house import a",
     }
     package.mkdir()
