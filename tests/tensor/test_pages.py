@@ -12,7 +12,7 @@ import pytest
 
 import phlox as px
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
-from phlox.tensor import html as module
+from phlox.tensor import pages as module
 from phlox.tensor.observing import observed_operations
 from tests.markup import Markup, read
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -151,25 +152,13 @@ def _path(curve: Curve, across: _Scale, up: _Scale) -> tuple[str, list[tuple[flo
     """The lines between the gaps, and the points that stand alone between two."""
     lines: list[str] = []
     alone: list[tuple[float, float]] = []
-    for run in _runs(curve):
-        places = [(across(x), up(y)) for x, y in run]
+    for is_finite, run in groupby(zip(curve.x, curve.y, strict=True), key=lambda point: math.isfinite(point[1])):
+        places = [(across(x), up(y)) for x, y in run] if is_finite else []
         if len(places) == 1:
             alone += places
-        else:
+        elif places:
             lines.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
     return "".join(lines), alone
-
-
-def _runs(curve: Curve) -> Iterator[list[tuple[float, float]]]:
-    run: list[tuple[float, float]] = []
-    for x, y in zip(curve.x, curve.y, strict=True):
-        if math.isfinite(y):
-            run.append((x, y))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 def _shown(value: float, percent: bool) -> str:
