@@ -76,13 +76,13 @@ class RandomAffine(ImageTransform):
         count, _, height, width = images.shape
         angle, taller, wider, down, right = draw
         angle, down, right = angle * np.float32(np.pi / 180.0 * self.turn), down * self.shift, right * self.shift
-        # Where in the old image each point of the new one comes from, seen from the middle.
+        # The source in the old image of each point of the new image, relative to the centre.
         rows = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
         columns = np.arange(width, dtype=np.float32) - (width - 1) / 2
         sine, cosine = np.sin(angle), np.cos(angle)
         y = (cosine * rows - sine * columns) * (1.0 + self.stretch * taller) + down + (height - 1) / 2
         x = (sine * rows + cosine * columns) * (1.0 + self.stretch * wider) + right + (width - 1) / 2
-        # A frame of zeros two wide: whatever lies outside falls on it.
+        # A frame of zeros, two pixels wide: points outside of the image are read from it.
         padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
         y, x = np.clip(y + 2.0, 0.0, height + 2.0), np.clip(x + 2.0, 0.0, width + 2.0)
         top, left = y.astype(np.intp), x.astype(np.intp)

@@ -1,7 +1,7 @@
-"""Which rows a batch consists of: a function of the seed, the epoch and the positions in it, and of nothing else.
+"""Orders: the rows of a batch, as a function only of the seed, the epoch and the positions in the epoch.
 
-No order keeps an array of all rows that is made anew for every epoch, so an epoch of a billion rows begins at once, and
-any batch of it can be asked for alone.
+No order makes an array of all rows for each epoch, so an epoch of a billion rows begins at once, and any of its batches
+can be computed alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phlox.errors import DataError
 Rows = npt.NDArray[np.int64]
 
 
-def check_number(what: str, value: Any, least: int, most: int | None = None) -> None:
+def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
     """`DataError` unless this is a whole number within bounds."""
     if (
         isinstance(value, bool)
@@ -31,7 +31,7 @@ def check_number(what: str, value: Any, least: int, most: int | None = None) -> 
         or (most is not None and value > most)
     ):
         bounds = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
-        raise DataError(f"{what} is {value!r}; give {bounds}")
+        raise DataError(f"{name} is {value!r}; give {bounds}")
 
 
 VERSION = 1
@@ -51,9 +51,9 @@ def key_of(seed: int, epoch: int) -> tuple[int, int]:
 def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
     """The entries at `positions` of a random permutation of 0..n-1, without computing the others.
 
-    A Feistel network over pairs (a, b) with a * b >= n: each round adds to one part a hash of the other, which can be
-    undone, so no two positions meet. A position that is sent beyond n is sent on until it is not (cycle walking; Black
-    and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    A Feistel network over pairs (a, b) with a * b >= n: each round adds a hash of one part to the other. A round can be
+    undone, so no two positions have the same result. A result of n or more goes through the network again, until it is
+    below n (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 
     >>> everything = permuted(np.arange(100_000), 100_000, (0, 7))
     >>> bool((np.sort(everything) == np.arange(100_000)).all())
@@ -194,8 +194,8 @@ def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weig
     >>> bool(450 < (drawn >= 90).sum() < 550)
     True
     """
-    place, counts = classes_of(labels, None, "ClassBalanced: labels")
-    return Weighted(1.0 / counts[place], num_samples)
+    classes, counts = classes_of(labels, None, "ClassBalanced: labels")
+    return Weighted(1.0 / counts[classes], num_samples)
 
 
 @dataclass(frozen=True)
@@ -233,13 +233,13 @@ class ByLength(Order):
         chunks = positions // size
         out = np.empty_like(positions)
         for chunk in np.unique(chunks):
-            here = chunks == chunk
-            out[here] = self._chunk(int(chunk), size, num_rows, key_of(seed, epoch), batch_size)[positions[here] % size]
+            mask = chunks == chunk
+            out[mask] = self._chunk(int(chunk), size, num_rows, key_of(seed, epoch), batch_size)[positions[mask] % size]
         return out
 
     def _chunk(self, chunk: int, size: int, num_rows: int, key: tuple[int, int], batch_size: int) -> Rows:
-        places = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
-        rows = permuted(places, num_rows, key) if self.shuffle else places
+        positions = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
+        rows = permuted(positions, num_rows, key) if self.shuffle else positions
         rows = rows[np.argsort(np.asarray(self.lengths)[rows], kind="stable")]
         whole = len(rows) // batch_size
         if not self.shuffle or whole < 2:
@@ -249,37 +249,37 @@ class ByLength(Order):
         return np.concatenate([*parts, rows[whole * batch_size :]])
 
 
-def classes_of(labels: npt.ArrayLike, num_rows: int | None, what: str) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """For each row the number of its class, from 0, and for each class how many rows it has.
+def classes_of(labels: npt.ArrayLike, num_rows: int | None, name: str) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """The number of each row's class, from 0, and the number of rows of each class.
 
     Raises:
         DataError: there is not one label for each row, one is missing, or they cannot be compared.
     """
     try:
-        found = np.asarray(labels)
+        array = np.asarray(labels)
     except ValueError:  # of different lengths
-        found = np.array(None, object)
-    if found.ndim != 1 or (num_rows is not None and len(found) != num_rows):
+        array = np.array(None, object)
+    if array.ndim != 1 or (num_rows is not None and len(array) != num_rows):
         total = "each row" if num_rows is None else f"each of the {num_rows} rows"
-        raise DataError(f"{what} have shape {found.shape}; give one for {total}")
-    gaps = _missing(found)
+        raise DataError(f"{name} have shape {array.shape}; give one for {total}")
+    gaps = _missing(array)
     if gaps.size:
         raise DataError(
-            f"{what} are missing, first in row {gaps[0]} ({gaps.size} of {len(found)} rows); give these rows a label "
+            f"{name} are missing, first in row {gaps[0]} ({gaps.size} of {len(array)} rows); give these rows a label "
             "of their own, or leave them out: Subset(source, mask)"
         )
     try:
-        _, place, counts = np.unique(found, return_inverse=True, return_counts=True)
+        _, classes, counts = np.unique(array, return_inverse=True, return_counts=True)
     except TypeError:
-        kinds = sorted({type(one).__name__ for one in found})
-        raise DataError(f"{what} are of types {' and '.join(kinds)}, which have no order; give all one type") from None
-    return place.reshape(-1), counts
+        kinds = sorted({type(label).__name__ for label in array})
+        raise DataError(f"{name} are of types {' and '.join(kinds)}, which have no order; give all one type") from None
+    return classes.reshape(-1), counts
 
 
 def _missing(labels: npt.NDArray[Any]) -> Rows:
-    """The rows whose label is None, NaN, NaT or the like: what is not equal to itself."""
+    """The rows whose label is None, or a value that is not equal to itself: NaN, NaT or the like."""
     if labels.dtype == object:
-        return np.flatnonzero([one is None or not _is_itself(one) for one in labels])
+        return np.flatnonzero([label is None or not _is_itself(label) for label in labels])
     return np.flatnonzero(labels != labels)
 
 
@@ -290,19 +290,19 @@ def _is_itself(value: Any) -> bool:
         return False
 
 
-def numbers_of(values: Any, what: str) -> npt.NDArray[np.float64]:
-    """Finite numbers of at least 0, one for each row; `DataError` names the first that is none."""
+def numbers_of(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """Finite numbers of at least 0, one for each row; `DataError` names the first that is not."""
     try:
-        found = np.asarray(values, np.float64)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{what}s are no numbers ({error}); give one finite number of at least 0 for each row"
+            f"{name}s are no numbers ({error}); give one finite number of at least 0 for each row"
         ) from None
-    wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0.0)))
-    if found.ndim != 1 or wrong.size:
-        place = f"{what} {wrong[0]} is {found.ravel()[wrong[0]]}" if found.ndim == 1 else f"its shape is {found.shape}"
-        raise DataError(f"{place}; give one finite number of at least 0 for each row")
-    return found
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0.0)))
+    if array.ndim != 1 or wrong.size:
+        fault = f"{name} {wrong[0]} is {array.ravel()[wrong[0]]}" if array.ndim == 1 else f"its shape is {array.shape}"
+        raise DataError(f"{fault}; give one finite number of at least 0 for each row")
+    return array
 
 
 def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0) -> npt.NDArray[np.float64]:

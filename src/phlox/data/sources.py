@@ -30,9 +30,9 @@ from phlox.errors import DataError
 
 
 class RowByRow(RowSource):
-    """A source of single rows, `rows[17]`, as a source of batches: each row is asked for alone, and they are stacked.
+    """A source of batches from single rows, `rows[17]`: it reads each row alone, and stacks them.
 
-    So are lists, PyTorch's map-style datasets, and everything that takes one number at a time.
+    It is for lists, PyTorch's map-style datasets, and everything else that takes one number at a time.
 
     >>> RowByRow([(1.0, "a"), (2.0, "b")])[np.array([1, 0])]
     (array([2., 1.]), ['b', 'a'])
@@ -50,19 +50,19 @@ class RowByRow(RowSource):
     def listed(self, rows: Rows) -> list[Any]:
         """The rows, one by one."""
         numbers = [int(row) for row in rows]
-        several = getattr(self.rows, "__getitems__", None)
-        found = [self.rows[number] for number in numbers] if several is None else several(numbers)
-        return [_plain(row) for row in found]
+        read_many = getattr(self.rows, "__getitems__", None)
+        values = [self.rows[number] for number in numbers] if read_many is None else read_many(numbers)
+        return [_plain(row) for row in values]
 
 
 def listed(source: Any, rows: Rows) -> list[Any]:
-    """The rows of a source as a list, for who may write to them; those of a list of rows may differ in shape."""
+    """The rows of a source as a list, which the caller may write to; those of a list of rows may differ in shape."""
     if isinstance(source, RowByRow):
         return [mapped(_copied, row) for row in source.listed(rows)]
     if isinstance(source, Subset):
         return listed(source.source, source.rows[rows])
     if isinstance(source, Concat):
-        return [one for row in rows for one in listed(*source.located(row))]
+        return [item for row in rows for item in listed(*source.located(row))]
     batch = owned(source[rows])
     return [mapped(itemgetter(i), batch) for i in range(len(rows))]
 
@@ -72,10 +72,10 @@ def _copied(leaf: Any) -> Any:
 
 
 def _plain(row: Any) -> Any:
-    """A row with arrays of NumPy's in place of tensors, and of lists of numbers."""
-    found = children(row)
-    if found is not None:
-        return rebuilt(row, [_plain(part) for _, part in found])
+    """A row with NumPy arrays in place of tensors and of lists of numbers."""
+    parts = children(row)
+    if parts is not None:
+        return rebuilt(row, [_plain(part) for _, part in parts])
     if isinstance(row, list):
         items = cast("list[Any]", row)
         return items if any(isinstance(x, str) for x in items) else np.asarray(items)
@@ -84,7 +84,7 @@ def _plain(row: Any) -> Any:
 
 
 class Columns(RowSource):
-    """A source whose columns are read by row numbers together: a Hugging Face data set, or a table of Arrow's."""
+    """A source whose columns are read by row numbers together: a Hugging Face data set, or an Arrow table."""
 
     def __init__(self, data: Any, take: Callable[[Any, list[int]], Mapping[str, Any]]) -> None:
         self.data, self._take = data, take
@@ -100,18 +100,18 @@ class Columns(RowSource):
 
 
 def _column(values: Any) -> Any:
-    """A column of a batch: an array, where its rows have one shape; else a list."""
+    """A column of a batch: an array if its rows have one shape, otherwise a list."""
     array = host_array(values)
     if array is not None:
         return array
-    listed = list(values)
-    if any(isinstance(x, (str, bytes)) or x is None for x in listed):
-        return listed
+    rows = list(values)
+    if any(isinstance(x, (str, bytes)) or x is None for x in rows):
+        return rows
     try:
-        array = np.asarray(listed)
+        array = np.asarray(rows)
     except ValueError:  # rows of different lengths
-        return listed
-    return listed if array.dtype == object else array
+        return rows
+    return rows if array.dtype == object else array
 
 
 def as_source(data: Any) -> Source:
@@ -219,8 +219,8 @@ class Subset(RowSource):
         self.rows = row_numbers(rows, len(self.source), "Subset")
         wrong = self.rows[(self.rows < 0) | (self.rows >= len(self.source))]
         if self.rows.ndim != 1 or wrong.size:
-            what = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
-            raise DataError(f"Subset: {what}; give numbers from 0 to {len(self.source) - 1}")
+            problem = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
+            raise DataError(f"Subset: {problem}; give numbers from 0 to {len(self.source) - 1}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -246,24 +246,24 @@ class Concat(RowSource):
         return self._ends[-1]
 
     def take(self, rows: Rows, /) -> Any:
-        which = np.array([bisect_right(self._ends, row) for row in rows])
+        source_numbers = np.array([bisect_right(self._ends, row) for row in rows])
         starts = [0, *self._ends]
-        found, order = list[Any](), list[npt.NDArray[Any]]()
-        for number in np.unique(which):
-            here = np.flatnonzero(which == number)
-            found.append(self.sources[number][rows[here] - starts[number]])
-            order.append(here)
-        if len(found) == 1:
-            return found[0]
-        back = np.argsort(np.concatenate(order))
+        batches, order = list[Any](), list[npt.NDArray[Any]]()
+        for number in np.unique(source_numbers):
+            selected = np.flatnonzero(source_numbers == number)
+            batches.append(self.sources[number][rows[selected] - starts[number]])
+            order.append(selected)
+        if len(batches) == 1:
+            return batches[0]
+        inverse = np.argsort(np.concatenate(order))
 
         def joined(*parts: Any) -> Any:
             if isinstance(parts[0], list):
-                whole = [x for part in parts for x in part]
-                return [whole[place] for place in back]
-            return np.concatenate(parts)[back]
+                merged = [x for part in parts for x in part]
+                return [merged[index] for index in inverse]
+            return np.concatenate(parts)[inverse]
 
-        return mapped(joined, *found)
+        return mapped(joined, *batches)
 
     def located(self, row: int) -> tuple[Source, Rows]:
         """The source that has the given row, and the row's number in it."""
@@ -326,17 +326,17 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
         ends = np.round(np.cumsum(shares) * len(group)).astype(int)
         for part, start, stop in zip(parts, [0, *ends[:-1]], ends, strict=True):
             part.append(group[start:stop])
-    found = [np.concatenate(part) for part in parts]
-    if len(groups) > 1:  # rows of one class would stand side by side
-        found = (
-            [np.sort(part) for part in found]
+    part_rows = [np.concatenate(part) for part in parts]
+    if len(groups) > 1:  # otherwise rows of one class would be neighbours
+        part_rows = (
+            [np.sort(part) for part in part_rows]
             if seed is None
             else [
                 part[permuted(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
-                for number, part in enumerate(found)
+                for number, part in enumerate(part_rows)
             ]
         )
-    empty = next((number for number, part in enumerate(found) if not len(part)), None)
+    empty = next((number for number, part in enumerate(part_rows) if not len(part)), None)
     if empty is not None:
         raise DataError(f"split_rows: part {empty} would have no rows of {len(whole)}; give larger shares or more rows")
-    return [Subset(whole, part) for part in found]
+    return [Subset(whole, part) for part in part_rows]
