@@ -564,7 +564,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "how many steps"),
     "no number": (lambda x, xs: px.scan(lambda c, y: (c, y), x, length=HALF), KindError, "length is an integer.* 2.5"),
     "no function": (lambda x, xs: px.scan(NO_FUNCTION, x, xs), KindError, r"a function of \(carry, x\), got NoneType"),
-    "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "one step at least"),
+    "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "at least one step"),
     "no axis": (lambda x, xs: px.scan(lambda c, y: (c, None), x, (xs, 2.0)), ShapeError, r"xs\[1\] has no axis"),
     "array": (
         lambda x, xs: px.scan(lambda c, y: (c, None), (x, np.ones(3)), xs),
