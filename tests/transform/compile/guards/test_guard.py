@@ -126,7 +126,7 @@ def test_a_change_is_explained(backend: Backend) -> None:
         return layers[0](x) * held["beta"] * held["array"].sum() if held["on"] else x
 
     run, x = px.compile(train), px.ones((2,), device=backend)
-    outside = "it comes from outside, and each value is a program of its own; pass"
+    outside = "it comes from outside, and each value needs a program of its own; pass"
     changes: dict[str, tuple[Any, Any, Any, str]] = {
         "held['beta']": (
             held, "beta", 0.2,
