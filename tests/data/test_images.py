@@ -21,7 +21,7 @@ from phlox.data import (
     RandomResizedCrop,
     Resize,
 )  # fmt: skip
-from phlox.data.images import _rotate_hue, resized
+from phlox.data.images import _rotate_hue, resize
 from phlox.data.loader import Loader
 from phlox.errors import DataError
 
@@ -58,7 +58,7 @@ def test_resizing_is_pytorchs(size: tuple[int, int], antialias: bool) -> None:
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(images), size, mode="bilinear", align_corners=False, antialias=antialias
     ).numpy()
-    np.testing.assert_allclose(resized(images, size, antialias), expected, atol=1e-9)
+    np.testing.assert_allclose(resize(images, size, antialias), expected, atol=1e-9)
     whole = Resize(size, antialias)(IMAGES, DRAWS)
     assert whole.dtype == np.uint8 and np.abs(whole - expected).max() <= 0.5 + 1e-3
 

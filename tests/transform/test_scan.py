@@ -561,7 +561,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         r"xs\['a'\] has 3, xs\['b'\] has 2",
     ),
     "length": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs, length=4), ShapeError, "xs has 3, and length is 4"),
-    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "how many steps"),
+    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "the number of steps"),
     "no number": (lambda x, xs: px.scan(lambda c, y: (c, y), x, length=HALF), KindError, "length is an integer.* 2.5"),
     "no function": (lambda x, xs: px.scan(NO_FUNCTION, x, xs), KindError, r"a function of \(carry, x\), got NoneType"),
     "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "at least one step"),

@@ -15,7 +15,7 @@ import numpy as np
 from phlox.data.frames import column_of, columns_of, is_column, is_table
 from phlox.data.order import Rows
 from phlox.data.rows import RowSource, Source
-from phlox.data.structure import children, count_rows, host_array, is_array, mapped, owned, rebuilt
+from phlox.data.structure import children, copy_views, count_rows, host_array, is_array, mapped, with_parts
 from phlox.errors import DataError
 
 
@@ -62,12 +62,12 @@ class OnDemand:
     def read(self, rows: Rows, start: int | None) -> Any:
         """These rows; `start` is the first, if they are neighbours."""
         if self.source is not None:
-            return owned(self.source[rows])
+            return copy_views(self.source[rows])
         if start is not None:
-            return _dense(self.array[start : start + len(rows)])
+            return _to_dense(self.array[start : start + len(rows)])
         # File libraries take increasing row numbers; zarr takes them through `oindex`.
         unique, inverse = np.unique(rows, return_inverse=True)
-        return _dense(getattr(self.array, "oindex", self.array)[unique])[inverse]
+        return _to_dense(getattr(self.array, "oindex", self.array)[unique])[inverse]
 
 
 def is_read_on_demand(value: Any) -> bool:
@@ -127,7 +127,7 @@ def _parts(value: Any) -> Any:
         value = {name: value[name] for name in value.keys()}  # noqa: SIM118  (it is no dict)
     if not is_container(value):
         return as_array(value)
-    return rebuilt(value, [_parts(part) for _, part in children(value) or ()])
+    return with_parts(value, [_parts(part) for _, part in children(value) or ()])
 
 
 def _read(rows: Rows, start: int | None, leaf: Any) -> Any:
@@ -140,7 +140,7 @@ def _read(rows: Rows, start: int | None, leaf: Any) -> Any:
     return host_array(block) if block.dtype.kind == "V" else block
 
 
-def _dense(array: Any) -> Any:
+def _to_dense(array: Any) -> Any:
     return array.toarray() if hasattr(array, "toarray") else np.asanyarray(array)
 
 
@@ -156,7 +156,7 @@ def as_array(value: Any) -> Any:
     if is_array(value) or isinstance(value, OnDemand):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return opened(Path(cast("str", value)))
+        return load_arrays(Path(cast("str", value)))
     if is_column(value):
         return column_of(value)
     is_single = getattr(value, "shape", None) == ()
@@ -178,7 +178,7 @@ def as_array(value: Any) -> Any:
     return array
 
 
-def opened(path: Path) -> Any:
+def load_arrays(path: Path) -> Any:
     """The array of a `.npy` file, mapped; the arrays of a `.npz` file as a dict. Nothing in a file is ever run."""
     try:
         if path.suffix.lower() == ".npy":

@@ -55,19 +55,19 @@ class RandomAffine(ImageTransform):
     def __call__(self, batch: Any, draws: Any) -> Any:
         if isinstance(batch, int):  # `(step, batch)`, without a loader
             images, *others = cast("tuple[Any, ...]", draws)
-            return self._distorted(images, self._draw(batch, len(images))), *others
+            return self._distort(images, self._draw(batch, len(images))), *others
         return super().__call__(batch, draws)
 
     def apply(self, images: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         draw = draws.uniform("affine", -1.0, 1.0, size=5)
-        return self._distorted(images, draw.T.reshape(5, -1, 1, 1))
+        return self._distort(images, draw.T.reshape(5, -1, 1, 1))
 
     def _draw(self, step: int, count: int) -> npt.NDArray[np.float32]:
         key = fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM)
         state = np.array([*key, step], dtype=np.uint32)
         return random_uniform(state, (5, count, 1, 1), np.dtype(np.float32)) * np.float32(2.0) - np.float32(1.0)
 
-    def _distorted(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    def _distort(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         if images.ndim != 4 or images.dtype.kind != "f":
             raise DataError(
                 f"RandomAffine: got {images.dtype} images of shape {images.shape}; "

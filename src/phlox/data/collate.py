@@ -58,7 +58,7 @@ class Pad:
                     "give a larger length, or truncate=True"
                 )
             lengths = [min(length, target) for length in lengths]
-        batch = stack([mapped(partial(self._padded, target), row) for row in rows])
+        batch = stack([mapped(partial(self._pad, target), row) for row in rows])
         if self.mask is None:
             return batch
         mask = np.arange(target) < np.array(lengths)[:, None]
@@ -66,7 +66,7 @@ class Pad:
             return {**cast("Mapping[str, Any]", batch), self.mask: mask}
         return batch, mask
 
-    def _padded(self, target: int, leaf: Any) -> Any:
+    def _pad(self, target: int, leaf: Any) -> Any:
         if not is_array(leaf) or not leaf.ndim:
             return leaf
         out = np.full((target, *leaf.shape[1:]), self.value, leaf.dtype)
@@ -123,7 +123,7 @@ class Pack:
             raise DataError(f"{self}: length and rows must be 1 or more")
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-        sequences = [self._named(row) for row in rows]
+        sequences = [self._by_name(row) for row in rows]
         lengths = [_length(row, number) for number, row in enumerate(sequences)]
         slots, used = self._slots(lengths)
         count = used if self.rows is None else self.rows
@@ -143,7 +143,7 @@ class Pack:
                 out[name][row, span] = array
         return {**out, "segment": segment, "position": position, "mask": segment > 0}
 
-    def _named(self, row: Any) -> dict[str, AnyArray]:
+    def _by_name(self, row: Any) -> dict[str, AnyArray]:
         fields = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {self.field: row}
         return {name: np.asarray(value) for name, value in fields.items()}
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.images import resized
+from phlox.data.images import resize
 from phlox.data.order import Rows, check_number
 from phlox.data.rows import RowSource
 from phlox.data.structure import stack
@@ -79,12 +79,12 @@ class ImageFolder(RowSource):
         return len(self.files)
 
     def take(self, rows: Rows, /) -> dict[str, npt.NDArray[Any]]:
-        batch: dict[str, npt.NDArray[Any]] = {"image": stack([self._decoded(self.files[int(row)]) for row in rows])}
+        batch: dict[str, npt.NDArray[Any]] = {"image": stack([self._decode(self.files[int(row)]) for row in rows])}
         if self.labels is not None:
             batch["label"] = self.labels[rows]
         return batch
 
-    def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
+    def _decode(self, path: Path) -> npt.NDArray[np.uint8]:
         try:
             from PIL import Image, ImageOps
         except ImportError as error:
@@ -96,7 +96,7 @@ class ImageFolder(RowSource):
         except Exception as error:  # a damaged image raises whatever the decoder meets
             raise DataError(f"{path}: cannot be read as an image ({error or type(error).__name__})") from error
         pixels = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
-        return np.ascontiguousarray(pixels if self.size is None else resized(pixels, self.size))
+        return np.ascontiguousarray(pixels if self.size is None else resize(pixels, self.size))
 
 
 def of_8_bits(image: Any, format: str | None) -> Any:

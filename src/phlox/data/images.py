@@ -122,7 +122,7 @@ class RandomCrop(ImageTransform):
     value: float = 0
 
     def apply(self, images: Images, draws: Draws) -> Images:
-        images = _padded(images, self.padding, self.value)
+        images = _pad(images, self.padding, self.value)
         room = _room(self, images, self.size)
         top, left = draws.integers("top", 0, room[0] + 1), draws.integers("left", 0, room[1] + 1)
         return _crop(images, top, left, self.size)
@@ -145,7 +145,7 @@ class CenterCrop(ImageTransform):
         return images[:, :, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
 
 
-def _padded(images: Images, padding: int, value: float) -> Images:
+def _pad(images: Images, padding: int, value: float) -> Images:
     if not padding:
         return images
     if padding < 0:
@@ -188,10 +188,10 @@ class Resize(ImageTransform):
     antialias: bool = True
 
     def apply(self, images: Images, draws: Draws) -> Images:
-        return resized(images, self.size, self.antialias)
+        return resize(images, self.size, self.antialias)
 
 
-def resized(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
+def resize(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
     """Images `[..., height, width]` at another size: one product with a matrix for each axis."""
     if images.shape[-2:] == tuple(size):
         return images
@@ -257,7 +257,7 @@ class RandomResizedCrop(ImageTransform):
         out = np.empty((len(images), channels, *self.size), images.dtype)
         for number, image in enumerate(images):
             part = image[:, top[number] : top[number] + tall[number], left[number] : left[number] + wide[number]]
-            out[number] = resized(part, self.size)
+            out[number] = resize(part, self.size)
         return out
 
 

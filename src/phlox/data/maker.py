@@ -13,8 +13,8 @@ from phlox.backend import Device
 from phlox.data.draws import Draws
 from phlox.data.order import Order, Rows
 from phlox.data.rows import Source
-from phlox.data.sources import listed
-from phlox.data.structure import is_array, mapped, owned
+from phlox.data.sources import list_rows
+from phlox.data.structure import copy_views, is_array, mapped
 from phlox.errors import DataError
 from phlox.tensor import tensor
 
@@ -85,10 +85,10 @@ class Maker:
                 return BatchResult(None, skipped, 0)
             rows = good
             if self.stages:
-                batch = self._transformed(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
+                batch = self._transform(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
             return BatchResult(batch if task.device is None else to_device(batch, task.device), skipped, len(rows))
         except Exception as error:
-            error.add_note(f"in {task}{'' if rows is None else f', rows {_shown(rows)}'}")
+            error.add_note(f"in {task}{'' if rows is None else f', rows {_format_rows(rows)}'}")
             raise
 
     def rows(self, task: Task) -> Rows:
@@ -104,11 +104,11 @@ class Maker:
         cached = self.block[0] if self.block else None
         if cached is None or cached[:2] != (task.epoch, block):
             positions = np.arange(block * width, min((block + 1) * width, self.length))
-            cached = task.epoch, block, self._ordered(positions, task.epoch)
+            cached = task.epoch, block, self._rows_at(positions, task.epoch)
             self.block[:] = [cached]
         return cached[2][first - block * width : last - block * width]
 
-    def _ordered(self, positions: Rows, epoch: int) -> Rows:
+    def _rows_at(self, positions: Rows, epoch: int) -> Rows:
         total, name = len(self.source), type(self.order).__name__
         rows = np.asarray(self.order.rows(positions, total, seed=self.seed, epoch=epoch, batch_size=self.batch_size))
         if rows.shape != positions.shape or rows.dtype.kind not in "iu":
@@ -140,7 +140,7 @@ class Maker:
 
     def _can_read(self, rows: Rows) -> bool:
         try:
-            listed(self.source, rows)
+            list_rows(self.source, rows)
         except Exception:
             return False
         return True
@@ -155,22 +155,22 @@ class Maker:
         return bad
 
     def _batch(self, rows: Rows) -> Any:
-        return owned(self.source[rows]) if self.collate is None else self.collate(listed(self.source, rows))
+        return copy_views(self.source[rows]) if self.collate is None else self.collate(list_rows(self.source, rows))
 
-    def _transformed(self, batch: Any, draws: Draws, stages: int) -> Any:
+    def _transform(self, batch: Any, draws: Draws, stages: int) -> Any:
         for number, (transform, takes_draws) in enumerate(self.stages[:stages]):
             if takes_draws:
-                stage_draws = replace(draws.at_stage(number), load=self._loading(draws, number))
+                stage_draws = replace(draws.at_stage(number), load=self._batch_loader(draws, number))
                 batch = transform(batch, stage_draws)
             else:
                 batch = transform(batch)
         return batch
 
-    def _loading(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
-        return lambda rows: self._transformed(self._batch(rows), replace(draws, rows=rows), stage)
+    def _batch_loader(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
+        return lambda rows: self._transform(self._batch(rows), replace(draws, rows=rows), stage)
 
 
-def _shown(rows: Rows) -> str:
+def _format_rows(rows: Rows) -> str:
     return ", ".join(map(str, rows[:_SHOWN].tolist())) + ", ..." * (len(rows) > _SHOWN)
 
 

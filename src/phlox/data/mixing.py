@@ -48,7 +48,7 @@ class Mixup:
         part = _beta(draws, self.alpha)
         weight = part.reshape(-1, 1, 1, 1).astype(np.float32)
         mixed = as_dtype(images * weight + images_of(other, "Mixup")[1] * (1 - weight), images.dtype)
-        return _mixed_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "Mixup")
+        return _mix_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "Mixup")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CutMix:
         inside = between(top, bottom, height)[:, None, :, None] & between(left, right, width)[:, None, None, :]
         mixed = np.where(inside, images_of(other, "CutMix")[1], images)
         part = 1.0 - inside.mean(axis=(1, 2, 3))
-        return _mixed_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "CutMix")
+        return _mix_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "CutMix")
 
 
 def _partners(draws: Draws) -> Any:
@@ -108,7 +108,7 @@ def _beta(draws: Draws, alpha: float) -> npt.NDArray[np.float64]:
     return np.where(accepted.any(axis=1), ratio, (u[:, 0] < 0.5).astype(np.float64))
 
 
-def _mixed_labels(
+def _mix_labels(
     batch: Any, other: Any, part: npt.NDArray[Any], num_classes: int, label: str | int | None, transform: str
 ) -> Any:
     path = _labels_path(batch, label, transform)

@@ -48,21 +48,21 @@ def key_of(seed: int, epoch: int) -> tuple[int, int]:
     return fold_in(fold_in((seed >> 32, seed & 0xFFFFFFFF), _SUB_STREAM), epoch)
 
 
-def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
+def permute(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
     """The entries at `positions` of a random permutation of 0..n-1, without computing the others.
 
     A Feistel network over pairs (a, b) with a * b >= n: each round adds a hash of one part to the other. A round can be
     undone, so no two positions have the same result. A result of n or more goes through the network again, until it is
     below n (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 
-    >>> everything = permuted(np.arange(100_000), 100_000, (0, 7))
+    >>> everything = permute(np.arange(100_000), 100_000, (0, 7))
     >>> bool((np.sort(everything) == np.arange(100_000)).all())
     True
-    >>> int(permuted(np.array([31]), 100_000, (0, 7))[0]) == int(everything[31])
+    >>> int(permute(np.array([31]), 100_000, (0, 7))[0]) == int(everything[31])
     True
     """
     if n <= _SMALL:
-        return _whole(n, key)[positions]
+        return _permutation(n, key)[positions]
     sides = math.isqrt(n - 1) + 1
     height = np.uint64(sides)
     width = np.uint64(-(-n // sides))
@@ -73,21 +73,21 @@ def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
     while len(outside):
         upper, lower = np.divmod(out[outside], width)
         for number in range(0, _ROUNDS, 2):
-            upper = (upper + _hashed(lower ^ keys[number]) % height) % height
-            lower = (lower + _hashed(upper ^ keys[number + 1]) % width) % width
+            upper = (upper + _hash_bits(lower ^ keys[number]) % height) % height
+            lower = (lower + _hash_bits(upper ^ keys[number + 1]) % width) % width
         out[outside] = upper * width + lower
         outside = outside[out[outside] >= n]
     return out.astype(np.int64)
 
 
 @lru_cache(4)
-def _whole(n: int, key: tuple[int, int]) -> Rows:
+def _permutation(n: int, key: tuple[int, int]) -> Rows:
     order = random_permutation(np.array([*key, 0], np.uint32), n).astype(np.int64)
     order.setflags(write=False)
     return order
 
 
-def _hashed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hash_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014)."""
     x = x ^ (x >> np.uint64(30))
     x = x * np.uint64(0xBF58476D1CE4E5B9)
@@ -138,7 +138,7 @@ class Shuffled(Order):
     """
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
-        return permuted(positions, num_rows, key_of(seed, epoch))
+        return permute(positions, num_rows, key_of(seed, epoch))
 
 
 @dataclass(frozen=True)
@@ -239,14 +239,14 @@ class ByLength(Order):
 
     def _chunk(self, chunk: int, size: int, num_rows: int, key: tuple[int, int], batch_size: int) -> Rows:
         positions = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
-        rows = permuted(positions, num_rows, key) if self.shuffle else positions
+        rows = permute(positions, num_rows, key) if self.shuffle else positions
         rows = rows[np.argsort(np.asarray(self.lengths)[rows], kind="stable")]
-        whole = len(rows) // batch_size
-        if not self.shuffle or whole < 2:
+        num_batches = len(rows) // batch_size
+        if not self.shuffle or num_batches < 2:
             return rows
-        order = permuted(np.arange(whole), whole, fold_in(key, chunk))
+        order = permute(np.arange(num_batches), num_batches, fold_in(key, chunk))
         parts = [rows[batch * batch_size : (batch + 1) * batch_size] for batch in order]
-        return np.concatenate([*parts, rows[whole * batch_size :]])
+        return np.concatenate([*parts, rows[num_batches * batch_size :]])
 
 
 def classes_of(labels: npt.ArrayLike, num_rows: int | None, name: str) -> tuple[Rows, npt.NDArray[np.int64]]:
@@ -312,7 +312,7 @@ def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0)
     SplitMix64's finalizer, twice, keyed by Threefry.
     """
     first, second = _words(key, draw)
-    bits = _hashed(_hashed(positions.astype(np.uint64) ^ first) ^ second)
+    bits = _hash_bits(_hash_bits(positions.astype(np.uint64) ^ first) ^ second)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -21,11 +21,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.arrays import Arrays, has_rows, is_container, is_in_memory, is_read_on_demand, opened
+from phlox.data.arrays import Arrays, has_rows, is_container, is_in_memory, is_read_on_demand, load_arrays
 from phlox.data.frames import columns_of, is_column, is_table
-from phlox.data.order import Rows, check_number, classes_of, key_of, permuted
+from phlox.data.order import Rows, check_number, classes_of, key_of, permute
 from phlox.data.rows import RowSource, Source, row_numbers
-from phlox.data.structure import children, host_array, is_array, mapped, owned, rebuilt, stack
+from phlox.data.structure import children, copy_views, host_array, is_array, mapped, stack, with_parts
 from phlox.errors import DataError
 
 
@@ -45,37 +45,37 @@ class RowByRow(RowSource):
         return len(self.rows)
 
     def take(self, rows: Rows, /) -> Any:
-        return stack(self.listed(rows))
+        return stack(self.list_rows(rows))
 
-    def listed(self, rows: Rows) -> list[Any]:
+    def list_rows(self, rows: Rows) -> list[Any]:
         """The rows, one by one."""
         numbers = [int(row) for row in rows]
         read_many = getattr(self.rows, "__getitems__", None)
         values = [self.rows[number] for number in numbers] if read_many is None else read_many(numbers)
-        return [_plain(row) for row in values]
+        return [_to_numpy(row) for row in values]
 
 
-def listed(source: Any, rows: Rows) -> list[Any]:
+def list_rows(source: Any, rows: Rows) -> list[Any]:
     """The rows of a source as a list, which the caller may write to; those of a list of rows may differ in shape."""
     if isinstance(source, RowByRow):
-        return [mapped(_copied, row) for row in source.listed(rows)]
+        return [mapped(_copy_leaf, row) for row in source.list_rows(rows)]
     if isinstance(source, Subset):
-        return listed(source.source, source.rows[rows])
+        return list_rows(source.source, source.rows[rows])
     if isinstance(source, Concat):
-        return [item for row in rows for item in listed(*source.located(row))]
-    batch = owned(source[rows])
+        return [item for row in rows for item in list_rows(*source.located(row))]
+    batch = copy_views(source[rows])
     return [mapped(itemgetter(i), batch) for i in range(len(rows))]
 
 
-def _copied(leaf: Any) -> Any:
+def _copy_leaf(leaf: Any) -> Any:
     return copy(cast("Any", leaf)) if isinstance(leaf, (np.ndarray, list)) else leaf
 
 
-def _plain(row: Any) -> Any:
+def _to_numpy(row: Any) -> Any:
     """A row with NumPy arrays in place of tensors and of lists of numbers."""
     parts = children(row)
     if parts is not None:
-        return rebuilt(row, [_plain(part) for _, part in parts])
+        return with_parts(row, [_to_numpy(part) for _, part in parts])
     if isinstance(row, list):
         items = cast("list[Any]", row)
         return items if any(isinstance(x, str) for x in items) else np.asarray(items)
@@ -185,7 +185,7 @@ def from_path(path: Path) -> Source:
         raise DataError(f"{path}: there is no such file or folder; check the path")
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        return Arrays(opened(path))
+        return Arrays(load_arrays(path))
     if suffix in (".csv", ".tsv"):
         from phlox.data.tables import read_csv
 
@@ -316,7 +316,7 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
         raise DataError(f"split_rows: shares are {shares}; give positive ones that add up to 1")
     rows = np.arange(len(whole))
     if seed is not None:
-        rows = permuted(rows, len(whole), key_of(seed, 0))
+        rows = permute(rows, len(whole), key_of(seed, 0))
     groups = [rows]
     if labels is not None:
         kinds, names = classes_of(labels, len(whole), "split_rows: labels")
@@ -332,7 +332,7 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
             [np.sort(part) for part in part_rows]
             if seed is None
             else [
-                part[permuted(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
+                part[permute(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
                 for number, part in enumerate(part_rows)
             ]
         )

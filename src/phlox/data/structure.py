@@ -63,7 +63,7 @@ def children(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
+def with_parts(value: Any, parts: Sequence[Any]) -> Any:
     """A container like `value` with other parts."""
     if isinstance(value, Mapping):
         mapping: Any = cast("Mapping[Any, Any]", value)
@@ -95,21 +95,21 @@ def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
     if parts is None:
         return fn(value, *others)
     columns = [children(other) or [] for other in others]
-    return rebuilt(
+    return with_parts(
         value,
         [mapped(fn, part, *(column[i][1] for column in columns)) for i, (_, part) in enumerate(parts)],
     )
 
 
-def owned(batch: Any) -> Any:
+def copy_views(batch: Any) -> Any:
     """The batch with copies in place of arrays that are views.
 
     Their memory may be the user's data, and transforms and callers may write to a batch.
     """
-    return mapped(_own, batch)
+    return mapped(_copy_view, batch)
 
 
-def _own(leaf: Any) -> Any:
+def _copy_view(leaf: Any) -> Any:
     return np.array(leaf, subok=True) if is_array(leaf) and not leaf.flags.owndata else leaf
 
 
@@ -166,14 +166,14 @@ def stack(rows: Sequence[Any]) -> Any:
     for number, row in enumerate(rows):
         if form(row) != first:
             raise DataError(
-                f"row {number} of the batch is {_described(row)}, but row 0 is {_described(rows[0])}; "
+                f"row {number} of the batch is {_describe(row)}, but row 0 is {_describe(rows[0])}; "
                 "all rows must have the same structure"
             )
     paths = iter([path for path, _ in leaves(rows[0])])
-    return mapped(lambda *column: _stacked(column, next(paths)), rows[0], *rows[1:])
+    return mapped(lambda *column: _stack_column(column, next(paths)), rows[0], *rows[1:])
 
 
-def _stacked(column: Sequence[Any], path: str) -> Any:
+def _stack_column(column: Sequence[Any], path: str) -> Any:
     first = column[0]
     if isinstance(first, (str, bytes)) or first is None:
         return list(column)
@@ -190,7 +190,7 @@ def _stacked(column: Sequence[Any], path: str) -> Any:
     return np.stack(arrays)
 
 
-def _described(row: Any) -> str:
+def _describe(row: Any) -> str:
     parts = children(row)
     if parts is None:
         return f"a {type(row).__name__}"

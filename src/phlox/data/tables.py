@@ -44,10 +44,10 @@ def read_csv(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: cannot be read as comma-separated text in UTF-8: {error}") from error
     if not cells:
         raise DataError(f"{path}: there is a header, but no row; give at least one")
-    return {name: _typed([row[column] for row in cells]) for column, name in enumerate(names)}
+    return {name: _to_column([row[column] for row in cells]) for column, name in enumerate(names)}
 
 
-def _typed(cells: list[str]) -> npt.NDArray[Any]:
+def _to_column(cells: list[str]) -> npt.NDArray[Any]:
     try:
         return np.array([int(cell) for cell in cells], np.int64)
     except (ValueError, OverflowError):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.arrays import OnDemand, as_array, opened
+from phlox.data.arrays import OnDemand, as_array, load_arrays
 from phlox.data.order import Rows, check_number
 from phlox.data.rows import RowSource
 from phlox.data.structure import is_array
@@ -57,7 +57,7 @@ class TokenWindows(RowSource):
             return cast("npt.NDArray[Any]", array.array if isinstance(array, OnDemand) else array)
         path = Path(cast("str", tokens))
         if path.suffix.lower() == ".npy":
-            return opened(path)
+            return load_arrays(path)
         if dtype is None:
             raise DataError(f"TokenWindows: {path} says no dtype; give one, such as dtype=np.uint16")
         try:

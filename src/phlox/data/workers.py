@@ -45,13 +45,13 @@ class _PickledError(NamedTuple):
 
     def failure(self) -> Failure:
         unpickled: list[Any] = [pickle.loads(error) for error in self.errors]  # noqa: S301 (from a process of our own)
-        errors: list[BaseException] = [_rebuilt(cause) for cause in unpickled]
+        errors: list[BaseException] = [_to_exception(cause) for cause in unpickled]
         for error, cause in pairwise(errors):
             error.__cause__ = cause
         return Failure(errors[0])
 
 
-def _rebuilt(unpickled: Any) -> BaseException:
+def _to_exception(unpickled: Any) -> BaseException:
     """The exception; made of class, arguments and state if its constructor takes other arguments than it keeps."""
     if isinstance(unpickled, BaseException):
         return unpickled
@@ -341,7 +341,7 @@ def _pickle(error: BaseException) -> bytes:
     for form in (error, (type(error), error.args, vars(error))):
         try:
             data = pickle.dumps(form)
-            str(_rebuilt(pickle.loads(data)))  # noqa: S301
+            str(_to_exception(pickle.loads(data)))  # noqa: S301
             return data
         except Exception:  # a user's class may raise anything
             continue

@@ -42,7 +42,7 @@ class DonationScope(SignalGuard):
         try:
             if error is not None:
                 self._settle(error)
-            elif self._came:
+            elif self._pending:
                 try:
                     self.deliver()
                 except BaseException:
