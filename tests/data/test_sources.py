@@ -91,7 +91,7 @@ def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    with pytest.raises(DataError, match="give it to the learner as it is"):
+    with pytest.raises(DataError, match="give it to the learner directly"):
         as_source(Endless())
 
 
@@ -206,7 +206,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: as_source("data.h5"), "data.h5: there is no such file"),
     (lambda: as_source({"x": [[1], [2, 3]]}), "give a list of rows"),
     (lambda: as_source(3), "int has no len() and [rows]"),
-    (lambda: as_source(iter([1])), "give it to the learner as it is"),
+    (lambda: as_source(iter([1])), "give it to the learner directly"),
     (lambda: as_source("nowhere.npy"), "nowhere.npy: there is no such file or folder"),
     (lambda: Subset(X, [0, 5]), "row 5 is out of range; give numbers from 0 to 4"),
     (lambda: Concat(), "there is no source"),

@@ -589,7 +589,7 @@ def test_bad_input(name: str, how: Any) -> None:
 
 def test_what_only_one_of_the_two_can_see() -> None:
     counter = iter(range(9))
-    with pytest.raises(ModuleError, match=r"alike in every step: y\[0\] was '0' and is '1'"):
+    with pytest.raises(ModuleError, match=r"one form in every step: y\[0\] was '0' and is '1'"):
         px.scan(lambda c, _: (c, (str(next(counter)),)), px.ones((2,)), length=2)
     x = px.ones((2,), device=JAX)
     with pytest.raises(BackendError, match=r"y is on NumPy\(\), and the loop is traced on .*device="):

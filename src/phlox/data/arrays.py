@@ -48,7 +48,7 @@ class OnDemand:
     """An array of h5py, zarr and the like, or a source: its rows are read when they are needed."""
 
     def __init__(self, rows: Any) -> None:
-        # Only some sparse matrices can be asked for rows.
+        # Only some formats of sparse matrices can be indexed by rows.
         self.array: Any = (rows.tocsr() if hasattr(rows, "tocsr") else rows) if is_read_on_demand(rows) else None
         self.source: Source | None = None
         if self.array is None:

@@ -341,8 +341,8 @@ class Loader:
                 raise DataError(f"Loader: the state has no {name!r}; give what state_dict() of a Loader returned")
             if name not in ("epoch", "batch") and state[name] != value:
                 raise DataError(
-                    f"Loader: the state is of a loader whose {name} is {state[name]!r}, and here it is {value!r}; "
-                    "other batches would follow. Make the loader as it was, or begin a new epoch"
+                    f"Loader: the state is of a loader whose {name} is {state[name]!r}, but here it is {value!r}; "
+                    "the batches would differ. Make the loader with the old arguments, or begin a new epoch"
                 )
         epoch, number = int(state["epoch"]), int(state["batch"])
         self._check_position(epoch, number)
@@ -374,7 +374,7 @@ class Loader:
     def _check_position(self, epoch: int, number: int, beyond: int = 0) -> None:
         check_number("Loader: epoch", epoch, 0, _LAST_EPOCH)
         if not 0 <= number < len(self) + beyond:
-            raise DataError(f"Loader: batch {number} is asked for, but an epoch has batches 0 to {len(self) - 1}")
+            raise DataError(f"Loader: there is no batch {number}; an epoch has batches 0 to {len(self) - 1}")
 
 
 def _on_device(item: tuple[Task, BatchResult], device: Device) -> tuple[Task, BatchResult]:

@@ -53,7 +53,7 @@ class Mixup:
 
 @dataclass(frozen=True)
 class CutMix:
-    """Replaces a random rectangle of each image with that of another image, and mixes the labels by its area.
+    """Replaces a random rectangle of each image with the same part of another image, and mixes the labels by its area.
 
     It has the arguments of `Mixup`.
 

@@ -150,7 +150,7 @@ def _as_source(data: Any) -> Source:
     if _is_of(data, "torch.utils.data", "Dataset"):
         if not hasattr(data, "__len__"):
             raise DataError(
-                "source: an iterable-style Dataset of PyTorch has no rows by number; give it to the learner as it is, "
+                "source: an iterable-style Dataset of PyTorch has no rows by number; give it to the learner directly, "
                 "or in a torch DataLoader"
             )
         return RowByRow(data)
@@ -163,7 +163,7 @@ def _as_source(data: Any) -> Source:
     lazy = "; collect() it first" if hasattr(data, "collect") else ""
     raise DataError(
         f"source: {type(data).__name__} has no len() and [rows]{lazy}; give arrays, a path, a list of rows, or an "
-        "object with both. What can only be iterated over needs no loader: give it to the learner as it is"
+        "object with both. An iterable without these needs no loader: give it to the learner directly"
     )
 
 

@@ -36,7 +36,7 @@ def keep_memory() -> bool:
     mallopt = _mallopt()
     if mallopt is None:
         return False
-    return all([mallopt(option, value) == 1 for option, value in _KEPT])  # noqa: C419  (all are set, come what may)
+    return all([mallopt(option, value) == 1 for option, value in _KEPT])  # noqa: C419  (all are set, even if one fails)
 
 
 def has_glibc() -> bool:

@@ -195,7 +195,7 @@ class BertMaskedLm(Module):
 
 
 class BertClassifierConfig(Config):
-    """Hyper-parameters of `BertClassifier`: those of its `Bert`, which needs a pooler unless `by_token` is True.
+    """Hyper-parameters of `BertClassifier`: the config of its `Bert`, which needs a pooler unless `by_token` is True.
 
     >>> import phlox as px
     >>> bert = BertConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2)
@@ -208,7 +208,7 @@ class BertClassifierConfig(Config):
     by_token: bool = False
     """Whether each token is classified, and not the whole text."""
     dropout: float | None = None
-    """The dropout rate before the head; by default that of `bert`."""
+    """The dropout rate before the head; by default the rate of `bert`."""
 
     def validate(self) -> None:
         check_counts(classes=self.classes)

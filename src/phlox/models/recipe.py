@@ -176,7 +176,7 @@ def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Verification:
-    """The comparison of a loaded model's predictions with those of the trained model."""
+    """The comparison of a loaded model's predictions with the trained model's."""
 
     images: int
     agreeing: int

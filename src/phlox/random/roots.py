@@ -30,7 +30,7 @@ _SEEDS = "a seed is an integer in -2**63..2**64-1, or a key (two integers, or on
 
 
 def key_of(seed: int) -> Key:
-    """The key of a seed: its 64 bits, high word first; a negative one has those of its two's complement.
+    """The key of a seed: its 64 bits, high word first; a negative seed is in two's complement.
 
     Raises `KindError` for anything but an integer, `RangeError` for an integer of more than 64 bits.
     """

@@ -390,8 +390,8 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     `jax.vmap` as by `phlox.compile` and `phlox.vmap`. Raises `KindError`, `ShapeError` or `RangeError` for anything
     else.
 
-    If a process computes on its rows of a global batch, its draws are those of its rows. In a scope opened there on a
-    seed or a key, draws are the same in every process.
+    If a process computes on its rows of a global batch, it draws only for its rows. In a scope opened there on a seed
+    or a key, draws are the same in every process.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))

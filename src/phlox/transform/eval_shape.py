@@ -217,7 +217,7 @@ def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: ob
 def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:
     """An optimizer with the same states, for use inside the program."""
     if token is None:
-        optimizer.states  # noqa: B018  (unpacked, while this may still be asked for)
+        optimizer.states  # noqa: B018  (unpacked now, before tracing)
         return optimizer
     twin = copy.copy(optimizer)
     twin._states, twin._home = dict(optimizer._states), token  # pyright: ignore[reportPrivateUsage]

@@ -30,7 +30,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     tape; inside a differentiated function both are also on the outer tape.
 
     If each process computes on its rows of a global batch, the gradients of modules are the mean over all processes, as
-    in `GradientsParams.from_grads`. Gradients of tensors are those of this process.
+    in `GradientsParams.from_grads`. Gradients of tensors are this process's own.
 
     Raises `AutodiffError` if there is nothing to differentiate, or if history would be lost.
 

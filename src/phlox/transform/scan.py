@@ -126,7 +126,7 @@ def _highest(tensors: Iterable[AnyTensor], backend: Backend) -> Backend:
 
 
 class _HigherBackend(Exception):
-    """The function computes on a backend above that of its arguments."""
+    """The function computes on a backend above the backend of its arguments."""
 
     def __init__(self, loop: _Loop, backend: Backend) -> None:
         self.loop, self.backend = loop, backend
@@ -154,8 +154,8 @@ class _Loop:
         difference = self.start.difference(after)
         if difference is not None:
             raise ModuleError(
-                "scan: the carry must come back as it went in, with the same structure, shapes and kinds: "
-                f"{difference}; return it like that, or start with one like what is returned"
+                "scan: the carry must be returned with the structure, shapes and kinds that it had: "
+                f"{difference}; return it like that, or start with a carry like the returned one"
             )
         return after, y
 
@@ -170,7 +170,7 @@ class _Loop:
                 rows[0].meet(y)
             difference = rows[0].difference(y) if rows else None
             if difference is not None:
-                raise ModuleError(f"scan: what is returned beside the carry must be alike in every step: {difference}")
+                raise ModuleError(f"scan: the result beside the carry must have one form in every step: {difference}")
             rows.append(y)
         if self.reverse:
             rows.reverse()

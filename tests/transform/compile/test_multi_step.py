@@ -196,7 +196,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "one number": (lambda x, lr: x, (data(XS), 0.1), r"lr: it must be a list or an array of 4 numbers.*\[0.1\] \* 4"),
     "array": (lambda x, lr: x, (data(XS), XS[:3]), r"lr: .* for each of the 4 steps .*, and is of shape \(3, 6, 4\)"),
     "module": (lambda x, lr: x, (network(), RATES), "x: a Sequential is continued from step to step by itself"),
-    "optimizer": (lambda x, lr: x, (optim.SgdConfig().init(), RATES), "x: a OptimizerAdaptor goes on"),
+    "optimizer": (lambda x, lr: x, (optim.SgdConfig().init(), RATES), "x: a OptimizerAdaptor is continued"),
     "missing": (lambda x=None, lr=0.1: data(), (), "lr, x, named in `over`, must be passed"),
 }  # fmt: skip
 
@@ -261,7 +261,9 @@ def test_what_goes_on_must_keep_its_form() -> None:
 @pytest.mark.parametrize("backend", [NumPy(), Jax()], ids=repr)
 def test_what_continues_what_must_be_clear(backend: Backend) -> None:
     model = network(device=Autodiff(backend).device())
-    with pytest.raises(CompileError, match="the result has the parameters of a and b, and which continues which"):
+    with pytest.raises(
+        CompileError, match="the result has the parameters of a and b, so the next step cannot pair them"
+    ):
         px.compile(lambda a, b: a.map(lambda path, p: p.copy()), steps=2)(model, model.map(lambda path, p: p.copy()))
     with pytest.raises(CompileError, match=r"the result\[0\] and the result\[1\] have the parameters of a"):
         px.compile(lambda a: (a, a.map(lambda path, p: p.copy())), steps=2)(model)

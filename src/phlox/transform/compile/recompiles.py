@@ -196,8 +196,8 @@ class History:
     def _warn(self) -> None:
         warnings.warn(
             f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
-            "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
-            "constant, a field, a layout, a value from outside), and how to do without",
+            "phlox.debug.explain_recompiles():` around its calls gives the cause of each compilation (a shape, a "
+            "constant, a field, a layout, a value from outside), and how to avoid it",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -227,7 +227,7 @@ def facets_of(
     for argument in reader.optimizers:
         name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
         key = argument.packed.form, tuple(positions[id] for id in argument.packed.ids)
-        facets[f"{name}, its state"] = Facet(key, f"that of {len(argument.packed.ids)} parameters")
+        facets[f"{name}, its state"] = Facet(key, f"the state of {len(argument.packed.ids)} parameters")
     owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState | StateIds)]
     positions = first_positions(owned)
     shared = tuple(tuple(positions[id] for id in ids) for ids in owned)
@@ -325,7 +325,7 @@ def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
             case Static(value):
                 yield path, Facet(_key(value), shown(value), _FIELD)
             case Shared(number):
-                yield path, Facet((Shared, number), "a module that stands elsewhere too")
+                yield path, Facet((Shared, number), "a module that occurs elsewhere too")
             case Container(cls, keys, children, _):
                 names = [str(key) for key in keys]
                 unnamed = issubclass(cls, (list, tuple)) or not issubclass(cls, Module)

@@ -1,4 +1,4 @@
-"""Finding what a function, and the functions that it calls, read from outside of the arguments.
+"""The search for values that a function, and the functions that it calls, read from outside of the arguments.
 
 The code of the user's functions is read (`reads`), and its expressions are looked up: globals, variables of enclosing
 functions, attributes and items of these, also in functions that get them as arguments. The values are watched: numbers

@@ -155,8 +155,8 @@ class Guard:
     def changes(self) -> Changes:
         """The changes while the function was traced.
 
-        What the function has changed itself counts if it is a number, a flag, a name or an array, or if it has become a
-        tensor of the trace. Something else that was None before may be a cache, and so may a container that has grown.
+        A change by the function itself counts if the value is a number, a flag, a name or an array, or if it became a
+        tensor of the trace. Another value that was None before may be a cache, and so may a container that has grown.
         """
         changes = Changes({}, [])
         for watch, before in zip(self._watches, self._expected, strict=True):
