@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any, Self, cast
 
 from phlox.backend import Device, DeviceLike, as_device
-from phlox.data.maker import BatchResult, Collate, Maker, SkippedRow, Task, Transform, stages_of, to_device
+from phlox.data.maker import BatchResult, Collate, Maker, SkippedRow, Task, Transform, placed, stages_of
 from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled, check_number
 from phlox.data.sources import as_source
 from phlox.data.workers import KINDS, Threads, Workers, in_order
@@ -379,7 +379,7 @@ class Loader:
 
 def _on_device(item: tuple[Task, BatchResult], device: Device) -> tuple[Task, BatchResult]:
     task, result = item
-    return (task, result._replace(batch=to_device(result.batch, device))) if result.rows else item
+    return (task, result._replace(batch=placed(result.batch, device))) if result.rows else item
 
 
-__all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "to_device"]
+__all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "placed"]

@@ -86,7 +86,7 @@ class Maker:
             rows = good
             if self.stages:
                 batch = self._transform(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
-            return BatchResult(batch if task.device is None else to_device(batch, task.device), skipped, len(rows))
+            return BatchResult(batch if task.device is None else placed(batch, task.device), skipped, len(rows))
         except Exception as error:
             error.add_note(f"in {task}{'' if rows is None else f', rows {_format_rows(rows)}'}")
             raise
@@ -174,7 +174,7 @@ def _format_rows(rows: Rows) -> str:
     return ", ".join(map(str, rows[:_SHOWN].tolist())) + ", ..." * (len(rows) > _SHOWN)
 
 
-def to_device(batch: Any, device: Device) -> Any:
+def placed(batch: Any, device: Device) -> Any:
     """A batch with its arrays as tensors on a device; texts and other objects stay as they are."""
 
     def leaf_to_device(leaf: Any) -> Any:

@@ -91,13 +91,13 @@ def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
             return {key: mapped(fn, part) for key, part in value.items()}
         if kind is tuple:
             return tuple([mapped(fn, part) for part in value])
-    parts = children(value)
-    if parts is None:
+    found = children(value)
+    if found is None:
         return fn(value, *others)
     columns = [children(other) or [] for other in others]
     return with_parts(
         value,
-        [mapped(fn, part, *(column[i][1] for column in columns)) for i, (_, part) in enumerate(parts)],
+        [mapped(fn, part, *(column[i][1] for column in columns)) for i, (_, part) in enumerate(found)],
     )
 
 

@@ -66,13 +66,13 @@ def line_plot(
     ]
     for number, curve in enumerate(points):
         color = f'class="c{number % 4}" stroke="{_COLORS[number % 4]}"'
-        line, single_points = _path(curve, across, up)
+        line, alone = _path(curve, across, up)
         parts.append(f'<path d="{line}" {color} fill="none" stroke-width="1.8" stroke-linejoin="round"/>')
-        parts += [f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="2" {color} fill="none"/>' for cx, cy in single_points]
-    label = f"{title} by {x}" if x else title
+        parts += [f'<circle cx="{at:.1f}" cy="{to:.1f}" r="2" {color} fill="none"/>' for at, to in alone]
+    said = f"{title} by {x}" if x else title
     return (
         f'<figure>{caption}<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
+        f'aria-label="{escape(said)}">{"".join(parts)}</svg></figure>'
     )
 
 

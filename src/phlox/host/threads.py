@@ -42,7 +42,7 @@ def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
 
 
 def _set_openblas_threads(number: int) -> None:
-    """Set it in the OpenBLAS that this process has loaded, if the system lists the loaded libraries."""
+    """Set it in the OpenBLAS that this process has loaded, where the system says which that is."""
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

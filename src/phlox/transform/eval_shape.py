@@ -76,8 +76,8 @@ class TensorSpec:
         return {axis: name for axis, name in enumerate(cast("tuple[Any, ...]", self.shape)) if isinstance(name, str)}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpec:
-        """The same spec with sizes in place of these names; other names stay."""
-        return TensorSpec([sizes.get(cast(Any, size), size) for size in self.shape], self.kind, self.device)
+        """The same spec with sizes in place of names; other names stay."""
+        return TensorSpec([sizes.get(cast(Any, one), one) for one in self.shape], self.kind, self.device)
 
     @property
     def size(self) -> int:

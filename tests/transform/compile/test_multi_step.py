@@ -262,7 +262,7 @@ def test_what_goes_on_must_keep_its_form() -> None:
 def test_what_continues_what_must_be_clear(backend: Backend) -> None:
     model = network(device=Autodiff(backend).device())
     with pytest.raises(
-        CompileError, match="the result has the parameters of a and b, so the next step cannot pair them"
+        CompileError, match="the result has the parameters of a and b, and which continues which"
     ):
         px.compile(lambda a, b: a.map(lambda path, p: p.copy()), steps=2)(model, model.map(lambda path, p: p.copy()))
     with pytest.raises(CompileError, match=r"the result\[0\] and the result\[1\] have the parameters of a"):

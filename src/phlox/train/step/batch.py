@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from phlox.backend import Device
-from phlox.data.loader import to_device
+from phlox.data.loader import placed
 from phlox.data.structure import leaves
 
 
@@ -29,7 +29,7 @@ def alike(batch: Any, other: Any) -> bool:
 
 def onto(batch: Any, device: Device) -> Any:
     """A batch with its arrays as tensors on a device."""
-    return to_device(batch, device)
+    return placed(batch, device)
 
 
 def without_tape(place: Device) -> Device:

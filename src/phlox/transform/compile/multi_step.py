@@ -109,24 +109,24 @@ def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[
     network and the average of its weights, they are continued in order. Each result has a key that is equal for the
     same object. Raises `CompileError` if the pairs are ambiguous.
     """
-    pairs: dict[int, int] = {}
+    found: dict[int, int] = {}
     for ids in dict.fromkeys(ids for _, ids in arguments if ids):
-        before = [number for number, (_, own_ids) in enumerate(arguments) if own_ids == ids]
-        after = [number for number, (_, own_ids, _) in enumerate(results) if own_ids == ids]
-        if len({results[number][2] for number in after}) == 1:
-            after = after[:1]
-        if after and len(before) != len(after):
+        mine = [number for number, (_, own) in enumerate(arguments) if own == ids]
+        theirs = [number for number, (_, own, _) in enumerate(results) if own == ids]
+        if len({results[number][2] for number in theirs}) == 1:
+            theirs = theirs[:1]
+        if theirs and len(mine) != len(theirs):
             raise CompileError(
-                f"{' and '.join(results[number][0] for number in after)} {_have(after)} the parameters of "
-                f"{' and '.join(arguments[number][0] for number in before)}, so the next step cannot pair them; "
-                "return as many modules with these parameters as are passed in, in the same order"
+                f"{' and '.join(results[number][0] for number in theirs)} {_have(theirs)} the parameters of "
+                f"{' and '.join(arguments[number][0] for number in mine)}, and which continues which in the next step "
+                "cannot be told; return as many modules of these parameters as are passed in, in the same order"
             )
-        pairs.update(zip(before, after, strict=False))
-    return pairs
+        found.update(zip(mine, theirs, strict=False))
+    return found
 
 
-def _have(items: Sequence[Any]) -> str:
-    return "has" if len(items) == 1 else "have"
+def _have(several: Sequence[Any]) -> str:
+    return "has" if len(several) == 1 else "have"
 
 
 def run(fn: Callable[..., Any], name: str, plan: Steps, named: Sequence[tuple[str, Any]], positional: int) -> Any:

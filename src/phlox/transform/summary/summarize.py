@@ -38,22 +38,22 @@ def summarize(
     columns: Sequence[str] | None,
 ) -> Summary:
     """See `Module.summary`."""
-    has_inputs = bool(inputs or named)
-    shown_columns = checked_columns(columns, evaluated=has_inputs)
+    given = bool(inputs or named)
+    chosen = checked_columns(columns, evaluated=given)
     view = with_function_layers(model)
     if training:
         view = view.train()
     evaluation = Evaluation(without_values(view))
-    if has_inputs:
-        device = place_of(view, (inputs, named), training=training)
-        args, kwargs = blanks_of((inputs, named), device, training=training)
+    if given:
+        place = place_of(view, (inputs, named), training=training)
+        args, kwargs = blanks_of((inputs, named), place, training=training)
         evaluation.run(args, kwargs, training=training)
     rows = list(_rows(view, evaluation.calls))
     root = rows[0]
     gradients = sum(_bytes(param) for param in view.params() if param.trained)
     memory = Memory(
         parameters=root.bytes,
-        activations=root.activations if has_inputs else None,
+        activations=root.activations if given else None,
         gradients=gradients if training or optimizer is not None else None,
         optimizer=None if optimizer is None else _bytes_of_states(optimizer, view),
     )
@@ -61,13 +61,13 @@ def summarize(
         rows=rows,
         parameters=root.parameters,
         trained=root.trained,
-        flops=evaluation.work.total if has_inputs else None,
-        products=evaluation.work.products if has_inputs else None,
+        flops=evaluation.work.total if given else None,
+        products=evaluation.work.products if given else None,
         memory=memory,
         training=training,
         depth=depth,
         collapse=collapse,
-        columns=shown_columns,
+        columns=chosen,
     )
 
 
@@ -77,27 +77,27 @@ def _bytes(param: Param) -> int:
 
 def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
     structure = model.structure()
-    named_params = list(structure.named())
+    places = list(structure.named())
     modules = list(named_modules(model))
     paths = {path for path, _ in modules}
     for path, module in modules:
         begin = f"{path}." if path else ""
-        own = [param for name, param in named_params if name.startswith(begin)]
+        own = [param for name, param in places if name.startswith(begin)]
         tied = [(name, first) for name, first in structure.aliases.items() if name.startswith(begin)]
-        record = calls.get(path, Calls())
+        known = calls.get(path, Calls())
         yield Row(
             path=path,
             name=_name(module),
             depth=_depth(path, paths),
-            calls=record.count,
-            outputs=record.outputs,
+            calls=known.count,
+            outputs=known.outputs,
             parameters=sum(math.prod(param.shape) for param in own),
             trained=sum(math.prod(param.shape) for param in own if param.trained),
             tied=tuple((name, first) for name, first in tied if path == "" or not first.startswith(begin)),
             bytes=sum(map(_bytes, own)),
-            products=record.work.products,
-            flops=record.work.total,
-            activations=record.activations,
+            products=known.work.products,
+            flops=known.work.total,
+            activations=known.activations,
         )
 
 
