@@ -36,7 +36,7 @@ def line_plot(
     percent: bool = False,
     size: tuple[int, int] = (320, 180),
 ) -> str:
-    """Curves over one x as a figure; the legend has the last value of each.
+    """Curves over one x as a figure; the last value of each is in its legend.
 
     Logarithmic scales are for positive values; if some values are not positive, the scale is linear.
     """
