@@ -28,14 +28,7 @@ from phlox.transform.compile.agreement import check_scalars
 from phlox.transform.compile.call_cache import OTHER, CallCache
 from phlox.transform.compile.executable import ChangedMeanwhile, Program, RetryWithFreshArguments
 from phlox.transform.compile.guards import Guard, Holder, guard_of, roots_of
-from phlox.transform.compile.host_arrays import (
-    MakeTensor,
-    as_argument,
-    as_tensor,
-    device_of_arguments,
-    has_arrays,
-    with_tensors,
-)
+from phlox.transform.compile.host_arrays import MakeTensor, as_argument, as_tensor, device_for, has_arrays, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, with_step_scalars
 from phlox.transform.compile.recompiles import History, layouts_of
 from phlox.transform.compile.report import ExecutableReport, analysis_by_shapes
@@ -268,7 +261,7 @@ class Compiled(Holder, Generic[P, R]):
                 if result is not OTHER:
                     return result
         arguments = (*values, *kwargs.values())
-        device = device_of_arguments(arguments) if any(map(has_arrays, arguments)) else None
+        device = device_for(arguments) if any(map(has_arrays, arguments)) else None
         if outermost:
             backend = first_backend(arguments) if device is None else backend_of_arrays(device.backend)
             if backend is not None and backend.compiles:
@@ -302,7 +295,7 @@ class Compiled(Holder, Generic[P, R]):
         keywords: dict[str, Any] = {**self._keywords, **kwargs}
         arguments = (*values, *keywords.values())
         if any(map(has_arrays, arguments)):
-            values, keywords = self._with_tensors(values, keywords, device_of_arguments(arguments), as_tensor)
+            values, keywords = self._with_tensors(values, keywords, device_for(arguments), as_tensor)
         backend = first_backend((*values, *keywords.values()))
         analysis = None
         if backend is not None and backend.compiles:

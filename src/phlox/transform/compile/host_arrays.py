@@ -95,7 +95,7 @@ def with_tensors(value: Any, name: str, device: Device, make: MakeTensor, *, ove
     return container.build(value, [with_tensors(part, name + label, device, make, over=over) for label, part in parts])
 
 
-def device_of_arguments(values: Iterable[Any]) -> Device:
+def device_for(values: Iterable[Any]) -> Device:
     """The device for the arrays among these arguments."""
     arguments = list(values)
     for cls in (Module, Tensor):
