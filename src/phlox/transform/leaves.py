@@ -67,8 +67,7 @@ class Leaves:
             got = type(inputs).__name__
             raise AutodiffError(f"{name}: the argument must be a module or a tensor, or hold some; got {got}")
         self._only_modules = not tensors
-        is_outermost = above == 1 and at is None and not outer
-        self._in_place = self._only_modules and is_outermost and all(map(_is_on_tape, modules))
+        self._in_place = self._only_modules and above == 1 and at is None and not outer and all(map(_has_tape, modules))
         params = [param for module in modules for param in module.params()]
         if self._in_place:
             self.depth = max((depth(param.backend) for param in params if param.trained), default=1)
@@ -339,7 +338,7 @@ def _is_batched(param: Param) -> bool:
     return param.is_initialized and isinstance(on_vmap_backend(param.val()).backend, Batched)
 
 
-def _is_on_tape(module: Module) -> bool:
+def _has_tape(module: Module) -> bool:
     """Are its parameters leaves of a tape, and not batched?"""
     trained = [param for param in module.params() if param.trained]
     if not any(param.backend.differentiates for param in trained):
