@@ -95,14 +95,14 @@ def _of_objects(values: Sequence[Any], name: str) -> Column:
         return np.array(present, np.bool_)
     if all(isinstance(value, (int, float, np.number, Decimal)) for value in present):
         numbers: list[Any] = [np.nan if gap else value for value, gap in zip(values, missing, strict=True)]
-        whole = not any(missing) and not any(isinstance(value, Decimal) for value in present)
-        array = np.array(numbers) if whole else np.array(numbers, np.float64)
+        is_exact = not any(missing) and not any(isinstance(value, Decimal) for value in present)
+        array = np.array(numbers) if is_exact else np.array(numbers, np.float64)
         return array if array.dtype != object else np.array(numbers, np.float64)
     if all(isinstance(value, date) and getattr(value, "tzinfo", None) is None for value in present):
         return np.array([None if gap else value for value, gap in zip(values, missing, strict=True)], "datetime64[us]")
     kinds = list(dict.fromkeys(type(value).__name__ for value in present))
     try:
-        stacked = np.array(None, object) if len(kinds) > 1 else np.stack([_whole(value) for value in values])
+        stacked = np.array(None, object) if len(kinds) > 1 else np.stack([_as_one_array(value) for value in values])
     except (TypeError, ValueError):
         stacked = np.array(None, object)
     if stacked.dtype == object or any(missing):
@@ -115,10 +115,10 @@ def _of_objects(values: Sequence[Any], name: str) -> Column:
     return stacked
 
 
-def _whole(value: Any) -> Column:
+def _as_one_array(value: Any) -> Column:
     """A value as an array; arrays of arrays, which pandas makes, become one array."""
     array = np.asarray(value)
-    return np.stack([_whole(row) for row in array]) if array.dtype == object and array.ndim else array
+    return np.stack([_as_one_array(row) for row in array]) if array.dtype == object and array.ndim else array
 
 
 def _is_missing(value: Any) -> bool:

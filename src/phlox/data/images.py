@@ -333,8 +333,8 @@ class ColorJitter(ImageTransform):
             raise DataError(
                 f"ColorJitter: saturation and hue are for 3 channels, and these images have {images.shape[1]}"
             )
-        whole = images.dtype.kind in "iu"
-        x = images.astype(np.float32) / np.float32(255.0 if whole else 1.0)
+        is_integer = images.dtype.kind in "iu"
+        x = images.astype(np.float32) / np.float32(255.0 if is_integer else 1.0)
 
         def factor(name: str, strength: float) -> npt.NDArray[np.float32]:
             return draws.uniform(name, max(0.0, 1.0 - strength), 1.0 + strength).reshape(-1, 1, 1, 1)
@@ -349,7 +349,7 @@ class ColorJitter(ImageTransform):
             x = np.clip(grey + (x - grey) * factor("saturation", self.saturation), 0.0, 1.0)
         if self.hue:
             x = _rotate_hue(x, draws.uniform("hue", -self.hue, self.hue).reshape(-1, 1, 1))
-        return as_dtype(x * 255.0, images.dtype) if whole else x.astype(images.dtype)
+        return as_dtype(x * 255.0, images.dtype) if is_integer else x.astype(images.dtype)
 
 
 def _grey(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -76,9 +76,9 @@ def with_parts(value: Any, parts: Sequence[Any]) -> Any:
             return items
     if isinstance(value, tuple):
         return getattr(cast("Any", value), "_make", tuple)(parts)
-    whole: Any = value
-    names = [field.name for field in dataclasses.fields(whole)]
-    return dataclasses.replace(whole, **dict(zip(names, parts, strict=True)))
+    instance: Any = value
+    names = [field.name for field in dataclasses.fields(instance)]
+    return dataclasses.replace(instance, **dict(zip(names, parts, strict=True)))
 
 
 def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:

@@ -232,7 +232,7 @@ class Processes(Workers):
         return results
 
     def _replace(self, index: int, reason: str) -> None:
-        """Replace a process; its tasks go to the others, but a task at which several processes ended fails."""
+        """Replace a process and queue its tasks again; a task at which several processes have ended fails."""
         worker = self._workers[index]
         worker.connection.close()
         worker.process.join(1.0 if reason == "died" else 0.0)

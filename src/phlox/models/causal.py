@@ -135,11 +135,11 @@ class CausalModel(Module, Generic[C, B]):
                 x = block(x)
             return self.norm(x)
         x = self.embed(tokens, cache[0])
-        later: list[KeyValueCache] = []
-        for block, seen in zip(self.blocks, cache, strict=True):
-            x, seen = block(x, seen)
-            later.append(seen)
-        return self.norm(x), tuple(later)
+        new_cache: list[KeyValueCache] = []
+        for block, layer_cache in zip(self.blocks, cache, strict=True):
+            x, layer_cache = block(x, layer_cache)
+            new_cache.append(layer_cache)
+        return self.norm(x), tuple(new_cache)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of the next token, from the hidden state: [batch, n, d_model] to [batch, n, vocabulary]."""

@@ -335,8 +335,8 @@ class Uniform(Distribution):
 
     def kl(self, other: Uniform) -> _Floats:
         self._same_kind(other)
-        inside = (other.low <= self.low) & (other.high >= self.high)
-        return where(inside, (other.high - other.low).log() - (self.high - self.low).log(), _INFINITY)
+        is_covered = (other.low <= self.low) & (other.high >= self.high)
+        return where(is_covered, (other.high - other.low).log() - (self.high - self.low).log(), _INFINITY)
 
 
 # --- arguments

@@ -354,8 +354,8 @@ class _TreeLeaves:
             value = param.val()
             self._leaf(value.detach() if self._is_result else value, f"{path}.{name}")
         self._parts.append(_Part(path, None, aux_of(structure).template, f"a {type(module).__name__}"))
-        around = Param.another if self._is_result else Param.around
-        return lambda tensors: structure.build([around(param, next(tensors)) for param in structure.params])
+        make_param = Param.another if self._is_result else Param.around
+        return lambda tensors: structure.build([make_param(param, next(tensors)) for param in structure.params])
 
     def _static(self, value: Any, path: str) -> Build:
         if isinstance(value, Optimizer):

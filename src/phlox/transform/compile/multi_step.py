@@ -84,8 +84,8 @@ def _scalars_of(value: Any, path: str) -> tuple[Any, ...] | None:
         isinstance(part, (float, int, np.floating, np.integer)) and not isinstance(part, bool) for part in parts
     ):
         return None
-    whole = all(isinstance(part, (int, np.integer)) for part in parts)
-    return tuple([int(part) if whole else float(part) for part in parts])
+    are_integers = all(isinstance(part, (int, np.integer)) for part in parts)
+    return tuple([int(part) if are_integers else float(part) for part in parts])
 
 
 def entry(value: Any, step: int) -> Any:

@@ -98,7 +98,7 @@ class _Frame:
     ) -> None:
         self.code, self.globals, self.cells, self.bound, self.outer = code, names, cells, bound, outer
         self.reads = reads_of(code)
-        self.known: dict[Expression, Source | None] = {}
+        self.sources: dict[Expression, Source | None] = {}
 
     def where(self, line: int) -> str:
         return f"{self.code.co_qualname} ({Path(self.code.co_filename).name}:{line})"
@@ -136,10 +136,10 @@ class _Finder:
         while True:
             self._follow()
             pairs = [(source, name) for source in list(self._objects.values()) for name in self._names]
-            new = [(source, name) for source, name in pairs if (source.mark, name) not in checked]
-            if not new:
+            unchecked = [(source, name) for source, name in pairs if (source.mark, name) not in checked]
+            if not unchecked:
                 return
-            for source, name in new:
+            for source, name in unchecked:
                 checked.add((source.mark, name))
                 self._use(self._find_attribute(source, name, self._names[name]))
 
@@ -306,10 +306,10 @@ class _Finder:
 
     def _find(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
         """The source of an expression's value; None if it is not from outside."""
-        if expression not in frame.known:
-            frame.known[expression] = None  # until it is found
-            frame.known[expression] = self._look_up(expression, frame, line)
-        return frame.known[expression]
+        if expression not in frame.sources:
+            frame.sources[expression] = None  # until it is found
+            frame.sources[expression] = self._look_up(expression, frame, line)
+        return frame.sources[expression]
 
     def _look_up(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
         where = frame.where(line)

@@ -269,9 +269,9 @@ class _Reader:
             self.stack += [None] * argument
         elif name == "IMPORT_NAME":
             names, level = self.pop(), self.pop()
-            absolute = level == Constant(0)
-            whole = value if names != Constant(None) else value.partition(".")[0]
-            self.stack.append(Imported(whole) if absolute else None)
+            is_absolute = level == Constant(0)
+            module_name = value if names != Constant(None) else value.partition(".")[0]
+            self.stack.append(Imported(module_name) if is_absolute else None)
         elif name == "IMPORT_FROM":
             self.stack.append(Attribute(self.stack[-1] if self.stack else None, value))
         elif name == "LOAD_SUPER_ATTR":
