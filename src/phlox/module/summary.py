@@ -187,22 +187,22 @@ def checked_columns(columns: Sequence[str] | None, *, evaluated: bool) -> tuple[
 
 @dataclass(slots=True)
 class _Block:
-    """A row with those of the modules in it."""
+    """A row, and the blocks of the modules in it."""
 
     row: Row
-    inside: list[_Block]
+    children: list[_Block]
 
     def likeness(self) -> tuple[Any, ...]:
         """A key that is equal for blocks that are shown as one."""
         row = self.row
         numbers = row.calls, row.parameters, row.trained, row.products, row.flops, row.activations, row.bytes
         outputs = repr(row.outputs)
-        within = tuple([(_key(block.row.path, row.path), block.likeness()) for block in self.inside])
+        within = tuple([(_key(block.row.path, row.path), block.likeness()) for block in self.children])
         return row.name, numbers, outputs, bool(row.tied), within
 
     def rows(self) -> list[Row]:
-        """The row and those inside, equal neighbours as one."""
-        return [self.row, *_folded(self.inside)]
+        """The row and the rows inside it, with equal neighbours as one."""
+        return [self.row, *_fold(self.children)]
 
 
 def _key(path: str, outer: str) -> str:
@@ -210,34 +210,34 @@ def _key(path: str, outer: str) -> str:
 
 
 def collapsed(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with consecutive equal ones whose paths differ only in the last number as one."""
+    """The rows; consecutive equal rows whose paths differ only in the last number become one."""
     stack: list[_Block] = []
     roots: list[_Block] = []
     for row in rows:
         block = _Block(row, [])
         while stack and stack[-1].row.depth >= row.depth:
             stack.pop()
-        (stack[-1].inside if stack else roots).append(block)
+        (stack[-1].children if stack else roots).append(block)
         stack.append(block)
-    return _folded(roots)
+    return _fold(roots)
 
 
-def _folded(blocks: Sequence[_Block]) -> list[Row]:
-    found: list[Row] = []
-    place = 0
-    while place < len(blocks):
-        first = blocks[place]
+def _fold(blocks: Sequence[_Block]) -> list[Row]:
+    rows: list[Row] = []
+    position = 0
+    while position < len(blocks):
+        first = blocks[position]
         likeness = first.likeness()
         stem, _, number = first.row.path.rpartition(".")
         count = 1
-        while number.isdigit() and place + count < len(blocks):
-            other = blocks[place + count]
+        while number.isdigit() and position + count < len(blocks):
+            other = blocks[position + count]
             if other.row.path != f"{stem}.{int(number) + count}" or other.likeness() != likeness:
                 break
             count += 1
-        row, *inside = first.rows()
+        row, *nested = first.rows()
         if count > 1:
             row = replace(row, repeats=count, span=f"{stem}.{number}-{int(number) + count - 1}")
-        found += [row, *inside]
-        place += count
-    return found
+        rows += [row, *nested]
+        position += count
+    return rows

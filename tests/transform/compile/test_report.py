@@ -138,7 +138,7 @@ def test_bad_calls() -> None:
     model, optimizer, calls = network(), optim.AdamWConfig().init(), px.compile(step)
     with pytest.raises(CompileError, match="the value of a tensor or number is needed while"):
         px.compile(lambda x: x if x.sum().item() > 0 else -x).lower(data())
-    with pytest.raises(CompileError, match=r"lower\(\) is for calls from outside"):
+    with pytest.raises(CompileError, match=r"lower\(\) cannot be called while another"):
         px.compile(lambda x: calls.lower(model, optimizer, 0.1, x))(data())
 
 

@@ -1,4 +1,4 @@
-"""Values from outside of a function, and the places where they were found."""
+"""Values from outside of a function, and the slots that hold them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, final
 
 @final
 class Absent:
-    """What is found where there is nothing."""
+    """The value of an empty slot."""
 
     def __repr__(self) -> str:
         return "not there"
@@ -20,63 +20,63 @@ class Absent:
 ABSENT = Absent()
 
 
-class Place(NamedTuple):
-    """How a value is found again."""
+class Slot(NamedTuple):
+    """A slot that holds a value: how to read it again."""
 
     get: Callable[[], Any]
     value: Any
     key: tuple[Hashable, ...]
-    """Equal for the same place; it begins with the id of what the place is in."""
+    """Equal for the same slot; it begins with the id of the object that has the slot."""
 
     @classmethod
-    def item(cls, of: Any, key: Any) -> Place:
+    def item(cls, of: Any, key: Any) -> Slot:
         """`of[key]`, also of the dict of a module or an object."""
         return cls(partial(getitem, of, key), of[key], (id(of), key))
 
     @classmethod
-    def no_item(cls, of: Any, key: Any) -> Place:
+    def no_item(cls, of: Any, key: Any) -> Slot:
         """A key that a dict does not have."""
         return cls(partial(of.get, key, ABSENT), ABSENT, (id(of), key))
 
     @classmethod
-    def attribute(cls, of: Any, name: str) -> Place | None:
+    def attribute(cls, of: Any, name: str) -> Slot | None:
         """`of.name`, as Python looks it up; None if there is none."""
         value = attribute_of(of, name, ABSENT)
         return None if value is ABSENT else cls(partial(getattr, of, name), value, (id(of), "attribute", name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """A value, and the places on the way to it, each of which could hold another one: those of `a.b` are `a` and `b`.
+class Outside:
+    """A value from outside, and the slots on the way to it, which could hold other objects: for `a.b`, `a` and `b`.
 
-    Without places it is a constant of the function.
+    Without slots it is a constant of the function.
     """
 
     value: Any
     text: str
-    """How it is written."""
+    """Its expression in the code."""
     where: str = ""
     """The function that reads it, and the line."""
-    places: tuple[Place, ...] = ()
+    slots: tuple[Slot, ...] = ()
 
-    def at(self, place: Place, text: str, where: str = "") -> Found:
+    def at(self, place: Slot, text: str, where: str = "") -> Outside:
         """A part of it."""
-        return Found(place.value, text, self.where or where, (*self.places, place))
+        return Outside(place.value, text, self.where or where, (*self.slots, place))
 
     @property
     def label(self) -> str:
-        """What it is called in explanations."""
+        """Its name in explanations."""
         return f"{self.text}, read in {self.where}"
 
     @property
     def mark(self) -> Hashable:
-        """Equal for the same value from the same place."""
-        return id(self.value), self.text, self.where, len(self.places)
+        """Equal for the same value from the same slot."""
+        return id(self.value), self.text, self.where, len(self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An object of which only the class matters: what it holds is compared as an argument."""
+    """An object of which only the class matters: its contents are compared as an argument."""
 
     cls: type[Any]
 
@@ -91,8 +91,8 @@ class Bound:
     """A method and its object."""
 
     function: Any
-    """A `FunctionType`, which type checkers would take for a method of this class."""
-    owner: Found | Instance
+    """A `FunctionType`; with that annotation, type checkers would see a method of this class."""
+    owner: Outside | Instance
     name: str
 
     @property
@@ -101,16 +101,16 @@ class Bound:
         return self.function, self.owner.mark
 
 
-Source: TypeAlias = Found | Instance | Bound
+Source: TypeAlias = Outside | Instance | Bound
 
 
-def class_of(owner: Found | Instance) -> type[Any]:
+def class_of(owner: Outside | Instance) -> type[Any]:
     """The class of an object."""
     return owner.cls if isinstance(owner, Instance) else cast("type[Any]", type(owner.value))
 
 
-def in_class(cls: type[Any], name: str) -> Any:
-    """What a class has by a name, before it is bound to an object; `ABSENT` if there is nothing."""
+def class_attribute(cls: type[Any], name: str) -> Any:
+    """The attribute of a class, not bound to an object; `ABSENT` if there is none."""
     for base in cls.__mro__:
         if name in vars(base):
             return vars(base)[name]
@@ -118,22 +118,22 @@ def in_class(cls: type[Any], name: str) -> Any:
 
 
 def attribute_of(value: Any, name: str, default: Any = None) -> Any:
-    """An attribute of an object; the default if it has none, or fails to say."""
+    """An attribute of an object; the default if there is none, or if reading it fails."""
     try:
         return getattr(value, name, default)
-    except Exception:  # it is the user's own code that runs
+    except Exception:  # this may run the user's code
         return default
 
 
-def inside_of(value: Any) -> dict[str, Any]:
+def instance_dict(value: Any) -> dict[str, Any]:
     """The attributes that an object keeps in a dict."""
-    found = attribute_of(value, "__dict__")
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    attributes = attribute_of(value, "__dict__")
+    return cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
 
 
 def fields_of(value: Any) -> Iterator[str]:
-    """The names of what an object holds."""
-    yield from inside_of(value)
+    """The names of an object's attributes."""
+    yield from instance_dict(value)
     for base in type(value).__mro__:
         names = vars(base).get("__slots__", ())
         yield from [names] if isinstance(names, str) else names
