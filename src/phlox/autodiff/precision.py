@@ -23,7 +23,7 @@ def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array]
 
 
 def _lacking(lhs: Array, rhs: Array) -> Array:
-    """Replaces the sum for a backend that has none and so needs no tape."""
+    """Stands in for `float_add` on a backend without it, which therefore needs no tape."""
     raise UnsupportedError("gradients cannot be added up without `float_add`")
 
 
@@ -33,7 +33,7 @@ def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:
     if wide is backend:
         return rule
     elementwise = isinstance(rule, (Unary, Binary))
-    if isinstance(rule, (Unary, Binary)):  # as a general one, so that what was broadcast is summed before it is rounded
+    if isinstance(rule, (Unary, Binary)):  # a general rule sums gradients of broadcast operands before it rounds them
         rule = as_general(getattr(backend, name), rule)
     forward = widened_forward(partial(rule.forward, wide), grow, shrink)
     backward = widened(partial(rule.backward, wide), grow, shrink)

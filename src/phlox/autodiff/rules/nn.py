@@ -43,6 +43,6 @@ _OPERANDS = {
 }
 
 _SEVERAL = frozenset({"batch_norm_train", "lstm", "gru", "rnn"})
-"""Those with several results; their backward gets one gradient a result."""
+"""Composites with several results; their backward functions get one gradient per result."""
 
 NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in _OPERANDS.items()}

@@ -12,7 +12,7 @@ from phlox.host.dtypes import LARGEST
 
 _LOG2 = math.log(2.0)
 _FAR = 100.0
-"""exp(-x^2) is zero there in double precision."""
+"""Beyond this |x|, exp(-x^2) is zero in double precision."""
 _HALF_SQRT_PI = 0.5 * math.sqrt(math.pi)
 
 
@@ -34,15 +34,15 @@ def _one_minus_square(B: Backend, x: Array) -> Array:
 
 
 def _per_length(B: Backend, g: Array, length: Array) -> Array:
-    """g divided by a length; zero where that is, and constant there, so that further derivatives are zero, too."""
+    """g divided by a length. Where the length is zero, the result is the constant zero, and so are its derivatives."""
     none = B.float_equal(length, 0.0)
     return B.where(none, 0.0, B.float_div(g, B.where(none, 1.0, length)))
 
 
-def _share(B: Backend, g: Array, mine: Any, other: Any) -> Array:
-    """The share of an operand of logaddexp: exp(mine) / (exp(mine) + exp(other)), half of equals."""
-    same = B.float_equal(mine, other)
-    ahead = B.float_sub(mine, B.where(same, 0.0, other))  # never inf - inf
+def _share(B: Backend, g: Array, operand: Any, other: Any) -> Array:
+    """The share of g for an operand of logaddexp: exp(operand) / (exp(operand) + exp(other)); half of equals."""
+    same = B.float_equal(operand, other)
+    ahead = B.float_sub(operand, B.where(same, 0.0, other))  # never inf - inf
     return B.float_mul(g, B.where(same, 0.5, B.float_sigmoid(ahead)))
 
 
@@ -59,9 +59,9 @@ def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
 
 
 def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
-    """log(1 - p) - log(p), bounded as they are."""
-    rest = B.float_sub(1.0, p)
-    return B.float_mul(g, B.float_sub(B._bounded_log(rest, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
+    """g (log(1 - p) - log(p)), with the logarithms bounded as in the loss."""
+    complement = B.float_sub(1.0, p)
+    return B.float_mul(g, B.float_sub(B._bounded_log(complement, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
 
 
 def _atan(B: Backend, g: Array, x: Array) -> Array:
@@ -71,7 +71,7 @@ def _atan(B: Backend, g: Array, x: Array) -> Array:
 
 
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
-    """The other coordinate over x^2 + y^2; zero at the origin, and infinitely far from it."""
+    """g coordinate / (x^2 + y^2); zero at the origin, and where x or y is infinite."""
     far = B.float_isinf(B.float_hypot(y, x))
     coordinate, y, x = (v if type(v) in (int, float) else B.where(far, 0.0, v) for v in (coordinate, y, x))
     length = B.float_hypot(y, x)
