@@ -26,14 +26,14 @@ class ElementwiseRule:
 
 @dataclass(frozen=True, slots=True)
 class AxisRule:
-    """One operand; the options at these places (0 is the first after it) are axes, one or several."""
+    """One operand; the options at these positions (0 is the first option) are axes, one or several."""
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixRule:
-    """All axes of each operand but the last `rank` are batch axes already; their number may differ."""
+    """Each operand has a rank in `ranks`; all its axes before the last `rank` ones are batch axes, of any number."""
 
     ranks: tuple[int, ...]
 
@@ -66,7 +66,7 @@ _new = object.__new__
 
 
 def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
-    """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
+    """The operation `name` of `M.inner`, for mapped arrays; without a mapped array it calls the inner operation."""
     function = getattr(M.inner, name)
     match rule:
         case ElementwiseRule(1):
@@ -75,8 +75,8 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
             return _binary(M, function)
         case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case AxisRule(places):
-            return _along(M, function, places)
+        case AxisRule(positions):
+            return _along(M, function, positions)
         case MatrixRule(ranks):
             return _stacked(M, function, ranks)
         case FoldedRule(count):
@@ -88,7 +88,7 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
 
 
 def is_scalar(x: Any) -> bool:
-    """Is it a Python scalar or None, which have no shape?"""
+    """Is x a Python scalar or None, which have no shape?"""
     return x is None or isinstance(x, (int, float))
 
 
@@ -152,13 +152,13 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along(M: Batched, function: Callable[..., Array], places: tuple[int, ...]) -> Callable[..., Array]:
+def _along(M: Batched, function: Callable[..., Array], positions: tuple[int, ...]) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
         if type(x) is not box:
             return function(x, *options)
-        moved = [shifted(option) if place in places else option for place, option in enumerate(options)]
+        moved = [shifted(option) if index in positions else option for index, option in enumerate(options)]
         result = _new(box)
         result.value = function(x.value, *moved)
         return result
@@ -175,7 +175,7 @@ def _stacked(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -
             return function(*arguments)
         if count == 1:
             return M.boxed_all(function(operands[0].value, *arguments[1:]))
-        # The batch axes broadcast: every operand gets the hidden one, and as many after it as the longest shape has.
+        # The batch axes broadcast: every operand gets the hidden axis, and as many others as the longest shape has.
         depth = max([len(M.shape(x)) - rank for x, rank in zip(operands, ranks, strict=True)])
         size = M.size(operands)
         values = [M.raised(M.spread(x, size), 1 + depth + rank) for x, rank in zip(operands, ranks, strict=True)]
@@ -201,23 +201,23 @@ def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[
         if not any(type(x) is box for x in operands):
             return function(*arguments)
         size = M.size(operands)
-        found = function(*[fold(M, x, size) for x in operands], *arguments[count:])
-        return unfold(M, found, size)
+        result = function(*[fold(M, x, size) for x in operands], *arguments[count:])
+        return unfold(M, result, size)
 
     return operation
 
 
 def fold(M: Batched, x: Array, size: int) -> Array:
-    """The batch axis of x folded into the first axis of an example."""
+    """Merge the batch axis of x with the first axis of an example."""
     value = M.spread(x, size)
-    n, first, *rest = M.inner.shape(value)
-    return M.inner.reshape(value, (n * first, *rest))
+    n, first, *sizes = M.inner.shape(value)
+    return M.inner.reshape(value, (n * first, *sizes))
 
 
 def unfold(M: Batched, value: Array, size: int) -> Array:
     """The inverse of `fold`."""
-    rows, *rest = M.inner.shape(value)
-    return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *rest)))
+    rows, *sizes = M.inner.shape(value)
+    return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *sizes)))
 
 
 def _general(M: Batched, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,7 +227,7 @@ def _general(M: Batched, function: Callable[..., Any], count: int, rewritten: Ca
         for x in arguments[:count]:
             if type(x) is box:
                 return rewritten(M, *arguments)
-            if isinstance(x, (tuple, list)) and any(type(one) is box for one in cast("list[Any]", x)):
+            if isinstance(x, (tuple, list)) and any(type(item) is box for item in cast("list[Any]", x)):
                 return rewritten(M, *arguments)
         return function(*arguments)
 

@@ -22,7 +22,7 @@ from phlox.lazy import lend
 class Mapped:
     """An array with a hidden batch axis, the first axis of `value`.
 
-    Each nested batch has its own subclass, by which it knows its arrays.
+    Each nested batch has its own subclass, which identifies its arrays.
     """
 
     __slots__ = ("value",)
@@ -39,15 +39,15 @@ _boxes: dict[int, type[Mapped]] = {}
 
 
 def _box(level: int) -> type[Mapped]:
-    found = _boxes.get(level)
-    if found is None:
-        made = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
-        found = _boxes.setdefault(level, made)
-    return found
+    box = _boxes.get(level)
+    if box is None:
+        cls = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
+        box = _boxes.setdefault(level, cls)
+    return box
 
 
 class Batched(Decorator):
-    """The backend `inner` with a batch: an array looks like that of one example, and operations apply to all examples.
+    """The backend `inner` with a batch: an array looks like one example, and operations apply to all examples.
 
     `phlox.vmap` uses it; engines do not need to know about it. An array that all examples share stays the inner
     backend's own, so constants cost nothing and are computed once. An operation has a rule for the whole batch, or is
@@ -58,18 +58,18 @@ class Batched(Decorator):
 
     box: type[Mapped]
     """The class of its arrays that have the batch axis."""
-    _made: ClassVar[dict[Backend, Batched]] = {}
+    _instances: ClassVar[dict[Backend, Batched]] = {}
 
     def __new__(cls, inner: Backend) -> Batched:
-        if inner in cls._made:
-            return cls._made[inner]
+        if inner in cls._instances:
+            return cls._instances[inner]
         self = super().__new__(cls)
         self.inner = inner
         self.name = f"batched({inner.name})"
         self.float_element = inner.float_element
         self.int_element = inner.int_element
         self.compiles = inner.compiles
-        # With a tape below the batch, training mode is on inside of the batch too.
+        # With a tape below the batch, training mode is also on inside the batch.
         self.differentiates = inner.differentiates
         self.batched = inner.batched + 1
         self.box = box = _box(self.batched)
@@ -79,7 +79,7 @@ class Batched(Decorator):
             try:
                 setattr(self, name, build(self, name, rule))
             except BackendError:
-                continue  # What the inner backend lacks, this one lacks too.
+                continue  # An operation that the inner backend lacks is missing here too.
         for name in FORWARDED:
             try:
                 setattr(self, name, getattr(inner, name))
@@ -88,7 +88,7 @@ class Batched(Decorator):
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - {*FORWARDED}, grow, shrink)
-        return cls._made.setdefault(inner, self)
+        return cls._instances.setdefault(inner, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batched, (self.inner,)
@@ -104,11 +104,11 @@ class Batched(Decorator):
         result.value = value
         return result
 
-    def boxed_all(self, found: Any) -> Any:
+    def boxed_all(self, results: Any) -> Any:
         """`boxed` for one result or several."""
-        if isinstance(found, tuple):
-            return tuple([self.boxed(one) for one in cast("tuple[Any, ...]", found)])
-        return self.boxed(found)
+        if isinstance(results, tuple):
+            return tuple([self.boxed(result) for result in cast("tuple[Any, ...]", results)])
+        return self.boxed(results)
 
     def raised(self, value: Array, rank: int) -> Array:
         """The inner array with axes of size one after the batch axis, up to this rank."""
@@ -162,7 +162,7 @@ class Batched(Decorator):
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         raise AutodiffError(
             "backward() inside phlox.vmap would need a tape above the batch; use phlox.grad(fn) or "
-            "phlox.value_and_grad(fn) there, or call backward() on what vmap returns"
+            "phlox.value_and_grad(fn) there, or call backward() on the result of vmap"
         )
 
     def strip(self, x: Array) -> Array:
@@ -179,8 +179,8 @@ class Batched(Decorator):
             return self.inner.batch_of(x)
         return (*self.inner.batch_of(x.value), self.inner.shape(x.value)[0])
 
-    def _known(self, x: Array) -> Array:
-        """x, if it is the same for all examples; `UnsupportedError` otherwise, since it has no one value."""
+    def _check_shared(self, x: Array) -> Array:
+        """x, if all examples share it; otherwise `UnsupportedError`, because it has no single value."""
         if type(x) is self.box:
             raise self._escape(x)
         return x
@@ -188,18 +188,18 @@ class Batched(Decorator):
     def _escape(self, x: Array) -> UnsupportedError:
         sizes = self.inner.shape(x.value)
         return UnsupportedError(
-            f"a tensor of shape {sizes[1:]} inside phlox.vmap stands for {sizes[0]} examples and has no one value; "
+            f"a tensor of shape {sizes[1:]} inside phlox.vmap stands for {sizes[0]} examples and has no single value; "
             "compute with the tensor itself (phlox.where for a choice), or read the values that vmap returns"
         )
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        return self.inner.to_host(self._known(x))
+        return self.inner.to_host(self._check_shared(x))
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
-        return self.inner.to_dlpack(self._known(x), **options)
+        return self.inner.to_dlpack(self._check_shared(x), **options)
 
     def dlpack_device(self, x: Array) -> tuple[int, int]:
-        return self.inner.dlpack_device(self._known(x))
+        return self.inner.dlpack_device(self._check_shared(x))
 
     def duplicate(self, x: Array) -> Array:
         return self._like(x, self.inner.duplicate(self.below(x)))
@@ -208,7 +208,7 @@ class Batched(Decorator):
         return self._like(x, self.inner.as_numbers(self.below(x)))
 
     def is_traced(self, x: Array) -> bool:
-        """Does it lack a single value? A tracer has none, and a batched array has many."""
+        """Does x lack a single value? A tracer has no value, and a batched array has many."""
         return type(x) is self.box or self.inner.is_traced(x)
 
     # --- devices
@@ -227,12 +227,12 @@ class Batched(Decorator):
         while not (isinstance(above, Batched) and above.batched == self.batched):
             if above.inner is None:
                 raise UnsupportedError(
-                    f"a tensor inside phlox.vmap cannot leave the batch for {target!r}; move the arguments, or what "
-                    "vmap returns"
+                    f"a tensor inside phlox.vmap cannot leave the batch for {target!r}; move the arguments, or "
+                    "the result of vmap"
                 )
             above = above.inner
-        below, place = above.inner, device.on(above.inner)
-        moved = self.inner.to_device(x.value, place) if below is self.inner else self.inner.cast(x.value, below, place)
+        below, goal = above.inner, device.on(above.inner)
+        moved = self.inner.to_device(x.value, goal) if below is self.inner else self.inner.cast(x.value, below, goal)
         return self.boxed(moved)
 
     def barrier(self, x: Array, after: Array) -> Array:
@@ -244,10 +244,10 @@ class Batched(Decorator):
     # --- one example after the other
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
-        return each(self, lambda *ones: self.inner.on_host(kinds, fn, *ones), arrays)
+        return each(self, lambda *example: self.inner.on_host(kinds, fn, *example), arrays)
 
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
-        return each(self, lambda *ones: self.inner.call_native(fn, *ones), arrays)
+        return each(self, lambda *example: self.inner.call_native(fn, *example), arrays)
 
     def native_vjp(
         self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed

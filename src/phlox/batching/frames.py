@@ -1,4 +1,4 @@
-"""The calls of `phlox.vmap` around the running code."""
+"""The calls of `phlox.vmap` that the running code is inside of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
 
 Randomness: TypeAlias = Literal["different", "same"]
-"""Does every example of a batch have random numbers of its own?"""
+"""Does every example of a batch have its own random numbers?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerExample:
-    """One of something for each example of a batch: a key, or the state of a random stream."""
+    """One item for each example of a batch, such as a key, or the state of a random stream."""
 
     backend: Backend
-    """The batched backend inside which they are seen as one."""
+    """The batched backend on which the items look like one item."""
     items: list[Any]
 
 
@@ -41,7 +41,7 @@ _frames: ContextVar[tuple[Frame, ...]] = ContextVar("phlox_batches", default=())
 
 
 def entered(frame: Frame) -> AbstractContextManager[tuple[Frame, ...]]:
-    """Within this scope (and thread or task) the batch is the innermost one."""
+    """Within this scope (and thread or task), `frame` is the innermost batch."""
     return scope(_frames, (*_frames.get(), frame))
 
 
@@ -57,7 +57,7 @@ def innermost() -> Frame | None:
 
 
 def frame_of(backend: Batched) -> Frame | None:
-    """The batch of a backend, with any tapes and precision."""
+    """The running batch of a backend, whatever its tapes and its precision; None if there is none."""
     engine = type(engine_of(backend))
     for frame in reversed(_frames.get()):
         if frame.backend.batched == backend.batched and type(engine_of(frame.backend)) is engine:
@@ -65,12 +65,12 @@ def frame_of(backend: Batched) -> Frame | None:
     return None
 
 
-def seen_from_inside(place: Device) -> Device:
-    """The device on the backend of the innermost batch, so that draws there are those of one example."""
+def seen_from_inside(device: Device) -> Device:
+    """The device on the backend of the innermost batch, so that a draw on it is a draw for one example."""
     frame = innermost()
     if frame is None:
-        return place
+        return device
     from phlox.batching.order import joined
 
-    backend: Backend | None = joined(place.backend, frame.backend)
-    return place if backend is None else place.on(backend)
+    backend: Backend | None = joined(device.backend, frame.backend)
+    return device if backend is None else device.on(backend)

@@ -18,8 +18,8 @@ __all__ = ["Embedding", "EmbeddingConfig"]
 class Embedding(Module):
     """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model].
 
-    The entry `padding_index` is initialised to zeros and gets no gradient; a negative one counts from the end. Tokens
-    do not: `IndexRangeError` for one below zero, such as that of a missing category, or too large.
+    The entry `padding_index` is initialised to zeros and gets no gradient; a negative one counts from the end. A
+    token below zero (such as the code of a missing category) or one that is too large raises `IndexRangeError`.
 
     >>> import phlox as px
     >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()

@@ -74,7 +74,7 @@ class KeyValueCache(NamedTuple):
                 f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
                 "make a cache of this batch size with init_cache"
             )
-        key, value = (_written(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
+        key, value = (_append(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
         return self._replace(key=key, value=value, position=self.position + n)
 
     def _columns(self, n: int) -> Tensor[Any, Any, Int]:
@@ -124,9 +124,9 @@ class Visible(NamedTuple):
     """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
 
 
-def _written(x: Tensor, new: Tensor, place: Tensor[Any, Any, Int], donated: bool) -> Tensor:
-    """x with the new columns from `place` on, along its axis 2."""
-    return compute("write_from", x, new, place, 2, donated)
+def _append(x: Tensor, new: Tensor, position: Tensor[Any, Any, Int], donated: bool) -> Tensor:
+    """x with the columns `new` written along axis 2, from `position` on."""
+    return compute("write_from", x, new, position, 2, donated)
 
 
 class MultiHeadAttention(Module):
@@ -145,8 +145,8 @@ class MultiHeadAttention(Module):
         dropout: the rate at which attention weights are dropped in training; see `Module.is_training`.
         causal: whether each token attends only to itself and earlier tokens.
         rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; by default none.
-        initializer: of the weights; biases are initialised to zeros.
-        out_initializer: of the weight of the output projection; by default `initializer`.
+        initializer: the initializer of the weights; biases are initialised to zeros.
+        out_initializer: the initializer of the output projection; by default `initializer`.
         device: the device of the parameters.
 
     Raises `ConfigError` if the sizes do not fit each other.
@@ -224,10 +224,10 @@ class MultiHeadAttention(Module):
             value: [..., m, d_model]; by default the key.
             mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
                 [..., n_heads, n, m]. For sequence lengths: `(arange(m) < lengths[:, None])[:, None, None]`.
-            cache: of the earlier tokens, from `init_cache` or an earlier call. The query is then [batch, n, d_model],
-                and a mask broadcasts to [batch, n_heads, n, capacity].
+            cache: the cache of the earlier tokens, from `init_cache` or an earlier call. The query is then
+                [batch, n, d_model], and a mask broadcasts to [batch, n_heads, n, capacity].
 
-        Returns [..., n, d_model]; with a cache, a pair of that and the new cache.
+        Returns [..., n, d_model]; with a cache, a pair of the result and the new cache.
         """
         if cache is not None:
             return self._cached(query, key, mask, cache)
@@ -247,12 +247,12 @@ class MultiHeadAttention(Module):
         return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
 
     def _cached(
-        self, x: Tensor, given: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
+        self, x: Tensor, other_key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
-        if given is not None or not self.causal:
-            what = "a key was given" if given is not None else "this layer is not causal"
+        if other_key is not None or not self.causal:
+            reason = "a key was given" if other_key is not None else "this layer is not causal"
             raise ConfigError(
-                f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {what}"
+                f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {reason}"
             )
         q, k, v = self._projected(x, x, x)
         if q.ndim != 4:
@@ -260,20 +260,20 @@ class MultiHeadAttention(Module):
         n = x.shape[1]
         positions = cache.positions(n)
         if self.rotary is not None:
-            places = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
-            q, k = self.rotary(q, places), self.rotary(k, places)
+            rotary_positions = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
+            q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
         cache = cache.append(k, v)
         key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
         bias = None
         if mask is not None:
             if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
-                mask = mask[..., : key.shape[2]]  # of the part that is filled
+                mask = mask[..., : key.shape[2]]  # only the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask
             else:
                 bias = mask
         elif seen is not None and q.backend.is_traced(q.primitive):
-            # Nothing but what has been appended is in the cache: a mask would have it read once more, and cleaned.
+            # The cache holds only what was appended, so a bias is enough: a mask would zero keys and values first.
             seen, bias = None, where(seen, 0.0, -math.inf)
         return self._attend(q, key, value, seen, False, bias), cache
 

@@ -37,13 +37,13 @@ class RotaryEncoding(Module):
     def __init__(
         self, d_head: int, *, base: float = 10000.0, interleaved: bool = False, d_rotary: int | None = None
     ) -> None:
-        turned = d_head if d_rotary is None else d_rotary
-        if turned % 2 or not 2 <= turned <= d_head:
-            what = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
-            raise ConfigError(f"RotaryEncoding: the rotated width must be even and at least 2, got {what}")
+        rotated = d_head if d_rotary is None else d_rotary
+        if rotated % 2 or not 2 <= rotated <= d_head:
+            sizes = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
+            raise ConfigError(f"RotaryEncoding: the rotated width must be even and at least 2, got {sizes}")
         if not base > 0.0:
             raise ConfigError(f"RotaryEncoding: base must be positive, got {base}")
-        self.d_head, self.d_rotary = d_head, turned
+        self.d_head, self.d_rotary = d_head, rotated
         self.base, self.interleaved = base, interleaved
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compiled functions of arrays in slices: the program takes and gives each process's own."""
+"""Compiled functions of arrays in slices: the program of a process takes and returns the slices of that process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Outcome:
-    """The result of a function, with the arrays of this process; which of them are slices is part of its structure."""
+    """The result of a function, with the arrays of this process. Its structure says which of them are slices."""
 
     __slots__ = ("arrays", "cuts", "node", "structure")
 
@@ -58,12 +58,12 @@ def compiled(S: Sharded, fn: Callable[[Any, Any], Any], release: Callable[[], ob
 
 
 def _cut(value: Any) -> Any:
-    """How arrays in lists and tuples are cut; None for what has no slice in it."""
+    """The cuts of the arrays in lists and tuples; None for a value without slices."""
     if type(value) is Slice:
         return value.cut
     if isinstance(value, (list, tuple)):
-        found = tuple([_cut(part) for part in cast("Sequence[Any]", value)])
-        return None if all(one is None for one in found) else found
+        cuts = tuple([_cut(part) for part in cast("Sequence[Any]", value)])
+        return None if all(cut is None for cut in cuts) else cuts
     return None
 
 
@@ -81,7 +81,7 @@ def _boxed(S: Sharded, cut: Any, value: Any) -> Any:
         return value
     if isinstance(cut, Cut):
         return _slice(S, cut, value)
-    parts = [_boxed(S, one, part) for one, part in zip(cut, value, strict=True)]
+    parts = [_boxed(S, inner_cut, part) for inner_cut, part in zip(cut, value, strict=True)]
     return tuple(parts) if isinstance(value, tuple) else parts
 
 

@@ -91,6 +91,6 @@ __all__ = [
 lend({base.__module__ for base in Tensor.__mro__ if base.__module__.startswith("phlox.")}, Tensor=Tensor)
 guard_methods(Tensor)
 for _module in (sys.modules[__name__], functional, linalg, signal):
-    # `wrap` takes what is known to be right, and every operation calls it.
+    # `wrap` is left out: its arguments are always valid, and every operation calls it.
     guard_functions(_module, [_name for _name in vars(_module) if not _name.startswith("_") and _name != "wrap"])
 _register_with_einops()

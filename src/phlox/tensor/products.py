@@ -30,16 +30,16 @@ def promote_to_ops(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     ops: Ops = tensors[0]._ops
     for other in tensors:
         if other._ops is not ops:
-            raised = promote(name, tensors)
-            for x in raised:
-                if x._ops is not raised[0]._ops:
-                    raise mixed(name, raised[0]._ops, x._ops)
-            return raised[0]._ops, [x.primitive for x in raised]
+            promoted = promote(name, tensors)
+            for x in promoted:
+                if x._ops is not promoted[0]._ops:
+                    raise mixed(name, promoted[0]._ops, x._ops)
+            return promoted[0]._ops, [x.primitive for x in promoted]
     return ops, [x.primitive for x in tensors]
 
 
 def rounded(x: T) -> T:
-    """x, which no compiler fuses with later operations: so the difference of two equal products is exactly zero."""
+    """x, rounded: no compiler fuses it with later operations, so equal products differ by exactly zero."""
     return x._with(x.backend.rounded(x.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
@@ -54,7 +54,7 @@ class Products(TensorBase):
     if not TYPE_CHECKING:  # to a type checker it would take every operand
 
         def __rmatmul__(self, other: Any) -> Any:
-            return self._beside("matmul", other).matmul(self) if is_array(other) else NotImplemented
+            return self._as_operand("matmul", other).matmul(self) if is_array(other) else NotImplemented
 
     def matmul(self, other: Self) -> Self:
         """The matrix product over the last two axes. Leading axes broadcast; vectors are treated as in NumPy.
@@ -65,7 +65,7 @@ class Products(TensorBase):
         if other.__class__ is self.__class__ and other._ops is ops:
             x, y = self.primitive, other.primitive
         else:
-            other = self._beside("matmul", other)
+            other = self._as_operand("matmul", other)
             ops, (x, y) = promote_to_ops("matmul", self, other)
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:
@@ -102,8 +102,8 @@ class Products(TensorBase):
         first, second = self._axis("diagonal", axis1), self._axis("diagonal", axis2)
         if first == second:
             raise ShapeError(f"diagonal: needs two different axes of shape {self.shape}, got {axis1} and {axis2}")
-        rest = [axis for axis in range(self.ndim) if axis not in (first, second)]
-        order = (*rest, first, second)
+        other_axes = [axis for axis in range(self.ndim) if axis not in (first, second)]
+        order = (*other_axes, first, second)
         x = self if order == tuple(range(self.ndim)) else self._apply("permute_dims", order)
         return x._with(matrices.diagonal(x.backend, x.primitive, offset))
 
@@ -119,10 +119,10 @@ class Products(TensorBase):
     def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
         """The product summed over pairs of axes, whose sizes must be equal."""
         ops, (x, y) = promote_to_ops(name, self, other)
-        mine, theirs = self.shape, other.shape
-        if [mine[axis] for axis in summed[0]] != [theirs[axis] for axis in summed[1]]:
+        left, right = self.shape, other.shape
+        if [left[axis] for axis in summed[0]] != [right[axis] for axis in summed[1]]:
             raise ShapeError(
-                f"{name}: shapes {mine} and {theirs} do not fit; axes {list(summed[0])} of the left operand must have "
+                f"{name}: shapes {left} and {right} do not fit; axes {list(summed[0])} of the left operand must have "
                 f"the sizes of axes {list(summed[1])} of the right one"
             )
         if ops.kind is Bool:

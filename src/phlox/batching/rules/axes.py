@@ -23,18 +23,18 @@ _FIRST = (
     "float_argsort", "int_argsort", "float_sort", "int_sort",
     "softmax", "log_softmax", "glu",
 )  # fmt: skip
-"""Operations whose first option is the axis, or axes."""
+"""Operations whose first option is an axis, or several axes."""
 
 _SECOND = ("roll", "repeat", "float_argtopk", "int_argtopk")
-"""Operations whose second option they are."""
+"""Operations whose second option is an axis, or several axes."""
 
 
 def _with_new_first_axis(name: str) -> Rule:
-    """Results along a new first axis, before which the batch axis goes."""
+    """The rule of an operation with a new first axis in its result: the batch axis moves before it."""
 
     def rule(M: Any, x: Any, axes: Any, *options: Any) -> Any:
-        found = getattr(M.inner, name)(x.value, shifted(axes), *options)
-        return M.boxed(M.moved(found, 1, 0))
+        result = getattr(M.inner, name)(x.value, shifted(axes), *options)
+        return M.boxed(M.moved(result, 1, 0))
 
     return GeneralRule(1, rule)
 

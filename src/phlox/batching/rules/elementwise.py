@@ -1,4 +1,4 @@
-"""Elementwise operations; how many operands each has is taken from the contract."""
+"""Elementwise operations; the contract says how many operands each has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUIRED = {
 
 
 def _operands(function: Any) -> int:
-    """How many parameters of an operation are, or may be, arrays."""
+    """The number of parameters of an operation that are, or may be, arrays."""
     parameters = inspect.signature(function).parameters.values()
     return sum(parameter.annotation in ("Array", "Any") for parameter in parameters)
 

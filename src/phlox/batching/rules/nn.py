@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _shared(M: Batched, *weights: Array | None) -> bool:
-    """Are these the same for all examples?"""
+    """Do all examples share these operands?"""
     return all(type(weight) is not M.box for weight in weights)
 
 
@@ -28,15 +28,15 @@ def _shared(M: Batched, *weights: Array | None) -> bool:
 
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
-    def rule(M: Batched, x: Array, *rest: Any) -> Array:
-        if type(x) is M.box and _shared(M, *rest[:weights]):
-            return M.boxed(getattr(M.inner, name)(x.value, *rest))
-        return definition(M, x, *rest)
+    def rule(M: Batched, x: Array, *operands: Any) -> Array:
+        if type(x) is M.box and _shared(M, *operands[:weights]):
+            return M.boxed(getattr(M.inner, name)(x.value, *operands))
+        return definition(M, x, *operands)
 
     return GeneralRule(1 + weights, rule)
 
 
-# --- examples joined to the rows
+# --- examples folded into the rows
 
 
 def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
@@ -52,8 +52,8 @@ def _cross_entropy(
     if not _shared(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
     size = M.size([logits, targets])
-    found = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
-    return unfold(M, found, size)
+    losses = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
+    return unfold(M, losses, size)
 
 
 def _attention(
@@ -73,7 +73,7 @@ def _attention(
     size = M.size([query, key, value])
     batch = M.shape(query)[0]
 
-    def met(x: Array | None) -> Array | None:
+    def folded(x: Array | None) -> Array | None:
         """The operand, broadcast to the scores [batch, heads, n, m] unless all examples share it."""
         if x is None or (type(x) is not M.box and (len(M.shape(x)) < 4 or M.shape(x)[0] == 1)):
             return x
@@ -82,22 +82,22 @@ def _attention(
         return fold(M, M.broadcast_to(x, full), size)
 
     q, k, v = (fold(M, x, size) for x in (query, key, value))
-    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), causal, scale, dropout)
+    y = M.inner.attention(q, k, v, folded(bias), folded(allowed), folded(kept), causal, scale, dropout)
     return unfold(M, y, size)
 
 
-# --- convolution: weights of every example's own are groups of channels of their own
+# --- convolution: if each example has its own weights, each example becomes a group of channels
 
 
-def _beside(M: Batched, x: Array, size: int) -> Array:
+def _join(M: Batched, x: Array, size: int) -> Array:
     """[n, channels, ...] of all examples as [n, size * channels, ...]."""
     value = M.moved(M.spread(x, size), 0, 1)
     n, _, channels, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n, size * channels, *rest))
 
 
-def _apart(M: Batched, value: Array, size: int) -> Array:
-    """The inverse of `_beside`."""
+def _split(M: Batched, value: Array, size: int) -> Array:
+    """The inverse of `_join`."""
     n, channels, *rest = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
 
@@ -119,8 +119,8 @@ def _conv(
     if _shared(M, x, weight):
         y = M.inner.conv(x, weight, None, *options, groups)
     else:
-        found = M.inner.conv(_beside(M, x, size), fold(M, weight, size), None, *options, size * groups)
-        y = _apart(M, found, size)
+        result = M.inner.conv(_join(M, x, size), fold(M, weight, size), None, *options, size * groups)
+        y = _split(M, result, size)
     if bias is None:
         return y
     return M.float_add(y, M.reshape(bias, (M.shape(bias)[0], *(1 for _ in stride))))
@@ -135,7 +135,7 @@ def _conv_dx(
     if _shared(M, weight):
         return unfold(M, M.inner.conv_dx(fold(M, g, size), weight, (size * n, *shape[1:]), *options, groups), size)
     joint = (n, size * channels, *sizes)
-    return _apart(M, M.inner.conv_dx(_beside(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)
+    return _split(M, M.inner.conv_dx(_join(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)
 
 
 def _conv_dw(
@@ -143,8 +143,8 @@ def _conv_dw(
 ) -> Array:
     size = M.size([x, g])
     joint = (size * shape[0], *shape[1:])
-    found = M.inner.conv_dw(_beside(M, x, size), _beside(M, g, size), joint, stride, padding, dilation, size * groups)
-    return unfold(M, found, size)
+    result = M.inner.conv_dw(_join(M, x, size), _join(M, g, size), joint, stride, padding, dilation, size * groups)
+    return unfold(M, result, size)
 
 
 def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:

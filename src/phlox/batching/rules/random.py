@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def _rows(M: Batched) -> int | None:
-    """The number of examples that have random numbers of their own; None where all have the same."""
+    """The number of examples that have their own random numbers; None if all examples share them."""
     frame = frame_of(M)
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
 def _is_own(M: Batched, state: Array) -> bool:
-    """Has every example of this batch a key of its own? Those of a batch around it are left to that."""
+    """Does every example of this batch have its own key? Keys of an outer batch are handled by that batch."""
     return isinstance(state, PerExample) and state.backend.batched == M.batched
 
 
@@ -31,20 +31,20 @@ def _shaped(name: str) -> Rule:
         own, size = _is_own(M, state), _rows(M)
         if size is not None and not own:
             return M.boxed(draw(state, (size, *shape), *options))
-        # What all examples share, those of other processes share too; likewise draws on keys.
+        # Numbers that all examples share, and draws with keys, are also shared by the examples of other processes.
         options = options[:-1] if isinstance(options[-1], RowGroup) else options
         if own:
-            return M.boxed(M.inner.stack([draw(one, shape, *options) for one in state.items]))
+            return M.boxed(M.inner.stack([draw(key, shape, *options) for key in state.items]))
         return draw(state, shape, *options)
 
     return RandomRule(rule)
 
 
 def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
-    """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
+    """The argsort of random integers; equal integers, which are rare among 2**31, keep their order."""
     draw, size = M.inner.random_permutation, _rows(M)
     if _is_own(M, state):
-        return M.boxed(M.inner.stack([draw(one, n, device) for one in state.items]))
+        return M.boxed(M.inner.stack([draw(key, n, device) for key in state.items]))
     if size is None:
         return draw(state, n, device)
     words = M.inner.random_integers(state, (size, n), 0, 2**31 - 1, device)

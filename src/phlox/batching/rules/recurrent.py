@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 
 def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: int) -> Rule:
-    """The operands are x, so many states, so many weights, and the mask."""
+    """The rule of an operation whose operands are x, `states` states, `weights` weights, and the mask."""
     last = 1 + states + weights
 
     def rule(M: Batched, *arguments: Any) -> tuple[Array, ...]:
         x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
-        given = arguments[1 + states : last]
-        if any(type(weight) is M.box for weight in given):
+        weight_operands = arguments[1 + states : last]
+        if any(type(weight) is M.box for weight in weight_operands):
             return definition(M, *arguments)
         size = M.size([*arguments[: 1 + states], alive])
         start = [fold(M, state, size) for state in arguments[1 : 1 + states]]
-        mask = None if alive is None else _joined(M, alive, size)
-        y, *after = getattr(M.inner, name)(_joined(M, x, size), *start, *given, mask, *options)
-        return _apart(M, y, size), *(unfold(M, state, size) for state in after)
+        mask = None if alive is None else _join(M, alive, size)
+        y, *after = getattr(M.inner, name)(_join(M, x, size), *start, *weight_operands, mask, *options)
+        return _split(M, y, size), *(unfold(M, state, size) for state in after)
 
     return GeneralRule(last + 1, rule)
 
 
-def _joined(M: Batched, x: Array, size: int) -> Array:
+def _join(M: Batched, x: Array, size: int) -> Array:
     """[time, batch, width] of all examples as [time, size * batch, width]."""
     value = M.moved(M.spread(x, size), 0, 1)
     time, _, batch, width = M.inner.shape(value)
     return M.inner.reshape(value, (time, size * batch, width))
 
 
-def _apart(M: Batched, value: Array, size: int) -> Array:
-    """The inverse of `_joined`."""
+def _split(M: Batched, value: Array, size: int) -> Array:
+    """The inverse of `_join`."""
     time, rows, width = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def _reshape(M: Batched, x: Mapped, shape: Shape) -> Array:
     sizes = M.inner.shape(x.value)
     if -1 in shape and 0 in sizes:
-        known = [size for size in shape if size != -1]
+        other_sizes = [size for size in shape if size != -1]
         total = 0 if 0 in sizes[1:] else 1
         for size in sizes[1:]:
             total *= size
-        for size in known:
+        for size in other_sizes:
             total = total // size if size else 0
         shape = tuple([total if size == -1 else size for size in shape])
     return M.boxed(M.inner.reshape(x.value, (sizes[0], *shape)))

@@ -33,12 +33,12 @@ class Initializer(Config):
 
 
 def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
-    """The initializer of a bias: its own, else that of the weight if it works for a bias, else zeros."""
+    """The initializer of a bias: `own`, else the initializer of the weight if it works for a bias, else zeros."""
     from phlox.nn.initializer.plain import Zeros
 
-    for given in (initializer, own):
-        if isinstance(given, type):
-            name = given.__name__
+    for candidate in (initializer, own):
+        if isinstance(candidate, type):
+            name = candidate.__name__
             raise ConfigError(f"the initializer is the class {name}, not an instance; write {name}()")
     if own is not None:
         return own

@@ -210,16 +210,14 @@ def fold(
     strides, dilations = _steps("fold", axes, stride, dilation)
     pads = _pads("fold", spatial, sides, strides, padding, dilations)
     reach = _reach(sides, dilations)
-    counts = [
-        (have + sum(pad) - far) // step + 1 for have, pad, far, step in zip(spatial, pads, reach, strides, strict=True)
-    ]
-    places, windows = math.prod(sides), math.prod(counts)
-    if columns.ndim != 3 or columns.shape[1] % places or columns.shape[2] != windows:
+    counts = [(n + sum(pad) - far) // step + 1 for n, pad, far, step in zip(spatial, pads, reach, strides, strict=True)]
+    window_size, windows = math.prod(sides), math.prod(counts)
+    if columns.ndim != 3 or columns.shape[1] % window_size or columns.shape[2] != windows:
         raise ShapeError(
-            f"fold: columns must be [n, channels * {places}, {windows}] for windows of {sides} over {spatial}, "
+            f"fold: columns must be [n, channels * {window_size}, {windows}] for windows of {sides} over {spatial}, "
             f"got shape {columns.shape}"
         )
-    shape = (columns.shape[0], columns.shape[1] // places, *spatial)
+    shape = (columns.shape[0], columns.shape[1] // window_size, *spatial)
     return call("fold", columns, shape, sides, strides, pads, dilations, operation="col2im")
 
 
@@ -277,8 +275,8 @@ def _transposed(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    given = (stride, padding, output_padding, dilation)
-    options = by_shapes(_transposed_options, name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
+    keys = map(hashable, (stride, padding, output_padding, dilation))
+    options = by_shapes(_transposed_options, name, axes, *_shapes(x, weight, bias), *keys, groups)
     y = call(name, x, weight, *options, groups, operation="conv_dx")
     return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
 
@@ -313,12 +311,12 @@ def _transposed_options(
             f"{name}: padding must be integers, got {padding!r}; give one, or a pair (before, after), per axis"
         )
     pads = pad_pairs(name, padding, x[2:], strides, strides)
-    if any(more >= step for more, step in zip(extra, strides, strict=True)):
+    if any(added >= step for added, step in zip(extra, strides, strict=True)):
         raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
     reach = _reach(tuple(window), dilations)
     spatial = tuple(
-        (have - 1) * step - sum(pad) + far + more
-        for have, step, pad, far, more in zip(x[2:], strides, pads, reach, extra, strict=True)
+        (n - 1) * step - sum(pad) + far + added
+        for n, step, pad, far, added in zip(x[2:], strides, pads, reach, extra, strict=True)
     )
     if any_less((*window, *x[2:], *spatial), 1):
         raise ShapeError(
@@ -356,7 +354,7 @@ def _reach(window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...
 
 def _pads(
     name: str,
-    have: tuple[int, ...],
+    input_sizes: tuple[int, ...],
     window: tuple[int, ...],
     stride: tuple[int, ...],
     padding: Padding,
@@ -366,10 +364,10 @@ def _pads(
     if min(window) < 1:
         raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
-    pads = pad_pairs(name, padding, have, reach, stride)
-    if any(less(size + sum(pad), far) for size, pad, far in zip(have, pads, reach, strict=True)):
+    pads = pad_pairs(name, padding, input_sizes, reach, stride)
+    if any(less(size + sum(pad), far) for size, pad, far in zip(input_sizes, pads, reach, strict=True)):
         raise ShapeError(
             f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "
-            f"{have} with padding {pads}"
+            f"{input_sizes} with padding {pads}"
         )
     return pads

@@ -19,9 +19,9 @@ class LstmSteps(NamedTuple):
     y: Tensor
     """[batch, time, width]: the hidden state after every step."""
     hidden: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
     cell: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
 
 
 class Steps(NamedTuple):
@@ -30,7 +30,7 @@ class Steps(NamedTuple):
     y: Tensor
     """[batch, time, width]: the state after every step."""
     hidden: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
 
 
 def lstm(
@@ -87,8 +87,8 @@ def gru(
 ) -> Steps:
     """Gated recurrent units (Cho et al. 2014) over a sequence; the reset gate acts after the product, as in PyTorch.
 
-    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N those of h recurrent. Then u =
-    sigmoid(z + Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)) and h = (1 - u) m + u h.
+    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N the parts of h recurrent.
+    Then u = sigmoid(z + Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)) and h = (1 - u) m + u h.
 
     Args:
         x: [batch, time, features] with time >= 1.
@@ -193,5 +193,5 @@ def _checked(
     check_kind(name, Bool, mask=mask)
     if mask.shape != (batch, time):
         raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
-    there = mask.expand_dims(-1)
-    return where(there, x, 0.0), there.swapaxes(0, 1)
+    valid = mask.expand_dims(-1)
+    return where(valid, x, 0.0), valid.swapaxes(0, 1)
