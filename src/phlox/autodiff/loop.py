@@ -69,8 +69,8 @@ def unstack(backend: Autodiff, x: Array) -> Sequence[Array]:
         return tuple(backend.inner.unstack(value)), None
 
     def differentiate(inner: Backend, saved: None, gs: Sequence[Array | None], needed: Any) -> Gradients:
-        some = next(g for g in gs if g is not None)
-        zeros = inner.float_full(inner.shape(some), 0.0, inner.device_of(some))
+        present = next(g for g in gs if g is not None)
+        zeros = inner.float_full(inner.shape(present), 0.0, inner.device_of(present))
         return (inner.stack([zeros if g is None else g for g in gs]),)
 
     return tape_several(backend.inner, backend.box, (x,), run, differentiate)

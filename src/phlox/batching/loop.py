@@ -82,12 +82,12 @@ def _scan(
     in_ys: list[bool] = []  # set when the body runs
 
     def step(state: tuple[Array, ...], entries: tuple[Array, ...]) -> tuple[list[Array], list[Array]]:
-        after, ys = body(_boxed(M, state, in_carry), _boxed(M, entries, in_xs))
-        wider = {i: M.size([x]) for i, x in enumerate(after) if type(x) is M.box and not in_carry[i]}
+        new_carry, ys = body(_boxed(M, state, in_carry), _boxed(M, entries, in_xs))
+        wider = {i: M.size([x]) for i, x in enumerate(new_carry) if type(x) is M.box and not in_carry[i]}
         if wider:
             raise _BatchedCarry(wider)
         in_ys[:] = [type(y) is M.box for y in ys]
-        inside = [x if size is None else M.spread(x, size) for x, size in zip(after, sizes, strict=True)]
+        inside = [x if size is None else M.spread(x, size) for x, size in zip(new_carry, sizes, strict=True)]
         return inside, _values(M, ys)
 
     inner_xs = [M.moved(x.value, 1, 0) if type(x) is M.box else x for x in xs]

@@ -118,9 +118,9 @@ class BatchNorm(Module):
 def _over_processes(x: Tensor, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Normalised:
     """Normalise x with the mean and the variance of the rows of all processes."""
     wide, axes = x.to_full_precision(), (0, *range(2, x.ndim))
-    own = stack([wide.mean(axes), wide.var(axes)], 0)
+    statistics = stack([wide.mean(axes), wide.var(axes)], 0)
     # Exchanges means and variances: the difference of sums of squares and squared sums would lose digits.
-    gathered = Tensor.from_primitive(own.backend.all_gather(own.primitive), own.backend, Float)
+    gathered = Tensor.from_primitive(statistics.backend.all_gather(statistics.primitive), statistics.backend, Float)
     means, variances = gathered[:, 0], gathered[:, 1]
     group = row_group()
     if group is None or group.rows is None:

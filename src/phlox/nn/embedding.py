@@ -36,13 +36,13 @@ class Embedding(Module):
         device: DeviceLike | None = None,
     ) -> None:
         fans = (n_entries, d_model)
-        begin: Any = initializer
+        table_initializer: Any = initializer
         if padding_index is not None:
             if not -n_entries <= padding_index < n_entries:
                 raise ConfigError(f"Embedding: padding_index {padding_index} is out of range for {n_entries} entries")
-            begin = _ZeroRow(initializer, padding_index)
+            table_initializer = _ZeroRow(initializer, padding_index)
         self.padding_index = padding_index
-        self.weight = Param.deferred((n_entries, d_model), begin, fans=fans, device=device)
+        self.weight = Param.deferred((n_entries, d_model), table_initializer, fans=fans, device=device)
 
     def __call__(self, indices: Tensor[Any, Any, Int]) -> Tensor:
         return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)

@@ -67,19 +67,19 @@ class Cell(Module, Generic[S]):
                 f"{type(self).__name__}: sizes must be at least 1, got d_input={d_input} and d_hidden={d_hidden}"
             )
         bound = 1.0 / math.sqrt(d_hidden)
-        usual = Uniform(low=-bound, high=bound)
+        default = Uniform(low=-bound, high=bound)
         self.d_input, self.d_hidden = d_input, d_hidden
         columns = self.gates * d_hidden
         fans = (d_input, d_hidden)  # of each gate
-        begin = usual if initializer is None else initializer
-        self.weight = Param.deferred((d_input, columns), begin, fans=fans, device=device)
-        again = usual if recurrent_initializer is None else recurrent_initializer
-        self.recurrent = Param.deferred((d_hidden, columns), again, fans=(d_hidden, d_hidden), device=device)
-        begin = bias_initializer_of(begin, bias_initializer)
-        self.bias = Param.deferred((columns,), begin, fans=fans, device=device) if bias else None
+        initial = default if initializer is None else initializer
+        self.weight = Param.deferred((d_input, columns), initial, fans=fans, device=device)
+        recurrent_init = default if recurrent_initializer is None else recurrent_initializer
+        self.recurrent = Param.deferred((d_hidden, columns), recurrent_init, fans=(d_hidden, d_hidden), device=device)
+        initial = bias_initializer_of(initial, bias_initializer)
+        self.bias = Param.deferred((columns,), initial, fans=fans, device=device) if bias else None
         if self.own_bias:
-            again = Param.deferred((d_hidden,), begin, fans=fans, device=device) if bias else None
-            self.recurrent_bias = again
+            recurrent_bias = Param.deferred((d_hidden,), initial, fans=fans, device=device) if bias else None
+            self.recurrent_bias = recurrent_bias
 
     def __call__(self, x: Tensor, state: S | None = None) -> S:
         """The state [..., d_hidden] after x [..., d_input]; the state before is zero by default."""

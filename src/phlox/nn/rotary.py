@@ -52,12 +52,12 @@ class RotaryEncoding(Module):
         check_kind("RotaryEncoding", Int, positions=positions)
         if x.ndim < 2 or x.shape[-1] != self.d_head:
             raise ShapeError(f"RotaryEncoding: x must be [..., n, {self.d_head}], got shape {x.shape}")
-        turned = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()
+        rotated = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()
         if positions is not None:
             positions = positions.to_full_precision()
-        turned = functional.rotary_embedding(turned, positions, base=self.base, interleaved=self.interleaved)
-        turned = turned.from_full_precision(x)
-        return turned if self.d_rotary == self.d_head else concat([turned, x[..., self.d_rotary :]], -1)
+        rotated = functional.rotary_embedding(rotated, positions, base=self.base, interleaved=self.interleaved)
+        rotated = rotated.from_full_precision(x)
+        return rotated if self.d_rotary == self.d_head else concat([rotated, x[..., self.d_rotary :]], -1)
 
 
 class RotaryEncodingConfig(config_of(RotaryEncoding)):

@@ -149,12 +149,12 @@ class Sharded(Decorator):
             order = (axis, *range(axis), *range(axis + 1, len(shape) + 1))
             stacked = self.inner.permute_dims(stacked, order)
         wait = self.inner.scattering_mean(stacked, cut.ranks)
-        others = cut.grid.others(cut.names)
+        other_axes = cut.grid.others(cut.names)
 
         def finish() -> Slice:
             value = wait()
-            if others:
-                value = self.inner.float_mean(self.inner.gather_slices(value, cut.grid.ranks(others)), (0,), False)
+            if other_axes:
+                value = self.inner.float_mean(self.inner.gather_slices(value, cut.grid.ranks(other_axes)), (0,), False)
             return Slice(value, cut, shape)
 
         return Later(finish, math.prod(shape))
@@ -298,8 +298,8 @@ class Sharded(Decorator):
     def shards(self, x: Array) -> list[Shard]:
         if type(x) is not Slice:
             return self.inner.shards(x)
-        others = x.cut.grid.others(x.cut.names)
-        if others and x.cut.grid.place(others):
+        other_axes = x.cut.grid.others(x.cut.names)
+        if other_axes and x.cut.grid.place(other_axes):
             return []
         return [Shard(x.cut.index(x.shape), partial(self.inner.to_host, x.value))]
 

@@ -278,8 +278,8 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
             if backend not in originals:
                 return x
             narrowed = x.from_full_precision(originals[backend])
-            if (noting := means()) is not None:
-                noting.follow(x, narrowed)
+            if (recorder := means()) is not None:
+                recorder.follow(x, narrowed)
             return narrowed
 
         widened: Any = each(widen, args)

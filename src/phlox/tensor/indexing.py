@@ -61,8 +61,8 @@ class Indexing(TensorBase):
             slice(0, size if dim == axis else n, 1)
             for dim, (size, n) in enumerate(zip(self.shape, indices.shape, strict=True))
         )
-        cut = self._apply("index", part)
-        return cut._apply("take_along_axis", self._indices("gather", indices), axis)
+        block = self._apply("index", part)
+        return block._apply("take_along_axis", self._indices("gather", indices), axis)
 
     def masked_select(self, mask: Tensor[Any, Any, Bool]) -> Self:
         """The elements where a mask is true, as a vector in row-major order. The mask broadcasts.

@@ -123,8 +123,8 @@ class Sorting(TensorBase):
         self._check_not_traced("unique", "sort the elements and compare neighbours, or count with zeros.at[x].add(1)")
         flat = self._apply("reshape", (self.size,))
         keys = flat._apply_to(Int, "into_int") if self.kind is Bool else flat
-        several = keys._apply_to(Int, "unique")
-        first, inverse, counts = (several._with(part) for part in several.primitive)
+        distinct = keys._apply_to(Int, "unique")
+        first, inverse, counts = (distinct._with(part) for part in distinct.primitive)
         results: list[Any] = [flat._apply("take", first.primitive, 0)]
         results += [inverse._apply("reshape", self.shape)] if return_inverse else []
         results += [counts] if return_counts else []
@@ -156,7 +156,7 @@ class Sorting(TensorBase):
             raise IndexRangeError(f"bincount: {error}") from None
         backend, device = self.backend, self.device
         if weights is None:
-            into = self._with(backend.int_full((length,), 0, device))
+            totals = self._with(backend.int_full((length,), 0, device))
             updates: Any = self._with(backend.int_full((size,), 1, device))
         else:
             if weights.kind is not Float or weights.shape != self.shape:
@@ -164,8 +164,8 @@ class Sorting(TensorBase):
                     f"bincount: the weights must be Float of shape {self.shape}, "
                     f"got {weights.kind.__name__} of shape {weights.shape}"
                 )
-            into, updates = weights._with(backend.float_full((length,), 0.0, device)), weights
-        return into._apply("scatter", self.primitive, updates.primitive, "add")
+            totals, updates = weights._with(backend.float_full((length,), 0.0, device)), weights
+        return totals._apply("scatter", self.primitive, updates.primitive, "add")
 
     def _pair(self, name: str, values: Self) -> tuple[Self, Self]:
         """Promote this tensor and another of its kind to one backend."""

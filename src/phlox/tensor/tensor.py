@@ -323,8 +323,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
 def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
     """Kind, shape, device and abbreviated values, or the state of a tensor without values (traced, donated, ...)."""
-    narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
-    name = f"{kind.__name__}[{element_of(backend, kind)}]" if narrow else kind.__name__
+    shows_dtype = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
+    name = f"{kind.__name__}[{element_of(backend, kind)}]" if shows_dtype else kind.__name__
     try:
         state = state_of(backend, primitive)
         if state == DONATED:

@@ -37,10 +37,10 @@ def _cholesky_forward(B: Backend, a: Array) -> tuple[Array, Any]:
 
 def _cholesky(B: Backend, y: Array, g: Array, needed: Needed) -> Gradients:
     """The symmetric part of y'^-1 P y^-1, where P is the lower triangle of y' g with half of its diagonal."""
-    back = transposed(B, y)
-    inner = _halved(B, B.float_matmul(back, g))
-    left = B.solve_triangular(back, inner, False, False)
-    return (_symmetric(B, transposed(B, B.solve_triangular(back, transposed(B, left), False, False))),)
+    y_t = transposed(B, y)
+    inner = _halved(B, B.float_matmul(y_t, g))
+    left = B.solve_triangular(y_t, inner, False, False)
+    return (_symmetric(B, transposed(B, B.solve_triangular(y_t, transposed(B, left), False, False))),)
 
 
 def _qr_forward(B: Backend, a: Array, complete: bool) -> tuple[tuple[Array, ...], Any]:
@@ -91,7 +91,7 @@ def _differences(B: Backend, x: Array) -> Array:
     return B.where(equal, float("inf"), gap)
 
 
-def _turned(B: Backend, skew: Array, x: Array, values: Array) -> Array:
+def _over_gaps(B: Backend, skew: Array, x: Array, values: Array) -> Array:
     """skew / (values_j - values_i) for the skew part of a sum of products x; zero where skew is only rounding.
 
     skew is only rounding for functions that do not depend on the choice of the vectors of close values; the quotient
@@ -115,12 +115,12 @@ def _eigh(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed) 
     w, v = saved
     gw, gv = gs
     inner = None if gw is None else diagonal_matrix(B, gw)
-    back = transposed(B, v)
+    v_t = transposed(B, v)
     if gv is not None:
-        product = B.float_matmul(back, gv)
-        turned = _turned(B, B.float_mul(_skew(B, product), 0.5), product, w)
-        inner = turned if inner is None else B.float_add(inner, turned)
-    return (None if inner is None else _symmetric(B, B.float_matmul(v, B.float_matmul(inner, back))),)
+        product = B.float_matmul(v_t, gv)
+        rotation = _over_gaps(B, B.float_mul(_skew(B, product), 0.5), product, w)
+        inner = rotation if inner is None else B.float_add(inner, rotation)
+    return (None if inner is None else _symmetric(B, B.float_matmul(v, B.float_matmul(inner, v_t))),)
 
 
 def _svd_forward(B: Backend, a: Array, full: bool) -> tuple[tuple[Array, ...], Any]:
@@ -154,8 +154,8 @@ def _svd(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed, f
         total = _total(B, skew_u, skew_v)
         difference = _total(B, skew_u, None if skew_v is None else B.float_neg(skew_v))
         products = _total(B, *(None if product is None else B.float_abs(product) for product in (of_u, of_v)))
-        turned = B.float_add(_turned(B, total, products, s), B.float_div(difference, _sums(B, s)))
-        inner = _total(B, inner, B.float_mul(turned, 0.5))
+        rotation = B.float_add(_over_gaps(B, total, products, s), B.float_div(difference, _sums(B, s)))
+        inner = _total(B, inner, B.float_mul(rotation, 0.5))
     da = None if inner is None else mm(u, mm(inner, vh))
     inverse = B.expand_dims(_inverse(B, s), (len(B.shape(s)) - 1,))
     if gu is not None and m > k:

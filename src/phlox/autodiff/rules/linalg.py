@@ -33,9 +33,9 @@ def _towards_left(B: Backend, x: Array, y: Array, g: Array) -> Array:
     repeated = _repeated_axes(B, x, y, g)
     if not repeated:
         return sum_to(B, B._products(g, y), shape)  # pyright: ignore[reportPrivateUsage]
-    alone = tuple(axis for axis in range(rank - 2) if axis not in repeated)
+    batch_axes = tuple(axis for axis in range(rank - 2) if axis not in repeated)
     summed = (*repeated, rank - 1)
-    return B.reshape(B.float_dot_general(g, y, (alone, alone), (summed, summed)), shape)
+    return B.reshape(B.float_dot_general(g, y, (batch_axes, batch_axes), (summed, summed)), shape)
 
 
 def _towards_right(B: Backend, x: Array, y: Array, g: Array) -> Array:
@@ -44,9 +44,9 @@ def _towards_right(B: Backend, x: Array, y: Array, g: Array) -> Array:
     repeated = _repeated_axes(B, y, x, g)
     if not repeated:
         return sum_to(B, B.float_matmul(transposed(B, x), g), shape)
-    alone = tuple(axis for axis in range(rank - 2) if axis not in repeated)
+    batch_axes = tuple(axis for axis in range(rank - 2) if axis not in repeated)
     summed = (*repeated, rank - 2)
-    return B.reshape(B.float_dot_general(x, g, (alone, alone), (summed, summed)), shape)
+    return B.reshape(B.float_dot_general(x, g, (batch_axes, batch_axes), (summed, summed)), shape)
 
 
 def _repeated_axes(B: Backend, factor: Array, other: Array, g: Array) -> Axes:
@@ -129,8 +129,8 @@ def _inv_forward(B: Backend, a: Array) -> tuple[Array, Any]:
 
 def _inv(B: Backend, y: Array, g: Array, needed: Needed) -> Gradients:
     """-y' g y'."""
-    back = transposed(B, y)
-    return (B.float_neg(B.float_matmul(back, B.float_matmul(g, back))),)
+    y_t = transposed(B, y)
+    return (B.float_neg(B.float_matmul(y_t, B.float_matmul(g, y_t))),)
 
 
 def _pinv_forward(B: Backend, a: Array, rtol: float) -> tuple[Array, Any]:
@@ -141,10 +141,10 @@ def _pinv_forward(B: Backend, a: Array, rtol: float) -> tuple[Array, Any]:
 def _pinv(B: Backend, saved: Any, g: Array, needed: Needed, rtol: float) -> Gradients:
     """-p' g p' + (1 - a p) g' p p' + p' p g' (1 - p a), for matrices whose rank does not change nearby."""
     a, p = saved
-    mm, back, g_back = B.float_matmul, transposed(B, p), transposed(B, g)
-    first = mm(mm(back, g), back)
-    left = mm(g_back, mm(p, back)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(g_back, p), back)
-    right = mm(back, mm(p, g_back)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(back, p), g_back)
+    mm, p_t, g_t = B.float_matmul, transposed(B, p), transposed(B, g)
+    first = mm(mm(p_t, g), p_t)
+    left = mm(g_t, mm(p, p_t)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(g_t, p), p_t)
+    right = mm(p_t, mm(p, g_t)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(p_t, p), g_t)
     left = B.float_sub(left, mm(a, mm(p, left)))
     right = B.float_sub(right, mm(right, mm(p, a)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(right, p), a))
     return (B.float_sub(B.float_add(left, right), first),)
@@ -172,8 +172,8 @@ def _adjugate(B: Backend, a: Array, g: Array, needed: Needed) -> Gradients:
     pairs = products_without(B, s, 2)
     pairs = B.float_sub(pairs, diagonal_matrix(B, diagonal(B, pairs)))
     rank = len(B.shape(s))
-    own = B.float_sum(B.float_mul(pairs, B.expand_dims(diagonal(B, h), (rank,))), (rank - 1,), False)
-    inner = B.float_sub(diagonal_matrix(B, own), B.float_mul(h, pairs))
+    diagonal_terms = B.float_sum(B.float_mul(pairs, B.expand_dims(diagonal(B, h), (rank,))), (rank - 1,), False)
+    inner = B.float_sub(diagonal_matrix(B, diagonal_terms), B.float_mul(h, pairs))
     return (B.float_mul(_column(B, sign), B.float_matmul(u, B.float_matmul(inner, vh))),)
 
 
@@ -189,9 +189,9 @@ def _slogdet(B: Backend, a: Array, gs: tuple[Array | None, ...], needed: Needed)
 def _matrix_exp(B: Backend, a: Array, g: Array, needed: Needed) -> Gradients:
     """The upper right block of exp([[a', g], [0, a']]) (Van Loan 1978)."""
     n = B.shape(a)[-1]
-    back = transposed(B, a)
-    above = B.concat((back, g), len(B.shape(a)) - 1)
-    below = B.concat((B.float_mul(g, 0.0), back), len(B.shape(a)) - 1)
+    a_t = transposed(B, a)
+    above = B.concat((a_t, g), len(B.shape(a)) - 1)
+    below = B.concat((B.float_mul(g, 0.0), a_t), len(B.shape(a)) - 1)
     whole = B.matrix_exp(B.concat((above, below), len(B.shape(a)) - 2))
     return (B.index(whole, last(B.shape(whole), slice(0, n, 1), slice(n, 2 * n, 1))),)
 

@@ -99,8 +99,8 @@ def _prod(B: Backend, x: Array, g: Array, needed: object, axes: Axes, keepdims: 
     flat = B.reshape(B.permute_dims(x, order), (math.prod(shape[axis] for axis in kept), _count(shape, axes)))
     above = B.flip(_below(B, B.flip(flat, (1,)), 1), (1,))
     others = B.reshape(B.float_mul(_below(B, flat, 1), above), tuple(shape[axis] for axis in order))
-    back = tuple(order.index(axis) for axis in range(len(shape)))
-    return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, back)),)
+    inverse_order = tuple(order.index(axis) for axis in range(len(shape)))
+    return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, inverse_order)),)
 
 
 def _below(B: Backend, x: Array, axis: int) -> Array:
@@ -165,9 +165,9 @@ def _from_the_end(B: Backend, g: Array, a: Array, axis: int) -> Array:
     size = B.shape(g)[axis]
     step = 1
     while step < size:
-        near = B.float_mul(a, part(B, g, axis, step, size))
-        near = B.float_add(part(B, g, axis, 0, size - step), near)
-        g = B.concat((near, part(B, g, axis, size - step, size)), axis)
+        sums = B.float_mul(a, part(B, g, axis, step, size))
+        sums = B.float_add(part(B, g, axis, 0, size - step), sums)
+        g = B.concat((sums, part(B, g, axis, size - step, size)), axis)
         remaining = max(size - 2 * step, 0)
         a = B.float_mul(part(B, a, axis, 0, remaining), part(B, a, axis, step, step + remaining)) if remaining else a
         step *= 2

@@ -41,9 +41,9 @@ def _per_length(B: Backend, g: Array, length: Array) -> Array:
 
 def _share(B: Backend, g: Array, operand: Any, other: Any) -> Array:
     """The share of g for an operand of logaddexp: exp(operand) / (exp(operand) + exp(other)); half of equals."""
-    same = B.float_equal(operand, other)
-    ahead = B.float_sub(operand, B.where(same, 0.0, other))  # never inf - inf
-    return B.float_mul(g, B.where(same, 0.5, B.float_sigmoid(ahead)))
+    equal = B.float_equal(operand, other)
+    ahead = B.float_sub(operand, B.where(equal, 0.0, other))  # never inf - inf
+    return B.float_mul(g, B.where(equal, 0.5, B.float_sigmoid(ahead)))
 
 
 def _xlogy_x(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
@@ -72,8 +72,8 @@ def _atan(B: Backend, g: Array, x: Array) -> Array:
 
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
     """g coordinate / (x^2 + y^2); zero at the origin, and where x or y is infinite."""
-    far = B.float_isinf(B.float_hypot(y, x))
-    coordinate, y, x = (v if type(v) in (int, float) else B.where(far, 0.0, v) for v in (coordinate, y, x))
+    is_infinite = B.float_isinf(B.float_hypot(y, x))
+    coordinate, y, x = (v if type(v) in (int, float) else B.where(is_infinite, 0.0, v) for v in (coordinate, y, x))
     length = B.float_hypot(y, x)
     return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
 

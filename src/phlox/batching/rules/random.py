@@ -28,12 +28,12 @@ def _is_own(M: Batched, state: Array) -> bool:
 def _shaped(name: str) -> Rule:
     def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
-        own, size = _is_own(M, state), _rows(M)
-        if size is not None and not own:
+        has_own_keys, size = _is_own(M, state), _rows(M)
+        if size is not None and not has_own_keys:
             return M.boxed(draw(state, (size, *shape), *options))
         # Numbers that all examples share, and draws with keys, are also shared by the examples of other processes.
         options = options[:-1] if isinstance(options[-1], RowGroup) else options
-        if own:
+        if has_own_keys:
             return M.boxed(M.inner.stack([draw(key, shape, *options) for key in state.items]))
         return draw(state, shape, *options)
 

@@ -28,8 +28,8 @@ def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: 
         size = M.size([*arguments[: 1 + states], alive])
         start = [fold(M, state, size) for state in arguments[1 : 1 + states]]
         mask = None if alive is None else _join(M, alive, size)
-        y, *after = getattr(M.inner, name)(_join(M, x, size), *start, *weight_operands, mask, *options)
-        return _split(M, y, size), *(unfold(M, state, size) for state in after)
+        y, *final_states = getattr(M.inner, name)(_join(M, x, size), *start, *weight_operands, mask, *options)
+        return _split(M, y, size), *(unfold(M, state, size) for state in final_states)
 
     return GeneralRule(last + 1, rule)
 

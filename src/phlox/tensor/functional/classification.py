@@ -65,14 +65,14 @@ def cross_entropy(
     check_kind("cross_entropy", Float, logits=logits, weight=weight)
     if not isinstance(targets, Tensor) or targets.kind is Bool:  # pyright: ignore[reportUnnecessaryIsInstance]
         check_kind("cross_entropy", Int, targets=targets)
-    logits, goal, weight = promote_operands("cross_entropy", logits, targets, weight)
+    logits, labels, weight = promote_operands("cross_entropy", logits, targets, weight)
     axis = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
     shape, classes = logits.shape, logits.shape[axis]
     batch = (*shape[:axis], *shape[axis + 1 :])
-    hard = goal.kind is Int
-    if not classes or goal.shape != (batch if hard else shape):
+    hard = labels.kind is Int
+    if not classes or labels.shape != (batch if hard else shape):
         raise ShapeError(
-            f"cross_entropy: targets of shape {goal.shape} do not fit logits of shape {shape} with classes along "
+            f"cross_entropy: targets of shape {labels.shape} do not fit logits of shape {shape} with classes along "
             f"axis {axis}; class indices (Int) must have shape {batch}, probabilities (Float) shape {shape}"
         )
     if weight is not None and weight.shape != (classes,):
@@ -84,16 +84,16 @@ def cross_entropy(
     if not hard:
         if ignore_index is not None:
             raise KindError("cross_entropy: ignore_index needs class indices (Int) as targets, got Float probabilities")
-        losses = _soft_cross_entropy(logits, goal, axis, weight, label_smoothing)
+        losses = _soft_cross_entropy(logits, labels, axis, weight, label_smoothing)
         return reduce_losses("cross_entropy", losses, reduction)
     rows = logits if axis == len(shape) - 1 else logits.moveaxis(axis, -1)
-    goal = from_the_start("cross_entropy", goal, classes, ignore_index)
+    labels = from_the_start("cross_entropy", labels, classes, ignore_index)
     if logits.backend.cuts_sequences(logits.primitive):
-        losses = _cross_entropy_apart(rows, goal, weight, label_smoothing, ignore_index)
-        return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
-    rows, flat = rows.reshape((math.prod(batch), classes)), goal.reshape((math.prod(batch),))
+        losses = _cross_entropy_apart(rows, labels, weight, label_smoothing, ignore_index)
+        return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
+    rows, flat = rows.reshape((math.prod(batch), classes)), labels.reshape((math.prod(batch),))
     losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(batch)
-    return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
+    return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
 
 
 def _cross_entropy_apart(
@@ -139,8 +139,8 @@ def _weighted_mean(
         item_weights = weights if kept is None else where(kept, weights, 0.0)
     total, weighs = losses.sum(), item_weights.sum()
     mean = total / weighs
-    if (noting := means()) is not None:
-        noting.note(mean, lambda: Loss(total, weighs), weighted=True)
+    if (recorder := means()) is not None:
+        recorder.note(mean, lambda: Loss(total, weighs), weighted=True)
     return mean
 
 

@@ -210,7 +210,9 @@ def fold(
     strides, dilations = _steps("fold", axes, stride, dilation)
     pads = _pads("fold", spatial, sides, strides, padding, dilations)
     reach = _reach(sides, dilations)
-    counts = [(n + sum(pad) - far) // step + 1 for n, pad, far, step in zip(spatial, pads, reach, strides, strict=True)]
+    counts = [
+        (n + sum(pad) - span) // step + 1 for n, pad, span, step in zip(spatial, pads, reach, strides, strict=True)
+    ]
     window_size, windows = math.prod(sides), math.prod(counts)
     if columns.ndim != 3 or columns.shape[1] % window_size or columns.shape[2] != windows:
         raise ShapeError(
@@ -315,8 +317,8 @@ def _transposed_options(
         raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
     reach = _reach(tuple(window), dilations)
     spatial = tuple(
-        (n - 1) * step - sum(pad) + far + added
-        for n, step, pad, far, added in zip(x[2:], strides, pads, reach, extra, strict=True)
+        (n - 1) * step - sum(pad) + span + added
+        for n, step, pad, span, added in zip(x[2:], strides, pads, reach, extra, strict=True)
     )
     if any_less((*window, *x[2:], *spatial), 1):
         raise ShapeError(
@@ -365,7 +367,7 @@ def _pads(
         raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
     pads = pad_pairs(name, padding, input_sizes, reach, stride)
-    if any(less(size + sum(pad), far) for size, pad, far in zip(input_sizes, pads, reach, strict=True)):
+    if any(less(size + sum(pad), span) for size, pad, span in zip(input_sizes, pads, reach, strict=True)):
         raise ShapeError(
             f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "
             f"{input_sizes} with padding {pads}"

@@ -158,9 +158,9 @@ def poisson_nll_loss(
     else:
         losses = prediction - target.xlogy(prediction + epsilon)
     if full:
-        many = target > 1.0
-        count = where(many, target, 2.0)
-        losses = losses + where(many, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
+        above_one = target > 1.0
+        count = where(above_one, target, 2.0)
+        losses = losses + where(above_one, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
     return reduce_losses("poisson_nll_loss", losses, reduction)
 
 

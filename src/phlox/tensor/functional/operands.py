@@ -87,8 +87,8 @@ def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     """
     if reduction == "mean":
         mean = losses.mean()
-        if (noting := means()) is not None:
-            noting.note(mean, lambda: Loss.of(losses), weighted=False)
+        if (recorder := means()) is not None:
+            recorder.note(mean, lambda: Loss.of(losses), weighted=False)
         return mean
     if reduction == "sum":
         return losses.sum()

@@ -265,22 +265,22 @@ def _windows(
     dilations = sizes(name, "dilation", dilation, axes, 1)
     reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
     pairs = pad_pairs(name, padding, input_sizes, reach, strides)
-    if any(max(pad) >= far for pad, far in zip(pairs, reach, strict=True) if not is_symbolic(sum(pad)) and max(pad)):
+    if any(max(pad) >= span for pad, span in zip(pairs, reach, strict=True) if not is_symbolic(sum(pad)) and max(pad)):
         raise ShapeError(
             f"{name}: the padding {pairs} must be less than the window {sides}, or a window could hold only padding; "
             f"use at most half of the window"
         )
-    if any(less(size + sum(pad), far) for size, pad, far in zip(input_sizes, pairs, reach, strict=True)):
+    if any(less(size + sum(pad), span) for size, pad, span in zip(input_sizes, pairs, reach, strict=True)):
         raise ShapeError(f"{name}: the window {sides} is larger than the padded input of shape {x}")
     if not ceil_mode:
         return sides, strides, pairs, pairs, dilations
     pads: list[tuple[int, int]] = []
-    for size, (before, after), far, step in zip(input_sizes, pairs, reach, strides, strict=True):
+    for size, (before, after), span, step in zip(input_sizes, pairs, reach, strides, strict=True):
         # One more window, if elements are left over and it starts before the padding at the end. Without a branch, so
         # that it holds for every size of an open axis.
         padded = size + before + after
-        last = smaller(-((far - padded) // step), (size + before - 1) // step)
-        pads.append((before, after + larger(0, last * step + far - padded)))
+        last = smaller(-((span - padded) // step), (size + before - 1) // step)
+        pads.append((before, after + larger(0, last * step + span - padded)))
     return sides, strides, pairs, tuple(pads), dilations
 
 

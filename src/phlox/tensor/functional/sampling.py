@@ -82,16 +82,16 @@ def interpolate(
         factors = _each("scale_factor", scale_factor, len(spatial))
         if min(factors) <= 0.0:
             raise RangeError(f"interpolate: scale_factor must be positive, got {scale_factor}")
-        out = [math.floor(before * factor) for before, factor in zip(spatial, factors, strict=True)]
+        sizes = [math.floor(before * factor) for before, factor in zip(spatial, factors, strict=True)]
         ratios = ratios if kernel == "area" else [1.0 / factor for factor in factors]
     else:
         assert size is not None
-        out = [cast(int, length) if is_open(length) else int(length) for length in _each("size", size, len(spatial))]
-    if any_less((*out, *spatial), 1):
-        raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(out)}; sizes must be positive")
+        sizes = [cast(int, length) if is_open(length) else int(length) for length in _each("size", size, len(spatial))]
+    if any_less((*sizes, *spatial), 1):
+        raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(sizes)}; sizes must be positive")
     plans = tuple(
         Resampling(before, after, kernel, align_corners, ratio, antialias)
-        for before, after, ratio in zip(spatial, out, ratios, strict=True)
+        for before, after, ratio in zip(spatial, sizes, ratios, strict=True)
     )
     return compute("interpolate", x, plans)
 
