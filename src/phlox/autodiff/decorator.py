@@ -139,7 +139,7 @@ class Autodiff(CollectivesOnTape):
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Cotangents:
         if type(x) is not self.box:
-            raise AutodiffError("nothing that this tensor was made from requires gradients; call .require_grad() on it")
+            raise AutodiffError("no input of this tensor requires gradients; call .require_grad() on one of them first")
         shape = self.inner.shape(x.value)
         if cotangent is None:
             if math.prod(shape) != 1:

@@ -65,7 +65,7 @@ class Tracked:
 def spent(node: Node, g: Array, cotangents: Cotangents) -> None:
     """The `vjp` of a node whose saved values are freed."""
     raise AutodiffError(
-        "backward has run through this graph already, which freed what the graph had saved; "
+        "backward has already run through this graph, which freed the values that the graph had saved; "
         "call backward(retain_graph=True) the first time to run it twice"
     )
 

@@ -58,7 +58,7 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     except OverflowError as error:
         raise RangeError(f"tensor: {error}") from None
     if values is not data and isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, data)):
-        raise KindError("tensor: a masked array, whose mask a tensor does not keep; give filled(...) of it")
+        raise KindError("tensor: a tensor cannot keep the mask of a masked array; give array.filled(value)")
     if values.dtype == object:
         if isinstance(data, TracedScalar):
             zero = tensor(0 if data.whole else 0.0, device=target)

@@ -141,7 +141,7 @@ def scalar_of(name: str, ops: Ops, x: Any) -> Any:
 
 def one_of_many(name: str) -> BackendError:
     """The error for a tensor inside `phlox.vmap`, where an array is needed."""
-    return BackendError(f"{name}: inside phlox.vmap a tensor stands for one example, which no array can; use jax.vmap")
+    return BackendError(f"{name}: inside phlox.vmap a tensor stands for one example, an array cannot; use jax.vmap")
 
 
 def array_of(name: str, tensor: Tensor[Any, Any, Any]) -> Any:

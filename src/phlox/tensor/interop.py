@@ -46,7 +46,7 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
     engine = engine_of(target.backend)
     original, x = x, _plain("from_dlpack", x)
     if copy is False and is_torch(original) and original.is_neg():
-        raise BackendError("from_dlpack: a tensor that is to be negated has no memory to share, as copy=False asks")
+        raise BackendError("from_dlpack: copy=False allows no pending negation of the tensor; call resolve_neg() first")
     shared = _via_dlpack(x, engine, target)
     if copy is not True and shared is not None and shared[0].dtype == engine.element(shared[1]):
         return wrap(ops_of(target.backend, shared[1]), shared[0])
