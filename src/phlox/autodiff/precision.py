@@ -17,12 +17,12 @@ def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array]
     """`add` and `settle` of `Tracked` for values of this backend."""
     wide, grow, shrink = converters(backend)
     if wide is backend:
-        return getattr(backend, "float_add", _lacking), None
-    add = getattr(wide, "float_add", _lacking)
+        return getattr(backend, "float_add", _no_addition), None
+    add = getattr(wide, "float_add", _no_addition)
     return lambda lhs, rhs: add(grow(lhs), grow(rhs)), shrink
 
 
-def _lacking(lhs: Array, rhs: Array) -> Array:
+def _no_addition(lhs: Array, rhs: Array) -> Array:
     """Stands in for `float_add` on a backend without it, which therefore needs no tape."""
     raise UnsupportedError("gradients cannot be added up without `float_add`")
 

@@ -83,9 +83,9 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
             recipe = recipes[id(y)] = Recipe(function, (*sources, *options))
 
         def differentiate(backend: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-            return backward(backend, _unpacked(saved), g, needed, *options)
+            return backward(backend, _unpack(saved), g, needed, *options)
 
-        result = boxed(box, y, operation_node(inner, box, operands, _packed(saved, recipes), differentiate))
+        result = boxed(box, y, operation_node(inner, box, operands, _pack(saved, recipes), differentiate))
         if recipe is not None:
             cast(Any, result).recipe = recipe
         return result
@@ -93,14 +93,14 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
     return operation
 
 
-def _packed(saved: Any, recipes: dict[int, Recipe]) -> Any:
+def _pack(saved: Any, recipes: dict[int, Recipe]) -> Any:
     """The saved values, with recipes in place of the values that have one."""
     if isinstance(saved, (tuple, list)):
-        return tuple(_packed(x, recipes) for x in cast("tuple[Any, ...]", saved))
+        return tuple(_pack(x, recipes) for x in cast("tuple[Any, ...]", saved))
     return recipes.get(id(saved), saved)
 
 
-def _unpacked(saved: Any) -> Any:
+def _unpack(saved: Any) -> Any:
     if isinstance(saved, tuple):
-        return tuple(map(_unpacked, cast("tuple[Any, ...]", saved)))
+        return tuple(map(_unpack, cast("tuple[Any, ...]", saved)))
     return saved.compute() if type(saved) is Recipe else saved

@@ -97,10 +97,10 @@ def tape_several(
 def split_results(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[Array, ...]:
     """The results of a node with several results; its gradient is a dict of their gradients, by position."""
     # Each result has a node of its own. It is created after the shared node, so the backward pass visits it first.
-    return tuple(boxed(box, value, new_node((whole,), _share, position)) for position, value in enumerate(values))
+    return tuple(boxed(box, value, new_node((whole,), _add_share, position)) for position, value in enumerate(values))
 
 
-def _share(node: Node, g: Array, cotangents: Cotangents) -> None:
+def _add_share(node: Node, g: Array, cotangents: Cotangents) -> None:
     whole = node.parents[0]
     assert whole is not None
     shares: Any = cotangents.setdefault(whole.id, {})

@@ -76,11 +76,11 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
         case ElementwiseRule(count):
             return _elementwise(M, function, count)
         case AxisRule(positions):
-            return _along(M, function, positions)
+            return _along_axes(M, function, positions)
         case MatrixRule(ranks):
-            return _stacked(M, function, ranks)
+            return _on_matrices(M, function, ranks)
         case FoldedRule(count):
-            return _folded(M, function, count)
+            return _fold_batch(M, function, count)
         case GeneralRule(count, rewritten):
             return _general(M, function, count, rewritten)
         case RandomRule(rewritten):
@@ -152,7 +152,7 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along(M: Batched, function: Callable[..., Array], positions: tuple[int, ...]) -> Callable[..., Array]:
+def _along_axes(M: Batched, function: Callable[..., Array], positions: tuple[int, ...]) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
@@ -166,7 +166,7 @@ def _along(M: Batched, function: Callable[..., Array], positions: tuple[int, ...
     return operation
 
 
-def _stacked(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+def _on_matrices(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
     box, inner, count = M.box, M.inner, len(ranks)
 
     def operation(*arguments: Any) -> Any:
@@ -193,7 +193,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple([next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True)])
 
 
-def _folded(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _fold_batch(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(*arguments: Any) -> Array:

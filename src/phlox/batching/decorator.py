@@ -132,7 +132,7 @@ class Batched(Decorator):
         order.insert(target, source)
         return value if source == target else self.inner.permute_dims(value, tuple(order))
 
-    def _like(self, x: Array, value: Array) -> Array:
+    def _box_like(self, x: Array, value: Array) -> Array:
         return self.boxed(value) if type(x) is self.box else value
 
     # --- tapes below
@@ -142,22 +142,22 @@ class Batched(Decorator):
         return None if lower is None else Batched(lower)
 
     def value(self, x: Array) -> Array:
-        return self._like(x, self.inner.value(self.below(x)))
+        return self._box_like(x, self.inner.value(self.below(x)))
 
     def make_leaf(self, x: Array) -> Array:
-        return self._like(x, self.inner.make_leaf(self.below(x)))
+        return self._box_like(x, self.inner.make_leaf(self.below(x)))
 
     def node_of(self, x: Array) -> Any:
         return self.inner.node_of(self.below(x))
 
     def copy_leaf(self, x: Array) -> Array:
-        return self._like(x, self.inner.copy_leaf(self.below(x)))
+        return self._box_like(x, self.inner.copy_leaf(self.below(x)))
 
     def is_leaf(self, x: Array) -> bool:
         return self.inner.is_leaf(self.below(x))
 
     def poisoned(self, x: Array, why: str) -> Array:
-        return self._like(x, self.inner.poisoned(self.below(x), why))
+        return self._box_like(x, self.inner.poisoned(self.below(x), why))
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> dict[int, Array]:
         raise AutodiffError(
@@ -167,7 +167,7 @@ class Batched(Decorator):
 
     def strip(self, x: Array) -> Array:
         """The array without its history; a batched one stays batched."""
-        return self._like(x, self.inner.strip(self.below(x)))
+        return self._box_like(x, self.inner.strip(self.below(x)))
 
     def with_float(self, element: FloatElement) -> Backend:
         return Batched(self.inner.with_float(element))
@@ -202,10 +202,10 @@ class Batched(Decorator):
         return self.inner.dlpack_device(self._check_shared(x))
 
     def duplicate(self, x: Array) -> Array:
-        return self._like(x, self.inner.duplicate(self.below(x)))
+        return self._box_like(x, self.inner.duplicate(self.below(x)))
 
     def as_numbers(self, x: Array) -> Array:
-        return self._like(x, self.inner.as_numbers(self.below(x)))
+        return self._box_like(x, self.inner.as_numbers(self.below(x)))
 
     def is_traced(self, x: Array) -> bool:
         """Does x lack a single value? A tracer has no value, and a batched array has many."""
@@ -214,7 +214,7 @@ class Batched(Decorator):
     # --- devices
 
     def to_device(self, x: Array, device: Device) -> Array:
-        return self._like(x, self.inner.to_device(self.below(x), device.on(self.inner)))
+        return self._box_like(x, self.inner.to_device(self.below(x), device.on(self.inner)))
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         if type(x) is not self.box:
@@ -236,10 +236,10 @@ class Batched(Decorator):
         return self.boxed(moved)
 
     def barrier(self, x: Array, after: Array) -> Array:
-        return self._like(x, self.inner.barrier(self.below(x), self.below(after)))
+        return self._box_like(x, self.inner.barrier(self.below(x), self.below(after)))
 
     def rounded(self, x: Array) -> Array:
-        return self._like(x, self.inner.rounded(self.below(x)))
+        return self._box_like(x, self.inner.rounded(self.below(x)))
 
     # --- one example after the other
 

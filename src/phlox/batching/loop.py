@@ -82,7 +82,7 @@ def _scan(
     in_ys: list[bool] = []  # set when the body runs
 
     def step(state: tuple[Array, ...], entries: tuple[Array, ...]) -> tuple[list[Array], list[Array]]:
-        new_carry, ys = body(_boxed(M, state, in_carry), _boxed(M, entries, in_xs))
+        new_carry, ys = body(_box_all(M, state, in_carry), _box_all(M, entries, in_xs))
         wider = {i: M.size([x]) for i, x in enumerate(new_carry) if type(x) is M.box and not in_carry[i]}
         if wider:
             raise _BatchedCarry(wider)
@@ -93,12 +93,12 @@ def _scan(
     inner_xs = [M.moved(x.value, 1, 0) if type(x) is M.box else x for x in xs]
     state, outputs = M.inner.scan(step, _values(M, start), inner_xs, length, reverse=reverse)
     ys = [M.moved(y, 1, 0) if flag else y for y, flag in zip(outputs, in_ys, strict=True)]
-    return _boxed(M, state, in_carry), _boxed(M, ys, in_ys)
+    return _box_all(M, state, in_carry), _box_all(M, ys, in_ys)
 
 
 def _values(M: Batched, arrays: Sequence[Array]) -> list[Array]:
     return [x.value if type(x) is M.box else x for x in arrays]
 
 
-def _boxed(M: Batched, values: Sequence[Array], flags: list[bool]) -> tuple[Array, ...]:
+def _box_all(M: Batched, values: Sequence[Array], flags: list[bool]) -> tuple[Array, ...]:
     return tuple([M.boxed(x) if flag else x for x, flag in zip(values, flags, strict=True)])

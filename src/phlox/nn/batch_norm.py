@@ -68,25 +68,25 @@ class BatchNorm(Module):
         self.running_var = _statistic(shape, Ones(), device) if tracks else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._normalised(x)
+        return self._normalise(x)
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()
         beta = None if self.beta is None else self.beta.val()
         mean, variance, training = self.running_mean, self.running_var, self.is_training(x)
         if mean is None or variance is None:
-            return self._batch_normalised(x, gamma, beta).y
+            return self._normalise_batch(x, gamma, beta).y
         if not training:
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
-        normalised = self._batch_normalised(x, gamma, beta)
+        normalised = self._normalise_batch(x, gamma, beta)
         count = math.prod(x.shape) // self.channels * self._processes()
         if (group := row_group()) is not None and group.rows is not None and self.synchronized:
             count = count // group.size // group.rows[group.rank] * sum(group.rows)
         batch, spread = self._statistics(x, normalised), count / (count - 1)
-        set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
+        set_together([self._update(mean, batch[0], 1.0), self._update(variance, batch[1], spread)])
         return normalised.y
 
-    def _batch_normalised(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
+    def _normalise_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
         processes = self._processes()
@@ -110,7 +110,7 @@ class BatchNorm(Module):
         wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
         return wide.mean(axes), wide.var(axes)
 
-    def _updated(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
+    def _update(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         return running, before + (batch.detach() * correction - before) * self.momentum
 

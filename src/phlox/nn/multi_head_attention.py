@@ -64,9 +64,9 @@ class KeyValueCache(NamedTuple):
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
         """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
-        return self._appended(key, value, donated=False)
+        return self._append_columns(key, value, donated=False)
 
-    def _appended(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
+    def _append_columns(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
         n = key.shape[2]
         batch, heads, _, width = self.key.shape
         if key.shape != (batch, heads, n, width):
@@ -105,7 +105,7 @@ class OwnedKeyValueCache(KeyValueCache):
         return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
-        return self._appended(key, value, donated=True)
+        return self._append_columns(key, value, donated=True)
 
     def _before(self, n: int) -> Visible:
         filled = int(self.position.item())
@@ -230,10 +230,10 @@ class MultiHeadAttention(Module):
         Returns [..., n, d_model]; with a cache, a pair of the result and the new cache.
         """
         if cache is not None:
-            return self._cached(query, key, mask, cache)
+            return self._attend_cached(query, key, mask, cache)
         key = query if key is None else key
         value = key if value is None else value
-        q, k, v = self._projected(query, key, value)
+        q, k, v = self._project(query, key, value)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         return self._attend(q, k, v, mask, self.causal)
@@ -246,7 +246,7 @@ class MultiHeadAttention(Module):
         shape = (batch_size, self.n_kv_heads, capacity, self.d_head)
         return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
 
-    def _cached(
+    def _attend_cached(
         self, x: Tensor, other_key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
         if other_key is not None or not self.causal:
@@ -254,7 +254,7 @@ class MultiHeadAttention(Module):
             raise ConfigError(
                 f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {reason}"
             )
-        q, k, v = self._projected(x, x, x)
+        q, k, v = self._project(x, x, x)
         if q.ndim != 4:
             raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
@@ -290,7 +290,7 @@ class MultiHeadAttention(Module):
         y = attention(query, key, value, mask=mask, bias=bias, causal=causal, dropout=rate).swapaxes(-3, -2)
         return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Project query, key and value from [..., n, d_model] to [..., heads, n, d_head]."""
         layers = [self.query, self.key, self.value]
         if key is query and value is query:

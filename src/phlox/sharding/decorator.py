@@ -166,9 +166,9 @@ class Sharded(Decorator):
     def settle_of(self, x: Array) -> Callable[[Array], Array] | None:
         if type(x) is not Slice or x.cut.grid.stage == 1:
             return None
-        return partial(self._settled, x.cut)
+        return partial(self._settle, x.cut)
 
-    def _settled(self, cut: Cut, g: Array) -> Array | Later:
+    def _settle(self, cut: Cut, g: Array) -> Array | Later:
         return g if are_gradients_local() else self.scattered(g, cut)
 
     def is_slice(self, x: Array) -> bool:

@@ -80,7 +80,7 @@ def better_error(
     """The error to raise in place of `error`; None if `error` is clear enough."""
     values = [*arguments, *options.values()]
     if isinstance(error, PhloxError):
-        return _on_one_line(error, values)
+        return _shorten_values(error, values)
     if isinstance(error, (ZeroDivisionError, RecursionError, NotImplementedError)):
         return None
     for value in values:
@@ -123,7 +123,7 @@ def _backends(arguments: Mapping[str, Any]) -> Iterator[Backend]:
         return
 
 
-def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
+def _shorten_values(error: PhloxError, values: list[Any]) -> PhloxError | None:
     """The same error with short descriptions in place of the values of tensors; None if it has one line already."""
     text = str(error)
     if "\n" not in text:
@@ -147,20 +147,20 @@ def _expected_type(function: Callable[..., Any], parameter: inspect.Parameter, v
         declared = eval(annotation, module) if isinstance(annotation, str) else annotation  # noqa: S307
     except Exception:  # names that only a type checker knows
         return None
-    if _may_be(declared, value):
+    if _matches(declared, value):
         return None
-    return _in_words(declared) or " ".join(str(annotation).replace("typing.", "").split())
+    return _type_in_words(declared) or " ".join(str(annotation).replace("typing.", "").split())
 
 
 _WORDS = {float: "a number", int: "an integer", bool: "True or False", str: "a string"}
 _TENSORS: dict[type[Kind], str] = {Int: "an Int tensor", Bool: "a Bool tensor", Kind: "a tensor"}
 
 
-def _in_words(declared: Any) -> str | None:
+def _type_in_words(declared: Any) -> str | None:
     """A type in words, such as "a tensor or a number"; None for a type that is clearer as an annotation."""
-    declared = _resolved(declared)
+    declared = _resolve_type(declared)
     if get_origin(declared) in (Union, UnionType):
-        words = [_in_words(part) for part in get_args(declared) if part is not NoneType]
+        words = [_type_in_words(part) for part in get_args(declared) if part is not NoneType]
         if None in words:
             return None
         if "a number" in words:
@@ -172,7 +172,7 @@ def _in_words(declared: Any) -> str | None:
     return _WORDS.get(declared) if isinstance(declared, type) else None
 
 
-def _resolved(declared: Any) -> Any:
+def _resolve_type(declared: Any) -> Any:
     """The bound of a type variable; `Self` is a tensor."""
     if isinstance(declared, TypeVar):
         return object if declared.__bound__ is None else declared.__bound__
@@ -187,14 +187,14 @@ def _tensor_kind(declared: Any) -> type[Kind] | None:
     return next((part for part in get_args(declared) if part in (Int, Bool)), Kind)
 
 
-def _may_be(declared: Any, value: Any) -> bool:
+def _matches(declared: Any, value: Any) -> bool:
     """Could this value have the declared type? False only if it certainly does not."""
-    declared = _resolved(declared)
+    declared = _resolve_type(declared)
     origin, parts = get_origin(declared), get_args(declared)
     if declared is None or declared is NoneType:
         return value is None
     if origin is Union or origin is UnionType:
-        return any(_may_be(part, value) for part in parts)
+        return any(_matches(part, value) for part in parts)
     if origin is Literal:
         return isinstance(value, Hashable) and value in parts
     if declared is float:
@@ -216,7 +216,7 @@ def _may_be(declared: Any, value: Any) -> bool:
         if isinstance(value, (str, bytes, TensorBase)) or not isinstance(value, Iterable):
             return False
         item_types = [part for part in parts if part is not Ellipsis]
-        return len(set(item_types)) != 1 or all(_may_be(item_types[0], item) for item in cast("Iterable[Any]", value))
+        return len(set(item_types)) != 1 or all(_matches(item_types[0], item) for item in cast("Iterable[Any]", value))
     return isinstance(value, base)
 
 

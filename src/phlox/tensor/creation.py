@@ -231,7 +231,7 @@ def linspace(
     >>> linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    return _spaced("linspace", np.linspace, start, stop, num, endpoint, device)
+    return _evenly_spaced("linspace", np.linspace, start, stop, num, endpoint, device)
 
 
 def logspace(
@@ -244,10 +244,10 @@ def logspace(
     """
     if not base > 0.0:
         raise RangeError(f"logspace: the base must be positive, got {base}")
-    return _spaced("logspace", partial(np.logspace, base=base), start, stop, num, endpoint, device)
+    return _evenly_spaced("logspace", partial(np.logspace, base=base), start, stop, num, endpoint, device)
 
 
-def _spaced(
+def _evenly_spaced(
     name: str, fn: Any, start: float, stop: float, num: int, endpoint: bool, device: DeviceLike | None
 ) -> Tensor[Any, Any, Float]:
     sizes_of(name, (num,))

@@ -72,7 +72,7 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
             return donated(f"{name}: a tensor was", engine_array)
     if backend.is_trace_error(error):
         raise error
-    arguments = ", ".join([_shown_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
+    arguments = ", ".join([_show_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
     no_memory = out_of_memory(f"{name}({arguments})", backend, error)
     if no_memory is not None:
         return no_memory
@@ -117,7 +117,7 @@ def _devices(backend: Backend, operands: tuple[Any, ...]) -> set[str]:
     return devices
 
 
-def _shown_operand(ops: Ops, x: Any) -> str:
+def _show_operand(ops: Ops, x: Any) -> str:
     return describe(ops, x) if is_array(x) else repr(x)
 
 

@@ -79,17 +79,17 @@ def _pair(name: str, x: Any) -> Tensor:
 def _parts(x: Tensor, axis: int) -> Complex:
     """Split the last axis into real and imaginary parts, and move the axis before it back to the position `axis`."""
     real, imag = x[..., 0], x[..., 1]
-    return Complex(_last_to(real, axis), _last_to(imag, axis))
+    return Complex(_move_last_to(real, axis), _move_last_to(imag, axis))
 
 
-def _to_last(x: Tensor, axis: int, rank: int) -> Tensor:
+def _move_to_last(x: Tensor, axis: int, rank: int) -> Tensor:
     """Move an axis to the end of the first `rank` axes."""
     if axis == rank - 1:
         return x
     return x.permute_dims((*(other for other in range(rank) if other != axis), axis, *range(rank, x.ndim)))
 
 
-def _last_to(x: Tensor, axis: int) -> Tensor:
+def _move_last_to(x: Tensor, axis: int) -> Tensor:
     """Move the last axis to the position `axis`."""
     rank = x.ndim
     return x if axis == rank - 1 else x.permute_dims((*range(axis), rank - 1, *range(axis, rank - 1)))
@@ -122,7 +122,7 @@ def _scale(name: str, n: int, norm: Norm, inverse: bool) -> float:
     return ratio(1, n) if inverse == (norm == "backward") else 1.0
 
 
-def _scaled(x: Tensor, scale: float) -> Tensor:
+def _apply_scale(x: Tensor, scale: float) -> Tensor:
     # If the length is open, the scale is a number of the engine.
     return x if type(scale) is float and scale == 1.0 else x._apply("mul", scale)  # pyright: ignore[reportPrivateUsage]
 
@@ -144,8 +144,8 @@ def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backw
     axis = x._axis("rfft", axis)  # pyright: ignore[reportPrivateUsage]
     n = _length("rfft", n, x.shape[axis])
     scale = _scale("rfft", n, norm, False)
-    y = sized(_to_last(x, axis, x.ndim), n, x.ndim - 1)._apply("rfft")  # pyright: ignore[reportPrivateUsage]
-    return _parts(_scaled(y, scale), axis)
+    y = sized(_move_to_last(x, axis, x.ndim), n, x.ndim - 1)._apply("rfft")  # pyright: ignore[reportPrivateUsage]
+    return _parts(_apply_scale(y, scale), axis)
 
 
 def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Tensor:
@@ -163,8 +163,8 @@ def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, nor
     axis = x[0]._axis("irfft", axis)  # pyright: ignore[reportPrivateUsage]
     n = _length("irfft", n, 2 * (z.shape[axis] - 1))
     scale = _scale("irfft", n, norm, True)
-    z = sized(_to_last(z, axis, rank), n // 2 + 1, rank - 1)
-    return _last_to(_scaled(z._apply("irfft", n), scale), axis)  # pyright: ignore[reportPrivateUsage]
+    z = sized(_move_to_last(z, axis, rank), n // 2 + 1, rank - 1)
+    return _move_last_to(_apply_scale(z._apply("irfft", n), scale), axis)  # pyright: ignore[reportPrivateUsage]
 
 
 def _fft(name: str, x: Any, n: int | None, axis: int, norm: Norm, inverse: bool) -> Complex:
@@ -173,8 +173,8 @@ def _fft(name: str, x: Any, n: int | None, axis: int, norm: Norm, inverse: bool)
     axis = z[..., 0]._axis(name, axis)  # pyright: ignore[reportPrivateUsage]
     n = _length(name, n, z.shape[axis])
     scale = _scale(name, n, norm, inverse)
-    z = sized(_to_last(z, axis, rank), n, rank - 1)._apply("fft", inverse)  # pyright: ignore[reportPrivateUsage]
-    return _parts(_scaled(z, scale), axis)
+    z = sized(_move_to_last(z, axis, rank), n, rank - 1)._apply("fft", inverse)  # pyright: ignore[reportPrivateUsage]
+    return _parts(_apply_scale(z, scale), axis)
 
 
 def fft(x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
@@ -222,7 +222,7 @@ def rfftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Ten
     return tensor(np.fft.rfftfreq(_length("rfftfreq", n, n), d), device=device)
 
 
-def _shifted(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: bool) -> Tensor:
+def _shift(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: bool) -> Tensor:
     for position in x._axes(name, axis):  # pyright: ignore[reportPrivateUsage]
         size = x.shape[position]
         middle = size // 2 if back else (size + 1) // 2
@@ -238,7 +238,7 @@ def fftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
     >>> px.signal.fftshift(px.signal.fftfreq(4)).tolist()
     [-0.5, -0.25, 0.0, 0.25]
     """
-    return _shifted("fftshift", x, axis, False)
+    return _shift("fftshift", x, axis, False)
 
 
 def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -248,4 +248,4 @@ def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor
     >>> px.signal.ifftshift(px.tensor([-0.5, -0.25, 0.0, 0.25])).tolist()
     [0.0, 0.25, -0.5, -0.25]
     """
-    return _shifted("ifftshift", x, axis, True)
+    return _shift("ifftshift", x, axis, True)

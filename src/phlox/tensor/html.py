@@ -96,7 +96,7 @@ class _Source:
         # Without tapes, which would record the slices.
         self._plain = Tensor.from_primitive(tensor.backend.strip(tensor.primitive), engine, tensor.kind)
         self.is_whole = math.prod(self.shape) <= READ
-        self._host = _wide(self._plain.numpy()) if self.is_whole else None
+        self._host = _to_f32(self._plain.numpy()) if self.is_whole else None
         # A slice would be an operation of the program that is being traced.
         self.is_readable = self.is_whole or not engine.is_tracing()
 
@@ -104,7 +104,7 @@ class _Source:
         """Read a part of the tensor."""
         if self._host is not None:
             return self._host[index]
-        return _wide(self._plain[index].numpy())
+        return _to_f32(self._plain[index].numpy())
 
     def sample(self) -> Host:
         """All elements; if there are many, a sample that is evenly spread."""
@@ -117,7 +117,7 @@ class _Source:
         return self.read(*(slice(0, n, s) for n, s in zip(self.shape, strides, strict=True)))
 
 
-def _wide(host: Host) -> Host:
+def _to_f32(host: Host) -> Host:
     """Half precision as f32, which NumPy computes with."""
     return host.astype(np.float32) if host.dtype.kind not in "biu" and host.dtype.itemsize < 4 else host
 

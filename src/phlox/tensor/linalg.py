@@ -190,7 +190,7 @@ def eigvalsh(x: Tensor) -> Tensor:
 # --- solvers
 
 
-def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
+def _solve(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
     check_square(name, a)
     columns = b.expand_dims(1) if isinstance(b, Tensor) and b.ndim == 1 else b  # pyright: ignore[reportUnnecessaryIsInstance]
     check_matrices(name, columns)
@@ -217,7 +217,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     >>> px.linalg.solve(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0])).tolist()
     [1.0, 2.0]
     """
-    return _solved("solve", a, b)
+    return _solve("solve", a, b)
 
 
 def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool = False) -> Tensor:
@@ -227,7 +227,7 @@ def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool =
     >>> px.linalg.solve_triangular(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0]), upper=False).tolist()
     [1.0, 2.0]
     """
-    return _solved("solve_triangular", a, b, not upper, bool(unit_diagonal))
+    return _solve("solve_triangular", a, b, not upper, bool(unit_diagonal))
 
 
 def inv(x: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def inner(lhs: T, rhs: T) -> T:
     """
     if lhs.ndim == 0 or rhs.ndim == 0:
         raise ShapeError(f"inner: shapes {lhs.shape} and {rhs.shape}; both operands need an axis")
-    return lhs._contracted("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
+    return lhs._contract("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
 
 
 def outer(lhs: T, rhs: T) -> T:
@@ -107,7 +107,7 @@ def tensordot(lhs: T, rhs: T, axes: int | tuple[int | Sequence[int], int | Seque
         )
         if any(len(set(summed)) < len(summed) for summed in pairs):
             raise ShapeError(f"tensordot: {axes} repeats an axis")
-    return lhs._contracted("tensordot", rhs, pairs)  # pyright: ignore[reportPrivateUsage]
+    return lhs._contract("tensordot", rhs, pairs)  # pyright: ignore[reportPrivateUsage]
 
 
 def kron(lhs: T, rhs: T) -> T:
@@ -121,7 +121,7 @@ def kron(lhs: T, rhs: T) -> T:
     """
     rank = max(lhs.ndim, rhs.ndim)
     shapes = [(1,) * (rank - x.ndim) + x.shape for x in (lhs, rhs)]
-    product = lhs.reshape(shapes[0])._contracted("kron", rhs.reshape(shapes[1]), ((), ()))  # pyright: ignore[reportPrivateUsage]
+    product = lhs.reshape(shapes[0])._contract("kron", rhs.reshape(shapes[1]), ((), ()))  # pyright: ignore[reportPrivateUsage]
     order = tuple(axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair)
     return product.permute_dims(order).reshape(tuple(a * b for a, b in zip(*shapes, strict=True)))
 

@@ -71,9 +71,9 @@ class Products(TensorBase):
         if left == 0 or right == 0:
             raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
         if left == 1 or right == 1:
-            return self._contracted("matmul", other, ((left - 1,), (max(right - 2, 0),)))
+            return self._contract("matmul", other, ((left - 1,), (max(right - 2, 0),)))
         try:
-            return self._of(ops, ops["matmul"](x, y))
+            return self._wrap(ops, ops["matmul"](x, y))
         except Exception as error:
             raise failure("matmul", ops, (x, y), error) from error
 
@@ -83,7 +83,7 @@ class Products(TensorBase):
             raise ShapeError(
                 f"dot: takes two vectors, got shapes {self.shape} and {other.shape}; use matmul, vecdot or tensordot"
             )
-        return self._contracted("dot", other, ((0,), (0,)))
+        return self._contract("dot", other, ((0,), (0,)))
 
     def outer(self, other: Self) -> Self:
         """The products of all pairs of elements of two vectors, [m] and [n]: [m, n]."""
@@ -91,7 +91,7 @@ class Products(TensorBase):
             raise ShapeError(
                 f"outer: takes two vectors, got shapes {self.shape} and {other.shape}; flatten them, or use tensordot"
             )
-        return self._contracted("outer", other, _NO_AXES)
+        return self._contract("outer", other, _NO_AXES)
 
     def diagonal(self, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> Self:
         """The elements (i, i + offset) of two axes, as a new last axis in place of both; `offset` may be negative."""
@@ -116,7 +116,7 @@ class Products(TensorBase):
 
     # --- implementation
 
-    def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
+    def _contract(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
         """The product summed over pairs of axes, whose sizes must be equal."""
         ops, (x, y) = promote_to_ops(name, self, other)
         left, right = self.shape, other.shape
@@ -128,11 +128,11 @@ class Products(TensorBase):
         if ops.kind is Bool:
             raise KindError(f"{name} takes Float or Int tensors, got Bool; convert with .int() first")
         try:
-            return self._of(ops, ops["dot_general"](x, y, _NO_AXES, summed))
+            return self._wrap(ops, ops["dot_general"](x, y, _NO_AXES, summed))
         except Exception as error:
             raise failure(name, ops, (x, y), error) from error
 
-    def _of(self, ops: Ops, primitive: Any) -> Self:
+    def _wrap(self, ops: Ops, primitive: Any) -> Self:
         """Wrap an array with another table of operations."""
         result = _new(type(self))
         result._ops = ops

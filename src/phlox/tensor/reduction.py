@@ -131,16 +131,16 @@ class Reduction(TensorBase):
 
         Of several maxima it is the first; if there are NaNs, it is the index of the first NaN.
         """
-        return self._arg("argmax", axis, keepdims)
+        return self._arg_extreme("argmax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor[Any, Any, Int]:
         """The index of the minimum along an axis, or in the flattened tensor.
 
         Of several minima it is the first; if there are NaNs, it is the index of the first NaN.
         """
-        return self._arg("argmin", axis, keepdims)
+        return self._arg_extreme("argmin", axis, keepdims)
 
-    def _arg(self, name: str, axis: int | None, keepdims: bool) -> Any:
+    def _arg_extreme(self, name: str, axis: int | None, keepdims: bool) -> Any:
         if axis is None:
             axes = self._nonempty(name, self._axes(name, None))
             indices = self._apply("reshape", (self.size,))._apply_to(Int, name, 0)

@@ -276,15 +276,15 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return self.item()
 
     def __round__(self, ndigits: builtins.int | None = None) -> Any:
-        return round(self._only("round"), ndigits)
+        return round(self._single_value("round"), ndigits)
 
     def __trunc__(self) -> builtins.int:
-        return math.trunc(self._only("trunc"))
+        return math.trunc(self._single_value("trunc"))
 
     def __format__(self, spec: str) -> str:
-        return format(self._only("format"), spec) if spec else str(self)
+        return format(self._single_value("format"), spec) if spec else str(self)
 
-    def _only(self, name: str) -> Any:
+    def _single_value(self, name: str) -> Any:
         """The value of one element as a Python scalar, for the numeric protocols."""
         if self.size != 1:
             raise ShapeError(

@@ -25,7 +25,7 @@ def _symmetric(B: Backend, x: Array) -> Array:
     return B.float_mul(B.float_add(x, transposed(B, x)), 0.5)
 
 
-def _halved(B: Backend, x: Array) -> Array:
+def _half_lower(B: Backend, x: Array) -> Array:
     """The lower triangle, with half of the diagonal."""
     return B.float_mul(B.float_add(triangle(B, x, True), triangle(B, x, True, strict=True)), 0.5)
 
@@ -38,7 +38,7 @@ def _cholesky_forward(B: Backend, a: Array) -> tuple[Array, Any]:
 def _cholesky(B: Backend, y: Array, g: Array, needed: Needed) -> Gradients:
     """The symmetric part of y'^-1 P y^-1, where P is the lower triangle of y' g with half of its diagonal."""
     y_t = transposed(B, y)
-    inner = _halved(B, B.float_matmul(y_t, g))
+    inner = _half_lower(B, B.float_matmul(y_t, g))
     left = B.solve_triangular(y_t, inner, False, False)
     return (_symmetric(B, transposed(B, B.solve_triangular(y_t, transposed(B, left), False, False))),)
 

@@ -66,31 +66,31 @@ def _mul(B: Backend, g: Array, needed: Needed, positions: Array, x: Array, updat
         ones = B.float_full(B.shape(x), 1.0, B.device_of(x))
         dx = B.float_mul(g, B.float_scatter(ones, positions, updates, "mul"))
     if needed[2]:
-        dv = B.float_mul(B.take(B.float_mul(g, x), positions, 0), _others(B, positions, updates, B.shape(x)[0]))
+        dv = B.float_mul(B.take(B.float_mul(g, x), positions, 0), _other_factors(B, positions, updates, B.shape(x)[0]))
     return dx, dv
 
 
-def _others(B: Backend, positions: Array, updates: Array, size: int) -> Array:
+def _other_factors(B: Backend, positions: Array, updates: Array, size: int) -> Array:
     """For each update, the product of all others at its position."""
     targets = B.where(B.int_less(positions, 0), B.int_add(positions, size), positions)
     order = B.int_argsort(targets, 0, False)
     targets, factors = B.take(targets, order, 0), B.take(updates, order, 0)
-    below = _below(B, factors, targets)
-    above = B.flip(_below(B, B.flip(factors, (0,)), B.flip(targets, (0,))), (0,))
+    below = _product_before(B, factors, targets)
+    above = B.flip(_product_before(B, B.flip(factors, (0,)), B.flip(targets, (0,))), (0,))
     return B.take(B.float_mul(below, above), B.int_argsort(order, 0, False), 0)
 
 
-def _below(B: Backend, x: Array, targets: Array) -> Array:
+def _product_before(B: Backend, x: Array, targets: Array) -> Array:
     """For each row, the product of the earlier rows with its target; after n rounds, of the 2**n rows before it."""
-    y = _shifted(B, x, targets, 1)
+    y = _shift_rows(B, x, targets, 1)
     step = 1
     while step < B.shape(x)[0] - 1:
-        y = B.float_mul(y, _shifted(B, y, targets, step))
+        y = B.float_mul(y, _shift_rows(B, y, targets, step))
         step *= 2
     return y
 
 
-def _shifted(B: Backend, x: Array, targets: Array, by: int) -> Array:
+def _shift_rows(B: Backend, x: Array, targets: Array, by: int) -> Array:
     """The rows, moved down by `by`; ones where no row arrives, and where the row that arrives has another target."""
     shape = B.shape(x)
     by = min(by, shape[0])

@@ -97,18 +97,18 @@ def _prod(B: Backend, x: Array, g: Array, needed: object, axes: Axes, keepdims: 
     kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
     order = (*kept, *axes)
     flat = B.reshape(B.permute_dims(x, order), (math.prod(shape[axis] for axis in kept), _count(shape, axes)))
-    above = B.flip(_below(B, B.flip(flat, (1,)), 1), (1,))
-    others = B.reshape(B.float_mul(_below(B, flat, 1), above), tuple(shape[axis] for axis in order))
+    above = B.flip(_product_before(B, B.flip(flat, (1,)), 1), (1,))
+    others = B.reshape(B.float_mul(_product_before(B, flat, 1), above), tuple(shape[axis] for axis in order))
     inverse_order = tuple(order.index(axis) for axis in range(len(shape)))
     return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, inverse_order)),)
 
 
-def _below(B: Backend, x: Array, axis: int) -> Array:
+def _product_before(B: Backend, x: Array, axis: int) -> Array:
     """The product of all elements before each one along an axis."""
-    return _delayed(B, B.float_cumprod(x, axis), axis)
+    return _shift_by_one(B, B.float_cumprod(x, axis), axis)
 
 
-def _delayed(B: Backend, x: Array, axis: int) -> Array:
+def _shift_by_one(B: Backend, x: Array, axis: int) -> Array:
     """Shifted along an axis by one, padded with ones."""
     shape = B.shape(x)
     if shape[axis] == 0:
@@ -160,7 +160,7 @@ def _cumsum(B: Backend, saved: Any, g: Array, needed: object, axis: int) -> tupl
     return (B.flip(B.float_cumsum(B.flip(g, (axis,)), axis), (axis,)),)
 
 
-def _from_the_end(B: Backend, g: Array, a: Array, axis: int) -> Array:
+def _recurrence(B: Backend, g: Array, a: Array, axis: int) -> Array:
     """s with s[k] = g[k] + a[k] s[k + 1], by doubling: after n rounds each s[k] has 2**n terms."""
     size = B.shape(g)[axis]
     step = 1
@@ -191,7 +191,7 @@ def _scan(name: str, backward: Callable[[Backend, Array, Array, Array, int], Arr
 def _cumprod(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
     """The product of the elements before, times a term of those after. A division would fail at zeros."""
     size = B.shape(x)[axis]
-    return B.float_mul(_delayed(B, y, axis), _from_the_end(B, g, part(B, x, axis, min(1, size), size), axis))
+    return B.float_mul(_shift_by_one(B, y, axis), _recurrence(B, g, part(B, x, axis, min(1, size), size), axis))
 
 
 def _cumextreme(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
@@ -207,7 +207,7 @@ def _logcumsumexp(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
     """exp(x[k] - y[k]) s[k] with s[k] = g[k] + exp(y[k] - y[k + 1]) s[k + 1]; no exponent is positive."""
     size = B.shape(x)[axis]
     below, above = part(B, y, axis, 0, max(size - 1, 0)), part(B, y, axis, min(1, size), size)
-    return B.float_mul(_exp_of_difference(B, x, y), _from_the_end(B, g, _exp_of_difference(B, below, above), axis))
+    return B.float_mul(_exp_of_difference(B, x, y), _recurrence(B, g, _exp_of_difference(B, below, above), axis))
 
 
 def _exp_of_difference(B: Backend, x: Array, y: Array) -> Array:

@@ -22,7 +22,7 @@ def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
     return B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), factor))
 
 
-def _bounded(B: Backend, x: Array) -> Array:
+def _clip_to_finite(B: Backend, x: Array) -> Array:
     """x limited to finite values: zero times the slope at an infinity would be NaN in further derivatives."""
     most = LARGEST[B.float_element] * 0.5
     return B.float_clip(x, -most, most)
@@ -58,7 +58,7 @@ def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
     return B.float_mul(g, B.where(zero, 0.0, B.float_div(x, B.where(zero, 1.0, y))))
 
 
-def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
+def _target_grad(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
     """g (log(1 - p) - log(p)), with the logarithms bounded as in the loss."""
     complement = B.float_sub(1.0, p)
     return B.float_mul(g, B.float_sub(B._bounded_log(complement, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Trigonometric
     "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
-    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _bounded(B, x))),
+    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _clip_to_finite(B, x))),
     "float_atan2": Binary(
         Partial("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
         Partial("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
@@ -90,7 +90,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Hyperbolic
     "float_sinh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cosh(x))),
     "float_cosh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sinh(x))),
-    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(_bounded(B, x), 1.0))),
+    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(_clip_to_finite(B, x), 1.0))),
     "float_acosh": Unary(
         "x",
         lambda B, g, x, y: B.float_div(
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, Rule] = {
     ),
     "float_xlogy": Binary(Partial("xy", _xlogy_x), Partial("xy", _xlogy_y)),
     "float_binary_cross_entropy": Binary(
-        Partial("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), Partial("x", _targets)
+        Partial("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), Partial("x", _target_grad)
     ),
     "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
     # Error and gamma functions

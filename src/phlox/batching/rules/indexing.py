@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
 
 
-def _all(M: Batched, size: int, index: Index) -> Index:
+def _with_batch(M: Batched, size: int, index: Index) -> Index:
     return (slice(0, size, 1), *index)
 
 
 def _index(M: Batched, x: Array, index: Index) -> Array:
-    return M.boxed(M.inner.index(x.value, _all(M, M.size([x]), index)))
+    return M.boxed(M.inner.index(x.value, _with_batch(M, M.size([x]), index)))
 
 
 def _index_set(M: Batched, x: Array, values: Array, index: Index) -> Array:
     size = M.size([x, values])
-    return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _all(M, size, index)))
+    return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _with_batch(M, size, index)))
 
 
 def _index_adjoint(M: Batched, g: Array, shape: Shape, index: Index) -> Array:
     size = M.size([g])
-    return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _all(M, size, index)))
+    return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _with_batch(M, size, index)))
 
 
 def _flat_indices(M: Batched, indices: Array, count: int, size: int) -> Array:

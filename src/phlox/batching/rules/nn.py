@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
 
 
-def _shared(M: Batched, *weights: Array | None) -> bool:
+def _all_share(M: Batched, *weights: Array | None) -> bool:
     """Do all examples share these operands?"""
     return all(type(weight) is not M.box for weight in weights)
 
@@ -29,7 +29,7 @@ def _shared(M: Batched, *weights: Array | None) -> bool:
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
     def rule(M: Batched, x: Array, *operands: Any) -> Array:
-        if type(x) is M.box and _shared(M, *operands[:weights]):
+        if type(x) is M.box and _all_share(M, *operands[:weights]):
             return M.boxed(getattr(M.inner, name)(x.value, *operands))
         return definition(M, x, *operands)
 
@@ -40,7 +40,7 @@ def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
 
 
 def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
-    if not _shared(M, gamma, beta):
+    if not _all_share(M, gamma, beta):
         return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
     size = M.size([x])
     return unfold(M, M.inner.group_norm(fold(M, x, size), gamma, beta, groups, epsilon), size)
@@ -49,7 +49,7 @@ def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, g
 def _cross_entropy(
     M: Batched, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
 ) -> Array:
-    if not _shared(M, weight):
+    if not _all_share(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
     size = M.size([logits, targets])
     losses = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
@@ -114,9 +114,9 @@ def _conv(
 ) -> Array:
     size = M.size([x, weight, bias])
     options = (stride, padding, dilation)
-    if _shared(M, weight, bias):
+    if _all_share(M, weight, bias):
         return unfold(M, M.inner.conv(fold(M, x, size), weight, bias, *options, groups), size)
-    if _shared(M, x, weight):
+    if _all_share(M, x, weight):
         y = M.inner.conv(x, weight, None, *options, groups)
     else:
         result = M.inner.conv(_join(M, x, size), fold(M, weight, size), None, *options, size * groups)
@@ -132,7 +132,7 @@ def _conv_dx(
     size = M.size([g, weight])
     n, channels, *sizes = shape
     options = (stride, padding, dilation)
-    if _shared(M, weight):
+    if _all_share(M, weight):
         return unfold(M, M.inner.conv_dx(fold(M, g, size), weight, (size * n, *shape[1:]), *options, groups), size)
     joint = (n, size * channels, *sizes)
     return _split(M, M.inner.conv_dx(_join(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)

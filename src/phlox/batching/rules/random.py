@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from phlox.batching.decorator import Batched
 
 
-def _rows(M: Batched) -> int | None:
+def _example_count(M: Batched) -> int | None:
     """The number of examples that have their own random numbers; None if all examples share them."""
     frame = frame_of(M)
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
-def _is_own(M: Batched, state: Array) -> bool:
+def _has_own_keys(M: Batched, state: Array) -> bool:
     """Does every example of this batch have its own key? Keys of an outer batch are handled by that batch."""
     return isinstance(state, PerExample) and state.backend.batched == M.batched
 
 
-def _shaped(name: str) -> Rule:
+def _draw_rule(name: str) -> Rule:
     def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
-        has_own_keys, size = _is_own(M, state), _rows(M)
+        has_own_keys, size = _has_own_keys(M, state), _example_count(M)
         if size is not None and not has_own_keys:
             return M.boxed(draw(state, (size, *shape), *options))
         # Numbers that all examples share, and draws with keys, are also shared by the examples of other processes.
@@ -42,8 +42,8 @@ def _shaped(name: str) -> Rule:
 
 def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
     """The argsort of random integers; equal integers, which are rare among 2**31, keep their order."""
-    draw, size = M.inner.random_permutation, _rows(M)
-    if _is_own(M, state):
+    draw, size = M.inner.random_permutation, _example_count(M)
+    if _has_own_keys(M, state):
         return M.boxed(M.inner.stack([draw(key, n, device) for key in state.items]))
     if size is None:
         return draw(state, n, device)
@@ -52,6 +52,6 @@ def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
 
 
 RANDOM: dict[str, Rule] = {
-    **{name: _shaped(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
+    **{name: _draw_rule(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
     "random_permutation": RandomRule(_permutation),
 }

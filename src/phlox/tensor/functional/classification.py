@@ -89,14 +89,14 @@ def cross_entropy(
     rows = logits if axis == len(shape) - 1 else logits.moveaxis(axis, -1)
     labels = from_the_start("cross_entropy", labels, classes, ignore_index)
     if logits.backend.cuts_sequences(logits.primitive):
-        losses = _cross_entropy_apart(rows, labels, weight, label_smoothing, ignore_index)
+        losses = _unmerged_cross_entropy(rows, labels, weight, label_smoothing, ignore_index)
         return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
     rows, flat = rows.reshape((math.prod(batch), classes)), labels.reshape((math.prod(batch),))
     losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(batch)
     return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
 
 
-def _cross_entropy_apart(
+def _unmerged_cross_entropy(
     logits: Tensor, targets: Tensor[Any, Any, Int], weight: Tensor | None, smoothing: float, ignored: int | None
 ) -> Tensor:
     """The losses of class indices, without merging axes: if devices hold parts of an axis, the logits are not moved.

@@ -141,7 +141,7 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     >>> px.functional.pixel_shuffle(px.ones((1, 8, 3, 3)), 2).shape
     (1, 2, 6, 6)
     """
-    *leading, channels, height, width = _image("pixel_shuffle", x, factor)
+    *leading, channels, height, width = _image_shape("pixel_shuffle", x, factor)
     if channels % factor**2:
         raise ShapeError(f"pixel_shuffle: {channels} channels are not divisible by {factor}^2 (x of shape {x.shape})")
     kept = channels // factor**2
@@ -158,7 +158,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     >>> px.functional.pixel_unshuffle(px.ones((1, 2, 6, 6)), 2).shape
     (1, 8, 3, 3)
     """
-    *leading, channels, height, width = _image("pixel_unshuffle", x, factor)
+    *leading, channels, height, width = _image_shape("pixel_unshuffle", x, factor)
     if height % factor or width % factor:
         raise ShapeError(f"pixel_unshuffle: height and width of x, of shape {x.shape}, are not divisible by {factor}")
     rows, columns = height // factor, width // factor
@@ -168,7 +168,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return split.permute_dims(order).reshape((*leading, channels * factor**2, rows, columns))
 
 
-def _image(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
+def _image_shape(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
     if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"{name} takes a tensor, got {type_shown(x)}")
     if x.ndim < 3 or factor < 1:

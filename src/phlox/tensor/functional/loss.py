@@ -70,7 +70,7 @@ def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduct
     [0.5, 2.5]
     """
     check_pair("huber_loss", prediction, target)
-    _positive("huber_loss", "delta", delta)
+    _check_positive("huber_loss", "delta", delta)
     return reduce_losses("huber_loss", _huber(prediction, target, delta), reduction)
 
 
@@ -87,7 +87,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, red
     check_pair("smooth_l1_loss", prediction, target)
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
-    _positive("smooth_l1_loss", "beta", beta)
+    _check_positive("smooth_l1_loss", "beta", beta)
     return reduce_losses("smooth_l1_loss", _huber(prediction, target, beta) * (1.0 / beta), reduction)
 
 
@@ -98,7 +98,7 @@ def _huber(prediction: Tensor, target: Tensor, delta: float) -> Tensor:
     return cut * (difference - cut * 0.5)
 
 
-def _positive(name: str, option: str, value: float) -> None:
+def _check_positive(name: str, option: str, value: float) -> None:
     if not value > 0:
         raise RangeError(f"{name}: {option} must be positive, got {value}")
 

@@ -101,12 +101,12 @@ def instance_norm(
     >>> px.functional.instance_norm(px.ones((3, 6, 4, 4))).shape
     (3, 6, 4, 4)
     """
-    _channels("instance_norm", x, gamma=gamma, beta=beta)
+    _check_channels("instance_norm", x, gamma=gamma, beta=beta)
     return _by_group("instance_norm", x, x.shape[1], gamma, beta, epsilon)
 
 
 def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Tensor:
-    channels = _channels(name, x, gamma=gamma, beta=beta)
+    channels = _check_channels(name, x, gamma=gamma, beta=beta)
     if channels == 0:
         return x
     if groups < 1 or channels % groups:
@@ -114,7 +114,7 @@ def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Ten
     return compute("group_norm", x, gamma, beta, groups, epsilon)
 
 
-def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
+def _check_channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
     """The number of channels of x [n, channels, ...]; checks that each scale is [channels]."""
     check_kind(name, Float, x=x, **scales)
     if x.ndim < 2:
@@ -148,7 +148,7 @@ def batch_norm_train(
     >>> mean.tolist(), variance.tolist()
     ([2.0], [1.0])
     """
-    _channels("batch_norm_train", x, gamma=gamma, beta=beta)
+    _check_channels("batch_norm_train", x, gamma=gamma, beta=beta)
     return BatchNorm(*compute("batch_norm_train", x, gamma, beta, epsilon))
 
 
@@ -171,7 +171,7 @@ def batch_norm(
     >>> px.functional.batch_norm(px.tensor([[5.0]]), px.tensor([1.0]), px.tensor([4.0]), epsilon=0.0).tolist()
     [[2.0]]
     """
-    channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
+    channels = _check_channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
     original = x
     if x.backend.full_precision() is not x.backend:
         x, mean, variance = (operand.to_full_precision() for operand in (x, mean, variance))
@@ -194,7 +194,7 @@ def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: floa
     >>> px.functional.local_response_norm(px.ones((1, 6, 4, 4)), 3).shape
     (1, 6, 4, 4)
     """
-    channels = _channels("local_response_norm", x)
+    channels = _check_channels("local_response_norm", x)
     if size < 1:
         raise ShapeError(f"local_response_norm: the size must be at least 1, got {size}")
     zeros = [(0, 0) for _ in x.shape[2:]]

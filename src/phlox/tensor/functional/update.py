@@ -40,7 +40,7 @@ def update_by_adam(
     """Like `adam_update`, for optimizers: it does not explain wrong arguments."""
     ops = x._ops
     if not (ops.kind is Float and ops is grad._ops is moment_1._ops is moment_2._ops):
-        x, grad, moment_1, moment_2 = _on_one_backend(x, grad, moment_1, moment_2)
+        x, grad, moment_1, moment_2 = _promote(x, grad, moment_1, moment_2)
         ops = x._ops
     arrays = x.primitive, grad.primitive, moment_1.primitive, moment_2.primitive
     shape = ops.shape(arrays[0])
@@ -59,7 +59,7 @@ def update_by_adam(
     return wrap(ops, new), wrap(ops, new_moment_1), wrap(ops, new_moment_2)
 
 
-def _on_one_backend(*tensors: Tensor) -> list[Any]:
+def _promote(*tensors: Tensor) -> list[Any]:
     for x in tensors:
         if x.kind is not Float:
             raise KindError(f"adam_update takes Float tensors, got {x.kind.__name__}; convert with .float() first")
