@@ -104,9 +104,13 @@ endif
 	@$(BIN)/$(PIP_INSTALL) --editable '.[$*]'
 	@touch $@
 
-# The peers have an environment of their own, so that their dependencies never hide a missing one of ours.
+# The peers have an environment of their own, so that their dependencies never hide a missing one of ours. Where they
+# cannot be installed together, each is tried; the benchmarks go on without those that are missing.
+PEERS := torch==2.13.0 flax optax equinox keras safetensors onnx onnxruntime lightning grain torchvision \
+    orbax-checkpoint transformers
 .venv-bench/installed-bench: pyproject.toml .venv-bench/made-for
 	@echo "phlox: installing Phlox and its peers into .venv-bench (once)"
-	@.venv-bench/bin/$(PIP_INSTALL) --editable '.[fast,jax,zstd]' torch==2.13.0 flax optax equinox keras \
-	    safetensors onnx onnxruntime lightning grain torchvision orbax-checkpoint
+	@install=".venv-bench/bin/$(PIP_INSTALL)"; $$install --editable '.[fast,jax,zstd]' $(PEERS) || { \
+	    $$install --editable '.[fast,jax,zstd]' && for peer in $(PEERS); do \
+	        $$install "$$peer" || echo "phlox: the benchmarks go on without $$peer" >&2; done; }
 	@touch $@

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 # Before any engine is imported: tests run side by side, and what they compute is small.
@@ -20,7 +22,10 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 # Most of what JAX costs here is making machine code fast that runs once; XLA's own passes run as ever. All processes of
 # the tests, and the next run, share what was compiled.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+XLA_FLAGS = "--xla_backend_optimization_level=0"
+if importlib.util.find_spec("jaxlib") and metadata.version("jaxlib").startswith("0.10."):
+    XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"  # an option that is unknown, as it is later, ends the process
+os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 MOST_COMPILED = 100_000  # files, about half a gigabyte
 COMPILED = Path(__file__).parent / ".pytest_cache" / "xla"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))

@@ -6,20 +6,15 @@ Without names, it measures all workloads, and the cost of starting, saving, load
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import importlib
-import json
-import os
 import platform
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import pages
-from benchmarks.harness import SIZES, Ratio
+from benchmarks.harness import SIZES, Ratio, failure
+from benchmarks.rows import rows_of
 from benchmarks.workloads import ACCELERATED, QUICK, WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +48,10 @@ SMALL = {"records"}
 
 
 def main() -> int:
-    """Run the benchmarks; 1 if contestants computed different results or `--check` found something, otherwise 0."""
+    """Run the benchmarks; 0 unless Phlox failed, contestants computed different results, or `--check` found something.
+
+    A peer that cannot be imported or measured is a line that says so.
+    """
     names = dict.fromkeys([w.name for table in (WORKLOADS, ACCELERATED) for w in table] + [*COMPARED, *DETAILED])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(names)}")
@@ -69,15 +67,10 @@ def main() -> int:
         "--check", action="store_true", help="compare the counts of the key paths with the recorded ones"
     )
     parser.add_argument("--record", action="store_true", help="record these counts again")
-    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in options.names:
         if name not in names:
             parser.error(f"there is no benchmark {name!r}; choose from {', '.join(names)}")
-    if options.rows is not None:
-        rows = importlib.import_module(f"benchmarks.{options.names[0]}").run()
-        options.rows.write_text(json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8")
-        return 0
     if options.check or options.record:
         from benchmarks import guard
 
@@ -123,29 +116,39 @@ def compare(names: Sequence[str], *, everything: bool, quick: bool, out: Path | 
     today = datetime.date.today().isoformat()
     run = run_of(machine, results, rows, details, python=platform.python_version(), date=today)
     print("\n" + text(run))
+    failed = {
+        f"{result.workload.title}: {entry.contestant.name}: failed: {entry.missing}": entry.contestant.ours
+        for result in results
+        for entry in result.entries
+        if entry.missing
+    }
+    for row in (*rows, *details):
+        if row.failed:
+            failed[f"{row.workload}: {failure(row)}"] = row.failed == row.subject or row.failed.startswith("Phlox")
+    for line in failed:
+        print(line, file=sys.stderr)
     if out is not None:
         pages.write(run, out)
         print(f"written: {out}/benchmarks.json, benchmarks.md, benchmarks.svg", file=sys.stderr)
-    elif not (names or quick):
+    elif names or quick:
+        pass
+    elif failed:
+        print("nothing is recorded, because contestants failed", file=sys.stderr)
+    else:
         pages.record(run)
         for file in pages.render():
             print(f"written: {file.relative_to(ROOT)}", file=sys.stderr)
     wrong = [problem for result in results for problem in result.wrong]
     for problem in wrong:
         print(f"error: {problem}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if wrong or any(failed.values()) else 0
 
 
 def _rows(name: str, sizes: str) -> list[Ratio]:
     """The rows of one benchmark, run in a new process."""
     _say(name)
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in ON_ONE_THREAD else ()
-    environment = {**os.environ, **dict.fromkeys(threads, "1"), SIZES: sizes}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "benchmarks", name, "--rows", str(file)]
-        subprocess.run(command, check=True, env=environment, cwd=ROOT)
-        return [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    return rows_of(f"benchmarks.{name}", environment={**dict.fromkeys(threads, "1"), SIZES: sizes})
 
 
 def _say(text: str) -> None:

@@ -11,15 +11,11 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import torch
-from flax import nnx
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, measure
+from benchmarks.harness import Ratio, built, compare, measure
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
 from phlox.models import DigitsConfig
@@ -53,25 +49,27 @@ def phlox_step(backend: Backend, *, compiled: bool) -> Callable[[], float]:
     return go
 
 
-class FlaxNet(nnx.Module):
-    """The demo's network in Flax NNX."""
-
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        first, second = CONFIG.channels
-        kernel = (CONFIG.kernel, CONFIG.kernel)
-        self.conv_1 = nnx.Conv(1, first, kernel, rngs=rngs)
-        self.conv_2 = nnx.Conv(first, second, kernel, rngs=rngs)
-        self.dropout = nnx.Dropout(CONFIG.dropout, rngs=rngs)
-        self.head = nnx.Linear(second * 4, CONFIG.classes, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = nnx.gelu(nnx.max_pool(self.conv_1(x), (2, 2), strides=(2, 2)))
-        x = nnx.gelu(nnx.max_pool(self.conv_2(x), (2, 2), strides=(2, 2)))
-        return self.head(self.dropout(x.reshape(x.shape[0], -1)))
-
-
 def flax_step() -> Callable[[], float]:
     """Flax NNX, as in its documentation."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax import nnx
+
+    class FlaxNet(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            first, second = CONFIG.channels
+            kernel = (CONFIG.kernel, CONFIG.kernel)
+            self.conv_1 = nnx.Conv(1, first, kernel, rngs=rngs)
+            self.conv_2 = nnx.Conv(first, second, kernel, rngs=rngs)
+            self.dropout = nnx.Dropout(CONFIG.dropout, rngs=rngs)
+            self.head = nnx.Linear(second * 4, CONFIG.classes, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            x = nnx.gelu(nnx.max_pool(self.conv_1(x), (2, 2), strides=(2, 2)))
+            x = nnx.gelu(nnx.max_pool(self.conv_2(x), (2, 2), strides=(2, 2)))
+            return self.head(self.dropout(x.reshape(x.shape[0], -1)))
+
     model = FlaxNet(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(LR), wrt=nnx.Param)
     images, labels = jnp.asarray(IMAGES.transpose(0, 2, 3, 1)), jnp.asarray(LABELS)
@@ -120,13 +118,14 @@ def run() -> list[Ratio]:
         torch.set_num_threads(threads)
         torch_times[threads] = statistics.median(measure({"torch": torch_step()}, rounds=3, seconds=0.2)["torch"])
     torch.set_num_threads(min(torch_times, key=torch_times.__getitem__))
-    times = measure({
-        "Phlox compiled on JAX": phlox_step(Jax(), compiled=True),
-        "Flax NNX": flax_step(),
-        "PyTorch eager": torch_step(),
-        "Phlox eager on NumPy": phlox_step(NumPy(), compiled=False),
-        "Phlox eager on Torch": phlox_step(Torch(), compiled=False),
-    }, seconds=0.1)  # fmt: skip
+    makers: dict[str, Callable[[], Callable[[], float]]] = {
+        "Phlox compiled on JAX": lambda: phlox_step(Jax(), compiled=True),
+        "Flax NNX": flax_step,
+        "PyTorch eager": torch_step,
+        "Phlox eager on NumPy": lambda: phlox_step(NumPy(), compiled=False),
+        "Phlox eager on Torch": lambda: phlox_step(Torch(), compiled=False),
+    }
+    times = measure(built(makers), seconds=0.1)
     workload = f"step of the demo's network, batch {BATCH}"
     subject = "Phlox compiled on JAX"
     rows.append(compare(workload, times, subject, "Flax NNX", target=0.5))

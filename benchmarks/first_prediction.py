@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import predict
-from benchmarks.harness import Ratio, compare, quick
+from benchmarks.harness import Ratio, built, compare, in_turn, quick
+from benchmarks.rows import output_of
 
 PEERS = ("torch", "jax", "keras", "onnxruntime", "numpy")
 ASKED = 0.25
+NAMES = ("weight", "bias")
 OF_THESE = ("torch", "jax", "keras")
 """The target is relative to the best of these; the others are shown for comparison."""
 
@@ -35,67 +38,81 @@ def run() -> list[Ratio]:
     with tempfile.TemporaryDirectory() as folder:
         # Keras takes as long as all others together.
         names = ("phlox", *(name for name in PEERS if name != "keras" or not quick()))
-        _write(folder, keras="keras" in names)
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        first = {name: _predict(name, folder, environment)["sum"] for name in names}
-        for name in names[1:]:
-            np.testing.assert_allclose(first[name], first["phlox"], rtol=1e-3)
-        times: dict[str, list[float]] = {name: [] for name in names}
-        sizes: dict[str, list[float]] = {name: [] for name in names}
-        for turn in range(2 if quick() else 5):
-            for name in names if turn % 2 == 0 else reversed(names):
-                found = _predict(name, folder, environment)
-                times[name].append(found["seconds"])
-                sizes[name].append(found["kib"] * 1024)
+        layers = _layers()
+        first = built({name: partial(_first, name, layers, folder) for name in names})
+        for prediction in first.values():
+            np.testing.assert_allclose(prediction, next(iter(first.values())), rtol=1e-3)
+        sizes: dict[str, list[float]] = {name: [] for name in first}
+
+        def seconds(name: str) -> float:
+            found = _predict(name, folder)
+            sizes[name].append(found["kib"] * 1024)
+            return found["seconds"]
+
+        times = in_turn({name: partial(seconds, name) for name in first}, range(2 if quick() else 5))
     return [
-        *_rows("time to the first prediction", times),
-        *_rows("peak memory to the first prediction", sizes, "bytes"),
+        *_rows("time to the first prediction", names[1:], times),
+        *_rows("peak memory to the first prediction", names[1:], {name: sizes[name] for name in times}, "bytes"),
     ]
 
 
-def _rows(workload: str, figures: dict[str, list[float]], measure: str = "seconds") -> list[Ratio]:
-    best = min((name for name in OF_THESE if name in figures), key=lambda name: statistics.median(figures[name]))
+def _rows(
+    workload: str, peers: Sequence[str], figures: dict[str, list[float]], measure: str = "seconds"
+) -> list[Ratio]:
+    there = [name for name in OF_THESE if name in figures]
+    best = min(there, key=lambda name: statistics.median(figures[name]), default=None)
     return [
         compare(workload, figures, "phlox", peer, target=ASKED if peer == best else None, measure=measure)
-        for peer in PEERS
-        if peer in figures
+        for peer in peers
     ]
 
 
-def _predict(name: str, folder: str, environment: dict[str, str]) -> dict[str, Any]:
+def _first(name: str, layers: list[Any], folder: str) -> float:
+    """The sum of what a contestant predicts from the file that is written for it."""
+    WRITERS[name](layers, folder)
+    return _predict(name, folder)["sum"]
+
+
+def _predict(name: str, folder: str) -> dict[str, Any]:
     command = [sys.executable, predict.__file__, name, folder]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.monotonic()
-    done = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE)
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = output_of(command, environment)
+    found = json.loads(done.splitlines()[-1])
     return {**found, "seconds": found["ready"] - start}
 
 
-def _write(folder: str, *, keras: bool) -> None:
-    """The same model as each contestant's file."""
+def _layers() -> list[Any]:
+    """The weights and the biases of the model, the same for all."""
     rng = np.random.default_rng(0)
-    layers: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
-    for a, b in pairwise(predict.SIZES):
-        layers.append(((rng.normal(size=(a, b)) / a**0.5).astype(np.float32), rng.normal(size=b).astype(np.float32)))
-    _write_records(layers, folder)
-    if keras:
-        _write_keras(layers, folder)
-    _write_onnx(layers, Path(folder) / "model.onnx")
+    return [
+        ((rng.normal(size=(a, b)) / a**0.5).astype(np.float32), rng.normal(size=b).astype(np.float32))
+        for a, b in pairwise(predict.SIZES)
+    ]
 
 
-def _write_records(layers: list[Any], folder: str) -> None:
-    import torch
-    from safetensors.numpy import save_file
+def _named(layers: list[Any]) -> dict[str, Any]:
+    return {f"{i}.{name}": array for i, layer in enumerate(layers) for name, array in zip(NAMES, layer, strict=True)}
 
+
+def _write_record(layers: list[Any], folder: str) -> None:
     from phlox.record import Record, save
 
-    plain: dict[str, Any] = {}
-    for i, (weight, bias) in enumerate(layers):
-        plain |= {f"{i}.weight": weight, f"{i}.bias": bias}
-    save_file(plain, f"{folder}/plain.safetensors")
-    save(Record({f"layers.{name}": array for name, array in plain.items()}), f"{folder}/phlox.safetensors")
+    save(Record({f"layers.{name}": array for name, array in _named(layers).items()}), f"{folder}/phlox.safetensors")
+
+
+def _write_plain(layers: list[Any], folder: str) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(_named(layers), f"{folder}/plain.safetensors")
+
+
+def _write_torch(layers: list[Any], folder: str) -> None:
+    import torch
+
     # In a Sequential of linear layers with activations between them; torch keeps weights transposed.
-    state = {f"{2 * int(name[0])}{name[1:]}": torch.from_numpy(array.T.copy()) for name, array in plain.items()}
-    torch.save(state, f"{folder}/torch.pt")
+    arrays = {f"{2 * int(name[0])}{name[1:]}": array for name, array in _named(layers).items()}
+    torch.save({name: torch.from_numpy(array.T.copy()) for name, array in arrays.items()}, f"{folder}/torch.pt")
 
 
 def _write_keras(layers: list[Any], folder: str) -> None:
@@ -109,10 +126,10 @@ model.set_weights([arrays[f"arr_{{i}}"] for i in range({2 * len(layers)})])
 model.save({folder + "/model.keras"!r})
 """
     np.savez(f"{folder}/arrays.npz", *[array for layer in layers for array in layer])
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "KERAS_BACKEND": "jax"})
+    output_of([sys.executable, "-c", program], {**os.environ, "KERAS_BACKEND": "jax"})
 
 
-def _write_onnx(layers: list[Any], path: Path) -> None:
+def _write_onnx(layers: list[Any], folder: str) -> None:
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []
@@ -131,4 +148,11 @@ def _write_onnx(layers: list[Any], path: Path) -> None:
     ]
     graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
+    Path(folder, "model.onnx").write_bytes(model.SerializeToString())
+
+
+WRITERS: dict[str, Callable[[list[Any], str], None]] = {
+    "phlox": _write_record, "torch": _write_torch, "jax": _write_plain, "keras": _write_keras,
+    "onnxruntime": _write_onnx, "numpy": _write_plain,
+}  # fmt: skip
+"""Each writes the model as the file of a contestant."""

@@ -13,13 +13,14 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, quick
+from benchmarks.harness import Ratio, built, compare, in_turn, quick
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.models import Gpt, GptConfig
 
@@ -85,17 +86,14 @@ def run() -> list[Ratio]:
     torch.set_num_threads(2)
     sizes = SMALL if quick() else SIZES
     peer = "transformers"
-    contestants: dict[str, Steps] = {
-        peer: theirs(sizes),
-        "Phlox eager on Torch": phlox_model(Torch(), sizes, compiled=False),
-        "Phlox compiled on JAX": phlox_model(Jax(), sizes, compiled=True),
-        "Phlox on NumPy": phlox_model(NumPy(), sizes, compiled=False),
+    makers: dict[str, Callable[[], Steps]] = {
+        peer: lambda: theirs(sizes),
+        "Phlox eager on Torch": lambda: phlox_model(Torch(), sizes, compiled=False),
+        "Phlox compiled on JAX": lambda: phlox_model(Jax(), sizes, compiled=True),
+        "Phlox on NumPy": lambda: phlox_model(NumPy(), sizes, compiled=False),
     }
-    for steps in contestants.values():  # compile
-        seconds_of_a_token(steps)
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(2 if quick() else ROUNDS):
-        for name in contestants if number % 2 == 0 else reversed(contestants):
-            times[name].append(seconds_of_a_token(contestants[name]))
+    contestants = {name: partial(seconds_of_a_token, steps) for name, steps in built(makers).items()}
+    compiled = built(contestants)
+    times = in_turn({name: contestants[name] for name in compiled}, range(2 if quick() else ROUNDS))
     workload = f"a token of {'a small GPT' if quick() else 'GPT-2 small'}, prompt {PROMPT}, batch 1"
-    return [compare(workload, times, name, peer, target=1.0) for name in contestants if name != peer]
+    return [compare(workload, times, name, peer, target=1.0) for name in makers if name != peer]

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, measure
+from benchmarks.harness import Ratio, built, compare, measure
 from phlox.backend import Jax
 
 LEAVES = (150, 450, 1500)
+CALLS = 10
 
 
 class Cell(px.Module):
@@ -37,32 +36,48 @@ class Stack(px.Module):
         self.cells = [Cell(device) for _ in range(cells)]
 
 
-class EquinoxCell(eqx.Module):
+def changed(tree: Any) -> Any:
+    """All arrays of a tree, a little smaller."""
+    return jax.tree.map(lambda x: x * 0.999, tree)
+
+
+def equinox_turn(cells: int) -> Callable[[], None]:
     """The same in Equinox."""
+    import equinox as eqx
 
-    a: jax.Array
-    b: jax.Array
+    class EquinoxCell(eqx.Module):
+        a: jax.Array
+        b: jax.Array
+
+    class EquinoxStack(eqx.Module):
+        cells: list[EquinoxCell]
+
+    stack = EquinoxStack([EquinoxCell(jnp.ones((4,)), jnp.ones((4,))) for _ in range(cells)])
+    return turn(eqx.filter_jit(changed, donate="all"), stack, CALLS)
 
 
-class EquinoxStack(eqx.Module):
-    """The same in Equinox."""
-
-    cells: list[EquinoxCell]
-
-
-class FlaxCell(nnx.Module):
+def flax_turn(cells: int) -> Callable[[], None]:
     """The same in Flax NNX."""
+    from flax import nnx
 
-    def __init__(self) -> None:
-        self.a = nnx.Param(jnp.ones((4,)))
-        self.b = nnx.Param(jnp.ones((4,)))
+    class FlaxCell(nnx.Module):
+        def __init__(self) -> None:
+            self.a = nnx.Param(jnp.ones((4,)))
+            self.b = nnx.Param(jnp.ones((4,)))
 
+    class FlaxStack(nnx.Module):
+        def __init__(self) -> None:
+            self.cells = nnx.List([FlaxCell() for _ in range(cells)])
 
-class FlaxStack(nnx.Module):
-    """The same in Flax NNX."""
+    @nnx.jit
+    def flax_step(module: FlaxStack) -> None:
+        nnx.update(module, changed(nnx.state(module)))
 
-    def __init__(self, cells: int) -> None:
-        self.cells = nnx.List([FlaxCell() for _ in range(cells)])
+    def flax_go(module: FlaxStack) -> FlaxStack:
+        flax_step(module)
+        return module
+
+    return turn(flax_go, FlaxStack(), CALLS)
 
 
 def turn(step: Callable[[Any], Any], state: Any, calls: int) -> Callable[[], None]:
@@ -82,32 +97,21 @@ def calls(leaves: int) -> list[Ratio]:
     """A donated step that changes each of `leaves` small arrays."""
     device = Jax().device()
 
-    def changed(tree: Any) -> Any:
-        return jax.tree.map(lambda x: x * 0.999, tree)
-
     def phlox_step(module: Stack) -> Stack:
         return module.map(lambda path, param: param.map(lambda x: x * 0.999))
 
-    @nnx.jit
-    def flax_step(module: FlaxStack) -> None:
-        nnx.update(module, changed(nnx.state(module)))
-
-    def flax_go(module: FlaxStack) -> FlaxStack:
-        flax_step(module)
-        return module
-
     cells = leaves // 2
-    equinox = EquinoxStack([EquinoxCell(jnp.ones((4,)), jnp.ones((4,))) for _ in range(cells)])
     module, compiled = "jax.jit of a module", "phlox.compile"
     flat, equinoxs, flax = "jax.jit of flat lists", "equinox.filter_jit", "nnx.jit"
-    times = measure({
-        module: turn(jax.jit(changed, donate_argnums=0), Stack(cells, device), 10),
-        compiled: turn(px.compile(phlox_step, donate=("module",)), Stack(cells, device), 10),
-        flat: turn(jax.jit(changed, donate_argnums=0), [jnp.ones((4,)) for _ in range(2 * cells)], 10),
-        equinoxs: turn(eqx.filter_jit(changed, donate="all"), equinox, 10),
-        flax: turn(flax_go, FlaxStack(cells), 10),
-    }, seconds=0.02)  # fmt: skip
-    times = {name: [time / 10 for time in found] for name, found in times.items()}
+    makers: dict[str, Callable[[], Callable[[], None]]] = {
+        module: lambda: turn(jax.jit(changed, donate_argnums=0), Stack(cells, device), CALLS),
+        compiled: lambda: turn(px.compile(phlox_step, donate=("module",)), Stack(cells, device), CALLS),
+        flat: lambda: turn(jax.jit(changed, donate_argnums=0), [jnp.ones((4,)) for _ in range(2 * cells)], CALLS),
+        equinoxs: lambda: equinox_turn(cells),
+        flax: lambda: flax_turn(cells),
+    }
+    times = measure(built(makers), seconds=0.02)
+    times = {name: [time / CALLS for time in found] for name, found in times.items()}
     workload = f"call with {leaves} donated arrays"
     return [
         compare(workload, times, module, flat, target=1.1),

@@ -12,11 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import torch
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, quick, seconds_in_turn
+from benchmarks.harness import Ratio, built, compare, quick, seconds_in_turn
 from phlox import optim
 from phlox.module import GradientsParams
 
@@ -76,6 +75,8 @@ def torch_update(arrays: list[np.ndarray], grads: list[np.ndarray], fused: bool)
 
 def optax_update(arrays: list[np.ndarray], grads: list[np.ndarray]) -> Callable[[], Any]:
     """An update by Optax under jit, with donated parameters and state."""
+    import optax
+
     transformation = optax.adamw(LR, weight_decay=0.01)
     given = [jnp.asarray(grad) for grad in grads]
 
@@ -147,16 +148,17 @@ def run() -> list[Ratio]:
     fused, looped, optaxs = "torch fused", "torch foreach", "optax under jit"
     numpys, torchs, jaxs = "Phlox on NumPy", "Phlox on Torch", "Phlox on JAX, compiled"
     given = ", donate=True"
-    times = seconds_in_turn({
-        numpys: phlox_update(arrays, grads, "numpy"),
-        numpys + given: phlox_update(arrays, grads, "numpy", donate=True),
-        torchs: phlox_update(arrays, grads, "torch"),
-        torchs + given: phlox_update(arrays, grads, "torch", donate=True),
-        jaxs: phlox_update(arrays, grads, "jax", compiled=True),
-        fused: torch_update(arrays, grads, True),
-        looped: torch_update(arrays, grads, False),
-        optaxs: optax_update(arrays, grads),
-    }, rounds=5 if quick() else 15)  # fmt: skip
+    makers: dict[str, Callable[[], Callable[[], Any]]] = {
+        numpys: lambda: phlox_update(arrays, grads, "numpy"),
+        numpys + given: lambda: phlox_update(arrays, grads, "numpy", donate=True),
+        torchs: lambda: phlox_update(arrays, grads, "torch"),
+        torchs + given: lambda: phlox_update(arrays, grads, "torch", donate=True),
+        jaxs: lambda: phlox_update(arrays, grads, "jax", compiled=True),
+        fused: lambda: torch_update(arrays, grads, True),
+        looped: lambda: torch_update(arrays, grads, False),
+        optaxs: lambda: optax_update(arrays, grads),
+    }
+    times = seconds_in_turn(built(makers), rounds=5 if quick() else 15)
     workload = f"AdamW update of {TENSORS} tensors, {sum(a.size for a in arrays) / 1e6:.0f} M elements"
     return [
         compare(workload, times, numpys, fused),

@@ -14,7 +14,9 @@ memory and others reused memory, and a program that loads a model once, as most 
 from __future__ import annotations
 
 import ctypes
+import gc
 import gzip
+import importlib
 import inspect
 import os
 import sys
@@ -22,21 +24,33 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.flax
-import safetensors.numpy
-import safetensors.torch
-import torch
 
 import phlox as px
-from benchmarks.harness import Ratio, compare, quick, seconds_in_turn, small
+from benchmarks.harness import Ratio, attempt, compare, in_turn, quick, seconds_in_turn, small
 from benchmarks.weights import QUICK_WIDTH, SMALL_WIDTH, WIDTH, Arrays, Weights, arrays, module_of, shapes
-from phlox.backend import Jax, NumPy, Torch
+from phlox.backend import EngineBackend, Jax, NumPy, Torch
 from phlox.record import FULL, HALF, Precision
+
+
+class Library:
+    """A library that is imported when it is first used: if it is broken, only the contestants that use it fail."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+torch, zstd = Library("torch"), Library("backports.zstd")
+safetensors_numpy, safetensors_torch, safetensors_flax = (
+    Library(f"safetensors.{name}") for name in ("numpy", "torch", "flax")
+)
 
 Run = Callable[[], Any]
 VERIFIES = "verify" in inspect.signature(px.record.load).parameters
@@ -52,6 +66,7 @@ def run() -> list[Ratio]:
         rows = saving(host, folder, size)
         rows += compressing(folder)
         write_for_loading(host, folder)
+        write_for_peers(host, folder)
         del host
         rows += loading(width, folder, size)
     return rows
@@ -63,23 +78,23 @@ def run() -> list[Ratio]:
 def saving(host: Arrays, folder: Path, size: str) -> list[Ratio]:
     """At full and at half precision, durably and not."""
     model = module_of(host, NumPy().device())
-    tensors = {name: torch.from_numpy(array) for name, array in host.items()}
-    on_torch = module_of(host, Torch().device())
+    tensors = cache(lambda: {name: torch.from_numpy(array) for name, array in host.items()})
+    on_torch = cache(lambda: module_of(host, Torch().device()))
     plain, half, half_on_torch = "Phlox", "Phlox, HALF", "Phlox on Torch, HALF"
     full: dict[str, Callable[..., Any]] = {
         plain: partial(save, model, FULL),
-        "safetensors.numpy": lambda file: safetensors.numpy.save_file(host, file),
-        "safetensors.torch": lambda file: safetensors.torch.save_file(tensors, file),
-        "torch.save": lambda file: torch.save(tensors, file),
+        "safetensors.numpy": lambda file: safetensors_numpy.save_file(host, file),
+        "safetensors.torch": lambda file: safetensors_torch.save_file(tensors(), file),
+        "torch.save": lambda file: torch.save(tensors(), file),
     }
     halved: dict[str, Callable[..., Any]] = {
         half: partial(save, model, HALF),
-        half_on_torch: partial(save, on_torch, HALF),
-        "NumPy casts, then safetensors": lambda file: safetensors.numpy.save_file(
+        half_on_torch: lambda file, durable: save(on_torch(), HALF, file, durable=durable),
+        "NumPy casts, then safetensors": lambda file: safetensors_numpy.save_file(
             {name: array.astype(np.float16) for name, array in host.items()}, file
         ),
-        "torch casts, then safetensors": lambda file: safetensors.torch.save_file(
-            {name: tensor.half() for name, tensor in tensors.items()}, file
+        "torch casts, then safetensors": lambda file: safetensors_torch.save_file(
+            {name: tensor.half() for name, tensor in tensors().items()}, file
         ),
     }
     rows: list[Ratio] = []
@@ -135,20 +150,18 @@ def sync(file: Path) -> None:
 
 def compressing(folder: Path) -> list[Ratio]:
     """For information: a compressed small model, against the same compression of a safetensors file."""
-    from backports import zstd
-
     host = arrays(32)  # 7 MB
     model = module_of(host, NumPy().device())
     file = folder / "saved"
 
     def peer(compress: Callable[[bytes], bytes]) -> Run:
-        return lambda: file.write_bytes(compress(safetensors.numpy.save(host)))
+        return lambda: file.write_bytes(compress(safetensors_numpy.save(host)))
 
     contestants: dict[str, Run] = {
         "Phlox, gzip": lambda: px.record.save(model.into_record(), file, compression="gzip", durable=False),
         "gzip": peer(lambda data: gzip.compress(data, 6)),
         "Phlox, zstd": lambda: px.record.save(model.into_record(), file, compression="zstd", durable=False),
-        "zstd": peer(zstd.compress),
+        "zstd": peer(lambda data: zstd.compress(data)),
     }
     times = seconds_in_turn(contestants, rounds=rounds())
     workload = f"save {sum(array.nbytes for array in host.values()) / 1e6:.0f} MB compressed"
@@ -159,58 +172,61 @@ def compressing(folder: Path) -> list[Ratio]:
 
 
 def write_for_loading(host: Arrays, folder: Path) -> None:
-    """A file for every contestant."""
+    """A file for Phlox at each precision."""
     model = module_of(host, NumPy().device())
     save(model, FULL, folder / "full.safetensors")
     save(model, HALF, folder / "half.safetensors")
-    safetensors.numpy.save_file(host, folder / "plain.safetensors")
-    safetensors.numpy.save_file(
-        {name: a.astype(np.float16) for name, a in host.items()}, folder / "plain16.safetensors"
-    )
-    torch.save({name: torch.from_numpy(array) for name, array in host.items()}, folder / "torch.pt")
+
+
+def write_for_peers(host: Arrays, folder: Path) -> None:
+    """The same for the peers. Where one cannot write, those that load its file fail and say why."""
+    halves = {name: array.astype(np.float16) for name, array in host.items()}
+    attempt("safetensors", lambda: safetensors_numpy.save_file(host, folder / "plain.safetensors"))
+    attempt("safetensors", lambda: safetensors_numpy.save_file(halves, folder / "plain16.safetensors"))
+    attempt("torch", lambda: torch.save({n: torch.from_numpy(a) for n, a in host.items()}, folder / "torch.pt"))
 
 
 def loading(width: int, folder: Path, size: str) -> list[Ratio]:
     """Loading on every backend, verified and not, until loaded and until read; and from f16."""
     plain, pt = folder / "plain.safetensors", folder / "torch.pt"
     by_torch: dict[str, Loading] = {
-        "safetensors.torch": IntoTorch(width, lambda: safetensors.torch.load_file(plain)),
+        "safetensors.torch": IntoTorch(width, lambda: safetensors_torch.load_file(plain)),
         "torch.load(mmap=True)": IntoTorch(width, lambda: torch.load(pt, mmap=True, weights_only=True)),
     }
-    dictionary: dict[str, Loading] = {"safetensors.torch, a dictionary": lambda: safetensors.torch.load_file(plain)}
+    dictionary: dict[str, Loading] = {"safetensors.torch, a dictionary": lambda: safetensors_torch.load_file(plain)}
     peers: dict[str, dict[str, Loading]] = {
-        "NumPy": {"safetensors.numpy": lambda: safetensors.numpy.load_file(plain), **by_torch},
+        "NumPy": {"safetensors.numpy": lambda: safetensors_numpy.load_file(plain), **by_torch},
         "Torch": by_torch,
-        "JAX": {"safetensors.flax": lambda: safetensors.flax.load_file(plain)},
+        "JAX": {"safetensors.flax": lambda: safetensors_flax.load_file(plain)},
     }
-    devices = {"NumPy": NumPy().device(), "Torch": Torch().device(), "JAX": Jax().device()}
+    engines = {"NumPy": NumPy, "Torch": Torch, "JAX": Jax}
     rows: list[Ratio] = []
-    for backend, device in devices.items():
-        ours = loaders(width, folder / "full.safetensors", device)
+    for backend, engine in engines.items():
+        ours = loaders(width, folder / "full.safetensors", engine)
         known = {} if backend == "JAX" else dictionary
         rows += time_loading(f"load {size} on {backend}", ours, peers[backend], known)
     plain16 = folder / "plain16.safetensors"
 
-    def cast_by_torch() -> dict[str, torch.Tensor]:
-        return {name: tensor.float() for name, tensor in safetensors.torch.load_file(plain16).items()}
+    def cast_by_torch() -> dict[str, Any]:
+        return {name: tensor.float() for name, tensor in safetensors_torch.load_file(plain16).items()}
 
     casting: dict[str, Loading] = {
         "safetensors, then NumPy casts": lambda: {
-            name: array.astype(np.float32) for name, array in safetensors.numpy.load_file(plain16).items()
+            name: array.astype(np.float32) for name, array in safetensors_numpy.load_file(plain16).items()
         },
         "safetensors, then torch casts": IntoTorch(width, cast_by_torch),
     }
     for backend in ("NumPy", "Torch"):
         known = {"safetensors, then torch casts, a dictionary": cast_by_torch}
-        ours = loaders(width, folder / "half.safetensors", devices[backend])
+        ours = loaders(width, folder / "half.safetensors", engines[backend])
         rows += time_loading(f"load f16 as {size} on {backend}", ours, casting, known)
     return rows
 
 
-def loaders(width: int, file: Path, device: px.Device) -> dict[str, Loading]:
+def loaders(width: int, file: Path, engine: type[EngineBackend]) -> dict[str, Loading]:
     """Loading with and without verification."""
     checks = {"Phlox": True, "Phlox, verify=False": False} if VERIFIES else {"Phlox": True}
-    return {name: Loader(width, file, device, verify) for name, verify in checks.items()}
+    return {name: Loader(width, file, engine, verify) for name, verify in checks.items()}
 
 
 def time_loading(
@@ -218,21 +234,22 @@ def time_loading(
 ) -> list[Ratio]:
     """Both times of one run: until loaded, and until everything is read. Rows against `known` have no target."""
     contestants = {**ours, **peers, **known}
-    there: dict[str, list[float]] = {name: [] for name in contestants}
     read: dict[str, list[float]] = {name: [] for name in contestants}
 
-    def timed(name: str, load: Loading) -> None:
+    def timed(name: str, load: Loading) -> float:
+        give_memory_back()
+        gc.collect()
         run = load.prepared() if isinstance(load, (Loader, IntoTorch)) else load
         start = time.perf_counter()
         found = run()
-        there[name].append(time.perf_counter() - start)
+        loaded = time.perf_counter() - start
         start = time.perf_counter()
         add_up(found)
-        read[name].append(there[name][-1] + time.perf_counter() - start)
+        read[name].append(loaded + time.perf_counter() - start)
+        return loaded
 
-    whole = {name: lambda name=name, load=load: timed(name, load) for name, load in contestants.items()}
-    seconds_in_turn(whole, rounds=rounds(), before=give_memory_back)
-    there, read = ({name: times[1:] for name, times in each.items()} for each in (there, read))  # the first warms up
+    there = in_turn({name: partial(timed, name, load) for name, load in contestants.items()}, range(rounds() + 1))
+    there, read = ({name: each[name][1:] for name in there} for each in (there, read))  # the first warms up
     return [
         compare(f"{workload}, until {until}", times, subject, peer, target=None if peer in known else 1.0)
         for until, times in (("the model is there", there), ("every element is read", read))
@@ -247,13 +264,13 @@ class Loader:
 
     width: int
     file: Path
-    device: px.Device
+    engine: type[EngineBackend]
     verify: bool = True
 
     def prepared(self) -> Run:
         """The call to time."""
         options: Any = {} if self.verify else {"verify": False}
-        model = Weights(shapes(self.width), self.device)
+        model = Weights(shapes(self.width), self.engine().device())
         return lambda: model.load_record(px.record.load(self.file, **options))
 
 
@@ -262,13 +279,13 @@ class IntoTorch:
     """The same in PyTorch: load into a module without values, whose parameters become those of the file."""
 
     width: int
-    load: Callable[[], dict[str, torch.Tensor]]
+    load: Callable[[], dict[str, Any]]
 
     def prepared(self) -> Run:
         """The call to time."""
         model = torch_module(shapes(self.width))
 
-        def run() -> torch.nn.Module:
+        def run() -> Any:
             model.load_state_dict(self.load(), assign=True)
             return model
 
@@ -278,7 +295,7 @@ class IntoTorch:
 Loading = Run | Loader | IntoTorch
 
 
-def torch_module(shapes: dict[str, tuple[int, ...]]) -> torch.nn.Module:
+def torch_module(shapes: dict[str, tuple[int, ...]]) -> Any:
     """A module with parameters of these names and shapes, on PyTorch's meta device."""
     root = torch.nn.Module()
     for name, shape in shapes.items():
@@ -303,7 +320,7 @@ def add_up(found: Any) -> float:
     """Read every element by NumPy, whichever library has them."""
     if isinstance(found, Weights):
         values = [p.val().primitive for p in found.params()]
-    elif isinstance(found, torch.nn.Module):
+    elif hasattr(found, "parameters"):  # a module of PyTorch
         values = [p.detach() for p in found.parameters()]
     else:
         values = list(found.values())

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.devices import DEVICES, rows_of, show_rows
+from benchmarks.devices import DEVICES, rows_on_devices
 from benchmarks.harness import Ratio, compare, quick, seconds_in_turn
 from benchmarks.records import give_memory_back
 from benchmarks.weights import QUICK_WIDTH, WIDTH, Arrays, Weights, arrays, module_of
@@ -27,7 +27,7 @@ PHLOX, ORBAX = "Phlox", "Orbax"
 
 def run() -> list[Ratio]:
     """All rows, from a process with eight simulated devices."""
-    return rows_of("benchmarks.sharded_records")
+    return rows_on_devices("benchmarks.sharded_records")
 
 
 def here() -> list[Ratio]:
@@ -98,7 +98,3 @@ def measured(host: Arrays, size: str, folder: Path) -> list[Ratio]:
         lambda: plain.restore(its, restore_args=whole), None,
     ))  # fmt: skip
     return rows
-
-
-if __name__ == "__main__":
-    show_rows(here())

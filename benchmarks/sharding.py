@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.devices import GPT, REPLICATED, SHARDED, SUBJECT, phlox_and_jax, rows_of, show_rows
+from benchmarks.devices import GPT, REPLICATED, SHARDED, SUBJECT, phlox_and_jax, rows_on_devices
 from benchmarks.harness import Ratio, quick
 
 SENT, FLOPS, MEMORY = "bytes sent by each device", "FLOPs of each device", "bytes of arguments on each device"
@@ -17,7 +17,7 @@ SENT, FLOPS, MEMORY = "bytes sent by each device", "FLOPs of each device", "byte
 
 def run() -> list[Ratio]:
     """All rows, from a process with eight simulated devices."""
-    return rows_of("benchmarks.sharding")
+    return rows_on_devices("benchmarks.sharding")
 
 
 def row(title: str, subject: str, peer: str, mine: float, its: float, target: float | None) -> Ratio:
@@ -102,7 +102,3 @@ def memory() -> list[Ratio]:
 def here() -> list[Ratio]:
     """All rows, in a process that has the devices."""
     return [*beside_raw_jax(), *scaling(), *memory()]
-
-
-if __name__ == "__main__":
-    show_rows(here())

@@ -60,6 +60,17 @@ def test_releases_are_in_order_and_dated() -> None:
     assert datetime.date.fromisoformat(released[0].date or "")
 
 
+def test_a_release_is_read_on_one_screen_and_the_rest_is_folded() -> None:
+    for one in sections(PAGE):
+        parts = re.split(r"^### (.*)$", one.text, flags=re.MULTILINE)
+        assert len(parts[0].splitlines()) <= 30, f"[{one.version}]: what stands in front of the details is too long"
+        assert parts[0].startswith("In short:") or not one.text
+        for name, details in zip(parts[1::2], parts[2::2], strict=True):
+            folded = r"<details>\n<summary>[^<]*</summary>\n\n(?:(?!</?details>)[\s\S])*\n\n</details>"
+            assert re.fullmatch(folded, details.strip()), f"[{one.version}], {name}: write all within <details>"
+        assert len(parts[0].splitlines()) + 2 * len(parts[1::2]) <= 40
+
+
 def test_links_lead_somewhere() -> None:
     for link in re.findall(r"\]\(([^)\s#]+)", PAGE):
         assert link.startswith("https://") or (ROOT / link).is_file(), link

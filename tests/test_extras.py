@@ -92,6 +92,7 @@ def extras_of(package: str) -> set[str]:
     return {extra for extra in FOR_USERS if extra != "all" and name in map(name_of, of_extra(extra))}
 
 
+@pytest.mark.full
 def test_every_optional_package_stands_in_an_extra() -> None:
     for file, tree in trees().items():
         for package in foreign(list(imports(tree))) | set(BY_A_NAME_THAT_IS_COMPUTED.get(file, [])):

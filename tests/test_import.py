@@ -61,6 +61,17 @@ def test_importing_phlox_imports_no_engine() -> None:
     assert found.strip() == "[]"
 
 
+MOST_MODULES = 120
+"""How many modules of its own `import phlox` may import: what `px.tensor` and its operations need."""
+
+
+def test_importing_phlox_imports_few_of_its_modules() -> None:
+    found = run("import sys, phlox; print(*[name for name in sys.modules if name.split('.')[0] == 'phlox'])").split()
+    assert "phlox.tensor.tensor" in found and len(found) <= MOST_MODULES
+    lazy = ("module", "record", "random", "autodiff", "nn", "tensor.functional", "tensor.linalg", "tensor.signal")
+    assert [name for name in found if name.startswith(tuple(f"phlox.{package}" for package in lazy))] == []
+
+
 def test_working_with_numpy_imports_no_engine() -> None:
     program = """
 import sys

@@ -22,6 +22,13 @@ PAGES = [
     path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if "```python" in path.read_text()
 ]
 
+LONG = {
+    "coming-from/equinox", "coming-from/jax-flax", "coming-from/keras", "distributed", "how-to/recompilation", "jax",
+    "optimizers", "tutorials/digits", "tutorials/export", "tutorials/fine-tuning", "tutorials/several-devices",
+    "tutorials/text",
+}  # fmt: skip
+"""Pages whose programs train or start processes for longer than the others."""
+
 PEERS = {
     "beartype", "blackjax", "chex", "diffrax", "einops", "equinox", "flax", "jaxopt", "jaxtyping", "keras", "lineax",
     "numpyro", "optimistix", "orbax", "pandas", "penzai", "treescope",
@@ -40,7 +47,11 @@ def is_left_out(block: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")  # of Keras
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=name, marks=[pytest.mark.full] if name.removeprefix("docs/")[:-3] in LONG else [])
+    for page in PAGES
+    for name in (page.relative_to(ROOT).as_posix(),)
+])  # fmt: skip
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = ModuleType("page")  # classes that are defined in it look their module up by name

@@ -76,6 +76,7 @@ def chosen(folder: Path, *options: str) -> list[str]:
     return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
+@pytest.mark.full
 def test_the_marks_choose(tmp_path: Path) -> None:
     """In a folder of its own; what is chosen by name besides does not change which cells are in the small run."""
     (tmp_path / "test_probe.py").write_text(PROBE)

@@ -3,6 +3,7 @@
     python tools/architecture.py             writes docs/architecture.svg, docs/architecture-dark.svg and the table
     python tools/architecture.py --check     says what is out of date, and changes nothing
     python tools/architecture.py --lines     prints the lines of code of each package, and its budget
+    python tools/architecture.py --circles   prints the modules that import each other in circles
 
 The floors are the layers of the contract; what is said of a package is the first line of its docstring. Python alone is
 needed.
@@ -15,7 +16,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -137,6 +138,86 @@ def over_budget(counted: dict[str, int]) -> list[str]:
         for name, lines in counted.items()
         if lines > budget.get(name, 0)
     ]
+
+
+# --- circles of imports
+
+FEW = 4
+"""So many files of one folder may import each other: a class, and the files of its parts."""
+
+
+def imports(source: Path = SOURCE) -> dict[str, set[str]]:
+    """By module, the modules of the package that it imports: at its top, for type checkers alone, or in functions.
+
+    Left out is what a function imports from a file `pages.py`: by that, values show themselves in notebooks.
+    """
+    files = {_module(file, source): file for file in sorted(source.rglob("*.py"))}
+    return {
+        name: set(_imported(ast.parse(file.read_text(encoding="utf-8")), files)) - {name}
+        for name, file in files.items()
+    }
+
+
+def _module(file: Path, source: Path) -> str:
+    parts = file.relative_to(source.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(node: ast.AST, known: Collection[str], in_function: bool = False) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        names: list[str] = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and child.module is not None:
+            within = [f"{child.module}.{alias.name}" for alias in child.names]
+            names = [name if name in known else child.module for name in within]
+        yield from (name for name in names if name in known and not (in_function and name.endswith(".pages")))
+        yield from _imported(child, known, in_function or isinstance(child, ast.FunctionDef))
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The sets of modules of which each leads to all others, largest first (Tarjan 1972).
+
+    >>> circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})
+    [['b', 'c']]
+    """
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        open_.append(name)
+        for other in sorted(graph[name]):
+            if other not in order:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in open_:
+                lowest[name] = min(lowest[name], order[other])
+        if lowest[name] == order[name]:
+            start = open_.index(name)
+            if len(open_) - start > 1:
+                found.append(sorted(open_[start:]))
+            del open_[start:]
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return sorted(found, key=len, reverse=True)
+
+
+def unmeant(found: Iterable[list[str]]) -> list[list[str]]:
+    """The circles that are neither small nor in `tool.phlox.circles`: by what they are, the packages they lie in."""
+    meant = [tuple(f"phlox.{name}" for name in names) for names in _settings()["phlox"]["circles"].values()]
+
+    def is_meant(circle: list[str]) -> bool:
+        small = len(circle) <= FEW and len({name.rpartition(".")[0] for name in circle}) == 1
+        return small or any(
+            all(f"{name}.".startswith(tuple(f"{one}." for one in names)) for name in circle) for names in meant
+        )
+
+    return [circle for circle in found if not is_meant(circle)]
 
 
 # --- the table
@@ -278,6 +359,10 @@ def main(arguments: list[str]) -> int:
         for name, lines in sorted(counted.items(), key=lambda one: -one[1]):
             print(f"{name:12}{lines:8,} of {budget.get(name, 0):7,}{'  TOO MANY' * (lines > budget.get(name, 0))}")
         return 1 if over_budget(counted) else 0
+    if "--circles" in arguments:
+        for circle in circles(imports()):
+            print(f"{len(circle):4}  {' '.join(name.removeprefix('phlox.') for name in circle)}")
+        return 0
     out_of_date = 0
     for path, text in outputs().items():
         if path.exists() and path.read_text(encoding="utf-8") == text:

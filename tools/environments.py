@@ -29,6 +29,8 @@ FOR_TESTS = ("pytest", "hypothesis")
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """The index of PyTorch's CPU builds. Those on PyPI for Linux bring gigabytes of CUDA."""
+NIGHTLY_INDEX = "https://download.pytorch.org/whl/nightly/cpu"
+"""The same for what comes before a release."""
 
 _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 _GIVE_UP_SOON = ("--retries", "1", "--timeout", "15")
@@ -85,7 +87,8 @@ class Environment:
         subprocess.run([self.base, "-m", "venv", "--without-pip", str(self.folder)], check=True)
         torch = [pin for pin in self.pins if pin.startswith("torch==") and "+cpu" in pin]
         if torch:
-            self._install(torch, "--index-url", CPU_INDEX, "--no-deps", *_GIVE_UP_SOON)
+            index = NIGHTLY_INDEX if ".dev" in torch[0] else CPU_INDEX
+            self._install(torch, "--index-url", index, "--no-deps", *_GIVE_UP_SOON)
         self._install(self.pins)
         (self.folder / "holds.json").write_text(self._holds(), encoding="utf-8")
 
@@ -146,24 +149,46 @@ def lowest(*extras: str) -> tuple[str, ...]:
     return (*(one.replace(">=", "==", 1) for one in wanted), *_for_tests())
 
 
-def newest_of(*extras: str) -> tuple[str, ...] | None:
-    """The newest version of each dependency that the package index has for this Python; None without an index."""
+def newest_of(*extras: str, pre: bool = False) -> tuple[str, ...] | None:
+    """The newest version of each dependency that the package index has for this Python; None without an index.
+
+    Of those that pyproject.toml supports; with `pre`, of all, pre-releases too.
+    """
     pins: list[str] = []
     for one in requirements(*extras):
-        version = newest(name_of(one))
+        version = newest(name_of(one), "--pre") if pre else newest(name_of(one), most=most_of(name_of(one)))
         if version is None:
             return None
         pins.append(f"{name_of(one)}=={version}")
     return (*pins, *_for_tests())
 
 
-def newest(package: str, *options: str, like: str = "") -> str | None:
-    """The newest version of a package with `like` in it; None where it cannot be found out."""
+def newest(package: str, *options: str, like: str = "", most: str = "") -> str | None:
+    """The newest version of a package with `like` in it, up to the series `most`; None where it cannot be found out."""
     command = [*_PIP, "index", "versions", "--only-binary=:all:", *_GIVE_UP_SOON, *options, package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"Available versions: (.*)", done.stdout)
     versions = found[1].split(", ") if done.returncode == 0 and found else []
-    return next((version for version in versions if like in version), None)
+    return next((version for version in versions if like in version and within(version, most)), None)
+
+
+def within(version: str, most: str) -> bool:
+    """Is a version at most one of this series?
+
+    >>> within("2.4.6", "2.4"), within("2.10.0+cpu", "2.9"), within("3.0", "")
+    (True, False, True)
+    """
+    series = [int(number) for number in re.findall(r"\d+", most)]
+    return [int(number) for number in re.findall(r"\d+", version)][: len(series)] <= series
+
+
+def most_of(package: str) -> str:
+    """The newest series of a package that is supported; empty if any is.
+
+    >>> most_of("msgspec")
+    ''
+    """
+    return supported().get(package, ("", ""))[1]
 
 
 def name_of(requirement: str) -> str:
@@ -175,9 +200,32 @@ def name_of(requirement: str) -> str:
     return _NAME.split(requirement)[0]
 
 
+def pyproject() -> dict[str, Any]:
+    """What pyproject.toml says."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def project() -> dict[str, Any]:
     """The table `project` of pyproject.toml."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return pyproject()["project"]
+
+
+def supported() -> dict[str, tuple[str, str]]:
+    """The lowest version and the newest series of Python and of the engines.
+
+    >>> supported()["python"][0]
+    '3.11'
+    """
+    return {name: (lowest, newest) for name, (lowest, newest) in pyproject()["tool"]["phlox"]["versions"].items()}
+
+
+NAMES = {"python": "Python", "numpy": "NumPy", "jax": "JAX", "torch": "PyTorch"}
+
+
+def supported_table() -> str:
+    """The same for a page."""
+    rows = [f"| {NAMES[name]} | {lowest} | {newest} |" for name, (lowest, newest) in supported().items()]
+    return "\n".join(["| | lowest | newest |", "|---|---|---|", *rows])
 
 
 def requirements(*extras: str) -> list[str]:

@@ -29,7 +29,7 @@ import numpy as np
 import phlox as px
 from phlox import metrics, nn, optim
 from phlox.data import Loader, load_digits, split_rows
-from phlox.host.units import duration
+from phlox.host.text import duration
 from phlox.train import Learner, draw_schedule
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"

@@ -15,10 +15,10 @@ from pathlib import Path
 from phlox import optim
 from phlox.backend import NumPy
 from phlox.cli.plan import PRESETS
-from phlox.cli.text import size_text
 from phlox.distributed.planning.accelerators import ACCELERATORS
 from phlox.distributed.planning.plan import Plan, plan
-from phlox.host.units import amount
+from phlox.host.text import amount
+from phlox.host.text import size as size_of
 from phlox.models import GptConfig, LlamaConfig
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -52,12 +52,12 @@ def plans() -> str:
             by_data = sum(one.sent for one in found.exchanges if one.axes == ("data",))
             compute, exchange = found.seconds(DEVICE, DEVICE.flops_half, DEVICE.link, DEVICE.network)
             shape = f"{layout} ({', '.join(f'{name}={count}' for name, count in mesh.items())})"
-            activations = f"{size_text(found.activations_checkpointed)} ({size_text(found.activations)})"
-            total = size_text(found.memory) + (" (too much)" if found.memory > DEVICE.memory else "")
+            activations = f"{size_of(found.activations_checkpointed)} ({size_of(found.activations)})"
+            total = size_of(found.memory) + (" (too much)" if found.memory > DEVICE.memory else "")
             cells = [
-                size, str(found.devices), shape, size_text(found.parameters + found.optimizer),
-                size_text(found.gradients), size_text(found.gathered), activations, total, size_text(by_data),
-                size_text(found.sent - by_data), amount(found.flops), f"{compute:.2g}, {exchange:.2g}",
+                size, str(found.devices), shape, size_of(found.parameters + found.optimizer),
+                size_of(found.gradients), size_of(found.gathered), activations, total, size_of(by_data),
+                size_of(found.sent - by_data), amount(found.flops), f"{compute:.2g}, {exchange:.2g}",
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -78,7 +78,7 @@ def eighths() -> str:
             found.parameters, found.gradients, found.optimizer, found.gathered, found.activations_checkpointed,
             found.activations, found.memory, found.memory + more,
         )  # fmt: skip
-        lines.append(f"| {size} | {found.count:,} | {' | '.join(size_text(one) for one in figures)} |")
+        lines.append(f"| {size} | {found.count:,} | {' | '.join(size_of(one) for one in figures)} |")
     return "\n".join(lines)
 
 
@@ -90,10 +90,10 @@ def accelerators() -> str:
     ]
     for one in ACCELERATORS.values():
         flops = f"{amount(round(one.flops_half))}, {amount(round(one.flops_single))}"
-        network = "not published" if one.network is None else size_text(round(one.network))
-        links = f"{size_text(round(one.link))}, {network}"
+        network = "not published" if one.network is None else size_of(round(one.network))
+        links = f"{size_of(round(one.link))}, {network}"
         lines.append(
-            f"| `{one.name}` | {size_text(int(one.memory))} | {flops} | {links} | {one.per_host} | {one.source} |"
+            f"| `{one.name}` | {size_of(int(one.memory))} | {flops} | {links} | {one.per_host} | {one.source} |"
         )
     return "\n".join(lines)
 

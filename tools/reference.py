@@ -97,7 +97,7 @@ def names_of(package: str) -> list[Name]:
 
 def home_of(name: Name, package: str) -> str:
     """The module that defines a name, or the package in which that module is, for one in a package below `package`."""
-    home = getattr(name.value, "__module__", None)
+    home = getattr(inspect.unwrap(name.value) if callable(name.value) else name.value, "__module__", None)
     if not isinstance(home, str) or not home.startswith("phlox."):
         return package
     if home.startswith(f"{package}."):

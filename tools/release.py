@@ -4,12 +4,14 @@
 
 1. The version, CHANGELOG.md and git are of one mind: a version that is not yet released, with its date.
 2. An sdist, and a wheel made from it, are built twice, from the files that git tracks, and come out the same to the
-   byte. Every tracked file of `src` is in the wheel, every tracked file in the sdist, and nothing else. `twine check`
-   passes, and what the wheel asks for is what pyproject.toml says.
+   byte, whatever the clock, the time zone, the umask and the order of the files are. Every tracked file of `src` is in
+   the wheel, every tracked file in the sdist, and nothing else. `twine check` passes, and what the wheel asks for is
+   what pyproject.toml says.
 3. The unpacked sdist passes its own tests: those of `make test`, or with `--full` those of `make test-all`.
 4. The wheel is installed in an environment for each Python that is promised and found here, with NumPy alone and with
    each extra, and tools/release_smoke.py is run there, outside of the checkout. What an extra installs is kept in
    .venv-versions for the next time, unless `--fresh`; the wheel is installed each time.
+5. A bill of materials (CycloneDX) in build/ says what the wheel with all extras was tried with.
 
 `--files` does the second alone, on the files as they are: a part of `.ci/run`. PyTorch is a CPU build; where none can
 be had for a Python, its environments are skipped, and the table says so.
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import email
+import json
 import os
 import re
 import shutil
@@ -33,12 +36,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tools.environments import ROOT, Environment, Skipped, name_of, of_extra, project, requirements
 from tools.versions import CPU
 
 DIST = ROOT / "dist"
-BUILDERS = ("build>=1.2", "hatchling>=1.26", "twine>=6.1", "readme_renderer[md]>=44")
+SBOMS = ROOT / "build"
+BUILDERS = ("build==1.6.1", "hatchling==1.33.0", "twine==7.0.0", "readme_renderer[md]==46.0")
+"""Pinned, so that whoever builds a release again gets the same bytes."""
+SBOM_TOOL = "cyclonedx-bom==7.5.0"
 TORCH = next(one for one in project()["optional-dependencies"]["test"] if name_of(one) == "torch") + CPU
 """The PyTorch that is installed for `torch` and `all`."""
 
@@ -174,6 +181,32 @@ def check_metadata(metadata: Message, version: str) -> None:
     found = {requirement_key(str(one)) for one in metadata.get_all("Requires-Dist", [])}
     if different := found ^ asked_for():
         raise Wrong(f"pyproject.toml and the metadata do not ask for the same: {sorted(different)}")
+
+
+def entry_problems(sdist: Path, wheel: Path, epoch: int) -> list[str]:
+    """What depends on who builds, and when: modes, owners and times of the entries of both archives."""
+    with tarfile.open(sdist) as archive:
+        found = [(one.name, one.mode, (one.uid, one.gid, one.uname, one.gname), one.mtime) for one in archive]
+    with zipfile.ZipFile(wheel) as archive:
+        for one in archive.infolist():
+            time = datetime.datetime(*one.date_time, tzinfo=datetime.UTC).timestamp()
+            found.append((one.filename, one.external_attr >> 16 & 0o777, (0, 0, "", ""), int(time)))
+    even = epoch - epoch % 2  # a zip file has every other second
+    return [
+        f"{name} has the mode {mode:o}, the owner {owner}, the time {time}"
+        for name, mode, owner, time in found
+        if mode not in (0o644, 0o755) or owner != (0, 0, "", "") or time not in (epoch, even)
+    ]
+
+
+def sbom_problems(sbom: dict[str, Any], version: str, installed: Iterable[str]) -> list[str]:
+    """What a bill of materials lacks: Phlox and its version, and each of the packages as `name==version`."""
+    root = sbom.get("metadata", {}).get("component", {})
+    there = {f"{one['name']}=={one['version']}": one.get("purl") for one in sbom.get("components", [])}
+    lines = [] if sbom.get("bomFormat") == "CycloneDX" else ["it is not of CycloneDX"]
+    if (root.get("name"), root.get("version")) != ("phlox", version):
+        lines.append(f"it is of {root.get('name')} {root.get('version')}")
+    return lines + [f"it lacks {one}" for one in sorted(installed) if not there.get(one)]
 
 
 def relative_links(page: str) -> list[str]:
@@ -316,16 +349,28 @@ def builders() -> Environment:
     return environment
 
 
-def build(into: Path, tools: Environment) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is made from it, of the files that git tracks."""
+def epoch() -> int:
+    """The time of the last commit, which is that of all entries of the archives."""
+    return int(git("log", "-1", "--format=%ct"))
+
+
+def build(into: Path, tools: Environment, *, elsewhere: bool = False) -> tuple[Path, Path]:
+    """The sdist, and the wheel that is made from it, of the files that git tracks.
+
+    `elsewhere`: as on another machine, with another umask, time zone, order and age of the files.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "phlox"
-        for name in tracked():
+        for name in reversed(tracked()) if elsewhere else tracked():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct").strip()}
+            if elsewhere:
+                os.utime(source / name, (0, 1e9))
+                (source / name).chmod(0o700 if os.access(source / name, os.X_OK) else 0o600)
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch()), **({"TZ": "Asia/Tokyo"} if elsewhere else {})}
         command = [str(tools.python), "-m", "build", "--no-isolation", "--outdir", str(into), str(source)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        umask = 0o077 if elsewhere else -1
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, umask=umask)
     if done.returncode:
         raise Wrong(f"the build failed:\n{done.stdout}{done.stderr}")
     [sdist], [wheel] = into.glob("*.tar.gz"), into.glob("*.whl")
@@ -336,10 +381,12 @@ def built(version: str) -> str:
     """Build both twice, and put them into dist/."""
     tools = builders()
     with tempfile.TemporaryDirectory() as folder:
-        twice = [build(Path(folder) / name, tools) for name in "ab"]
+        twice = [build(Path(folder) / "a", tools), build(Path(folder) / "b", tools, elsewhere=True)]
         for one, other in zip(*twice, strict=True):
             if one.read_bytes() != other.read_bytes():
                 raise Wrong(f"{one.name} is not the same when it is built again")
+        if lines := entry_problems(*twice[0], epoch()):
+            raise Wrong("\n".join(lines))
         shutil.rmtree(DIST, ignore_errors=True)
         DIST.mkdir()
         for one in twice[0]:
@@ -420,9 +467,14 @@ def python_for(version: str) -> str:
     raise Skipped(f"there is no Python {version} here")
 
 
+def environment_of(python: str, extra: str) -> Environment:
+    """Where the wheel is tried on a Python with an extra."""
+    return Environment(f"release-{python}-{extra}", pins_of(extra), base=python_for(python), chosen=False)
+
+
 def installed(version: str, python: str, extra: str, fresh: bool) -> str:
     """Install the wheel with an extra, and try it."""
-    environment = Environment(f"release-{python}-{extra}", pins_of(extra), base=python_for(python), chosen=False)
+    environment = environment_of(python, extra)
     if fresh:
         shutil.rmtree(environment.folder, ignore_errors=True)
     environment.make()
@@ -444,6 +496,32 @@ def installed(version: str, python: str, extra: str, fresh: bool) -> str:
         lines = f"{done.stdout}{done.stderr}".strip().splitlines() or ["it ended without a word"]
         raise Wrong("\n".join([lines[-1], *lines]))  # the error, then how it came to it
     return ", ".join(main_packages(environment))
+
+
+def sbom(version: str, environment: Environment) -> str:
+    """Write the bill of materials of an environment in which the wheel is installed."""
+    if not environment.is_there:
+        raise Skipped(f"there is no environment {environment.name}")
+    tool = Environment("release-sbom", (SBOM_TOOL,), chosen=False)
+    tool.make()
+    file = SBOMS / f"phlox-{version}.cdx.json"
+    file.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        here, dynamic = Path(folder) / "pyproject.toml", 'dynamic = ["version"]'  # which the tool does not look up
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        here.write_text(text.replace(dynamic, f'version = "{version}"'), encoding="utf-8")
+        options = ["--output-reproducible", "--mc-type", "library", "--pyproject", str(here)]
+        command = [str(tool.python), "-m", "cyclonedx_py", "environment", *options, str(environment.python)]
+        variables = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Wrong(done.stderr)
+    found = json.loads(done.stdout)
+    installed = environment.pip("list", "--format", "freeze", "--exclude", "phlox").stdout.split()
+    if lines := sbom_problems(found, version, installed):
+        raise Wrong("\n".join(lines))
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return f"{file.parent.name}/{file.name}, {len(installed)} packages"
 
 
 def main_packages(environment: Environment) -> list[str]:
@@ -486,6 +564,8 @@ def main(arguments: list[str] | None = None) -> int:
                         f"{python} {extra}",
                         lambda python=python, extra=extra: installed(version, python, extra, given.fresh),
                     )
+            if not given.only:
+                release.check("bill of materials", lambda: sbom(version, environment_of(promised()[0], "all")))
     print(f"\nPhlox {version}\n{table(release.rows)}")
     skipped = [row.what for row in release.rows if row.result == "skipped"]
     if given.tag and skipped:

@@ -1,9 +1,11 @@
 """Does Phlox work with the oldest and the newest versions that it supports of NumPy, JAX, PyTorch and msgspec?
 
-    make versions                       ARGS="newest torch-newest", ARGS=--cuda-builds
+    make versions                       ARGS="newest torch-newest", ARGS=prerelease, ARGS=--cuda-builds
 
-The smoke suite (tests/smoke) runs in four environments. They are made once; the newest ones again when there is
-something newer for this Python. Which of them cannot be had here is said, and that is no failure.
+The smoke suite (tests/smoke) runs in four environments, with the versions of the table `tool.phlox.versions` in
+pyproject.toml. They are made once; the newest ones again when there is something newer for this Python. Two more are
+made by name: they hold the newest versions of all, pre-releases too. Which of them cannot be had here is said, and that
+is no failure.
 
 On Linux, PyPI has PyTorch with gigabytes of CUDA only. Without `--cuda-builds` these are not installed: an environment
 for which there is no CPU build is skipped, unless it was made before.
@@ -18,7 +20,19 @@ import sys
 import time
 from collections.abc import Callable
 
-from tools.environments import CPU_INDEX, EXTRAS, FOLDER, Environment, Skipped, lowest, name_of, newest, newest_of
+from tools.environments import (
+    CPU_INDEX,
+    EXTRAS,
+    FOLDER,
+    NIGHTLY_INDEX,
+    Environment,
+    Skipped,
+    lowest,
+    most_of,
+    name_of,
+    newest,
+    newest_of,
+)  # fmt: skip
 
 CPU = "" if sys.platform == "darwin" else "+cpu"
 """What PyTorch's CPU builds have in their version."""
@@ -34,6 +48,10 @@ def _newest(cuda: bool) -> Environment:
     return _last("newest") if (pins := newest_of("jax")) is None else Environment("newest", pins)
 
 
+def _prerelease(cuda: bool) -> Environment:
+    return _last("prerelease") if (pins := newest_of("jax", pre=True)) is None else Environment("prerelease", pins)
+
+
 def _torch_lowest(cuda: bool) -> Environment:
     [oldest] = [pin.removeprefix("torch==") for pin in lowest("torch") if name_of(pin) == "torch"]
     return _torch("torch-lowest", oldest, lowest(), cuda)
@@ -41,12 +59,18 @@ def _torch_lowest(cuda: bool) -> Environment:
 
 def _torch_newest(cuda: bool) -> Environment:
     name, pins = "torch-newest", newest_of()
-    version = newest("torch", "--index-url", CPU_INDEX, like=CPU)
-    if cuda and pins and (any_build := newest("torch")):
+    version = newest("torch", "--index-url", CPU_INDEX, like=CPU, most=most_of("torch"))
+    if cuda and pins and (any_build := newest("torch", most=most_of("torch"))):
         return Environment(name, (f"torch=={any_build}", *pins))
     if not pins or not version:
         return _last(name)
     return _torch(name, version.removesuffix(CPU), pins, cuda)
+
+
+def _torch_prerelease(cuda: bool) -> Environment:
+    name, pins = "torch-prerelease", newest_of(pre=True)
+    version = newest("torch", "--pre", "--index-url", NIGHTLY_INDEX, like=CPU)
+    return Environment(name, (f"torch=={version}", *pins)) if pins and version else _last(name)
 
 
 def _torch(name: str, version: str, pins: tuple[str, ...], cuda: bool) -> Environment:
@@ -68,7 +92,10 @@ ENVIRONMENTS: dict[str, Callable[[bool], Environment]] = {
     "newest": _newest,
     "torch-lowest": _torch_lowest,
     "torch-newest": _torch_newest,
+    "prerelease": _prerelease,
+    "torch-prerelease": _torch_prerelease,
 }
+AT_EACH_CHANGE = ("lowest", "newest", "torch-lowest", "torch-newest")
 
 
 def tried(name: str, cuda: bool) -> bool:
@@ -93,13 +120,15 @@ def tried(name: str, cuda: bool) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Try the environments named, or all."""
     parser = argparse.ArgumentParser(prog="versions", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}; all if none is given")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}; the first four if none"
+    )
     parser.add_argument("--cuda-builds", action="store_true", help="install PyTorch from PyPI, CUDA and all")
     given = parser.parse_args(arguments)
     for name in given.names:
         if name not in ENVIRONMENTS:
             parser.error(f"there is no environment {name!r}; there are {', '.join(ENVIRONMENTS)}")
-    results = [tried(name, given.cuda_builds) for name in given.names or ENVIRONMENTS]  # all, after a failure too
+    results = [tried(name, given.cuda_builds) for name in given.names or AT_EACH_CHANGE]  # all, after a failure too
     return 0 if all(results) else 1
 
 

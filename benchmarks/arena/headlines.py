@@ -85,4 +85,5 @@ def not_counted(rows: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _by_workload(rows: Sequence[Ratio]) -> list[list[Ratio]]:
-    return [list(group) for _, group in groupby(rows, key=lambda row: row.workload)]
+    with_figures = (row for row in rows if not row.failed)
+    return [list(group) for _, group in groupby(with_figures, key=lambda row: row.workload)]

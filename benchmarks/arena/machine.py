@@ -9,6 +9,7 @@ differ by a half in the same product, and each has its best size.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import platform
@@ -56,6 +57,14 @@ def _middle(run: Callable[[], Any], seconds: float) -> float:
     return statistics.median(times)
 
 
+def _library(name: str) -> Any:
+    """The library; None if it is absent or broken."""
+    try:
+        return importlib.import_module(name)
+    except Exception:
+        return None
+
+
 def _numpy(size: int) -> Callable[[], Any]:
     a = np.random.default_rng(0).random((size, size), np.float32)
     out = np.empty_like(a)
@@ -63,9 +72,8 @@ def _numpy(size: int) -> Callable[[], Any]:
 
 
 def _torch(size: int) -> Callable[[], Any] | None:
-    try:
-        import torch
-    except ImportError:
+    torch = _library("torch")
+    if torch is None:
         return None
     gpu = torch.cuda.is_available()
     a = torch.rand((size, size), device="cuda" if gpu else "cpu", dtype=torch.bfloat16 if gpu else torch.float32)
@@ -80,39 +88,27 @@ def _torch(size: int) -> Callable[[], Any] | None:
 
 
 def _jax(size: int) -> Callable[[], Any] | None:
-    try:
-        import jax
-        import jax.numpy as jnp
-    except ImportError:
+    jax = _library("jax")
+    if jax is None:
         return None
     gpu = jax.default_backend() != "cpu"
-    a = jax.random.uniform(jax.random.key(0), (size, size), jnp.bfloat16 if gpu else jnp.float32)
-    multiply = jax.jit(jnp.matmul)
+    a = jax.random.uniform(jax.random.key(0), (size, size), jax.numpy.bfloat16 if gpu else jax.numpy.float32)
+    multiply = jax.jit(jax.numpy.matmul)
     return lambda: multiply(a, a).block_until_ready()
 
 
 def accelerator() -> str | None:
     """The name of the GPU that PyTorch or JAX would use."""
-    try:
-        import torch
-
-        if torch.cuda.is_available():
-            return torch.cuda.get_device_name()
-    except ImportError:
-        pass
-    try:
-        import jax
-
-        return None if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
-    except ImportError:
-        return None
+    torch, jax = _library("torch"), _library("jax")
+    if torch is not None and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return None if jax is None or jax.default_backend() == "cpu" else jax.devices()[0].device_kind
 
 
 def _convolution(image: int, channels: int, batch: int) -> Callable[[], Any] | None:
     """A 3x3 convolution in PyTorch with channels last, for which oneDNN has special CPU kernels."""
-    try:
-        import torch
-    except ImportError:
+    torch = _library("torch")
+    if torch is None:
         return None
     x = torch.rand((batch, channels, image, image)).to(memory_format=torch.channels_last)
     weight = torch.rand((channels, channels, 3, 3)).to(memory_format=torch.channels_last)
@@ -169,9 +165,8 @@ def highest(machine: Machine) -> Machine:
 def _memory(seconds: float) -> tuple[float, float]:
     """Memory rates by PyTorch, whose loops use all cores, on arrays much larger than the caches; otherwise by NumPy."""
     elements = 1 << 26
-    try:
-        import torch
-    except ImportError:
+    torch = _library("torch")
+    if torch is None:
         a, b = np.ones(elements, np.float32), np.ones(elements, np.float32)
         return 2 * a.nbytes / _middle(lambda: np.copyto(b, a), seconds), float("nan")
     a, b, out = (torch.ones(elements) for _ in range(3))

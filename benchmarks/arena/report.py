@@ -87,7 +87,8 @@ METHOD = """## How it was measured
 - **The same work.** Each model is written once for each library, as its users would write it, and starts with the same
   weights. Ten losses must agree to 0.1 %, and the outputs for one example to 0.01 % of the largest. With dropout, whose
   masks differ between libraries, only the first loss is compared, to 5 %. A contestant that computes something else is
-  marked as wrong, and excluded.
+  marked as wrong, and excluded. One that cannot be imported or measured is a line that says so, and a run with such
+  a line is not recorded.
 - **Alternating rounds.** Each contestant has its own process. All are timed in rounds, in reversed order in every other
   round, so that other load on the machine affects all of them. If a step takes 0.1 s or more, the last seven compared
   steps are the rounds.
@@ -219,14 +220,15 @@ def _work(work: Work, run: Run) -> str:
             _compared(one, "time to the first step")[0],
             f"{one.mib:.0f} MiB" if one.mib else "",
         ]
+        if one.missing is None
+        else [one.name, f"failed: {one.missing}", *[""] * (len(head) - 2)]
         for one in work.contestants
-        if one.wrong is None and one.missing is None
+        if one.wrong is None
     ]
     used = [place for place in range(len(head)) if not place or any(row[place] for row in rows)]
     lines = [f"| {' | '.join(row[place] for place in used)} |" for row in (head, *rows)]
     lines.insert(1, "|---|" + "---:|" * (len(used) - 1))
-    notes = [f"- {one.name} is missing: {one.missing}" for one in work.contestants if one.missing]
-    notes += [f"- **{one.name} is wrong: {one.wrong}**" for one in work.contestants if one.wrong]
+    notes = [f"- **{one.name} is wrong: {one.wrong}**" for one in work.contestants if one.wrong]
     notes += _rates(work, run)
     notes += [f"- Duration: {work.seconds:.0f} s"] if work.seconds else []
     return "\n".join(lines + (["", *notes] if notes else []))

@@ -6,14 +6,16 @@ it is named.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import phlox as px
-from phlox import nn, optim
+from phlox import metrics, nn, optim
 from phlox.backend import Autodiff, Backend
 from phlox.models.gpt import GptConfig
 
@@ -24,6 +26,7 @@ ENGINES = {"NumPy": "NumPy", "PyTorch": "Torch", "JAX": "Jax"}
 PACKAGES = {"NumPy": ("numpy",), "PyTorch": ("numpy", "torch"), "JAX": ("numpy", "jax")}
 """Those whose versions count."""
 CHAIN = 50
+STEPS = 16
 GPT = GptConfig(vocabulary=64, context=32, n_layers=2, d_model=32, n_heads=4)
 
 
@@ -148,6 +151,31 @@ def _tree() -> Run:
     return run
 
 
+def _fit(measured: dict[str, Any]) -> Run:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4 * STEPS, 8)).astype(np.float32), rng.integers(0, 4, 4 * STEPS).astype(np.int32)
+    model = nn.Linear(8, 4, device=Autodiff(engine("NumPy")).device()).init(0)
+    learner = px.train.Learner(model, optim.AdamWConfig(), 1e-3, loss=nn.cross_entropy_loss, metrics=measured)
+    loader = px.data.Loader(rows, batch_size=4)
+    return lambda: learner.fit(loader, epochs=1, progress=False)
+
+
+def _in_a_folder(write: Callable[[Path], object]) -> Run:
+    folder = tempfile.TemporaryDirectory(prefix="phlox-guard-")
+
+    return lambda: write(Path(folder.name))
+
+
+def _save_file() -> Run:
+    model = _mlp(engine("NumPy"))
+    return _in_a_folder(lambda folder: model.save(folder / "model.safetensors"))
+
+
+def _export() -> Run:
+    layer, x = nn.Linear(8, 4, device=engine("NumPy")).init(0), _matrix(engine("NumPy"), 2, 8)
+    return _in_a_folder(lambda folder: px.export.onnx(layer, [x], folder / "layer.onnx"))
+
+
 def _save() -> Run:
     from phlox.record import SafetensorsRecorder
 
@@ -185,7 +213,15 @@ PATHS = (
     KeyPath("warm call of a compiled step on JAX", ("numpy", "jax"), _compiled),
     KeyPath("warm call of a compiled prediction on JAX", ("numpy", "jax"), _compiled_prediction),
     KeyPath("a module through jax.tree.flatten and unflatten", ("numpy", "jax"), _tree),
+    KeyPath(f"an epoch of {STEPS} steps of Learner.fit, a Linear on NumPy", ("numpy",), lambda: _fit({})),
+    KeyPath(
+        f"an epoch of {STEPS} steps of Learner.fit with an accuracy, a Linear on NumPy",
+        ("numpy",),
+        lambda: _fit({"accuracy": metrics.Accuracy()}),
+    ),
     KeyPath("save a small MLP", ("numpy",), _save),
+    KeyPath("save a small MLP as a file", ("numpy",), _save_file),
+    KeyPath("export a Linear to ONNX", ("numpy", "onnx", "onnxruntime"), _export),
     KeyPath("load a small MLP", ("numpy",), _load),
     KeyPath("declare a GPT", ("numpy",), _declared),
 )

@@ -15,7 +15,7 @@ import numpy as np
 import phlox as px
 from benchmarks.guard.figures import Entry, Section, lacking
 from benchmarks.guard.paths import CHAIN, PATHS, engine
-from benchmarks.harness import compare, measure
+from benchmarks.harness import compare, failure, measure
 
 KEY = f"ratios, {platform.machine()}"
 
@@ -102,5 +102,7 @@ def section(names: list[str] | None = None) -> Section:
             absent[name] = missing
             continue
         row = compare(name, measure(make(), rounds=21, seconds=0.03), "ours", "theirs")
+        if row.failed:
+            raise RuntimeError(f"{name}: {failure(row)}")
         entries[name] = Entry({"lower": round(row.low, 3), "median": round(row.ratio, 3), "upper": round(row.high, 3)})
     return Section(KEY, entries, absent)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
 import phlox as px
-from benchmarks.harness import Ratio, compare
-from benchmarks.training.peers import Train, is_there, keras_fit, lightning_fit, on_threads, per_step
+from benchmarks import harness
+from benchmarks.harness import Ratio, built, compare
+from benchmarks.training.peers import Train, keras_fit, lightning_fit, on_threads, per_step
 from benchmarks.training.tasks import CNN, LR, MLP, Task, sized
 from phlox import nn, optim
 from phlox.train import Callback
@@ -71,53 +73,45 @@ def phlox_fit(task: Task, engine: str, **options: Any) -> Train:
 
 def in_turn(contestants: Mapping[str, Train], rounds: int) -> dict[str, list[float]]:
     """What each of them measures, in alternating rounds, after one to compile and warm up."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(rounds + 1):
-        names = list(contestants)
-        for name in names if turn % 2 == 0 else reversed(names):
-            seconds = contestants[name]()
-            if turn:
-                times[name].append(seconds)
-    return times
+    return {name: times[1:] for name, times in harness.in_turn(contestants, range(rounds + 1)).items()}
 
 
 def mlp_rows(task: Task) -> list[Ratio]:
     """The small MLP, whose steps are so short that all else counts."""
     at_once = min(AT_ONCE, task.steps // 2)
-    contestants = {
-        STEP: phlox_step(task),
-        FIT: phlox_fit(task, "jax"),
-        FIT_AT_ONCE: phlox_fit(task, "jax", steps_per_call=at_once),
+    makers: dict[str, Callable[[], Train]] = {
+        STEP: lambda: phlox_step(task),
+        FIT: lambda: phlox_fit(task, "jax"),
+        FIT_AT_ONCE: lambda: phlox_fit(task, "jax", steps_per_call=at_once),
+        KERAS: lambda: keras_fit(task),
+        KERAS_AT_ONCE: lambda: keras_fit(task, at_once),
+        LIGHTNING: lambda: lightning_fit(task),
     }
-    if is_there("keras", f"{FIT} over {KERAS}"):
-        contestants[KERAS] = keras_fit(task)
-        contestants[KERAS_AT_ONCE] = keras_fit(task, at_once)
-    if is_there("lightning", f"{FIT} over {LIGHTNING}"):
-        contestants[LIGHTNING] = lightning_fit(task)
-    times = in_turn(contestants, task.rounds)
+    times = in_turn(built(makers), task.rounds)
     asked = [
         (FIT, STEP, 1.5), (FIT_AT_ONCE, STEP, 1.15), (FIT, KERAS, 0.6), (FIT_AT_ONCE, KERAS_AT_ONCE, None),
         (FIT, LIGHTNING, 0.3),
     ]  # fmt: skip
     title = f"step of a training, {task.title}"
-    return [compare(title, times, one, peer, target=target) for one, peer, target in asked if peer in times]
+    return [compare(title, times, one, peer, target=target) for one, peer, target in asked]
 
 
 def cnn_rows(task: Task) -> list[Ratio]:
     """The small CNN, whose steps are long."""
-    contestants = {STEP: phlox_step(task), FIT: phlox_fit(task, "jax")}
-    with_peer = is_there("lightning", f"Phlox fit over {LIGHTNING}, CNN")
-    if with_peer:
-        contestants[FIT_TORCH] = on_threads(phlox_fit(task, "torch"))
-        contestants[LIGHTNING] = lightning_fit(task)
-    times = in_turn(contestants, task.rounds)
+    makers: dict[str, Callable[[], Train]] = {
+        STEP: lambda: phlox_step(task),
+        FIT: lambda: phlox_fit(task, "jax"),
+        FIT_TORCH: lambda: on_threads(phlox_fit(task, "torch")),
+        LIGHTNING: lambda: lightning_fit(task),
+    }
+    times = in_turn(built(makers), task.rounds)
     title = f"step of a training, {task.title}"
-    rows = [compare(title, times, FIT, STEP, target=1.03)]
-    if with_peer:
-        best = min((FIT, FIT_TORCH), key=lambda name: statistics.median(times[name]))
-        other = FIT if best == FIT_TORCH else FIT_TORCH
-        rows += [compare(title, times, best, LIGHTNING, target=1.0), compare(title, times, other, LIGHTNING)]
-    return rows
+    best, other = sorted((FIT, FIT_TORCH), key=lambda name: statistics.median(times.get(name, [math.inf])))
+    return [
+        compare(title, times, FIT, STEP, target=1.03),
+        compare(title, times, best, LIGHTNING, target=1.0),
+        compare(title, times, other, LIGHTNING),
+    ]
 
 
 def run() -> list[Ratio]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Ratio, compare, quick
-from benchmarks.training.peers import is_there
+from benchmarks.harness import Ratio, built, compare, in_turn, quick
 from phlox.data import Loader, Normalize, RandomCrop, RandomFlip
 
 WORKERS = 2
@@ -153,27 +153,27 @@ def run(sizes: Sizes | None = None) -> list[Ratio]:
     alone, threaded = "Phlox Loader, workers=0", f"Phlox Loader, workers={WORKERS} (threads)"
     torch_alone, torch_with = "torch DataLoader, num_workers=0", f"torch DataLoader, num_workers={WORKERS}"
     grains = {"grain MapDataset, on the caller's thread": 0, "grain MapDataset, its own threads": None}
-    made: dict[str, Any] = {alone: phlox_epochs(sizes, 0), threaded: phlox_epochs(sizes, WORKERS)}
-    if is_there("torch", f"{alone} over DataLoader"):
-        made |= {torch_alone: torch_epochs(sizes, 0), torch_with: torch_epochs(sizes, WORKERS)}
-    if is_there("grain", f"{alone} over grain"):
-        made |= {name: grain_epochs(sizes, threads) for name, threads in grains.items()}
-    times: dict[str, list[float]] = {}
+    made: dict[str, Any] = {
+        torch_with: torch_epochs(sizes, WORKERS),  # its processes are started first, before others have threads
+        torch_alone: torch_epochs(sizes, 0),
+        alone: phlox_epochs(sizes, 0),
+        threaded: phlox_epochs(sizes, WORKERS),
+        **{name: grain_epochs(sizes, threads) for name, threads in grains.items()},
+    }
+
+    def seconds(epoch: Epoch) -> float:
+        begun = perf_counter()
+        epoch()
+        return (perf_counter() - begun) / sizes.batches
+
     with ExitStack() as stack:
-        # Processes are started first, before others have threads.
-        order = sorted(made, key=lambda name: name != torch_with)
-        epochs = {name: stack.enter_context(made[name]) for name in order}
-        for name, epoch in epochs.items():
-            _check(epoch(), name, sizes)
-            times[name] = []
-        for turn in range(sizes.rounds):
-            names = list(made)
-            for name in names if turn % 2 == 0 else reversed(names):
-                begun = perf_counter()
-                epochs[name]()
-                times[name].append((perf_counter() - begun) / sizes.batches)
+        epochs = built({name: partial(stack.enter_context, context) for name, context in made.items()})
+        batches = built(epochs)
+        for name, batch in batches.items():
+            _check(batch, name, sizes)
+        times = in_turn({name: partial(seconds, epochs[name]) for name in batches}, range(sizes.rounds))
     asked = [(alone, torch_alone), (threaded, torch_with), *((alone, name) for name in grains)]
-    return [compare(title, times, one, peer, target=TARGET) for one, peer in asked if peer in times]
+    return [compare(title, times, one, peer, target=TARGET) for one, peer in asked]
 
 
 def _check(batch: Any, name: str, sizes: Sizes) -> None:

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -19,14 +17,6 @@ from benchmarks.training.tasks import CLASSES, LR, Task, torch_model
 
 Train = Callable[[], float]
 """Trains for two epochs: the seconds of a step in the second one, so that what a `fit` begins with is not counted."""
-
-
-def is_there(package: str, row: str) -> bool:
-    """Is the package installed? Otherwise it is said that a row is left out."""
-    found = importlib.util.find_spec(package) is not None
-    if not found:
-        print(f"left out: {row}, for {package} is not installed (pip install {package})", file=sys.stderr)
-    return found
 
 
 def per_step(ends: list[float], task: Task) -> float:

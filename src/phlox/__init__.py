@@ -6,23 +6,13 @@ from typing import TYPE_CHECKING
 
 from phlox import backend as backend
 from phlox import errors as errors
-from phlox import module as module
 from phlox.backend import Bool as Bool
 from phlox.backend import Device as Device
 from phlox.backend import Float as Float
 from phlox.backend import Int as Int
 from phlox.backend import default_device as default_device
 from phlox.lazy import lazily
-from phlox.module import Buffer as Buffer
-from phlox.module import GradientsParams as GradientsParams
-from phlox.module import Module as Module
-from phlox.module import Param as Param
-from phlox.module import combine as combine
-from phlox.module import partition as partition
-from phlox.module import reference as reference
-from phlox.module import stack_modules as stack_modules
-from phlox.module import unstack_modules as unstack_modules
-from phlox.tensor import *
+from phlox.tensor import tensor as tensor
 from phlox.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -35,6 +25,7 @@ if TYPE_CHECKING:
     from phlox import interop as interop
     from phlox import metrics as metrics
     from phlox import models as models
+    from phlox import module as module
     from phlox import nn as nn
     from phlox import optim as optim
     from phlox import random as random
@@ -43,6 +34,16 @@ if TYPE_CHECKING:
     from phlox import transform as transform
     from phlox.config import Config as Config
     from phlox.config import config_of as config_of
+    from phlox.module import Buffer as Buffer
+    from phlox.module import GradientsParams as GradientsParams
+    from phlox.module import Module as Module
+    from phlox.module import Param as Param
+    from phlox.module import combine as combine
+    from phlox.module import partition as partition
+    from phlox.module import reference as reference
+    from phlox.module import stack_modules as stack_modules
+    from phlox.module import unstack_modules as unstack_modules
+    from phlox.tensor import *
     from phlox.transform import *
 
 __getattr__, __dir__ = lazily(
@@ -57,6 +58,7 @@ __getattr__, __dir__ = lazily(
         "interop": "",
         "metrics": "",
         "models": "",
+        "module": "Buffer GradientsParams Module Param combine partition reference stack_modules unstack_modules",
         "nn": "",
         "optim": "",
         "random": "",
@@ -66,6 +68,5 @@ __getattr__, __dir__ = lazily(
         "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
-    here="Bool Buffer Device Float GradientsParams Int Module Param __version__ backend combine config default_device "
-    "errors module partition reference stack_modules transform unstack_modules",
+    here="Bool Device Float Int __version__ backend config default_device errors module transform",
 )

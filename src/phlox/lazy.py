@@ -25,13 +25,14 @@ def lazily(
     Args:
         package: the name of the package.
         homes: submodule -> the names to import from it, separated by spaces; the submodule itself is public too, and
-            without names it is in `__all__`. `"*"` stands for all public names of a submodule that is imported already.
-            A name must not be that of a submodule: importing that submodule would replace the name in the package.
+            without names it is in `__all__`. `"*"` stands for all public names of a submodule. A name must not be that
+            of a submodule: importing that submodule would replace the name in the package.
         here: the other names of `__all__`, separated by spaces.
 
     Type checkers see imports instead: of `homes` under TYPE_CHECKING, and of `here` as `from ... import name as name`.
     """
     home = {name: module for module, names in homes.items() if names != "*" for name in names.split()}
+    whole = [f"{package}.{module}" for module, names in homes.items() if names == "*"]
     _pending.update(dict.fromkeys([f"{package}.{module}" for module in homes]))
 
     def public() -> list[str]:
@@ -43,10 +44,12 @@ def lazily(
         if name in home:
             found = getattr(import_module(f"{package}.{home[name]}"), name)
         elif name == "__all__":
-            whole = [sys.modules[f"{package}.{module}"].__all__ for module, names in homes.items() if names == "*"]
-            found = sorted(chain(here.split(), home, [module for module in homes if not homes[module]], *whole))
+            names = [import_module(module).__all__ for module in whole]
+            found = sorted(chain(here.split(), home, [module for module in homes if not homes[module]], *names))
         elif name.startswith("_"):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        elif offering := [module for module in map(import_module, whole) if name in module.__all__]:
+            found = getattr(offering[0], name)
         else:
             raise missing(package, name, [*home, *public()])
         setattr(sys.modules[package], name, found)

@@ -132,6 +132,7 @@ for model, inputs, gathers in cases:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [PROGRAM, PLACES, ATTENTION], ids=["losses", "places", "attention"])
 def test_a_step_on_eight_devices_is_that_on_one(program: str) -> None:
     check_on_devices(8, program)

@@ -1,13 +1,17 @@
-"""The arithmetic of ratios, and the table that shows them.
+"""The arithmetic of ratios, the table that shows them, and contestants that fail.
 
 Serves: benchmarks/harness.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from benchmarks.harness import Ratio, compare, duration, measure, table
+from benchmarks import harness
+from benchmarks.arena import headlines
+from benchmarks.harness import Ratio, built, compare, duration, measure, seconds_in_turn, table
 
 TIMES = {"ours": [1.0, 2.0, 3.0, 4.0, 50.0], "theirs": [2.0, 2.0, 4.0, 4.0, 5.0]}
 
@@ -51,6 +55,33 @@ def test_the_table_says_what_was_asked_and_whether_it_was_met() -> None:
     assert "| 290 ns more | 283 to 614 |  |" in lines[4]
     assert "| 53.2 MB | 246.6 MB |" in lines[5]
     assert "| 929.0 MFLOP | 929.0 MFLOP |" in lines[6]
+
+
+def broken(after: int = 0) -> Callable[[], float]:
+    """A contestant whose library breaks after so many calls."""
+    calls = iter(range(after))
+    return lambda: 0.5 if next(calls, None) is not None else float("made-up")
+
+
+@pytest.mark.parametrize("after", [0, 2, 3])
+def test_one_that_fails_is_a_line_and_the_others_go_on(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "FAILED", {})
+    times = measure({"ours": lambda: None, "broken": broken(after), "theirs": lambda: None}, rounds=3, seconds=0.0)
+    assert {name: len(seconds) for name, seconds in times.items()} == {"ours": 3, "theirs": 3}
+    assert not compare("work", times, "ours", "theirs").failed
+    row = compare("work", times, "ours", "broken", target=1.0)
+    reason = "ValueError: could not convert string to float: 'made-up'"
+    assert (row.failed, row.reason, row.met) == ("broken", reason, None)
+    assert table([row]).splitlines()[-1] == f"| work | ours | broken | | | failed: broken: {reason} | | |"
+    good = compare("work", times, "ours", "theirs")
+    assert headlines.of_rows([row, good]) == [good] and headlines.not_counted([row, good]) == []
+    assert [*seconds_in_turn({"broken": broken(1), "theirs": lambda: None}, rounds=2)] == ["theirs"]
+
+
+def test_one_that_cannot_be_built_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "FAILED", {})
+    assert built({"theirs": lambda: 1, "broken": lambda: __import__("made_up_library")}) == {"theirs": 1}
+    assert harness.FAILED == {"broken": "ModuleNotFoundError: No module named 'made_up_library'"}
 
 
 def test_a_time_has_its_unit() -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from benchmarks.arena.entry import Entry, Result
 from benchmarks.arena.figures import FIGURES, Recorded, fill
 from benchmarks.arena.machine import Machine
 from benchmarks.arena.run import Run, load
+from benchmarks.contestants import Contestant
 from benchmarks.harness import Ratio
 from benchmarks.workloads import Workload
 
@@ -161,6 +163,45 @@ def test_a_run_by_name_is_written_where_it_is_asked_for(tmp_path: Path, monkeypa
     assert plain["works"][0]["best"]["training"] == ["Phlox on JAX, 32 steps a call", "PyTorch"]
     assert plain["versions"] == {"made_up": "1.0"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", plain["date"])
+
+
+@pytest.mark.usefixtures("measuring")
+@pytest.mark.parametrize("failed, code", [("peer", 0), ("Phlox", 1)])
+def test_one_that_fails_is_a_line_and_only_phlox_changes_the_status(
+    failed: str, code: int, copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows(name: str, sizes: str) -> list[Ratio]:
+        reason = "ImportError: libmadeup.so"
+        return [Ratio.without_figures(f"{name}, a row", "Phlox", "peer", failed, reason)] * (name == "devices")
+
+    monkeypatch.setattr(command, "_rows", rows)
+    monkeypatch.setattr(command, "ROOT", copy)
+    monkeypatch.setattr(pages, "ROOT", copy)
+    before = (copy / "benchmarks" / "recorded" / pages.CPU).read_bytes()
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    assert command.main() == code
+    said = capsys.readouterr()
+    assert f"| devices, a row | Phlox | peer | | | failed: {failed}: ImportError: libmadeup.so | | |" in said.out
+    assert f"devices, a row: failed: {failed}: ImportError: libmadeup.so\nnothing is recorded" in said.err
+    assert (copy / "benchmarks" / "recorded" / pages.CPU).read_bytes() == before
+
+
+@pytest.mark.usefixtures("measuring")
+@pytest.mark.parametrize("library, code", [("with_keras", 0), ("with_phlox", 1)])
+def test_a_contestant_that_is_missing_changes_the_status_if_it_is_phlox(
+    library: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = match.play
+
+    def play(*arguments: Any, **options: Any) -> Result:
+        result = played(*arguments, **options)
+        result.entries.append(Entry(Contestant("made up", library), missing="ModuleNotFoundError: made_up"))
+        return result
+
+    monkeypatch.setattr(match, "play", play)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "mlp-small"])
+    assert command.main() == code
+    assert "| failed: ModuleNotFoundError: made_up |" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("measuring")

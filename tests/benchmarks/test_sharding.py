@@ -5,6 +5,8 @@ Serves: benchmarks/sharding.py
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulated_devices import check_on_devices
 
 PROGRAM = """
@@ -19,5 +21,6 @@ assert {*report.collectives} <= {"all-reduce", "all-gather"} and report.devices 
 """
 
 
+@pytest.mark.full
 def test_the_counts_do_not_grow_with_the_devices() -> None:
     check_on_devices(8, PROGRAM)

@@ -1,4 +1,4 @@
-"""The rows of the benchmark of trainings are made, with tiny sizes; a peer that is missing is left out, and it is said.
+"""The rows of the benchmark of trainings are made, with tiny sizes; a row says so where a peer is missing.
 
 Serves: benchmarks/training/
 """
@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import harness
 from benchmarks.harness import SIZES, Ratio
 from benchmarks.training import checkpoints, fitting, loading
-from benchmarks.training.peers import is_there, per_step
+from benchmarks.training.peers import per_step
 from benchmarks.training.tasks import Task, torch_model
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +36,14 @@ def has(package: str) -> bool:
 def test_all_rows_are_made(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     subprocess.run(
-        [sys.executable, "-m", "benchmarks", "training", "--rows", str(file)],
+        [sys.executable, "-m", "benchmarks.rows", "benchmarks.training", "run", str(file)],
         check=True, cwd=ROOT, env={**os.environ, SIZES: "quick"}, timeout=600,
     )  # fmt: skip
     rows = [Ratio(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    missing = {"Keras": has("keras"), "Lightning": has("lightning"), "grain": has("grain")}
+    failed = [row.failed for row in rows if row.failed]
+    assert not [name for name in failed if missing.get(name.split()[0], True)]
+    rows = [row for row in rows if not row.failed]
     assert all(row.ratio > 0.0 and row.subject_us > 0.0 and row.peer_us > 0.0 for row in rows)
     wanted = [(fitting.STEP, 1.5), (fitting.STEP, 1.15)]
     wanted += [(fitting.KERAS, 0.6), (fitting.KERAS_AT_ONCE, None)] * has("keras") + [(fitting.LIGHTNING, 0.3)] * has(
@@ -54,20 +60,25 @@ def test_all_rows_are_made(tmp_path: Path) -> None:
 def test_without_peers_there_are_the_rows_that_need_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("keras", "lightning", "grain", "torch.utils.data"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delattr(torch.utils, "data")
+    monkeypatch.setattr(harness, "FAILED", {})
     monkeypatch.setattr(fitting, "phlox_step", lambda task: lambda: 2.0)
     monkeypatch.setattr(fitting, "phlox_fit", lambda task, engine, **options: lambda: 3.0)
-    assert [(row.ratio, row.target) for row in fitting.mlp_rows(MLP)] == [(1.5, 1.5), (1.5, 1.15)]
-    assert [(row.ratio, row.target) for row in fitting.cnn_rows(CNN)] == [(1.5, 1.03)]
-    assert loading.run(loading.Sizes(40, 8, 8, 2, rounds=2)) == []
-    said = capsys.readouterr().err
-    assert "left out: Phlox fit on JAX over Keras fit on JAX, for keras is not installed (pip install keras)" in said
-    assert [name for name in ("lightning", "grain", "torch") if f"(pip install {name})" not in said] == []
-
-
-def test_what_is_installed_is_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert is_there("numpy", "a row")
-    assert not capsys.readouterr().err
+    monkeypatch.setattr(fitting, "on_threads", lambda train: train)
+    *first, keras, keras_at_once, lightning = fitting.mlp_rows(MLP)
+    assert [(row.ratio, row.target) for row in first] == [(1.5, 1.5), (1.5, 1.15)]
+    assert [row.failed for row in (keras, keras_at_once, lightning)] == [
+        row.peer for row in (keras, keras_at_once, lightning)
+    ]
+    assert keras.failed == fitting.KERAS and keras.reason is not None and "keras" in keras.reason
+    first, *others = fitting.cnn_rows(CNN)
+    assert (first.ratio, first.target) == (1.5, 1.03)
+    assert [row.failed for row in others] == [fitting.LIGHTNING] * 2
+    rows = loading.run(loading.Sizes(40, 8, 8, 2, rounds=2))
+    assert [row.failed for row in rows] == [row.peer for row in rows] and len(rows) == 4
+    assert "Lightning fit failed: ModuleNotFoundError" in capsys.readouterr().err
 
 
 def test_what_a_checkpoint_costs_is_put_on_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:

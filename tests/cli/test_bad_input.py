@@ -152,6 +152,7 @@ def test_something_is_not_installed(missing: str, arguments: list[str], remedy: 
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_without_rich_a_terminal_gets_plain_lines_and_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", tmp_path / "small.json", "--out", tmp_path / "run"]

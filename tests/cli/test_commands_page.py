@@ -19,7 +19,7 @@ from phlox.cli.main import COMMANDS
 from tests.cli.support import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
-_NUMBER = re.compile(r"[<>]?-?\b\d[\d,.]*(e[+-]\d+)?\b%?( k?B\b)?")
+_NUMBER = re.compile(r"[<>]?-?\b\d[\d,.]*(e[+-]\d+)?\b%?( (k?B|m?s)\b)?")
 _ID = re.compile(r"\b[0-9a-f]{8}\b")
 
 

@@ -73,6 +73,7 @@ def test_without_the_extra_train(missing: str, tmp_path: Path) -> None:
     assert ("pip install 'phlox[train]' draws curves.png too" in done.stdout) == (missing != "rich")
 
 
+@pytest.mark.full
 def test_an_old_run_is_kept_unless_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "small.json").write_text(SMALL)
     command = ["demo", "--config", str(tmp_path / "small.json"), "--out", str(tmp_path / "run"), "--epochs", "1"]

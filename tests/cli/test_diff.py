@@ -83,8 +83,8 @@ def test_all_that_differs(a: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     b = save(Record({p: record[p] for p in record}, {"by": "us"}), tmp_path / "b.msgpack", AS_IS)
     out = diff(capsys, 1, a, b)
     for part in (
-        "Only in A\n  encoder.bias  float  (30,)  f32\n    did you mean encoder.bais?\n",
-        "f32\n    did you mean encoder.bias?\n  extra         value  [1, Infinity]\n",
+        "Only in A\n  encoder.bias  float  (30,)  f32  did you mean encoder.bais?\n",
+        "f32  did you mean encoder.bias?\n  extra         value  [1, Infinity]\n",
         "Other kinds\n  path       A    B\n  positions  int  float\n",
         "Other values\n  path  A  B\n  step  7  8\n",
         f"  encoder.weight  1 (<1%)           1  (3, 4)  {WEIGHT[3, 4]:.6g}  nan\n",

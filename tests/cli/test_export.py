@@ -39,7 +39,7 @@ def test_the_model_of_a_run(small_run: Path, tmp_path: Path, capsys: pytest.Capt
     out = tmp_path / "out.onnx"
     assert main(["export", str(small_run), str(out), "--input", "x:float:batch,1,8,8"]) == 0
     text, err = capsys.readouterr()
-    assert err == "" and "input   x: f32 [batch, 1, 8, 8]" in text and "2 Conv" in text and "batch=1" in text
+    assert err == "" and "input   x       f32 [batch, 1, 8, 8]" in text and "2 Conv" in text and "batch=1" in text
     x = np.random.default_rng(0).random((3, 1, 8, 8), np.float32)
     want = DigitsRun(small_run, "numpy").model(px.tensor(x)).numpy()
     np.testing.assert_allclose(predictions(out, x), want, rtol=1e-4, atol=1e-5)
@@ -74,7 +74,7 @@ def test_a_hugging_face_folder_says_what_is_missing(tmp_path: Path, capsys: pyte
     assert "say what the inputs are: --input" in capsys.readouterr().err
     given = ["--input", "tokens:int:batch,time", "--sizes", "time=3,5"]
     assert main(["export", str(tmp_path / "gpt"), str(tmp_path / "out.onnx"), *given]) == 0
-    assert "output: f32 [batch, time, 10]" in capsys.readouterr().out
+    assert "output  f32 [batch, time, 10]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

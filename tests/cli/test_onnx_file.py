@@ -104,7 +104,7 @@ def test_bad_input(arguments: list[str], says: str, folder: Path, capsys: pytest
 
 def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "inspect", "mlp.onnx")
-    assert "Input          x: float [batch, 2, 3]" in out and "Operators: Shape 1, Gather 1" in out
+    assert "Input          x: float [batch, 2, 3]" in out and "Operators      Shape 1, Gather 1" in out
     assert "up.weight" in out and "(5, 6)" in out and "120 B" in out and out.endswith("Total: 7 initializers, 248 B\n")
     only = printed(capsys, "inspect", "mlp.onnx", "up", "--sort", "size", "--limit", "1")
     assert "up.weight" in only and "up.bias" not in only and "... and 1 more" in only

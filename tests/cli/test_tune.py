@@ -146,6 +146,7 @@ def test_of_several_functions_it_is_the_one_that_takes_the_time(write: Write) ->
     assert run(Program(script, [], 0.05, 60.0), Settings(), None).step == "slow"
 
 
+@pytest.mark.full
 def test_a_device_is_tried_where_the_script_names_none(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--seconds", "0.02", "--rounds", "1", "--devices", "jax", write()]) == 0
     out = capsys.readouterr().out
@@ -153,6 +154,7 @@ def test_a_device_is_tried_where_the_script_names_none(write: Write, capsys: pyt
     assert "  device jax: " in out and "on jax:cpu" in out and "different values" not in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["'numpy'", "px.backend.NumPy().device()"])
 def test_a_script_that_names_its_device(device: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--seconds", "0.02", "--rounds", "1", "--devices", "jax", write(device=device)]) == 0
@@ -161,6 +163,7 @@ def test_a_script_that_names_its_device(device: str, write: Write, capsys: pytes
     assert "  device jax: " in out and "jax" not in out[out.index("A step is") :]  # the table, and the advice
 
 
+@pytest.mark.full
 def test_no_step_is_seen(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "--devices", "numpy", write("print('done')")]) == 0
     assert "No step was detected; the time is that of the whole script." in capsys.readouterr().out
@@ -173,6 +176,7 @@ def test_values_that_differ_are_told_and_not_chosen(write: Write, capsys: pytest
     assert "different values: " in out and "at step 1" in out and "Nothing was clearly faster" in out
 
 
+@pytest.mark.full
 def test_values_that_differ_from_run_to_run_are_not_compared(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "--devices", "numpy", write(bent=" * __import__('random').random()")]) == 0
     out = capsys.readouterr().out
@@ -275,6 +279,7 @@ def test_what_was_saved_holds_in_a_new_process(write: Write) -> None:
     assert done.stdout == "jax:cpu keep\n"
 
 
+@pytest.mark.full
 def test_present_settings_are_not_candidates(write: Write) -> None:
     environment = {**ENVIRONMENT, "PHLOX_ALLOCATOR": "keep"}
     done = subprocess.run(

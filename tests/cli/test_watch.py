@@ -83,6 +83,7 @@ def test_a_run_that_another_takes_the_place_of(
     ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [40, 100])
 def test_on_a_terminal_it_looks_as_the_live_view(width: int, tmp_path: Path) -> None:
     folder = write(tmp_path / "a", config={"epochs": 3})

@@ -1,6 +1,6 @@
 """`Config` as a value: construction, immutability, equality, defaults, inheritance, and what a class may declare.
 
-Serves: phlox/config/{frozen,declare}.py
+Serves: phlox/config/{frozen,schema}.py
 """
 
 from __future__ import annotations

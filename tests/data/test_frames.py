@@ -55,7 +55,7 @@ def test_missing_numbers_are_nan_and_missing_truth_values_an_error(library: str)
     (batch,) = Loader(MADE[library]({"n": [1, None, 3], "x": [0.5, None, 1.5]}), 3)
     np.testing.assert_array_equal(batch["n"], [1.0, np.nan, 3.0])
     np.testing.assert_array_equal(batch["x"], [0.5, np.nan, 1.5])
-    with pytest.raises(DataError, match="column 'b' has truth values of which some are missing, first in row 1"):
+    with pytest.raises(DataError, match="column 'b' has truth values, and some are missing, first in row 1"):
         Loader(MADE[library]({"b": [True, None, False]}), 3)
 
 

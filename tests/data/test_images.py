@@ -21,7 +21,7 @@ from phlox.data import (
     RandomResizedCrop,
     Resize,
 )  # fmt: skip
-from phlox.data.images import _turned, resized
+from phlox.data.images import _rotate_hue, resize
 from phlox.data.loader import Loader
 from phlox.errors import DataError
 
@@ -58,7 +58,7 @@ def test_resizing_is_pytorchs(size: tuple[int, int], antialias: bool) -> None:
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(images), size, mode="bilinear", align_corners=False, antialias=antialias
     ).numpy()
-    np.testing.assert_allclose(resized(images, size, antialias), expected, atol=1e-9)
+    np.testing.assert_allclose(resize(images, size, antialias), expected, atol=1e-9)
     whole = Resize(size, antialias)(IMAGES, DRAWS)
     assert whole.dtype == np.uint8 and np.abs(whole - expected).max() <= 0.5 + 1e-3
 
@@ -103,7 +103,7 @@ def test_hue_is_that_of_colorsys() -> None:
     x = np.random.default_rng(1).random((2, 3, 4, 4)).astype(np.float32)
     x[0, :, 0, 0] = 0.5  # grey has no hue
     turn = np.array([0.3, -0.45], np.float32)
-    found = _turned(x, turn.reshape(-1, 1, 1))
+    found = _rotate_hue(x, turn.reshape(-1, 1, 1))
     for n, y, z in np.ndindex(2, 4, 4):
         h, s, v = colorsys.rgb_to_hsv(*map(float, x[n, :, y, z]))
         np.testing.assert_allclose(found[n, :, y, z], colorsys.hsv_to_rgb((h + float(turn[n])) % 1.0, s, v), atol=1e-5)
@@ -142,7 +142,7 @@ def test_colours_by_hand() -> None:
             lambda: next(Loader((IMAGES, LABELS), 12, transform=Mixup(3)).epoch()),
             "label 3 is out of range; num_classes is 3",
         ),
-        (lambda: next(Loader((IMAGES, LABELS, LABELS), 12, transform=Mixup(4)).epoch()), "say with label="),
+        (lambda: next(Loader((IMAGES, LABELS, LABELS), 12, transform=Mixup(4)).epoch()), "name the labels with label="),
         (lambda: Mixup(4)((IMAGES, LABELS), DRAWS), "belong to no loader"),
     ],
 )

@@ -121,10 +121,10 @@ def test_a_for_goes_on_where_it_stood() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"seed": 8}, "whose seed is 7, and here it is 8"),
+        ({"seed": 8}, "whose seed is 7, but here it is 8"),
         ({"batch_size": 5}, "whose batch_size is 10"),
-        ({"drop_last": True}, "whose rows is 103, and here it is 100"),
-        ({"shuffle": False}, "whose order is 'Shuffled', and here it is 'InOrder'"),
+        ({"drop_last": True}, "whose rows is 103, but here it is 100"),
+        ({"shuffle": False}, "whose order is 'Shuffled', but here it is 'InOrder'"),
     ],
 )
 def test_a_position_of_other_batches_is_refused(other: dict[str, Any], said: str) -> None:

@@ -9,29 +9,29 @@ import pytest
 from scipy import stats
 
 from phlox.data import ByLength, ClassBalanced, Weighted
-from phlox.data.order import key_of, permuted, uniform_at
+from phlox.data.order import key_of, permute, uniform_at
 from phlox.errors import DataError
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 4096, 4097, 4099, 10_000, 65_536, 100_003])
 def test_a_permutation_has_every_entry_once(n: int) -> None:
-    found = permuted(np.arange(n), n, (3, n))
+    found = permute(np.arange(n), n, (3, n))
     np.testing.assert_array_equal(np.sort(found), np.arange(n))
 
 
 @pytest.mark.parametrize("n", [1000, 10_000, 10**9, 10**12])
 def test_an_entry_does_not_depend_on_what_else_is_asked_for(n: int) -> None:
     positions = np.array([n - 1, 0, 17, n // 2, 17])
-    together = permuted(positions, n, (1, 2))
+    together = permute(positions, n, (1, 2))
     assert together.dtype == np.int64 and ((together >= 0) & (together < n)).all()
-    assert [int(permuted(positions[i : i + 1], n, (1, 2))[0]) for i in range(5)] == together.tolist()
+    assert [int(permute(positions[i : i + 1], n, (1, 2))[0]) for i in range(5)] == together.tolist()
     assert len(set(together.tolist())) == 4
 
 
 @pytest.mark.parametrize(("n", "keys"), [(64, 400), (5000, 150)])
 def test_permutations_look_random(n: int, keys: int) -> None:
     """Where an entry goes, and how neighbours lie, over many keys: by chi-squared and by correlation."""
-    found = np.stack([permuted(np.arange(n), n, key_of(0, epoch)) for epoch in range(keys)])
+    found = np.stack([permute(np.arange(n), n, key_of(0, epoch)) for epoch in range(keys)])
     for position in (0, 1, n // 2, n - 1):
         counts = np.histogram(found[:, position], bins=8, range=(0, n))[0]
         assert stats.chisquare(counts).pvalue > 1e-4, (position, counts)
@@ -43,7 +43,7 @@ def test_permutations_look_random(n: int, keys: int) -> None:
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [permuted(np.arange(5000), 5000, key_of(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [permute(np.arange(5000), 5000, key_of(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
     for i, one in enumerate(orders):
         for other in orders[i + 1 :]:
             assert (one == other).sum() < 20

@@ -91,7 +91,7 @@ def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    with pytest.raises(DataError, match="give it to the learner as it is"):
+    with pytest.raises(DataError, match="give it to the learner directly"):
         as_source(Endless())
 
 
@@ -144,7 +144,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert batch["x"].tolist() == Y[ROWS].tolist() and batch["name"].tolist() == ["z", "v", "z", "x"]
     assert batch["words"] == [["e"], ["a"], ["e"], ["b", "c"]]
     for name, column, said in (
-        ("b", [True, None, False], "column 'b' has truth values of which some are missing, first in row 1"),
+        ("b", [True, None, False], "column 'b' has truth values, and some are missing, first in row 1"),
         ("t", [time(1), time(2), time(3)], "column 't' has values of type time, which make no array; leave it out"),
     ):
         parquet.write_table(arrow.table({"x": [1, 2, 3], name: column}), tmp_path / "u.parquet")
@@ -202,11 +202,11 @@ BAD: list[tuple[Any, str]] = [
     (lambda: as_source({}), "there is no array in it"),
     (lambda: as_source({"x": X, "y": Y[:3]}), "source['y'] has 3 rows, but source['x'] has 5"),
     (lambda: as_source({"x": X, "y": 3}), "source['y'] is one value, 3, and has no rows"),
-    (lambda: as_source(((1, 2), (3, 4))), "or more axes (a tuple is of columns, and a list of rows)"),
+    (lambda: as_source(((1, 2), (3, 4))), "or more axes (a tuple holds columns, a list holds rows)"),
     (lambda: as_source("data.h5"), "data.h5: there is no such file"),
     (lambda: as_source({"x": [[1], [2, 3]]}), "give a list of rows"),
     (lambda: as_source(3), "int has no len() and [rows]"),
-    (lambda: as_source(iter([1])), "give it to the learner as it is"),
+    (lambda: as_source(iter([1])), "give it to the learner directly"),
     (lambda: as_source("nowhere.npy"), "nowhere.npy: there is no such file or folder"),
     (lambda: Subset(X, [0, 5]), "row 5 is out of range; give numbers from 0 to 4"),
     (lambda: Concat(), "there is no source"),

@@ -17,7 +17,7 @@ import phlox as px
 from phlox import nn, optim
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.errors import ModuleError
-from phlox.host.units import duration
+from phlox.host.text import duration
 from tests.train.browser import PROGRAM, Browser
 
 ENGINES = {"numpy": NumPy(), "torch": Torch(), "jax": Jax(), "jax64": Jax(float="f64")}

@@ -146,7 +146,7 @@ assert px.zeros((5,), device=weight.device).primitive.sharding.is_fully_replicat
 alone = weight.val().to_device("jax:cpu:0")
 assert alone.device.sharding is None and len(alone.primitive.devices()) == 1
 large = px.zeros((1024, 512), device=weight.device)
-told = r"shape \\(1024, 512\\), 2 MiB in shards on 8 devices, is gathered on 'cpu:0'"
+told = r"shape \\(1024, 512\\), 2.10 MB in shards on 8 devices, is gathered on 'cpu:0'"
 with pytest.warns(ShardingWarning, match=told):
     large.to_device("jax:cpu:0")
 

@@ -95,13 +95,13 @@ def test_small_arrays_share_what_large_ones_have_for_themselves() -> None:
 def test_an_arena_consists_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_CHUNK", 1000)
     arena = memory.Arena([2500])
-    found = [arena.take(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
+    found = [arena.allocate(nbytes) for nbytes in (600, 300, 600, 3000, 600, 600, 600)]  # more than was said
     for buffer, start in found:
         assert (address(buffer.bytes) + start) % memory._ALIGNMENT == 0
     sizes = [buffer.bytes.size - memory._ALIGNMENT for buffer, _ in found]
     assert sizes == [1000, 1000, 1000, memory._rounded(3000), 1000, 1000, 1000]
     assert [one is other for (one, _), (other, _) in itertools.pairwise(found)] == [True, *[False] * 5]
-    assert memory.Arena([]).take(0)[0].bytes.size == memory._ALIGNMENT
+    assert memory.Arena([]).allocate(0)[0].bytes.size == memory._ALIGNMENT
 
 
 def test_every_thread_has_a_chunk_of_its_own() -> None:
@@ -109,8 +109,8 @@ def test_every_thread_has_a_chunk_of_its_own() -> None:
     chunks: list[int] = []
 
     def work() -> None:
-        chunks.append(len({id(arena.take(1000)[0]) for _ in range(3)}))
-        chunks.append(id(arena.take(1000)[0]))
+        chunks.append(len({id(arena.allocate(1000)[0]) for _ in range(3)}))
+        chunks.append(id(arena.allocate(1000)[0]))
 
     thread = threading.Thread(target=work)
     thread.start()

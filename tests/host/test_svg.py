@@ -33,18 +33,18 @@ def lines(text: str) -> list[list[tuple[float, float]]]:
 
 
 def test_a_line_stands_where_its_values_are() -> None:
-    text = line_plot("loss", [Curve("train", [1, 2, 3], [4.0, 2.0, 0.0])], x="epoch", size=(300, 200))
+    text = line_plot("loss", [Curve("train", [1, 2, 3], [4.0, 2.0, 0.0])], x="epoch", size=(300, 200)).html
     ((one, two, three),) = lines(text)
     assert one == (52.0, 8.0) and three == (290.0, 178.0) and two == (171.0, 93.0)
     assert 'aria-label="loss by epoch"' in text
 
 
 def test_a_logarithmic_scale() -> None:
-    (points,) = lines(line_plot("loss", [Curve("", [1, 10, 100], [1e-3, 1e-1, 10.0])], log_x=True, log_y=True))
+    (points,) = lines(line_plot("loss", [Curve("", [1, 10, 100], [1e-3, 1e-1, 10.0])], log_x=True, log_y=True).html)
     steps = np.diff(np.array(points), axis=0)
     np.testing.assert_allclose(steps[0], steps[1], atol=0.11)
     # Values that are not positive have no logarithm: the scale is linear.
-    (points,) = lines(line_plot("loss", [Curve("", [0, 1, 2], [0.0, 1.0, 2.0])], log_x=True, log_y=True))
+    (points,) = lines(line_plot("loss", [Curve("", [0, 1, 2], [0.0, 1.0, 2.0])], log_x=True, log_y=True).html)
     assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.1)
 
 
@@ -59,7 +59,7 @@ NAN, INF = math.nan, math.inf
 def test_any_values(values: list[float], log: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        text = line_plot('<b>&"', [Curve("<i>", list(range(len(values))), values)], log_y=log, log_x=log)
+        text = line_plot('<b>&"', [Curve("<i>", list(range(len(values))), values)], log_y=log, log_x=log).html
     root = ElementTree.fromstring(text)
     assert "<b>&" in "".join(root.itertext()) and "<i>" in "".join(root.itertext())
     assert len(text) < 20_000
@@ -68,6 +68,6 @@ def test_any_values(values: list[float], log: bool) -> None:
 
 
 def test_a_gap_is_no_line() -> None:
-    text = line_plot("", [Curve("", [0, 1, 2, 3, 4], [0.0, 1.0, NAN, 2.0, NAN])])
+    text = line_plot("", [Curve("", [0, 1, 2, 3, 4], [0.0, 1.0, NAN, 2.0, NAN])]).html
     (points,) = lines(text)
     assert len(points) == 2 and text.count("<circle") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phlox.metrics.counts import AllLabels, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
+from phlox.metrics.counts import ClassCounts, Confusion, Counts, Hits, marginals, mean_of
 from phlox.metrics.inputs import Classes
 from phlox.metrics.sums import on_host
 
@@ -30,7 +30,7 @@ def test_of_labels() -> None:
     c = Counts.of(on_host(ClassCounts(several).measure(YES, TRUE)["counts"]))
     assert (c.tp == (YES & TRUE).sum(0)).all() and (c.tn == ((1 - YES) & (1 - TRUE)).sum(0)).all()
     assert on_host(Hits(several).measure(YES, TRUE)["hits"]).tolist() == [(YES == TRUE).all(1).sum(), 20]
-    assert on_host(AllLabels(several).measure(YES, TRUE)["hits"]).tolist() == [(YES == TRUE).sum(), 80]
+    assert on_host(Hits(several, by_label=True).measure(YES, TRUE)["hits"]).tolist() == [(YES == TRUE).sum(), 80]
     one = on_host(ClassCounts(Classes(task="binary")).measure(YES[:, 0], TRUE[:, 0])["counts"])
     right, actual, predicted, rows = marginals(one)
     assert right == (YES == TRUE)[:, 0].sum() and rows == 20

@@ -213,7 +213,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "nucleus": (lambda m: m.generate(px.tensor([3]), 1, top_p=0.0), RangeError, "top_p .* above 0 .* got 0.0"),
     "percent": (lambda m: m.generate(px.tensor([3]), 1, top_p=90), RangeError, "top_p .* got 90"),
     "long": (lambda m: m.generate(px.zeros((2, 9)).int(), 1), ShapeError, r"9 tokens, .* prompt\[\.\.\., -8:\]"),
-    "stop": (lambda m: m.generate(px.tensor([3]), 1, stop=[2, 11]), RangeError, "stop token 11 .* 0 to 10"),
+    "stop": (lambda m: m.generate(px.tensor([3]), 1, stop=[2, 11]), RangeError, "stop token 11 .*0 to 10"),
     "stop word": (lambda m: m.generate(px.tensor([3]), 1, stop="."), KindError, "stop must be token ids"),
     "no prompts": (lambda m: m.generate([], 1), ShapeError, "the list of prompts is empty"),
     "empty one": (lambda m: m.generate([[1], []], 1), ShapeError, r"prompts\[1\] must be .* got shape \(0,\)"),

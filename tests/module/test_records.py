@@ -150,3 +150,13 @@ def test_loading_takes_few_calls(tmp_path: Path) -> None:
     calls, files = calls_of(lambda: fresh.load(path))
     assert calls <= 200
     assert len(files) <= 20, sorted(files)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model"])
+def test_saving_makes_few_calls(tmp_path: Path, name: str) -> None:
+    model = nn.Sequential([nn.Linear(4, 8, device=NumPy()), nn.Linear(8, 2, device=NumPy())]).init(0)
+    for _ in range(2):
+        model.save(tmp_path / name)
+    calls, files = calls_of(lambda: model.save(tmp_path / name))
+    assert calls <= 240
+    assert len(files) <= 25, sorted(files)

@@ -1,6 +1,6 @@
 """What holds for every optimizer alike.
 
-Serves: phlox/optim/config.py, phlox/optim/state/validation.py
+Serves: phlox/optim/config.py, phlox/optim/step/validation.py
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Bernoulli(px.zeros(()), probs=px.zeros(())), KindError, "give either logits or probs"),
     (lambda: Categorical([0.0, 1.0]), KindError, "logits is a Float tensor, got list; see px.tensor"),  # type: ignore[arg-type]
     (lambda: Categorical(px.tensor([0, 1])), KindError, r"convert with .float\(\)"),
-    (lambda: Categorical(px.tensor(0.0)), ShapeError, r"there are none in shape \(\)"),
+    (lambda: Categorical(px.tensor(0.0)), ShapeError, r"shape \(\) has none"),
     (lambda: Categorical(probs=px.tensor([-1.0, 2.0])), RangeError, "must not be negative"),
     (lambda: Categorical(px.zeros((3,))).log_prob(px.zeros((1,))), KindError, "classes are an Int tensor, got Float"),
     (lambda: Categorical(px.zeros((2, 3))).log_prob(px.tensor([0, 1, 2])), ShapeError, r"\(3,\) do not broadcast with"),

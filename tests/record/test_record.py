@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from phlox.record import HALF, LazyTensor, Record, RecordError, TensorEntry, difference, gather, renamed
+from phlox.record import HALF, Header, LazyTensor, Record, RecordError, TensorEntry, difference, gather, renamed
 from tests.record.support import FORMATS, recorders, records
 
 
@@ -34,6 +34,17 @@ def test_order_lookup_and_size() -> None:
     assert record["head.weight"] is record["embed.weight"]
     with pytest.raises(RecordError, match=r"no entry 'embed.wieght'; did you mean 'embed.weight'"):
         record["embed.wieght"]
+
+
+def test_other_entries_leave_all_else_as_it_is() -> None:
+    record = Record({"a": 1, "b": np.zeros(2)}, {"note": "x"}, aliases={"c": "b"}, unreadable={"d": "why"})
+    other = record.with_entries({"a": 2, "new": 3})
+    assert dict(other.values) == {"a": 2, "new": 3} and other.paths() == ["a", "b", "new"]
+    assert other["c"] is record["b"] and (other.metadata, other.unreadable) == (record.metadata, record.unreadable)
+    assert record.with_entries({}, {"note": "y"}).metadata == {"note": "y"} and record["a"] == 1
+    unnamed = Record({"0": 1}, positional=True, header=Header.of(Record({}), "binary", "FULL"))
+    again = unnamed.with_entries({"0": 2})
+    assert again.positional and again.header is unnamed.header
 
 
 @given(records())
@@ -135,9 +146,9 @@ def test_bad_metadata_is_refused(metadata: Any) -> None:
 def test_repr_is_a_table() -> None:
     many = Record({f"layer{i}.weight": np.zeros((2, i), np.float32) for i in range(50)})
     lines = repr(many).splitlines()
-    assert lines[0] == "Record: 50 entries, 9800 bytes of tensors"
-    assert lines[2].split() == ["layer0.weight", "float", "(2,", "0)", "float32"]
-    assert lines[-1] == "... and 10 more"
+    assert lines[0] == "Record: 50 entries, 9.80 kB of tensors"
+    assert lines[2].split() == ["layer0.weight", "float32", "(2,", "0)", "0", "B"]
+    assert lines[-1] == "  ... and 10 more"
     assert "x" * 200 not in repr(Record({"note": "x" * 1000}))
 
 
@@ -156,7 +167,7 @@ def test_what_is_unreadable_is_told_and_raises_when_it_is_asked_for() -> None:
     assert record.unreadable == {"a.args": "an object", "z": "complex"}
     with pytest.raises(RecordError, match=r"^z: complex$"):
         record["z"]
-    assert "cannot be read: z: complex" in repr(record)
+    assert "  cannot be read: 2\n    a.args  an object\n    z       complex" in repr(record)
     with pytest.raises(RecordError, match="'b.w' is both an entry and unreadable"):
         Record({"b.w": 1}, unreadable={"b.w": "why"})
 

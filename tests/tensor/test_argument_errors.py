@@ -59,9 +59,10 @@ def public(backend: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
         ):
             yield f"x.{name}", getattr(x, name)
     for place, module in PLACES.items():
-        for name, function in list(vars(module).items()):
+        for name in module.__all__:
+            function = getattr(module, name)
             home = getattr(function, "__module__", None) or ""
-            if not name.startswith("_") and inspect.isfunction(function) and home.startswith(DEFINED_IN):
+            if inspect.isfunction(function) and home.startswith(DEFINED_IN):
                 yield f"{place}.{name}", function
 
 

@@ -3,11 +3,11 @@
 Serves: phlox/backend/contract/{arithmetic,decompositions,elementwise,indexing,linalg,matrices}.py
 Serves: phlox/backend/contract/{reduction,shape,signal,sorting,special}.py, phlox/backend/contract/nn/
 Serves: phlox/backend/torch/ops/
-Serves: phlox/backend/numpy/{backend,activation,attention,conv,elementwise,indexing,linalg,linear}.py
-Serves: phlox/backend/numpy/{loss,norm,pooling,reduction,shape,signal,sorting,erf,sums}.py
+Serves: phlox/backend/numpy/{backend,activation,attention,conv,elementwise,linear}.py
+Serves: phlox/backend/numpy/{loss,norm,pooling,reduction,sorting,erf,sums}.py
 Serves: phlox/backend/torch/{backend,autograd_bridge}.py
-Serves: phlox/backend/jax/{backend,activation,attention,conv,elementwise,indexing,linalg,linear,loss}.py
-Serves: phlox/backend/jax/{norm,pooling,recurrent,reduction,shape,signal,sorting,fused}.py
+Serves: phlox/backend/jax/{backend,attention,conv,elementwise,indexing,linalg,linear,loss}.py
+Serves: phlox/backend/jax/{pooling,recurrent,reduction,shape,signal,sorting,fused}.py
 Serves: phlox/autodiff/{precision,taping,build}.py, phlox/autodiff/rules/, phlox/tensor/functional/
 Serves: phlox/tensor/{activation,arithmetic,at,einsum,fourier,functions,matrixvalues,multiplication}.py
 Serves: phlox/tensor/{products,spectrogram}.py, phlox/testing/conformance/rows/

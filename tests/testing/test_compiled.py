@@ -37,6 +37,7 @@ def test_awkward_values(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> No
     assert list(compiled.differences(found, backend, together=len(found))) == []
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it loads
 def test_a_fault_of_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inductor")

@@ -18,14 +18,17 @@ from tools.architecture import (
     ROOT,
     SOURCE,
     budgets,
+    circles,
     code_lines,
     floors,
+    imports,
     lines_of_packages,
     missing,
     outputs,
     over_budget,
     package,
     page,
+    unmeant,
 )
 
 
@@ -92,6 +95,31 @@ def test_every_package_keeps_its_budget() -> None:
     counted = lines_of_packages()
     assert over_budget(counted) == []
     assert counted.keys() == budgets().keys()
+
+
+def test_no_circle_of_imports_is_new() -> None:
+    assert unmeant(circles(imports())) == []
+    across = ["phlox.module.module", "phlox.transform.grad"]
+    assert unmeant([across, ["phlox.module.module", "phlox.module.records"]]) == [across]
+
+
+def test_circles_are_found_in_all_kinds_of_imports(tmp_path: Path) -> None:
+    package = tmp_path / "house"
+    texts = {
+        "__init__": "",
+        "a": "from house.b import f",
+        "b": "if TYPE_CHECKING:\n    from house import c",
+        "c": "def f():\n    import house.d",
+        "d": "from house.a import f",
+        "shown": "def f():\n    from house.pages import g",
+        "pages": "from house.shown import f",
+        "last": "from house import a",
+    }
+    package.mkdir()
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    assert circles(imports(package)) == [["house.a", "house.b", "house.c", "house.d"]]
+    assert imports(package)["house.last"] == {"house.a"} and imports(package)["house.shown"] == set()
 
 
 LINES = '''

@@ -5,9 +5,12 @@ Serves: tools/planning.py
 
 from __future__ import annotations
 
+import pytest
+
 from tools import planning
 
 
+@pytest.mark.full
 def test_the_page_is_as_the_tool_writes_it() -> None:
     text = planning.page().read_text("utf-8")
     assert planning.written(text) == text, "out of date: python tools/planning.py"

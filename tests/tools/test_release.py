@@ -5,10 +5,15 @@ Serves: tools/release.py, tools/release_smoke.py
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
+import zipfile
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -93,6 +98,68 @@ def test_metadata_say_what_pyproject_says() -> None:
     more["Provides-Extra"] = "surprise"
     with pytest.raises(Wrong, match="have the extras .*surprise"):
         release.check_metadata(more, "1.0")
+
+
+def archives_of(folder: Path, mode: int = 0o644, owner: str = "", second: int = 30) -> tuple[Path, Path]:
+    """An sdist and a wheel with one file each, of a year that zip files can have."""
+    folder.mkdir()
+    time = datetime.datetime(2026, 11, 26, 1, 2, second, tzinfo=datetime.UTC)
+    with tarfile.open(folder / "a.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("phlox-1/a.py")
+        entry.mode, entry.uname, entry.mtime = mode, owner, int(time.timestamp())
+        archive.addfile(entry)
+    with zipfile.ZipFile(folder / "a.whl", "w") as archive:
+        info = zipfile.ZipInfo("phlox/a.py", time.timetuple()[:6])
+        info.external_attr = (0o100000 | mode) << 16
+        archive.writestr(info, "")
+    return folder / "a.tar.gz", folder / "a.whl"
+
+
+def test_archives_do_not_say_who_built_them_and_when(tmp_path: Path) -> None:
+    epoch = int(datetime.datetime(2026, 11, 26, 1, 2, 30, tzinfo=datetime.UTC).timestamp())
+    plain = archives_of(tmp_path / "plain")
+    assert release.entry_problems(*plain, epoch) == []
+    assert release.entry_problems(*archives_of(tmp_path / "odd", second=31), epoch + 1) == []  # as a zip file rounds
+    private = release.entry_problems(*archives_of(tmp_path / "private", mode=0o600), epoch)
+    assert [line.split(" has ")[0] for line in private] == ["phlox-1/a.py", "phlox/a.py"]
+    assert private[0].startswith("phlox-1/a.py has the mode 600,")
+    assert len(release.entry_problems(*archives_of(tmp_path / "owned", owner="ann"), epoch)) == 1
+    assert len(release.entry_problems(*plain, epoch + 4)) == 2
+
+
+def test_what_a_bill_of_materials_lacks_is_named() -> None:
+    parts = [{"name": "numpy", "version": "2.4.6", "purl": "pkg:pypi/numpy@2.4.6"}, {"name": "jax", "version": "0.10"}]
+    root = {"component": {"name": "phlox", "version": "1.0"}}
+    bill = {"bomFormat": "CycloneDX", "metadata": root, "components": parts}
+    assert release.sbom_problems(bill, "1.0", ["numpy==2.4.6"]) == []
+    found = release.sbom_problems(bill, "1.1", ["numpy==2.4.6", "numpy==2.4.7", "jax==0.10"])
+    assert found == ["it is of phlox 1.0", "it lacks jax==0.10", "it lacks numpy==2.4.7"]
+    assert release.sbom_problems({}, "1.0", []) == ["it is not of CycloneDX", "it is of None None"]
+
+
+def test_a_bill_of_materials_is_that_of_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = {"component": {"name": "phlox", "version": "1.0"}}
+    part = {"name": "numpy", "version": "2.4.6", "purl": "pkg:pypi/numpy@2.4.6"}
+    bill = json.dumps({"bomFormat": "CycloneDX", "metadata": root, "components": [part]})
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "cyclonedx_py" not in command:
+            return subprocess.CompletedProcess(command, 0, "numpy==2.4.6\n", "")
+        page = Path(command[command.index("--pyproject") + 1]).read_text(encoding="utf-8")
+        assert tomllib.loads(page)["project"]["version"] == "1.0" and options["env"]["SOURCE_DATE_EPOCH"] == "7"
+        return subprocess.CompletedProcess(command, 0, bill, "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(release, "epoch", lambda: 7)
+    monkeypatch.setattr(release, "SBOMS", tmp_path / "build")
+    with pytest.raises(Skipped, match="there is no environment x"):
+        release.sbom("1.0", Environment("x", ("numpy",)))
+    monkeypatch.setattr(Environment, "is_there", True)
+    assert release.sbom("1.0", Environment("x", ("numpy",))).endswith("phlox-1.0.cdx.json, 1 packages")
+
+
+def test_the_builders_are_pinned() -> None:
+    assert all(re.fullmatch(r"[\w\[\]-]+==[\d.]+", one) for one in (*release.BUILDERS, release.SBOM_TOOL))
 
 
 def test_environments_hold_one_cpu_build_of_torch() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tools import environments, versions
-from tools.environments import EXTRAS, Environment, Skipped, lowest, name_of
+from tools.environments import EXTRAS, Environment, Skipped, lowest, name_of, project, supported, within
 
 
 def test_the_lowest_versions_are_those_of_pyproject() -> None:
@@ -24,6 +24,42 @@ def test_the_lowest_versions_are_those_of_pyproject() -> None:
         assert found is not None
         assert pins[package] == f"{package}=={found[1]}"
     assert {"pytest", "hypothesis"} <= set(pins)
+
+
+def test_the_table_of_versions_is_that_of_the_project() -> None:
+    table, pins = supported(), {name_of(pin): pin for pin in lowest("jax", "torch")}
+    assert list(table) == ["python", "numpy", "jax", "torch"]
+    for package in ("numpy", "jax", "torch"):
+        assert pins[package] == f"{package}=={table[package][0]}"
+        assert within(table[package][0], table[package][1])
+    [tested] = [one for one in project()["optional-dependencies"]["test"] if name_of(one) == "torch"]
+    assert within(tested.removeprefix("torch=="), table["torch"][1])
+
+
+def test_the_pages_show_the_table_and_name_the_lowest_python() -> None:
+    pages = [environments.ROOT / "CONTRIBUTING.md", *(environments.ROOT / "docs").rglob("*.md")]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
+    assert "{{ supported_versions }}" in texts["quickstart.md"]
+    rows = environments.supported_table().splitlines()
+    assert len(rows) == 6 and rows[2].startswith("| Python | 3.11 | ")
+    named = {name: re.findall(r"(?:Python |`python3` \()(3\.\d+) or newer", text) for name, text in texts.items()}
+    assert named["quickstart.md"] and named["CONTRIBUTING.md"]
+    assert {version for versions in named.values() for version in versions} == {supported()["python"][0]}
+
+
+def test_the_newest_are_those_of_the_table_and_before_a_release_there_is_no_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        listed = "99.1rc1, 2.14.0.dev1+cpu, 0.9" if "--pre" in command else "99.0, 2.13.1+cpu, 0.12.7, 0.9"
+        return subprocess.CompletedProcess(command, 0, f"Available versions: {listed}", "")
+
+    monkeypatch.setattr(environments.subprocess, "run", run)
+    made = {name: {name_of(pin): pin for pin in make(False).pins} for name, make in versions.ENVIRONMENTS.items()}
+    assert made["newest"]["jax"] == "jax==0.12.7" and made["newest"]["msgspec"] == "msgspec==99.0"
+    assert made["torch-newest"]["torch"].startswith("torch==2.13.1")
+    assert made["prerelease"]["jax"] == "jax==99.1rc1" and made["prerelease"]["numpy"] == "numpy==99.1rc1"
+    assert made["torch-prerelease"]["torch"] == "torch==2.14.0.dev1+cpu"
 
 
 class Fake(Environment):
@@ -48,6 +84,7 @@ class Fake(Environment):
         (["newest"], 1, "these versions do not go together"),
         (["torch-newest", "lowest"], 1, "torch-newest: FAILED"),
         ([], 1, "lowest: passed"),
+        (["prerelease"], 0, "prerelease: passed"),
     ],
 )
 def test_a_failure_fails_and_what_cannot_be_had_does_not(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tools.environments import ROOT
-from tools.versions import ENVIRONMENTS
+from tools.environments import ROOT, supported
+from tools.versions import AT_EACH_CHANGE, ENVIRONMENTS
 
 yaml: Any = pytest.importorskip("yaml")  # which the tests' transformers bring
 
@@ -43,7 +43,28 @@ def test_every_part_of_the_check_is_run_on_github() -> None:
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     for part in parts[1].split():
         assert any(re.match(rf"(\.ci/run|make) {part}\b", command) for command in commands), part
-    assert [row["environment"] for row in jobs["versions"]["strategy"]["matrix"]["include"]] == list(ENVIRONMENTS)
+    rows = jobs["versions"]["strategy"]["matrix"]["include"]
+    lowest, newest = supported()["python"]
+    pythons = [newest if name.endswith("newest") else lowest for name in AT_EACH_CHANGE]
+    assert [(row["environment"], row["python"]) for row in rows] == list(zip(AT_EACH_CHANGE, pythons, strict=True))
+
+
+def test_prereleases_are_tried_once_a_week_alone() -> None:
+    check = read(".github/workflows/check.yml")
+    job = check["jobs"]["prereleases"]
+    assert job["if"] == "github.event_name != 'push' && github.event_name != 'pull_request'"
+    assert sorted(job["strategy"]["matrix"]["environment"]) == sorted(set(ENVIRONMENTS) - set(AT_EACH_CHANGE))
+    [schedule] = check[True]["schedule"]
+    assert schedule["cron"].split()[2:] == ["*", "*", "1"]
+
+
+def test_actions_are_pinned_by_their_commit_with_the_tag_beside_it() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    used = re.findall(r"uses: (.*)", text)
+    pins = [re.fullmatch(r"([\w/-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)", line) for line in used]
+    assert used and all(pins), used
+    actions = {pin.groups() for pin in pins if pin}
+    assert len(actions) == len({name for name, _, _ in actions}), "one action has two pins"
 
 
 def test_a_tag_is_checked_before_it_is_published() -> None:
@@ -64,3 +85,4 @@ def test_the_pythons_are_those_that_are_promised() -> None:
     for job in ("test", "systems"):
         assert jobs[job]["strategy"]["matrix"]["python"] == promised
     assert PROJECT["requires-python"] == f">={promised[0]}"
+    assert supported()["python"] == (promised[0], promised[-1])

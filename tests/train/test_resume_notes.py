@@ -18,7 +18,6 @@ from phlox.data import Loader
 from phlox.errors import DataError, RecordError, RunWarning
 from phlox.record import SafetensorsRecorder
 from phlox.train import Callback, Checkpoints, CsvLogger, EarlyStopping, Growing, Learner, ReduceOnPlateau, Unfreeze
-from phlox.train.host_records import with_value
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -171,5 +170,5 @@ def test_what_does_not_fit_is_an_error_and_says_no_more(tmp_path: Path) -> None:
 def test_a_record_of_a_former_version_has_no_settings(tmp_path: Path) -> None:
     record = run(None, 2, fit={"resume": False}).snapshot()
     progress = {name: value for name, value in record["progress"].items() if name != "settings"}
-    path = SafetensorsRecorder().save(with_value(record, "progress", progress), tmp_path / "former")
+    path = SafetensorsRecorder().save(record.with_entries({"progress": progress}), tmp_path / "former")
     assert run(None, 3, lr=0.5, fit={"resume": path}).epoch == 3

@@ -561,10 +561,10 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         r"xs\['a'\] has 3, xs\['b'\] has 2",
     ),
     "length": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs, length=4), ShapeError, "xs has 3, and length is 4"),
-    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "how many steps"),
+    "no length": (lambda x, xs: px.scan(lambda c, y: (c, None), x), ShapeError, "the number of steps"),
     "no number": (lambda x, xs: px.scan(lambda c, y: (c, y), x, length=HALF), KindError, "length is an integer.* 2.5"),
     "no function": (lambda x, xs: px.scan(NO_FUNCTION, x, xs), KindError, r"a function of \(carry, x\), got NoneType"),
-    "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "one step at least"),
+    "no steps": (lambda x, xs: px.scan(lambda c, y: (c, None), x, xs[:0]), ShapeError, "at least one step"),
     "no axis": (lambda x, xs: px.scan(lambda c, y: (c, None), x, (xs, 2.0)), ShapeError, r"xs\[1\] has no axis"),
     "array": (
         lambda x, xs: px.scan(lambda c, y: (c, None), (x, np.ones(3)), xs),
@@ -589,7 +589,7 @@ def test_bad_input(name: str, how: Any) -> None:
 
 def test_what_only_one_of_the_two_can_see() -> None:
     counter = iter(range(9))
-    with pytest.raises(ModuleError, match=r"alike in every step: y\[0\] was '0' and is '1'"):
+    with pytest.raises(ModuleError, match=r"one form in every step: y\[0\] was '0' and is '1'"):
         px.scan(lambda c, _: (c, (str(next(counter)),)), px.ones((2,)), length=2)
     x = px.ones((2,), device=JAX)
     with pytest.raises(BackendError, match=r"y is on NumPy\(\), and the loop is traced on .*device="):

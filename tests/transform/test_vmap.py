@@ -371,7 +371,7 @@ def tensors() -> Any:
         (lambda x, y: px.vmap(lambda a: a, in_axes=((0, 0),))(x), ShapeError, "which is a tensor of shape"),
         (lambda x, y: px.vmap(lambda a: a, in_axes="ab")(x), KindError, "in_axes for argument `a` must be an integer"),
         (lambda x, y: px.vmap(lambda a: a, out_axes=3)(x), ShapeError, r"result of shape \(3,\) can have no axis 3"),
-        (lambda x, y: px.vmap(lambda a: a, out_axes=None)(x), ShapeError, "while out_axes says None"),
+        (lambda x, y: px.vmap(lambda a: a, out_axes=None)(x), ShapeError, "but out_axes says None"),
         (lambda x, y: px.vmap(lambda a: a, out_axes=(0, 0))(x), ShapeError, r"out_axes is \(0, 0\) for the result"),
         (lambda x, y: px.vmap(lambda a: a, randomness=cast(Any, "none"))(x), RangeError, "randomness is 'different'"),
         (lambda x, y: px.vmap(lambda a: a.sum().item())(x), UnsupportedError, "item: .* stands for 4 examples"),
@@ -387,7 +387,7 @@ def tensors() -> Any:
         (
             lambda x, y: px.vmap(lambda a: px.Tensor.from_inner(a).require_grad() * 2.0)(x),
             AutodiffError,
-            r"a tape inside of the batch, which ends with the call; return it with \.inner\(\)",
+            r"a tape inside the batch, which ends with the call; return it with \.inner\(\)",
         ),
         (
             lambda x, y: px.vmap(lambda a, b: a)(x, px.tensor(X, device=NumPy(float="f64"))),

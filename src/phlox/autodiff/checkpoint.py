@@ -6,21 +6,19 @@ Griewank and Walther, "Revolve", 2000; Chen, Xu, Zhang, Guestrin, "Training deep
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from phlox.autodiff.backward import backpropagate
+from phlox.autodiff.collectives import TapeOps
 from phlox.autodiff.tape import Cotangents, Node, next_id
 from phlox.autodiff.taping import new_node, split_results
 from phlox.backend.contract.types import Array
-
-if TYPE_CHECKING:
-    from phlox.autodiff.decorator import Autodiff
 
 RunAgain: TypeAlias = Callable[[Array | None], Sequence[Array]]
 """Runs the function. If it gets an array, a compiler cannot merge this run with an earlier one."""
 
 
-def checkpoint(backend: Autodiff, run: RunAgain) -> Sequence[Array]:
+def checkpoint(backend: TapeOps, run: RunAgain) -> Sequence[Array]:
     """The result of `run(None)`, with its tape replaced by one node that runs the function again."""
     start = next_id()
     results = run(None)

@@ -17,10 +17,11 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.processes import processes
 
 
-class CollectivesOnTape(Decorator):
-    """See `phlox.backend.contract.collectives`."""
+class TapeOps(Decorator):
+    """The base class of `Autodiff`, for functions that use its operations; it has the collectives."""
 
     box: type[Tracked]
+    """The class of its tracked values."""
 
     def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
         if processes().size == 1:

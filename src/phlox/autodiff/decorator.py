@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.build import build
 from phlox.autodiff.checkpoint import RunAgain, checkpoint
-from phlox.autodiff.collectives import CollectivesOnTape
+from phlox.autodiff.collectives import TapeOps
 from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
 from phlox.autodiff.recompute import Recomputed, build_recomputing
@@ -35,7 +35,7 @@ def _constant(box: type[Tracked], function: Callable[..., Any]) -> Callable[...,
     return lambda *arguments: function(*(x.value if type(x) is box else x for x in arguments))
 
 
-class Autodiff(CollectivesOnTape):
+class Autodiff(TapeOps):
     """The backend `inner` with a tape, which records the history of values that require gradients.
 
     A float value without history stays the inner backend's own array, so it costs nothing. The decorator composes: on
@@ -55,8 +55,6 @@ class Autodiff(CollectivesOnTape):
     """
 
     differentiates = True
-    box: type[Tracked]
-    """The class of its tracked values."""
     recompute: bool
     """Are cheap values recomputed instead of saved?"""
     _instances: ClassVar[dict[tuple[Backend, bool], Autodiff]] = {}
@@ -84,7 +82,7 @@ class Autodiff(CollectivesOnTape):
         Tracked.some_settle |= settle is not None or settle_of is not None
         self.box = box
         build_operation = build_recomputing if recompute else build
-        shape = inner.shape
+        shape, detach = inner.shape, inner.detach
         self.shape = lambda x: shape(x.value if type(x) is box else x)
         for name in _operations():
             try:
@@ -97,6 +95,7 @@ class Autodiff(CollectivesOnTape):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
                 continue  # An operation that the inner backend lacks is missing here too.
+        self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)
@@ -117,7 +116,7 @@ class Autodiff(CollectivesOnTape):
         return x.value if type(x) is self.box else x
 
     def make_leaf(self, x: Array) -> Array:
-        return leaf(self.box, self.value(x))
+        return leaf(self.box, x.value if type(x) is self.box else x)
 
     def copy_leaf(self, x: Array) -> Array:
         return leaf(self.box, x.value) if type(x) is self.box and x.node.vjp is None else x

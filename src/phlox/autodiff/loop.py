@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from phlox.autodiff.backward import backpropagate
+from phlox.autodiff.collectives import TapeOps
 from phlox.autodiff.residuals import NodeTemplate, Saver, UnreachableArrays, end
 from phlox.autodiff.tape import Cotangents, Node, leaf, next_id
 from phlox.autodiff.taping import new_node, split_results, tape_several
@@ -21,16 +22,13 @@ from phlox.backend.contract.types import Array, Gradients
 from phlox.backend.contract.widening import converters
 from phlox.backend.levels import has_history
 
-if TYPE_CHECKING:
-    from phlox.autodiff.decorator import Autodiff
-
 Arrays: TypeAlias = tuple[Array, ...]
 Body: TypeAlias = Callable[[Arrays, Arrays], tuple[Sequence[Array], Sequence[Array]]]
 """`(carry, x) -> (carry, y)`, as in `Backend.scan`."""
 
 
 def scan(
-    backend: Autodiff, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
+    backend: TapeOps, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[Arrays, Arrays]:
     """`backend.scan` while a program is being traced."""
     inner, box, count = backend.inner, backend.box, len(carry)
@@ -62,7 +60,7 @@ def scan(
     return tuple(results[:count]), tuple(results[count:])
 
 
-def unstack(backend: Autodiff, x: Array) -> Sequence[Array]:
+def unstack(backend: TapeOps, x: Array) -> Sequence[Array]:
     """`backend.unstack` of a tracked array, with one node for all results."""
 
     def run(value: Array) -> tuple[Arrays, None]:
@@ -111,7 +109,12 @@ class _BodyTracer:
     last: _TracedBody
 
     def __init__(
-        self, backend: Autodiff, body: Body, values: list[Array], tracked_carry: list[bool], tracked_xs: list[bool]
+        self,
+        backend: TapeOps,
+        body: Body,
+        values: list[Array],
+        tracked_carry: list[bool],
+        tracked_xs: list[bool],
     ) -> None:
         self.backend, self.body, self.values = backend, body, values
         self.tracked_carry, self.tracked_xs = tracked_carry, tracked_xs
@@ -166,7 +169,7 @@ class _BodyTracer:
         return values[:count], [*values[count:], *traced.residuals]
 
 
-def _node_ids(backend: Autodiff, arguments: Sequence[Array]) -> list[int]:
+def _node_ids(backend: TapeOps, arguments: Sequence[Array]) -> list[int]:
     nodes = map(backend.node_of, arguments)
     return [-1 if node is None else node.id for node in nodes]
 
@@ -191,7 +194,7 @@ def _nodes_of_body(roots: Sequence[Node], leaves: set[int], start: int) -> tuple
 class _BackwardLoop:
     """The second loop. It holds no arrays: the arrays that the first loop has saved are on the node of that loop."""
 
-    def __init__(self, backend: Autodiff, tracer: _BodyTracer, traced: _TracedBody, length: int, reverse: bool) -> None:
+    def __init__(self, backend: TapeOps, tracer: _BodyTracer, traced: _TracedBody, length: int, reverse: bool) -> None:
         inner, self.count = backend.inner, len(tracer.values)
         self.backend, self.inner, self.length, self.reverse = backend, inner, length, reverse
         self.tracked = [index for index, node in enumerate(traced.roots) if node is not None]

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Agreement:
 agreement = Agreement()
 _processes = Processes()
 _store: Store | None = None
-_progress = Path(os.environ[PROGRESS]) if os.environ.get(PROGRESS) else None
+_progress = os.environ.get(PROGRESS)
 _reported = 0.0
 _leaving: list[Callable[[], object]] = []
 
@@ -115,8 +114,10 @@ def report_progress() -> None:
     """Tell `phlox launch --hang` that this process goes on, at most once a second; without a launcher nothing."""
     global _reported
     if _progress is not None and (now := time.monotonic()) > _reported + 1.0:
+        from pathlib import Path  # slow to import, and only a launched process needs it
+
         _reported = now
         try:
-            _progress.touch()
+            Path(_progress).touch()
         except OSError:  # the launcher has ended
             pass

@@ -6,13 +6,11 @@ engine. An engine reads some of them only when it starts: so import Phlox before
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, cast
 
 from phlox.errors import ConfigError
@@ -99,11 +97,14 @@ def read_environment(environment: Mapping[str, str]) -> Settings:
     return Settings(**found).over(read_file(path)) if path else Settings(**found)
 
 
-def read_file(path: str | Path) -> Settings:
+def read_file(path: str | os.PathLike[str]) -> Settings:
     """The settings of a file: a JSON object with the keys of `Settings`, and `measured` for remarks.
 
     Raises `ConfigError` where there is no such file, or something wrong in it; names both.
     """
+    import json
+    from pathlib import Path
+
     try:
         content: object = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -123,6 +124,8 @@ def read_file(path: str | Path) -> Settings:
 
 def as_file(settings: Settings, measured: Mapping[str, object]) -> str:
     """The text of a file with these settings and remarks."""
+    import json
+
     return json.dumps({**settings.given(), _NOTES: dict(measured)}, indent=2) + "\n"
 
 

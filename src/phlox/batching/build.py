@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.types import Array
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +24,9 @@ class ElementwiseRule:
 
 @dataclass(frozen=True, slots=True)
 class AxisRule:
-    """One operand; the options at these positions (0 is the first option) are axes, one or several."""
+    """One operand; the option at this position (0 is the first option) is an axis, or several axes."""
 
-    positions: tuple[int, ...]
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ Rule: TypeAlias = ElementwiseRule | AxisRule | MatrixRule | FoldedRule | General
 _new = object.__new__
 
 
-def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
+def build(M: MappedOps, name: str, rule: Rule) -> Callable[..., Any]:
     """The operation `name` of `M.inner`, for mapped arrays; without a mapped array it calls the inner operation."""
     function = getattr(M.inner, name)
     match rule:
@@ -75,8 +73,8 @@ def build(M: Batched, name: str, rule: Rule) -> Callable[..., Any]:
             return _binary(M, function)
         case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case AxisRule(positions):
-            return _along_axes(M, function, positions)
+        case AxisRule(position):
+            return _along_axes(M, function, position)
         case MatrixRule(ranks):
             return _on_matrices(M, function, ranks)
         case FoldedRule(count):
@@ -92,7 +90,7 @@ def is_scalar(x: Any) -> bool:
     return x is None or isinstance(x, (int, float))
 
 
-def _unary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+def _unary(M: MappedOps, function: Callable[..., Array]) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
@@ -105,7 +103,7 @@ def _unary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
     return operation
 
 
-def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
+def _binary(M: MappedOps, function: Callable[..., Array]) -> Callable[..., Array]:
     box, shape, raised = M.box, M.inner.shape, M.raised
 
     def operation(x: Array, y: Any, *options: Any) -> Array:
@@ -133,7 +131,7 @@ def _binary(M: Batched, function: Callable[..., Array]) -> Callable[..., Array]:
     return operation
 
 
-def _elementwise(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _elementwise(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box, shape = M.box, M.inner.shape
 
     def operation(*arguments: Any) -> Array:
@@ -152,13 +150,13 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along_axes(M: Batched, function: Callable[..., Array], positions: tuple[int, ...]) -> Callable[..., Array]:
+def _along_axes(M: MappedOps, function: Callable[..., Array], position: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
         if type(x) is not box:
             return function(x, *options)
-        moved = [shifted(option) if index in positions else option for index, option in enumerate(options)]
+        moved = [shifted(option) if index == position else option for index, option in enumerate(options)]
         result = _new(box)
         result.value = function(x.value, *moved)
         return result
@@ -166,7 +164,7 @@ def _along_axes(M: Batched, function: Callable[..., Array], positions: tuple[int
     return operation
 
 
-def _on_matrices(M: Batched, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+def _on_matrices(M: MappedOps, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
     box, inner, count = M.box, M.inner, len(ranks)
 
     def operation(*arguments: Any) -> Any:
@@ -193,7 +191,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple([next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True)])
 
 
-def _fold_batch(M: Batched, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _fold_batch(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(*arguments: Any) -> Array:
@@ -207,20 +205,22 @@ def _fold_batch(M: Batched, function: Callable[..., Array], count: int) -> Calla
     return operation
 
 
-def fold(M: Batched, x: Array, size: int) -> Array:
+def fold(M: MappedOps, x: Array, size: int) -> Array:
     """Merge the batch axis of x with the first axis of an example."""
     value = M.spread(x, size)
     n, first, *sizes = M.inner.shape(value)
     return M.inner.reshape(value, (n * first, *sizes))
 
 
-def unfold(M: Batched, value: Array, size: int) -> Array:
+def unfold(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `fold`."""
     rows, *sizes = M.inner.shape(value)
     return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *sizes)))
 
 
-def _general(M: Batched, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]) -> Callable[..., Any]:
+def _general(
+    M: MappedOps, function: Callable[..., Any], count: int, rewritten: Callable[..., Any]
+) -> Callable[..., Any]:
     box = M.box
 
     def operation(*arguments: Any) -> Any:

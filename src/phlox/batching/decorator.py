@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
-from phlox.backend.contract import Backend, Decorator
+from phlox.backend.contract import Backend
 from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.widening import DEFINED_IN_STEPS, converters, widen
 from phlox.backend.device import Device
 from phlox.batching.build import build
 from phlox.batching.loop import Body, each, scan
+from phlox.batching.mapped import MappedOps, box_of
 from phlox.batching.rules import FORWARDED, RULES
 from phlox.errors import AutodiffError, BackendError, UnsupportedError
 from phlox.host.dtypes import FloatElement
-from phlox.lazy import lend
 
 
-class Mapped:
-    """An array with a hidden batch axis, the first axis of `value`.
-
-    Each nested batch has its own subclass, which identifies its arrays.
-    """
-
-    __slots__ = ("value",)
-
-    value: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return tuple(self.value.shape[1:])
-
-
-_boxes: dict[int, type[Mapped]] = {}
-
-
-def _box(level: int) -> type[Mapped]:
-    box = _boxes.get(level)
-    if box is None:
-        cls = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
-        box = _boxes.setdefault(level, cls)
-    return box
-
-
-class Batched(Decorator):
+class Batched(MappedOps):
     """The backend `inner` with a batch: an array looks like one example, and operations apply to all examples.
 
     `phlox.vmap` uses it; engines do not need to know about it. An array that all examples share stays the inner
@@ -56,8 +29,6 @@ class Batched(Decorator):
     `Autodiff(Batched(B))` every example has its own gradient.
     """
 
-    box: type[Mapped]
-    """The class of its arrays that have the batch axis."""
     _instances: ClassVar[dict[Backend, Batched]] = {}
 
     def __new__(cls, inner: Backend) -> Batched:
@@ -72,7 +43,7 @@ class Batched(Decorator):
         # With a tape below the batch, training mode is also on inside the batch.
         self.differentiates = inner.differentiates
         self.batched = inner.batched + 1
-        self.box = box = _box(self.batched)
+        self.box = box = box_of(self.batched)
         shape = inner.shape
         self.shape = lambda x: shape(x.value)[1:] if type(x) is box else shape(x)
         for name, rule in RULES.items():
@@ -95,42 +66,6 @@ class Batched(Decorator):
 
     def __repr__(self) -> str:
         return f"Batched({self.inner!r})"
-
-    # --- mapped arrays, for rules
-
-    def boxed(self, value: Array) -> Mapped:
-        """The mapped array of an inner array whose first axis is the batch."""
-        result = object.__new__(self.box)
-        result.value = value
-        return result
-
-    def boxed_all(self, results: Any) -> Any:
-        """`boxed` for one result or several."""
-        if isinstance(results, tuple):
-            return tuple([self.boxed(result) for result in cast("tuple[Any, ...]", results)])
-        return self.boxed(results)
-
-    def raised(self, value: Array, rank: int) -> Array:
-        """The inner array with axes of size one after the batch axis, up to this rank."""
-        sizes = self.inner.shape(value)
-        missing = rank - len(sizes)
-        return value if missing <= 0 else self.inner.reshape(value, (sizes[0], *(1,) * missing, *sizes[1:]))
-
-    def size(self, operands: Sequence[Any]) -> int:
-        """The number of examples of the first operand that is mapped."""
-        return self.inner.shape(next(x for x in operands if type(x) is self.box).value)[0]
-
-    def spread(self, x: Array, size: int) -> Array:
-        """The inner array with the batch axis, broadcast if x has none."""
-        if type(x) is self.box:
-            return x.value
-        return self.inner.broadcast_to(x, (size, *self.inner.shape(x)))
-
-    def moved(self, value: Array, source: int, target: int) -> Array:
-        """The inner array with one axis moved."""
-        order = [axis for axis in range(len(self.inner.shape(value))) if axis != source]
-        order.insert(target, source)
-        return value if source == target else self.inner.permute_dims(value, tuple(order))
 
     def _box_like(self, x: Array, value: Array) -> Array:
         return self.boxed(value) if type(x) is self.box else value
@@ -262,6 +197,3 @@ class Batched(Decorator):
         if not self.traces_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
         return scan(self, body, carry, xs, length, reverse)
-
-
-lend(["phlox.batching.frames"], Batched=Batched)

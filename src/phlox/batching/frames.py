@@ -5,14 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from phlox.backend.contract.backend import Backend, engine_of
-from phlox.backend.device import Device
 from phlox.host.signal_guard import scope
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
 
 Randomness: TypeAlias = Literal["different", "same"]
 """Does every example of a batch have its own random numbers?"""
@@ -22,7 +18,7 @@ Randomness: TypeAlias = Literal["different", "same"]
 class Frame:
     """One running call of `phlox.vmap`."""
 
-    backend: Batched
+    backend: Backend
     size: int
     """The number of examples."""
     randomness: Randomness = "different"
@@ -56,21 +52,10 @@ def innermost() -> Frame | None:
     return frames[-1] if frames else None
 
 
-def frame_of(backend: Batched) -> Frame | None:
+def frame_of(backend: Backend) -> Frame | None:
     """The running batch of a backend, whatever its tapes and its precision; None if there is none."""
     engine = type(engine_of(backend))
     for frame in reversed(_frames.get()):
         if frame.backend.batched == backend.batched and type(engine_of(frame.backend)) is engine:
             return frame
     return None
-
-
-def seen_from_inside(device: Device) -> Device:
-    """The device on the backend of the innermost batch, so that a draw on it is a draw for one example."""
-    frame = innermost()
-    if frame is None:
-        return device
-    from phlox.batching.order import joined
-
-    backend: Backend | None = joined(device.backend, frame.backend)
-    return device if backend is None else device.on(backend)

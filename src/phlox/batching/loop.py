@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.types import Array
+from phlox.batching.mapped import MappedOps
 from phlox.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
 
 Body: TypeAlias = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Sequence[Array], Sequence[Array]]]
 """`(carry, x) -> (carry, y)`, a step of a loop."""
 
 
-def each(M: Batched, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
+def each(M: MappedOps, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
     """Call `fn` with the inner arrays of every example, and return the results, one or several, as a batch.
 
     Without a mapped array it is called once. Raises `UnsupportedError` if the shapes of results differ.
@@ -29,14 +27,14 @@ def each(M: Batched, fn: Callable[..., Any], arrays: Sequence[Array]) -> Any:
     return _stack_results(M, results)
 
 
-def _example(M: Batched, x: Array, index: int) -> Array:
+def _example(M: MappedOps, x: Array, index: int) -> Array:
     if type(x) is not M.box:
         return x
     shape = M.inner.shape(x.value)
     return M.inner.index(x.value, (index, *[slice(0, size, 1) for size in shape[1:]]))
 
 
-def _stack_results(M: Batched, results: list[Any]) -> Any:
+def _stack_results(M: MappedOps, results: list[Any]) -> Any:
     """The results of all examples, arrays or nested containers of them, as batched ones."""
     first = results[0]
     if isinstance(first, (tuple, list)):
@@ -61,7 +59,7 @@ class _BatchedCarry(Exception):
 
 
 def scan(
-    M: Batched, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
+    M: MappedOps, body: Body, carry: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """`Backend.scan` as one loop of the inner backend, over arrays of all examples."""
     start = list(carry)
@@ -74,7 +72,7 @@ def scan(
 
 
 def _scan(
-    M: Batched, body: Body, start: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
+    M: MappedOps, body: Body, start: Sequence[Array], xs: Sequence[Array], length: int, reverse: bool
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """As `scan`; raises `_BatchedCarry` if a part of the carry gets a batch axis that it did not have at the start."""
     sizes = [M.size([x]) if type(x) is M.box else None for x in start]
@@ -96,9 +94,9 @@ def _scan(
     return _box_all(M, state, in_carry), _box_all(M, ys, in_ys)
 
 
-def _values(M: Batched, arrays: Sequence[Array]) -> list[Array]:
+def _values(M: MappedOps, arrays: Sequence[Array]) -> list[Array]:
     return [x.value if type(x) is M.box else x for x in arrays]
 
 
-def _box_all(M: Batched, values: Sequence[Array], flags: list[bool]) -> tuple[Array, ...]:
+def _box_all(M: MappedOps, values: Sequence[Array], flags: list[bool]) -> tuple[Array, ...]:
     return tuple([M.boxed(x) if flag else x for x, flag in zip(values, flags, strict=True)])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from phlox.backend.contract import Backend
+from phlox.backend.device import Device
+from phlox.batching.frames import innermost
 
 
 @lru_cache(maxsize=4096)
@@ -46,3 +48,12 @@ def joined(first: Backend, second: Backend) -> Backend | None:
         return None
     common = joined(first.inner, second)
     return None if common is None or common.batched != first.inner.batched else Batched(common)
+
+
+def seen_from_inside(device: Device) -> Device:
+    """The device on the backend of the innermost batch, so that a draw on it is a draw for one example."""
+    frame = innermost()
+    if frame is None:
+        return device
+    backend: Backend | None = joined(device.backend, frame.backend)
+    return device if backend is None else device.on(backend)

@@ -8,7 +8,6 @@ import json
 from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.diff import tolerance
 from phlox.cli.records import plain
-from phlox.cli.text import printable
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         named = {"reference": found.reference, "agree": found.ok, "first_beyond": found.first_beyond()}
         print(json.dumps(plain({**named, "rows": found.rows}), indent=2, allow_nan=False))
     else:
-        print(printable(str(found), keep="\n"))
+        print(found)
     return DONE if found.ok else DIFFERENT
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from phlox.cli.command import DONE, Command
 from phlox.cli.records import opened, reading_arguments
-from phlox.cli.text import count_text, printable, size_text
 from phlox.errors import RecordError
+from phlox.host.text import count, printable, size
 from phlox.record import BinaryRecorder, JsonRecorder, PrecisionSettings, Record, Recorder, SafetensorsRecorder
 from phlox.record.formats.registry import READERS, RECORDERS
 from phlox.record.io.compression import SUFFIXES, Compression
@@ -66,11 +66,11 @@ def run(options: argparse.Namespace) -> int:
     for path, why in record.unreadable.items():
         raise RecordError(f"{options.source}: {path}: {why}; omit it with --exclude '{path}'")
     written = recorder.save(record, target)
-    before = ", ".join(filter(None, (file.format, file.compression, size_text(file.size))))
-    after = ", ".join(filter(None, (recorder.format, recorder.compression, size_text(written.stat().st_size))))
-    held = count_text(len(record.tensors), "tensor")
+    before = ", ".join(filter(None, (file.format, file.compression, size(file.size))))
+    after = ", ".join(filter(None, (recorder.format, recorder.compression, size(written.stat().st_size))))
+    held = count(len(record.tensors), "tensor")
     if record.values:
-        held += f" and {count_text(len(record.values), 'value')}"
+        held += f" and {count(len(record.values), 'value')}"
     print(printable(f"{file.path} ({before}) -> {written} ({after}): {held}"))
     return DONE
 
@@ -142,7 +142,7 @@ def _selected(record: Record, options: argparse.Namespace) -> Record:
     meant -= selected(options.exclude, paths) if options.exclude else set()
     if not meant:
         raise RecordError(
-            f"{options.source}: --include and --exclude leave none of its {count_text(len(record), 'entry', 'entries')}"
+            f"{options.source}: --include and --exclude leave none of its {count(len(record), 'entry', 'entries')}"
         )
     return rename(record, lambda path: path if path in meant else None).record
 

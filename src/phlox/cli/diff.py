@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any, cast
 
 from phlox.cli.command import DIFFERENT, DONE, Command, whole
 from phlox.cli.records import opened, plain, reading_arguments
-from phlox.cli.text import count_text, printable, size_text, table, terminal_width
-from phlox.record.dtypes import SHORT_NAMES
-from phlox.record.entry import TensorEntry
-from phlox.record.inspection.comparison import Change, RecordDifference, difference
+from phlox.host.page import Page
+from phlox.host.text import size, terminal_width
+from phlox.record.inspection.comparison import RecordDifference, difference
 from phlox.record.inspection.summary import RecordFile, totals
-from phlox.record.inspection.tensor_difference import TensorDifference
-from phlox.record.record import Record
+from phlox.record.pages import sections_of
 
 
 def tolerance(text: str) -> float:
@@ -60,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         lists: dict[str, Any] = {name: _limited(one, options.limit) for name, one in plain(found).items()}
         print(json.dumps({"agree": agree, "identical": found.identical, **lists}, indent=2, allow_nan=False))
     else:
-        print("\n".join(_Page(first, second, found, options.limit).lines(agree)))
+        print(_page(first, second, found, options.limit, agree).text(terminal_width()))
     return DONE if agree else DIFFERENT
 
 
@@ -77,132 +73,34 @@ def _notes(found: RecordDifference) -> list[str]:
     return [name for name, some in changes.items() if some]
 
 
-class _Page:
+def _page(first: RecordFile, second: RecordFile, found: RecordDifference, most: int | None, agree: bool) -> Page:
     """The printed report of a difference."""
+    strange = "They were not written with the same names: entries at the same position may be unrelated"
+    parts = [
+        f"A: {_about(first)}",
+        f"B: {_about(second)}",
+        "One of them has no names: the entries are compared in order" if found.by_position else "",
+        strange if found.other_names else "",
+        *sections_of(found, ("A", "B"), (first.record, second.record), most),
+        Page("", parts=[_verdict(found, agree)]),
+    ]
+    return Page("", parts=parts)
 
-    def __init__(self, first: RecordFile, second: RecordFile, found: RecordDifference, limit: int | None) -> None:
-        self.first, self.second, self.found, self.limit = first, second, found, limit
 
-    def lines(self, agree: bool) -> list[str]:
-        found = self.found
-        lines = [f"A: {_about(self.first)}", f"B: {_about(self.second)}"]
-        if found.by_position:
-            lines.append("One of them has no names: the entries are compared in order")
-        if found.other_names:
-            lines.append("They were not written with the same names: entries at the same position may be unrelated")
-        lines += self._missing("Only in A", found.only_first, self.first.record)
-        lines += self._missing("Only in B", found.only_second, self.second.record)
-        lines += self._changes("Cannot be read", found.unreadable)
-        lines += self._changes("Other kinds", found.kinds)
-        lines += self._changes("Other shapes", found.shapes)
-        lines += self._changes("Other values", [Change(p, _value(a), _value(b)) for p, a, b in found.values])
-        lines += self._tensors("Tensors that differ", found.tensors)
-        lines += self._tensors("Tensors that differ within the tolerance", found.within)
-        lines += self._changes("Other aliases", found.aliases)
-        lines += self._changes("Other metadata", found.metadata)
-        # Only one line each, because they often differ in every tensor.
-        notes = [*_precisions(found.precisions), *_ids(found.ids)]
-        return [*lines, *([""] if notes else []), *notes, "", self._verdict(agree)]
-
-    def _verdict(self, agree: bool) -> str:
-        found, text = self.found, self.found.summary("A", "B")
-        if found.identical:
-            return f"Identical: {text}"
-        if not found.ok:
-            return f"Different: {text}"
-        if found.within:
-            text += " within the tolerance"
-        return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(found))}: {text}"
-
-    def _missing(self, title: str, paths: Sequence[str], record: Record) -> list[str]:
-        lines = self._section(title, [[path, *_described(record, path)] for path in paths])
-        for place, path in enumerate(paths[: self.limit]):
-            if near := self.found.suggestions.get(path):
-                lines[2 + place] += f"\n    did you mean {printable(near)}?"
-        return lines
-
-    def _changes(self, title: str, changes: Sequence[Change]) -> list[str]:
-        rows = [[path, *("nothing" if x is None else str(x) for x in pair)] for path, *pair in changes]
-        return self._section(title, rows, ["path", "A", "B"])
-
-    def _tensors(self, title: str, some: Sequence[TensorDifference]) -> list[str]:
-        heads = ["path", "unequal", "beyond", "not finite", "largest", "at", "A", "B", "relative"]
-        if not (self.found.within or any(one.different < one.unequal for one in some)):
-            heads[2] = ""
-        return self._section(
-            title, [_row(one, bool(heads[2])) for one in some], heads, right=range(1, 9), spare=(6, 7, 8)
-        )
-
-    def _section(
-        self,
-        title: str,
-        rows: list[list[str]],
-        heads: list[str] | None = None,
-        right: Sequence[int] = (),
-        spare: Sequence[int] = (),
-    ) -> list[str]:
-        if not rows:
-            return []
-        lines = ["", title]
-        if shown := rows[: self.limit]:
-            lines += table(shown, heads, right=right, spare=spare, width=terminal_width(), indent=2).split("\n")
-        if len(rows) > len(shown):
-            lines.append(f"  ... and {len(rows) - len(shown):,} more")
-        return lines
+def _verdict(found: RecordDifference, agree: bool) -> str:
+    text = found.summary("A", "B")
+    if found.identical:
+        return f"Identical: {text}"
+    if not found.ok:
+        return f"Different: {text}"
+    if found.within:
+        text += " within the tolerance"
+    return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(found))}: {text}"
 
 
 def _about(file: RecordFile) -> str:
-    parts = [file.format, file.compression, "+".join(totals(file.record.tensors.values())), size_text(file.size)]
-    return f"{printable(str(file.path))} ({', '.join(filter(None, parts))})"
-
-
-def _described(record: Record, path: str) -> list[str]:
-    if path not in record:  # a record without names may have more entries than the other one
-        return ["", "", ""]
-    entry = record[path]
-    if not isinstance(entry, TensorEntry):
-        return ["value", _value(entry), ""]
-    return [entry.tensor.kind, str(entry.tensor.shape), SHORT_NAMES[entry.tensor.dtype]]
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _row(one: TensorDifference, with_beyond: bool) -> list[str]:
-    row = [
-        one.path,
-        f"{one.unequal:,} ({_share(one.unequal, one.size)})",
-        f"{one.different:,}" if with_beyond else "",
-        f"{one.non_finite:,}" if one.non_finite else "",
-    ]
-    most = one.non_finite_at or one.largest
-    if most is None:
-        return row
-    relative = "" if one.relative is None else f"{one.relative.amount:.2g}"
-    largest = "" if one.largest is None else f"{one.largest.amount:.3g}"
-    return [*row, largest, str(most.at), *(_number(x) for x in (most.first, most.second)), relative]
-
-
-def _share(part: int, whole: int) -> str:
-    percent = round(100 * part / whole)
-    return "<1%" if percent < 1 else ">99%" if percent > 99 and part < whole else f"{percent}%"
-
-
-def _number(number: float | int | bool) -> str:
-    return f"{number:.6g}" if isinstance(number, float) else str(number)
-
-
-def _precisions(changes: Sequence[Change]) -> list[str]:
-    counts = Counter((first, second) for _, first, second in changes)
-    return [f"Precision: {a} in A, {b} in B: {count_text(n, 'tensor')}" for (a, b), n in counts.items()]
-
-
-def _ids(changes: Sequence[Change]) -> list[str]:
-    missing = [name for name, at in (("A", 1), ("B", 2)) if changes and all(change[at] is None for change in changes)]
-    if missing:
-        return [f"Ids: none in {missing[0]}: {count_text(len(changes), 'tensor')}"]
-    return [f"Ids: not the same: {count_text(len(changes), 'tensor')}"] if changes else []
+    parts = [file.format, file.compression, "+".join(totals(file.record.tensors.values())), size(file.size)]
+    return f"{file.path} ({', '.join(filter(None, parts))})"
 
 
 COMMAND = Command(

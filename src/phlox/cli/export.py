@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from phlox.cli.command import DONE, Command, whole
-from phlox.cli.text import printable
 from phlox.errors import ExportError, RunError
 
 KINDS = ("float", "int", "bool")
@@ -82,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
-        print(printable(str(report), keep="\n"))
+        print(report)
     return DONE
 
 

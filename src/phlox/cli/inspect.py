@@ -11,8 +11,9 @@ from typing import Any
 from phlox.cli.command import DONE, Command, whole
 from phlox.cli.onnx_file import inspect, is_onnx
 from phlox.cli.records import opened, plain, reading_arguments
-from phlox.cli.text import count_text, size_text, table, terminal_width
 from phlox.errors import RecordError
+from phlox.host.page import Page, Part, Table, facts
+from phlox.host.text import count, size, terminal_width
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.summary import RecordFile, Statistics, damages, statistics, totals
@@ -62,24 +63,16 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain(_as_json(file, paths, shown, found, lost)), indent=2, allow_nan=False))
         return DONE
-    print(_about(file))
-    if shown:
-        print()
-        print(_entries(record, shown, found if options.stats else None))
-    if len(paths) > len(shown):
-        print(f"... and {len(paths) - len(shown):,} more")
-    if lost:
-        print("\nCannot be read")
-        print(table([[path, why] for path, why in lost.items()], width=terminal_width(), indent=2))
-    if record.aliases:
-        print("\nAliases")
-        print(
-            table([[alias, f"-> {path}"] for alias, path in record.aliases.items()], width=terminal_width(), indent=2)
-        )
-    print()
-    print(_total(record, paths))
+    parts = [*_about(file), _entries(record, shown, found if options.stats else None, len(paths) - len(shown))]
+    parts += [
+        Page("Cannot be read", parts=[Table(["", ""], [*lost.items()], 2)]),
+        Page("Aliases", parts=[Table(["", ""], [[alias, f"-> {path}"] for alias, path in record.aliases.items()], 2)]),
+        _total(record, paths),
+    ]
     if options.verify:
-        print(f"Read every tensor: {'checksums ignored' if options.ignore_checksums else _checked(file)}")
+        checked = "checksums ignored" if options.ignore_checksums else _checked(file)
+        parts.append(f"Read every tensor: {checked}")
+    print(Page("", parts=parts).text(terminal_width()))
     return DONE
 
 
@@ -109,48 +102,40 @@ def _checked(file: RecordFile) -> str:
 def _verify(file: RecordFile) -> None:
     found = damages(file.record)
     if found:
-        others = f" (and {count_text(len(found) - 1, 'other tensor')} cannot be read either)" if len(found) > 1 else ""
+        others = f" (and {count(len(found) - 1, 'other tensor')} cannot be read either)" if len(found) > 1 else ""
         raise RecordError(f"{found[0].reason}{others}")
 
 
-def _about(file: RecordFile) -> str:
-    header = file.record.header
-    rows = [["File", str(file.path)], ["Format", ", ".join(filter(None, (file.format, file.compression)))]]
-    if header is None:
-        rows.append(["Written by", "unknown (no Phlox header)"])
-    else:
-        rows[-1][1] += f", schema {header.schema}"
-        rows += [["Written by", f"Phlox {header.phlox}"], ["Precision", header.precision]]
-    rows.append(["Size", size_text(file.size)])
-    if file.record.positional:
-        rows.append(["Names", "none: the entries are identified by their positions"])
-    lines = [table(rows)]
-    if file.record.metadata:
-        lines += ["", "Metadata"]
-        lines.append(
-            table([[key, text] for key, text in file.record.metadata.items()], width=terminal_width(), indent=2)
-        )
-    return "\n".join(lines)
+def _about(file: RecordFile) -> list[Part]:
+    header, metadata = file.record.header, file.record.metadata
+    schema = "" if header is None else f"schema {header.schema}"
+    pairs = [
+        ("File", str(file.path)),
+        ("Format", ", ".join(filter(None, (file.format, file.compression, schema)))),
+        ("Written by", "unknown (no Phlox header)" if header is None else f"Phlox {header.phlox}"),
+        ("Precision", "" if header is None else header.precision),
+        ("Size", size(file.size)),
+        ("Names", "none: the entries are identified by their positions" if file.record.positional else ""),
+    ]
+    return [facts(pairs), Page("Metadata", parts=[Table(["", ""], [*metadata.items()], 2)])]
 
 
-def _entries(record: Record, paths: Sequence[str], found: dict[str, Statistics] | None) -> str:
+def _entries(record: Record, paths: Sequence[str], found: dict[str, Statistics] | None, more: int) -> Table:
     if found is None:
-        spare = (1,)  # the precision implies it
-        heads, right = ["path", "kind", "shape", "precision", "bytes", "id or value"], range(4, 5)
+        heads = ["path", "kind", "shape", "precision", "bytes", "id or value"]
         rows = [_row(path, record[path]) for path in paths]
-    else:
-        spare = ()
-        heads, right = ["path", "shape", "precision", "min", "max", "mean", "not finite", "value"], range(3, 7)
-        rows = [_row_of_statistics(path, record[path], found) for path in paths]
-    return table(rows, heads, right=right, spare=spare, width=terminal_width())
+        return Table(heads, rows, {0, 1, 2, 3, 5}, more=more, spare=(1,))  # the precision implies the kind
+    heads = ["path", "shape", "precision", "min", "max", "mean", "not finite", "value"]
+    rows = [_row_of_statistics(path, record[path], found) for path in paths]
+    return Table(heads, rows, {0, 1, 2, 7}, more=more)
 
 
 def _row(path: str, entry: Any) -> list[str]:
     if not isinstance(entry, TensorEntry):
         return [path, "value", "", "", "", _value(entry)]
     tensor = entry.tensor
-    precision, size = SHORT_NAMES[tensor.dtype], size_text(tensor.nbytes)
-    return [path, tensor.kind, str(tensor.shape), precision, size, (entry.id or "")[:8]]
+    precision = SHORT_NAMES[tensor.dtype]
+    return [path, tensor.kind, str(tensor.shape), precision, size(tensor.nbytes), (entry.id or "")[:8]]
 
 
 def _row_of_statistics(path: str, entry: Any, found: dict[str, Statistics]) -> list[str]:
@@ -172,22 +157,17 @@ def _number(number: float | int | bool | None) -> str:
     return f"{number:.4g}" if isinstance(number, float) else str(number)
 
 
-def _total(record: Record, paths: Sequence[str]) -> str:
+def _total(record: Record, paths: Sequence[str]) -> Page:
     entries = [record[path] for path in paths]
     tensors = [entry.tensor for entry in entries if isinstance(entry, TensorEntry)]
-    parts = [count_text(len(tensors), "tensor")]
-    if len(entries) > len(tensors):
-        parts.append(count_text(len(entries) - len(tensors), "value"))
-    elements, size = sum(tensor.size for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
-    head = f"Total: {' and '.join(parts)}, {count_text(elements, 'element')}, {size_text(size)}"
-    by_type = totals(entries)
-    if len(by_type) < 2:
-        return head
+    values = f" and {count(len(entries) - len(tensors), 'value')}" if len(entries) > len(tensors) else ""
+    elements, nbytes = sum(tensor.size for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
+    said = [f"{count(len(tensors), 'tensor')}{values}", count(elements, "element"), size(nbytes)]
     rows = [
-        [name, count_text(one.tensors, "tensor"), count_text(one.elements, "element"), size_text(one.bytes)]
-        for name, one in by_type.items()
+        [name, count(one.tensors, "tensor"), count(one.elements, "element"), size(one.bytes)]
+        for name, one in totals(entries).items()
     ]
-    return f"{head}\n{table(rows, right=(1, 2, 3), indent=2)}"
+    return Page("Total", said, [Table([""] * 4, rows, 1)] if len(rows) > 1 else [])
 
 
 def _as_json(

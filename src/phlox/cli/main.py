@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from phlox.cli.command import DIFFERENT, INTERRUPTED, MISUSED, Parser
-from phlox.cli.text import printable
 from phlox.errors import PhloxError
+from phlox.host.text import printable
 from phlox.version import __version__
 
 COMMANDS = {

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from phlox.cli.command import DONE
-from phlox.cli.text import count_text, printable, size_text, table, terminal_width
 from phlox.errors import DataError, RecordError
+from phlox.host.page import Page, Table, facts
+from phlox.host.text import count, size, terminal_width
 from phlox.record.patterns import selected
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -47,8 +48,9 @@ def predict(model_path: str, file: str, device: str, out: str | None) -> int:
         best = [f"{value:.4g}" for value in first.max(axis=-1).tolist()]
         print_classes("class", first.argmax(axis=-1), best, "value", labels)
         return DONE
-    rows = [[printable(name), str(one.dtype), str(one.shape), *_range(one)] for name, one in arrays.items()]
-    print(table(rows, ["output", "type", "shape", "min", "max", "mean"], right=(3, 4, 5), width=terminal_width()))
+    rows = [[name, str(one.dtype), str(one.shape), *_range(one)] for name, one in arrays.items()]
+    table = Table(["output", "type", "shape", "min", "max", "mean"], rows, 3)
+    print(Page("", parts=[table]).text(terminal_width()))
     return DONE
 
 
@@ -136,21 +138,19 @@ def inspect(path: str, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found.as_json(path, shown[: options.limit]), indent=2))
         return DONE
-    sets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
-    rows = [["File", path], ["Format", f"ONNX, IR version {found.ir_version}"], ["Operator sets", sets]]
-    rows += [["Written by", found.producer or "unknown"]]
-    rows += [[head, text] for head, values in (("Input", found.inputs), ("Output", found.outputs)) for text in values]
-    print(printable(table(rows), keep="\n"))
     counts = Counter(found.operators)
-    marked = [f"{one} {count}" + (" (unknown)" if one in found.unknown else "") for one, count in counts.most_common()]
-    print(f"\n{printable('Operators: ' + ', '.join(marked))}\n")
-    cells = [[one.name, str(one.shape), one.type, size_text(one.bytes)] for one in shown[: options.limit]]
-    if cells:
-        print(
-            printable(table(cells, ["initializer", "shape", "type", "bytes"], right=(3,), width=terminal_width()), "\n")
-        )
-    if len(shown) > len(cells):
-        print(f"... and {len(shown) - len(cells):,} more")
-    total = sum(one.bytes for one in shown)
-    print(f"Total: {count_text(len(shown), 'initializer')}, {size_text(total)}")
+    marked = [f"{one} {number}{' (unknown)' * (one in found.unknown)}" for one, number in counts.most_common()]
+    pairs = [
+        ("File", path),
+        ("Format", f"ONNX, IR version {found.ir_version}"),
+        ("Operator sets", ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())),
+        ("Written by", found.producer or "unknown"),
+        *(("Input", text) for text in found.inputs),
+        *(("Output", text) for text in found.outputs),
+        ("Operators", ", ".join(marked)),
+    ]
+    rows = [[one.name, str(one.shape), one.type, size(one.bytes)] for one in shown]
+    total = f"Total: {count(len(shown), 'initializer')}, {size(sum(one.bytes for one in shown))}"
+    table = Table(["initializer", "shape", "type", "bytes"], rows, 3, options.limit)
+    print(Page("", parts=[facts(pairs), table, total]).text(terminal_width()))
     return DONE

@@ -13,12 +13,12 @@ from typing import Any
 from phlox import optim
 from phlox.backend import NumPy
 from phlox.cli.command import DONE, Command, whole
-from phlox.cli.text import size_text, table
 from phlox.distributed.planning.accelerators import ACCELERATORS, Accelerator
 from phlox.distributed.planning.plan import LAYOUTS, Plan, plan
 from phlox.distributed.planning.step_costs import PaperMesh
 from phlox.errors import ConfigError, ShardingError
-from phlox.host.units import amount
+from phlox.host.page import Page, Table
+from phlox.host.text import amount, size
 from phlox.models import BertConfig, BertMaskedLmConfig, GptConfig, LlamaConfig
 
 CONFIGS: dict[str, type[Any]] = {"gpt": GptConfig, "llama": LlamaConfig, "bert": BertConfig}
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({**asdict(found), **more, "compute_seconds": compute, "exchange_seconds": exchange}, indent=2))
         return DONE
     what = f"{layout}, {options.precision}, {options.optimizer}"
-    print("\n".join(lines(found, options.model, what, device, peak, *links)))
+    print(page(found, options.model, what, device, peak, *links).text())
     if found.memory > device.memory:
         each = batch // (axes[PaperMesh(axes).batch_axis])
         print(f"\n{_remedy(device, lambda mesh, name: plan(model, mesh, name, batch=each * mesh['data'], **making))}")
@@ -182,51 +182,53 @@ def _remedy(device: Accelerator, planned: Callable[[dict[str, int], str], Plan])
     if not found:
         return "it fits on no 4,096 of these devices; give fewer rows (--batch), a shorter --context, another --device"
     best, name = min(found, key=lambda one: one[0].devices)
-    shape = ",".join(f"{axis}={size}" for axis, size in best.mesh.items())
+    shape = ",".join(f"{axis}={length}" for axis, length in best.mesh.items())
     return (
-        f"it fits on {best.devices:,} devices, {size_text(best.memory)} each:\n"
+        f"it fits on {best.devices:,} devices, {size(best.memory)} each:\n"
         f"  --mesh {shape} --layout {name} --batch {best.batch}"
     )
 
 
-def lines(
+def page(
     found: Plan, model: str, what: str, device: Accelerator, peak: float, link: float, network: float | None
-) -> list[str]:
-    """The plan as text."""
-    shape = ", ".join(f"{name}={size}" for name, size in found.mesh.items())
+) -> Page:
+    """What the plan says."""
+    shape = ", ".join(f"{name}={length}" for name, length in found.mesh.items())
     kept = "each block recomputed" if found.checkpoint else "all activations kept"
     other = found.activations if found.checkpoint else found.activations_checkpointed
     element = 4 if ", f32," in what else 2
+    fits = "fits" if found.memory <= device.memory else "does not fit"
     memory = [
         ("parameters", found.parameters, f"{amount(found.parameters // element)} of them, {element} bytes each"),
         ("gradients", found.gradients, "as the parameters"),
         ("optimizer", found.optimizer, f"its states, {found.optimizer / found.parameters * element:.3g} bytes each"),
         ("gathered", found.gathered, "whole parameters, from when they are used to the end of the backward pass"),
         ("activations", found.activations_checkpointed if found.checkpoint else found.activations,
-         f"{kept}; {size_text(other)} if {'not' if found.checkpoint else 'they were'}"),
+         f"{kept}; {size(other)} if {'not' if found.checkpoint else 'they were'}"),
         ("data", found.data, "tokens and targets"),
-        ("total", found.memory, "fits" if found.memory <= device.memory else "does not fit")
+        ("total", found.memory, f"{fits} {size(int(device.memory))} of {device.name}"),
     ]  # fmt: skip
-    memory[-1] = (*memory[-1][:2], f"{memory[-1][2]} {size_text(int(device.memory))} of {device.name}")
-    sent = [(one.kind, one.what, f"over {', '.join(one.axes)}", size_text(one.sent)) for one in found.exchanges]
+    sent = [(one.kind, one.what, f"over {', '.join(one.axes)}", size(one.sent)) for one in found.exchanges]
     compute, exchange = found.seconds(device, peak, link, network)
     together, apart = max(compute, exchange), compute + exchange
-    beyond = "" if network is None else f", {size_text(round(network))}/s beyond"
-    rates = f"{amount(round(peak))}FLOP/s, {size_text(round(link))}/s within {device.per_host:,} devices{beyond}"
-    return [
-        f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}",
-        f"{found.batch:,} rows of {found.context:,} tokens a step",
-        "",
-        "memory a device",
-        table([(name, size_text(number), note) for name, number, note in memory], right=(1,), indent=2),
-        "",
-        "sent by a device, a step",
-        table([*sent, ("total", "", "", size_text(found.sent))], right=(3,), indent=2),
-        "",
-        f"FLOPs of a device, a step: {amount(found.flops)}",
-        f"least time of a step on {device.name}: {together:.3g} s, or {apart:.3g} s if it sends or computes at a time",
-        f"  {compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
+    beyond = "" if network is None else f", {size(round(network))}/s beyond"
+    rates = f"{amount(round(peak))}FLOP/s, {size(round(link))}/s within {device.per_host:,} devices{beyond}"
+    both = f"{together:.3g} s, or {apart:.3g} s if it sends or computes at a time"
+    times = [
+        f"least time of a step on {device.name}: {both}",
+        f"{compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
     ]
+    parts = [
+        f"{found.batch:,} rows of {found.context:,} tokens a step",
+        Page(
+            "memory a device",
+            parts=[Table([""] * 3, [(name, size(number), note) for name, number, note in memory], {0, 2})],
+        ),
+        Page("sent by a device, a step", parts=[Table([""] * 4, [*sent, ("total", "", "", size(found.sent))], 3)]),
+        Page("", parts=[f"FLOPs of a device, a step: {amount(found.flops)}", *times]),
+    ]  # fmt: skip
+    head = f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}"
+    return Page("", parts=[head, *parts])
 
 
 COMMAND = Command(

@@ -8,6 +8,7 @@ from typing import Any
 
 from phlox.cli.command import DONE, Command
 from phlox.errors import DataError
+from phlox.host.page import Page, Table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +42,10 @@ def run(options: argparse.Namespace) -> int:
 
 def print_classes(what: str, classes: Any, values: Sequence[str], called: str, labels: Any) -> None:
     """A line for each image: its class, a value of it, and its label if there are labels; and the accuracy."""
-    print(f"image  {what}  {called:>11}" + ("  label" if labels is not None else ""))
-    for number, (one, value) in enumerate(zip(classes.tolist(), values, strict=True)):
-        line = f"{number:5}  {one:5}  {value:>11}"
-        if labels is not None:
-            label = int(labels[number])
-            line += f"  {label:5}" + ("  wrong" if label != one else "")
-        print(line)
+    rows = [[str(number), str(one), value] for number, (one, value) in enumerate(zip(classes, values, strict=True))]
+    for row, one, label in zip(rows, classes, [] if labels is None else labels, strict=False):
+        row += [str(label), "wrong" if label != one else ""]
+    print(Page("", parts=[Table(["image", what, called, "label", ""], rows, {4})]).text())
     if labels is not None:
         correct = int((classes == labels).sum())
         print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")

@@ -11,8 +11,9 @@ from typing import Any
 from phlox.cli.command import DONE, Command
 from phlox.cli.records import plain
 from phlox.cli.run_files import Run, find_runs, read_run
-from phlox.cli.text import printable, table, terminal_width
 from phlox.errors import RunError
+from phlox.host.page import Page, Table
+from phlox.host.text import terminal_width
 from phlox.train.observers.views.text import amount, better, clock
 
 _VALUES = 3
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain([_as_json(one, folder) for one in runs]), indent=2, allow_nan=False))
     else:
-        print(_table(runs, folder, differing, options.sort))
+        print(Page("", parts=[_table(runs, folder, differing, options.sort)]).text(terminal_width()))
     return DONE
 
 
@@ -81,7 +82,7 @@ def _shown(runs: list[Run], sort: str | None) -> list[str]:
     return [*names][:_VALUES]
 
 
-def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None) -> str:
+def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None) -> Table:
     shown = _shown(runs, sort)
     heads = ["run", "status", "epochs", "time"]
     for name in shown:
@@ -102,11 +103,11 @@ def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None
     values = range(2, 4 + 2 * len(shown))
     # What goes first where there is no room: settings from the last, further values, time, the last loss, notes.
     spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3, 5, len(heads) - 1]
-    return table(rows, heads, right=[*values], spare=spare, width=terminal_width())
+    return Table(heads, rows, {*range(len(heads))} - {*values}, spare=spare)
 
 
 def _name(one: Run, folder: Path) -> str:
-    return str(one.path.relative_to(folder)) if one.path != folder else printable(folder.name or str(folder))
+    return str(one.path.relative_to(folder)) if one.path != folder else folder.name or str(folder)
 
 
 def _short(name: str) -> str:

@@ -8,11 +8,12 @@ from pathlib import Path
 from phlox.backend import backend_names
 from phlox.backend.settings import FILE, VARIABLES, applied, as_file, checked, read_file
 from phlox.cli.command import DIFFERENT, DONE, Command, count, seconds
-from phlox.cli.text import count_text, terminal_width
 from phlox.cli.tuning import report
 from phlox.cli.tuning.search import Configuration, Search
 from phlox.cli.tuning.trial import Program
 from phlox.errors import DataError, DeviceError
+from phlox.host.text import count as counted
+from phlox.host.text import terminal_width
 from phlox.record.io.files import atomic_write
 
 _VALUES = {
@@ -66,9 +67,9 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if not search.present.trials:
             raise
-        print(f"\n{report.results(search, terminal_width())}", flush=True)
+        print(f"\n{report.results(search).text(terminal_width())}", flush=True)
         raise KeyboardInterrupt("nothing was written; the table shows the results so far") from None
-    print(f"\n{report.results(search, terminal_width())}\n")
+    print(f"\n{report.results(search).text(terminal_width())}\n")
     if search.present.problem:
         print("The script fails without any change, so there is nothing to compare.")
         return DIFFERENT
@@ -114,7 +115,7 @@ def _say_what_would_be_tried(search: Search) -> None:
             print(f"    {one}")
     print(
         "Then all that helped together, and finally the fastest, alternating with the present configuration, "
-        f"{count_text(search.rounds, 'time')}"
+        f"{counted(search.rounds, 'time')}"
     )
     for note in dict.fromkeys(search.notes):
         print(f"Note: {note}.")

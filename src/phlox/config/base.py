@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from typing_extensions import dataclass_transform
 
 from phlox.config.annotations import Scope, UnresolvedError
-from phlox.config.declare import declare_fields, own_annotations
 from phlox.config.nested import ConfigType, Structured
 from phlox.config.reading import Reading, did_you_mean
-from phlox.config.schema import Schema
+from phlox.config.schema import Schema, declare_fields, own_annotations
 from phlox.config.storage import format_json, parse_json, read_text, write_text
 from phlox.errors import ConfigError
+from phlox.host.text import html_by
 from phlox.other_names import option_remark
 
 
@@ -153,10 +153,7 @@ class BaseConfig(Structured):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
-    def _repr_html_(self) -> str:
-        from phlox.config.html import html_of_config
-
-        return html_of_config(self)
+    _repr_html_ = html_by("phlox.config.pages", "page_of_config")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), vars(self))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar, ca
 from phlox.backend import DeviceLike
 from phlox.config.annotations import Scope, mentioned
 from phlox.config.base import BaseConfig, Config
-from phlox.config.declare import own_annotations
+from phlox.config.schema import own_annotations
 from phlox.errors import ConfigError
 
 if TYPE_CHECKING:

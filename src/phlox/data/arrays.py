@@ -15,7 +15,7 @@ import numpy as np
 from phlox.data.frames import column_of, columns_of, is_column, is_table
 from phlox.data.order import Rows
 from phlox.data.rows import RowSource, Source
-from phlox.data.structure import children, count_rows, host_array, is_array, mapped, owned, rebuilt
+from phlox.data.structure import children, copy_views, count_rows, host_array, is_array, mapped, with_parts
 from phlox.errors import DataError
 
 
@@ -45,10 +45,10 @@ class Arrays(RowSource):
 
 
 class OnDemand:
-    """An array, or a source, whose rows are read from elsewhere when they are asked for: of h5py, zarr and the like."""
+    """An array of h5py, zarr and the like, or a source: its rows are read when they are needed."""
 
     def __init__(self, rows: Any) -> None:
-        # Only some sparse matrices can be asked for rows.
+        # Only some formats of sparse matrices can be indexed by rows.
         self.array: Any = (rows.tocsr() if hasattr(rows, "tocsr") else rows) if is_read_on_demand(rows) else None
         self.source: Source | None = None
         if self.array is None:
@@ -62,16 +62,16 @@ class OnDemand:
     def read(self, rows: Rows, start: int | None) -> Any:
         """These rows; `start` is the first, if they are neighbours."""
         if self.source is not None:
-            return owned(self.source[rows])
+            return copy_views(self.source[rows])
         if start is not None:
-            return _dense(self.array[start : start + len(rows)])
-        # Libraries of files take numbers that grow; zarr has a name of its own for them.
-        chosen, back = np.unique(rows, return_inverse=True)
-        return _dense(getattr(self.array, "oindex", self.array)[chosen])[back]
+            return _to_dense(self.array[start : start + len(rows)])
+        # File libraries take increasing row numbers; zarr takes them through `oindex`.
+        unique, inverse = np.unique(rows, return_inverse=True)
+        return _to_dense(getattr(self.array, "oindex", self.array)[unique])[inverse]
 
 
 def is_read_on_demand(value: Any) -> bool:
-    """Is it like an array, but not in memory? What is in memory offers it, or a copy as an array of NumPy's."""
+    """Is it like an array, but not in memory? Arrays in memory offer their memory, or a copy as a NumPy array."""
     shape = getattr(value, "shape", None)
     return (
         isinstance(shape, tuple)
@@ -85,12 +85,12 @@ def is_read_on_demand(value: Any) -> bool:
 
 
 def has_rows(value: Any) -> bool:
-    """Has it `len` and `[rows]`?"""
+    """Does it have `len` and `[rows]`?"""
     return not isinstance(value, type) and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
 def is_container(value: Any) -> bool:
-    """Is it a nesting of arrays? A dataclass that is an array, or has `len` and `[rows]`, is none."""
+    """Is it a nesting of arrays? A dataclass that is an array, or has `len` and `[rows]`, is not."""
     if is_group(value):
         return True
     if children(value) is None or is_read_on_demand(value):
@@ -99,7 +99,7 @@ def is_container(value: Any) -> bool:
 
 
 def is_group(value: Any) -> bool:
-    """Has it arrays by name, without being a mapping, as a group of zarr?"""
+    """Does it have arrays by name without being a mapping, like a group of zarr?"""
     if isinstance(value, (Mapping, type)) or not (has_rows(value) and callable(getattr(value, "keys", None))):
         return False
     names = list(value.keys())
@@ -107,7 +107,7 @@ def is_group(value: Any) -> bool:
         return False
     try:
         return all(hasattr(value[name], "shape") for name in names[:1])
-    except Exception:  # a source whose rows have names, and are asked for by number
+    except Exception:  # a source whose rows have names, but which is indexed by numbers
         return False
 
 
@@ -120,14 +120,14 @@ def is_in_memory(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Any:
-    """The nesting, with arrays or what is read on demand as its leaves."""
+    """The nesting, with arrays or `OnDemand` as its leaves."""
     if is_table(value):
         return columns_of(value)
     if is_group(value):
         value = {name: value[name] for name in value.keys()}  # noqa: SIM118  (it is no dict)
     if not is_container(value):
         return as_array(value)
-    return rebuilt(value, [_parts(part) for _, part in children(value) or ()])
+    return with_parts(value, [_parts(part) for _, part in children(value) or ()])
 
 
 def _read(rows: Rows, start: int | None, leaf: Any) -> Any:
@@ -136,12 +136,12 @@ def _read(rows: Rows, start: int | None, leaf: Any) -> Any:
     if not is_array(leaf):
         return leaf.read(rows, start)
     array = leaf.view(np.ndarray) if isinstance(leaf, np.memmap) else leaf  # masked arrays stay what they are
-    found = array.take(rows, axis=0) if start is None else np.array(array[start : start + len(rows)], subok=True)
-    return host_array(found) if found.dtype.kind == "V" else found
+    block = array.take(rows, axis=0) if start is None else np.array(array[start : start + len(rows)], subok=True)
+    return host_array(block) if block.dtype.kind == "V" else block
 
 
-def _dense(found: Any) -> Any:
-    return found.toarray() if hasattr(found, "toarray") else np.asanyarray(found)
+def _to_dense(array: Any) -> Any:
+    return array.toarray() if hasattr(array, "toarray") else np.asanyarray(array)
 
 
 def _start_of_run(rows: Rows) -> int | None:
@@ -152,11 +152,11 @@ def _start_of_run(rows: Rows) -> int | None:
 
 
 def as_array(value: Any) -> Any:
-    """An array of NumPy's, or what is read on demand."""
+    """A NumPy array, or `OnDemand`."""
     if is_array(value) or isinstance(value, OnDemand):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return opened(Path(cast("str", value)))
+        return load_arrays(Path(cast("str", value)))
     if is_column(value):
         return column_of(value)
     is_single = getattr(value, "shape", None) == ()
@@ -164,12 +164,12 @@ def as_array(value: Any) -> Any:
         return OnDemand(value)
     numpy = getattr(value, "numpy", None)
     try:
-        found = host_array(value)
-        array = np.asarray(numpy() if callable(numpy) else value) if found is None else found
+        on_host = host_array(value)
+        array = np.asarray(numpy() if callable(numpy) else value) if on_host is None else on_host
     except ValueError:  # rows of different lengths
         array = np.array(None, object)
     except Exception as error:
-        raise DataError(f"source: {type(value).__name__} cannot be made an array of NumPy's: {error}") from error
+        raise DataError(f"source: {type(value).__name__} cannot be made a NumPy array: {error}") from error
     if array.dtype == object:
         raise DataError(
             f"source: {type(value).__name__} of rows of different shapes is no array; give a list of rows as the "
@@ -178,7 +178,7 @@ def as_array(value: Any) -> Any:
     return array
 
 
-def opened(path: Path) -> Any:
+def load_arrays(path: Path) -> Any:
     """The array of a `.npy` file, mapped; the arrays of a `.npz` file as a dict. Nothing in a file is ever run."""
     try:
         if path.suffix.lower() == ".npy":

@@ -55,19 +55,19 @@ class RandomAffine(ImageTransform):
     def __call__(self, batch: Any, draws: Any) -> Any:
         if isinstance(batch, int):  # `(step, batch)`, without a loader
             images, *others = cast("tuple[Any, ...]", draws)
-            return self._distorted(images, self._draw(batch, len(images))), *others
+            return self._distort(images, self._draw(batch, len(images))), *others
         return super().__call__(batch, draws)
 
     def apply(self, images: npt.NDArray[Any], draws: Draws) -> npt.NDArray[Any]:
         draw = draws.uniform("affine", -1.0, 1.0, size=5)
-        return self._distorted(images, draw.T.reshape(5, -1, 1, 1))
+        return self._distort(images, draw.T.reshape(5, -1, 1, 1))
 
     def _draw(self, step: int, count: int) -> npt.NDArray[np.float32]:
         key = fold_in((self.seed >> 32, self.seed & 0xFFFFFFFF), _SUB_STREAM)
         state = np.array([*key, step], dtype=np.uint32)
         return random_uniform(state, (5, count, 1, 1), np.dtype(np.float32)) * np.float32(2.0) - np.float32(1.0)
 
-    def _distorted(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    def _distort(self, images: npt.NDArray[Any], draw: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         if images.ndim != 4 or images.dtype.kind != "f":
             raise DataError(
                 f"RandomAffine: got {images.dtype} images of shape {images.shape}; "
@@ -76,13 +76,13 @@ class RandomAffine(ImageTransform):
         count, _, height, width = images.shape
         angle, taller, wider, down, right = draw
         angle, down, right = angle * np.float32(np.pi / 180.0 * self.turn), down * self.shift, right * self.shift
-        # Where in the old image each point of the new one comes from, seen from the middle.
+        # The source in the old image of each point of the new image, relative to the centre.
         rows = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
         columns = np.arange(width, dtype=np.float32) - (width - 1) / 2
         sine, cosine = np.sin(angle), np.cos(angle)
         y = (cosine * rows - sine * columns) * (1.0 + self.stretch * taller) + down + (height - 1) / 2
         x = (sine * rows + cosine * columns) * (1.0 + self.stretch * wider) + right + (width - 1) / 2
-        # A frame of zeros two wide: whatever lies outside falls on it.
+        # A frame of zeros, two pixels wide: points outside of the image are read from it.
         padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
         y, x = np.clip(y + 2.0, 0.0, height + 2.0), np.clip(x + 2.0, 0.0, width + 2.0)
         top, left = y.astype(np.intp), x.astype(np.intp)

@@ -58,7 +58,7 @@ class Pad:
                     "give a larger length, or truncate=True"
                 )
             lengths = [min(length, target) for length in lengths]
-        batch = stack([mapped(partial(self._padded, target), row) for row in rows])
+        batch = stack([mapped(partial(self._pad, target), row) for row in rows])
         if self.mask is None:
             return batch
         mask = np.arange(target) < np.array(lengths)[:, None]
@@ -66,7 +66,7 @@ class Pad:
             return {**cast("Mapping[str, Any]", batch), self.mask: mask}
         return batch, mask
 
-    def _padded(self, target: int, leaf: Any) -> Any:
+    def _pad(self, target: int, leaf: Any) -> Any:
         if not is_array(leaf) or not leaf.ndim:
             return leaf
         out = np.full((target, *leaf.shape[1:]), self.value, leaf.dtype)
@@ -79,16 +79,16 @@ def _array(leaf: Any) -> Any:
 
 
 def _length(row: Any, number: int) -> int:
-    found = {len(leaf) for leaf in _flat(row) if is_array(leaf) and leaf.ndim}
-    if len(found) != 1:
-        what = "has no array of one or more axes" if not found else f"has arrays of lengths {sorted(found)}"
-        raise DataError(f"Pad: row {number} of the batch {what}; the arrays of a row must have one length")
-    return found.pop()
+    lengths = {len(leaf) for leaf in _flat(row) if is_array(leaf) and leaf.ndim}
+    if len(lengths) != 1:
+        problem = "has no array of one or more axes" if not lengths else f"has arrays of lengths {sorted(lengths)}"
+        raise DataError(f"Pad: row {number} of the batch {problem}; the arrays of a row must have one length")
+    return lengths.pop()
 
 
 def _flat(value: Any) -> list[Any]:
-    found = children(value)
-    return [value] if found is None else [leaf for _, part in found for leaf in _flat(part)]
+    parts = children(value)
+    return [value] if parts is None else [leaf for _, part in parts for leaf in _flat(part)]
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Pack:
             raise DataError(f"{self}: length and rows must be 1 or more")
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-        sequences = [self._named(row) for row in rows]
+        sequences = [self._by_name(row) for row in rows]
         lengths = [_length(row, number) for number, row in enumerate(sequences)]
-        places, used = self._places(lengths)
+        slots, used = self._slots(lengths)
         count = used if self.rows is None else self.rows
         if used > count:
             raise DataError(f"Pack: the batch needs {used} rows of {self.length}, and rows is {count}; give more rows")
@@ -134,23 +134,23 @@ class Pack:
         out = {
             name: np.full((*shape, *array.shape[1:]), self.value, array.dtype) for name, array in sequences[0].items()
         }
-        seen = [0] * count
-        for sequence, size, (row, start) in zip(sequences, lengths, places, strict=True):
-            seen[row] += 1
-            here = slice(start, start + size)
-            segment[row, here], position[row, here] = seen[row], np.arange(size)
+        num_segments = [0] * count
+        for sequence, size, (row, start) in zip(sequences, lengths, slots, strict=True):
+            num_segments[row] += 1
+            span = slice(start, start + size)
+            segment[row, span], position[row, span] = num_segments[row], np.arange(size)
             for name, array in sequence.items():
-                out[name][row, here] = array
+                out[name][row, span] = array
         return {**out, "segment": segment, "position": position, "mask": segment > 0}
 
-    def _named(self, row: Any) -> dict[str, AnyArray]:
+    def _by_name(self, row: Any) -> dict[str, AnyArray]:
         fields = cast("Mapping[str, Any]", row) if isinstance(row, Mapping) else {self.field: row}
         return {name: np.asarray(value) for name, value in fields.items()}
 
-    def _places(self, lengths: list[int]) -> tuple[list[tuple[int, int]], int]:
-        """Where each sequence goes, (row, start), and how many rows there are."""
+    def _slots(self, lengths: list[int]) -> tuple[list[tuple[int, int]], int]:
+        """The slot of each sequence, (row, start), and the number of packed rows."""
         ends: list[int] = []
-        places = [(0, 0)] * len(lengths)
+        slots = [(0, 0)] * len(lengths)
         for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
             size = lengths[number]
             if size > self.length:
@@ -160,6 +160,6 @@ class Pack:
             row = next((i for i, end in enumerate(ends) if end + size <= self.length), len(ends))
             if row == len(ends):
                 ends.append(0)
-            places[number] = row, ends[row]
+            slots[number] = row, ends[row]
             ends[row] += size
-        return places, len(ends)
+        return slots, len(ends)

@@ -55,7 +55,7 @@ def load_digits() -> Digits:
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); install Phlox again") from error
     if hashlib.sha256(data).hexdigest() != SHA256:
-        raise DataError(f"{file}: damaged, its checksum is not that of the digits data; install Phlox again")
+        raise DataError(f"{file}: damaged, its checksum is wrong; install Phlox again")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return Digits(arrays["images"], arrays["labels"])
 
@@ -80,7 +80,7 @@ def split(images: npt.ArrayLike, labels: npt.ArrayLike, held_out: float = 0.2, s
         images: `[n, ...]`, of any dtype.
         labels: `[n]`, integers (or anything that NumPy can compare).
         held_out: the fraction of the test set, between 0 and 1, both excluded.
-        seed: the seed; another one gives another split.
+        seed: the seed; another seed gives another split.
 
     Raises:
         DataError: the two lengths differ, `labels` has more than one axis, a label is missing, or one of the sets

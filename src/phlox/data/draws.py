@@ -76,7 +76,7 @@ class Draws:
         return (low + (high - low) * unit).astype(np.float32)
 
     def integers(self, name: str, low: int, high: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Draw an integer in [low, high) for each row, int64 [n]; `high` may be an array of a bound for each row."""
+        """Draw an integer in [low, high) for each row, int64 [n]; `high` may be an array, a bound for each row."""
         return (low + np.floor(self._unit(name, 0) * (np.asarray(high) - low))).astype(np.int64)
 
     def happens(self, name: str, probability: float) -> npt.NDArray[np.bool_]:

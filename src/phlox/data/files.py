@@ -155,18 +155,18 @@ def _read_csv(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
                 header_allowed = False
                 continue
             header_allowed = False
-            place = f"{path}: line {reader.line_num}"
+            location = f"{path}: line {reader.line_num}"
             if len(cells) not in (count, count + 1):
                 raise DataError(
-                    f"{place} has {len(cells)} value{'s' * (len(cells) != 1)}; the model takes {_pixels(size)}: "
+                    f"{location} has {len(cells)} value{'s' * (len(cells) != 1)}; the model takes {_pixels(size)}: "
                     f"give {count} values separated by commas, or {count + 1} with the label last"
                 )
             if rows and len(rows[0]) != len(cells):
                 raise DataError(
-                    f"{place} has {len(cells)} values, but those before have {len(rows[0])}; "
+                    f"{location} has {len(cells)} values, but those before have {len(rows[0])}; "
                     "give the same number in every line"
                 )
-            rows.append(_parse_row(place, cells, count, maximum))
+            rows.append(_parse_row(location, cells, count, maximum))
     except csv.Error as error:
         raise DataError(f"{path}: line {reader.line_num} is not comma-separated text ({error})") from error
     if not rows:
@@ -176,7 +176,7 @@ def _read_csv(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
     return Images(_scale(values[:, :count].reshape(-1, *size), maximum), labels)
 
 
-def _parse_row(place: str, cells: list[str], count: int, maximum: float) -> list[float]:
+def _parse_row(location: str, cells: list[str], count: int, maximum: float) -> list[float]:
     numbers: list[float] = []
     for column, cell in enumerate(cells, start=1):
         number = _number(cell)
@@ -188,7 +188,7 @@ def _parse_row(place: str, cells: list[str], count: int, maximum: float) -> list
                 "a label, 0, 1, 2, ...",
             )
         if number is None or not good:
-            raise DataError(f"{place}, column {column} is '{cell.strip()[:40]}'; give {expected}")
+            raise DataError(f"{location}, column {column} is '{cell.strip()[:40]}'; give {expected}")
         numbers.append(number)
     return numbers
 

@@ -16,7 +16,7 @@ Column = npt.NDArray[Any]
 
 
 def is_table(data: Any) -> bool:
-    """Is it a table of columns with names: a DataFrame of pandas or polars, or a table of Arrow's?"""
+    """Is it a table of columns with names: a DataFrame of pandas or polars, or an Arrow table?"""
     if isinstance(data, type):
         return False
     return (
@@ -69,9 +69,9 @@ def column_of(values: Any, name: str | None = None) -> Column:
     kind: Any = getattr(values, "dtype", None)
     if isinstance(kind, np.dtype) and not kind.hasobject:
         return np.asarray(values)
-    if getattr(cast("Any", kind), "tz", None) is not None:  # of pandas, which makes objects of times with a zone
+    if getattr(cast("Any", kind), "tz", None) is not None:  # pandas would make objects of times with a zone
         return np.asarray(values, f"datetime64[{cast('Any', kind).unit}]")
-    if hasattr(values, "to_pylist"):  # of Arrow, whose kinds are named
+    if hasattr(values, "to_pylist"):  # Arrow names its types
         name_of_kind = str(values.type)
         if name_of_kind.startswith(("int", "uint", "float", "double", "half", "timestamp", "date", "duration")):
             return np.asarray(values.to_numpy(zero_copy_only=False))
@@ -81,28 +81,28 @@ def column_of(values: Any, name: str | None = None) -> Column:
 
 
 def _of_objects(values: Sequence[Any], name: str) -> Column:
-    missing = [one is None or _is_nothing(one) for one in values]
-    there = [one for one, gone in zip(values, missing, strict=True) if not gone]
-    if all(isinstance(one, (str, bytes)) for one in there):
-        filled = [None if gone else one for one, gone in zip(values, missing, strict=True)]
+    missing = [value is None or _is_missing(value) for value in values]
+    present = [value for value, gap in zip(values, missing, strict=True) if not gap]
+    if all(isinstance(value, (str, bytes)) for value in present):
+        filled = [None if gap else value for value, gap in zip(values, missing, strict=True)]
         return np.array(filled, object) if any(missing) else np.array(filled)
-    if all(isinstance(one, (bool, np.bool_)) for one in there):
+    if all(isinstance(value, (bool, np.bool_)) for value in present):
         if any(missing):
             raise DataError(
-                f"source: column {name!r} has truth values of which some are missing, first in row "
+                f"source: column {name!r} has truth values, and some are missing, first in row "
                 f"{missing.index(True)}; fill them: table[{name!r}].fillna(False), or make them numbers"
             )
-        return np.array(there, np.bool_)
-    if all(isinstance(one, (int, float, np.number, Decimal)) for one in there):
-        numbers: list[Any] = [np.nan if gone else one for one, gone in zip(values, missing, strict=True)]
-        whole = not any(missing) and not any(isinstance(one, Decimal) for one in there)
-        array = np.array(numbers) if whole else np.array(numbers, np.float64)
+        return np.array(present, np.bool_)
+    if all(isinstance(value, (int, float, np.number, Decimal)) for value in present):
+        numbers: list[Any] = [np.nan if gap else value for value, gap in zip(values, missing, strict=True)]
+        is_exact = not any(missing) and not any(isinstance(value, Decimal) for value in present)
+        array = np.array(numbers) if is_exact else np.array(numbers, np.float64)
         return array if array.dtype != object else np.array(numbers, np.float64)
-    if all(isinstance(one, date) and getattr(one, "tzinfo", None) is None for one in there):
-        return np.array([None if gone else one for one, gone in zip(values, missing, strict=True)], "datetime64[us]")
-    kinds = list(dict.fromkeys(type(one).__name__ for one in there))
+    if all(isinstance(value, date) and getattr(value, "tzinfo", None) is None for value in present):
+        return np.array([None if gap else value for value, gap in zip(values, missing, strict=True)], "datetime64[us]")
+    kinds = list(dict.fromkeys(type(value).__name__ for value in present))
     try:
-        stacked = np.array(None, object) if len(kinds) > 1 else np.stack([_whole(one) for one in values])
+        stacked = np.array(None, object) if len(kinds) > 1 else np.stack([_as_one_array(value) for value in values])
     except (TypeError, ValueError):
         stacked = np.array(None, object)
     if stacked.dtype == object or any(missing):
@@ -115,14 +115,14 @@ def _of_objects(values: Sequence[Any], name: str) -> Column:
     return stacked
 
 
-def _whole(value: Any) -> Column:
-    """An array of a value, also of one of pandas', which has arrays of arrays."""
+def _as_one_array(value: Any) -> Column:
+    """A value as an array; arrays of arrays, which pandas makes, become one array."""
     array = np.asarray(value)
-    return np.stack([_whole(one) for one in array]) if array.dtype == object and array.ndim else array
+    return np.stack([_as_one_array(row) for row in array]) if array.dtype == object and array.ndim else array
 
 
-def _is_nothing(value: Any) -> bool:
-    """Is it NaN, NaT or NA: what is not equal to itself?"""
+def _is_missing(value: Any) -> bool:
+    """Is it NaN, NaT or NA, which are not equal to themselves?"""
     try:
         return bool(value != value)
     except (TypeError, ValueError):  # NA, which is neither; or an array

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.images import resized
+from phlox.data.images import resize
 from phlox.data.order import Rows, check_number
 from phlox.data.rows import RowSource
 from phlox.data.structure import stack
@@ -23,8 +23,8 @@ class ImageFolder(RowSource):
 
     A row is `{"image": uint8 [channels, height, width], "label": int64}`. Pillow decodes an image when it is read, so a
     loader with `workers` decodes several at a time. Pixels are those of Pillow's `convert`, as in torchvision's
-    `ImageFolder`; but where that clips pixels of 16 bits to white, they keep their upper 8 bits, as Pillow itself does
-    with colours of 16 bits, and torchvision's `ToDtype(uint8, scale=True)`.
+    `ImageFolder`, except for pixels of 16 bits: `convert` clips them to white, and here they keep their upper 8 bits,
+    as in Pillow's colours of 16 bits and in torchvision's `ToDtype(uint8, scale=True)`.
 
     Args:
         path: the path of the folder.
@@ -66,11 +66,11 @@ class ImageFolder(RowSource):
         self.files: list[Path] = []
         labels: list[int] = []
         for label, folder in enumerate(folders or [""]):
-            found = sorted(
+            paths = sorted(
                 f for f in (self.path / folder).rglob("*" if folders else "*.*") if f.suffix.lower() in _SUFFIXES
             )
-            self.files += found
-            labels += [label] * len(found)
+            self.files += paths
+            labels += [label] * len(paths)
         self.labels: npt.NDArray[np.int64] | None = np.array(labels, np.int64) if folders else None
         if not self.files:
             raise DataError(f"{self.path}: there is no image ({', '.join(_SUFFIXES)}) in it or in its subfolders")
@@ -79,28 +79,28 @@ class ImageFolder(RowSource):
         return len(self.files)
 
     def take(self, rows: Rows, /) -> dict[str, npt.NDArray[Any]]:
-        batch: dict[str, npt.NDArray[Any]] = {"image": stack([self._decoded(self.files[int(row)]) for row in rows])}
+        batch: dict[str, npt.NDArray[Any]] = {"image": stack([self._decode(self.files[int(row)]) for row in rows])}
         if self.labels is not None:
             batch["label"] = self.labels[rows]
         return batch
 
-    def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
+    def _decode(self, path: Path) -> npt.NDArray[np.uint8]:
         try:
             from PIL import Image, ImageOps
         except ImportError as error:
             raise ExtraNotInstalledError(f"{path}: reading images needs Pillow; pip install 'phlox[data]'") from error
         try:
             with Image.open(path) as image:
-                found = of_8_bits(ImageOps.exif_transpose(image) if self.upright else image, image.format)
-                pixels = np.asarray(found.convert("RGB" if self.channels == 3 else "L"))
+                narrowed = of_8_bits(ImageOps.exif_transpose(image) if self.upright else image, image.format)
+                pixels = np.asarray(narrowed.convert("RGB" if self.channels == 3 else "L"))
         except Exception as error:  # a damaged image raises whatever the decoder meets
             raise DataError(f"{path}: cannot be read as an image ({error or type(error).__name__})") from error
         pixels = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
-        return np.ascontiguousarray(pixels if self.size is None else resized(pixels, self.size))
+        return np.ascontiguousarray(pixels if self.size is None else resize(pixels, self.size))
 
 
 def of_8_bits(image: Any, format: str | None) -> Any:
-    """An image of Pillow's whose pixels have more than 8 bits, which `convert` would clip, by their upper 8 bits.
+    """A Pillow image with 8 bits for each value: of 16 bits, which `convert` would clip, the upper 8.
 
     Args:
         image: the image.
@@ -110,7 +110,7 @@ def of_8_bits(image: Any, format: str | None) -> Any:
         ValueError: its pixels are fractions, or have 32 bits.
     """
     if image.mode == "F":
-        raise ValueError("its pixels are fractions, of which the range is not known; save it with 8 or 16 bits")
+        raise ValueError("its pixels are fractions of unknown range; save it with 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
     from PIL import Image

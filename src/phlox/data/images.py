@@ -1,8 +1,8 @@
 """Augmentation of images, a whole batch at a time, on NumPy.
 
-Each is a transform for a `Loader`. It changes the images of a batch, `[n, channels, height, width]`: its first array of
-four axes, wherever that stands. What happens to an image depends on the seed, the epoch and the number of its row
-alone. Whole numbers (uint8, 0 to 255) stay whole where nothing else is said.
+Each is a transform for a `Loader`. It changes the images of a batch, `[n, channels, height, width]`: the first array
+with four axes, at any depth. The change of an image depends only on the seed, the epoch and the number of its row.
+Integers (uint8, 0 to 255) stay integers unless a transform says otherwise.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class ImageTransform(ABC):
 
     @abstractmethod
     def apply(self, images: Images, draws: Draws) -> Images:
-        """Return the changed images, `[n, channels, height, width]`; do not write to the given ones."""
+        """Return the changed images, `[n, channels, height, width]`; do not write to `images`."""
 
 
-def images_of(batch: Any, what: str) -> tuple[str, Images]:
+def images_of(batch: Any, transform: str) -> tuple[str, Images]:
     """The images of a batch, and their path in it."""
     for path, leaf in leaves(batch):
         if is_array(leaf) and leaf.ndim == 4:
             return path, leaf
     shapes = [f"{path or 'the array'} {getattr(leaf, 'shape', type(leaf).__name__)}" for path, leaf in leaves(batch)]
     raise DataError(
-        f"{what}: no array of the batch has four axes ({', '.join(shapes)}); give images of shape "
+        f"{transform}: no array of the batch has four axes ({', '.join(shapes)}); give images of shape "
         "[n, channels, height, width]"
     )
 
@@ -57,14 +57,14 @@ def images_of(batch: Any, what: str) -> tuple[str, Images]:
 def with_leaf(batch: Any, path: str, value: Any) -> Any:
     paths = iter([path for path, _ in leaves(batch)])
 
-    def chosen(leaf: Any) -> Any:
+    def value_or_leaf(leaf: Any) -> Any:
         return value if next(paths) == path else leaf
 
-    return mapped(chosen, batch)
+    return mapped(value_or_leaf, batch)
 
 
 def as_dtype(images: npt.NDArray[Any], dtype: np.dtype[Any]) -> Images:
-    """Floats as images of this type again."""
+    """Images, computed in floats, in the dtype of the input: rounded and clipped for integers."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return np.clip(np.rint(images), info.min, info.max).astype(dtype)
@@ -122,10 +122,10 @@ class RandomCrop(ImageTransform):
     value: float = 0
 
     def apply(self, images: Images, draws: Draws) -> Images:
-        images = _padded(images, self.padding, self.value)
+        images = _pad(images, self.padding, self.value)
         room = _room(self, images, self.size)
         top, left = draws.integers("top", 0, room[0] + 1), draws.integers("left", 0, room[1] + 1)
-        return _cut(images, top, left, self.size)
+        return _crop(images, top, left, self.size)
 
 
 @dataclass(frozen=True)
@@ -145,25 +145,25 @@ class CenterCrop(ImageTransform):
         return images[:, :, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
 
 
-def _padded(images: Images, padding: int, value: float) -> Images:
+def _pad(images: Images, padding: int, value: float) -> Images:
     if not padding:
         return images
     if padding < 0:
         raise DataError(f"RandomCrop: padding is {padding}; give a number of pixels, 0 or more")
-    # In a quarter of the time of `np.pad`.
+    # This takes a quarter of the time of `np.pad`.
     out = np.full((*images.shape[:2], *[size + 2 * padding for size in images.shape[2:]]), value, images.dtype)
     out[:, :, padding:-padding, padding:-padding] = images
     return out
 
 
-def _room(what: Any, images: Images, size: tuple[int, int]) -> tuple[int, int]:
+def _room(crop: Any, images: Images, size: tuple[int, int]) -> tuple[int, int]:
     room = images.shape[2] - size[0], images.shape[3] - size[1]
     if min(room) < 0:
-        raise DataError(f"{what}: images of {images.shape[2]}x{images.shape[3]} have no part of {size[0]}x{size[1]}")
+        raise DataError(f"{crop}: images of {images.shape[2]}x{images.shape[3]} have no part of {size[0]}x{size[1]}")
     return room
 
 
-def _cut(images: Images, top: npt.NDArray[Any], left: npt.NDArray[Any], size: tuple[int, int]) -> Images:
+def _crop(images: Images, top: npt.NDArray[Any], left: npt.NDArray[Any], size: tuple[int, int]) -> Images:
     windows = np.lib.stride_tricks.sliding_window_view(images, size, (2, 3))
     return windows[np.arange(len(images)), :, top, left]
 
@@ -188,10 +188,10 @@ class Resize(ImageTransform):
     antialias: bool = True
 
     def apply(self, images: Images, draws: Draws) -> Images:
-        return resized(images, self.size, self.antialias)
+        return resize(images, self.size, self.antialias)
 
 
-def resized(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
+def resize(images: Images, size: tuple[int, int], antialias: bool = True) -> Images:
     """Images `[..., height, width]` at another size: one product with a matrix for each axis."""
     if images.shape[-2:] == tuple(size):
         return images
@@ -203,7 +203,10 @@ def resized(images: Images, size: tuple[int, int], antialias: bool = True) -> Im
 
 
 def _weights(old: int, new: int, antialias: bool) -> npt.NDArray[np.float64]:
-    """The part that each old pixel has in each new one, [new, old]: a triangle as wide as a new pixel, at least two."""
+    """The weight of each old pixel in each new one, [new, old]: a triangle filter.
+
+    It reaches one new pixel to each side, and at least one old pixel.
+    """
     scale = old / new
     support = max(scale, 1.0) if antialias else 1.0
     centres = (np.arange(new) + 0.5) * scale
@@ -214,9 +217,9 @@ def _weights(old: int, new: int, antialias: bool) -> npt.NDArray[np.float64]:
     centres = np.clip(centres - 0.5, 0.0, old - 1.0)
     below = np.minimum(centres.astype(int), max(old - 2, 0))
     weights = np.zeros((new, old))
-    place = np.arange(new)
-    weights[place, below] += 1.0 - (centres - below)
-    weights[place, np.minimum(below + 1, old - 1)] += centres - below
+    index = np.arange(new)
+    weights[index, below] += 1.0 - (centres - below)
+    weights[index, np.minimum(below + 1, old - 1)] += centres - below
     return weights
 
 
@@ -254,7 +257,7 @@ class RandomResizedCrop(ImageTransform):
         out = np.empty((len(images), channels, *self.size), images.dtype)
         for number, image in enumerate(images):
             part = image[:, top[number] : top[number] + tall[number], left[number] : left[number] + wide[number]]
-            out[number] = resized(part, self.size)
+            out[number] = resize(part, self.size)
         return out
 
 
@@ -330,8 +333,8 @@ class ColorJitter(ImageTransform):
             raise DataError(
                 f"ColorJitter: saturation and hue are for 3 channels, and these images have {images.shape[1]}"
             )
-        whole = images.dtype.kind in "iu"
-        x = images.astype(np.float32) / np.float32(255.0 if whole else 1.0)
+        is_integer = images.dtype.kind in "iu"
+        x = images.astype(np.float32) / np.float32(255.0 if is_integer else 1.0)
 
         def factor(name: str, strength: float) -> npt.NDArray[np.float32]:
             return draws.uniform(name, max(0.0, 1.0 - strength), 1.0 + strength).reshape(-1, 1, 1, 1)
@@ -345,19 +348,19 @@ class ColorJitter(ImageTransform):
             grey = _grey(x)
             x = np.clip(grey + (x - grey) * factor("saturation", self.saturation), 0.0, 1.0)
         if self.hue:
-            x = _turned(x, draws.uniform("hue", -self.hue, self.hue).reshape(-1, 1, 1))
-        return as_dtype(x * 255.0, images.dtype) if whole else x.astype(images.dtype)
+            x = _rotate_hue(x, draws.uniform("hue", -self.hue, self.hue).reshape(-1, 1, 1))
+        return as_dtype(x * 255.0, images.dtype) if is_integer else x.astype(images.dtype)
 
 
 def _grey(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The luma of Rec. 601, `[n, 1, height, width]`; of other than three channels their mean."""
+    """The luma of Rec. 601, `[n, 1, height, width]`; without three channels, the mean of the channels."""
     if x.shape[1] != 3:
         return x.mean(axis=1, keepdims=True)
     return (x * np.array([0.299, 0.587, 0.114], np.float32).reshape(3, 1, 1)).sum(axis=1, keepdims=True)
 
 
-def _turned(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Colours with their hue turned by a part of the circle: to HSV and back."""
+def _rotate_hue(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Rotate the hue by `turn`, a fraction of the colour circle: to HSV and back."""
     high, low = x.max(axis=1), x.min(axis=1)
     spread = high - low
     safe = np.where(spread == 0.0, np.float32(1.0), spread)
@@ -371,11 +374,11 @@ def _turned(x: npt.NDArray[np.float32], turn: npt.NDArray[np.float32]) -> npt.ND
     hue = np.asarray((sector / 6.0 + turn) % 1.0, np.float32)
     channels: list[AnyArray] = []
     for offset in (5.0, 3.0, 1.0):
-        place = (offset + hue * 6.0) % 6.0
-        channels.append(high - spread * np.clip(np.minimum(place, 4.0 - place), 0.0, 1.0))
+        position = (offset + hue * 6.0) % 6.0
+        channels.append(high - spread * np.clip(np.minimum(position, 4.0 - position), 0.0, 1.0))
     return np.where((spread == 0.0)[:, None], x, np.stack(channels, axis=1)).astype(np.float32)
 
 
-def _check_probabilities(what: Any, *values: float) -> None:
+def _check_probabilities(transform: Any, *values: float) -> None:
     if not all(0.0 <= value <= 1.0 for value in values):
-        raise DataError(f"{what}: give probabilities from 0 to 1")
+        raise DataError(f"{transform}: give probabilities from 0 to 1")

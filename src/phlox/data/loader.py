@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any, Self, cast
 
 from phlox.backend import Device, DeviceLike, as_device
-from phlox.data.maker import Collate, Made, Maker, SkippedRow, Task, Transform, placed, stages_of
+from phlox.data.maker import BatchResult, Collate, Maker, SkippedRow, Task, Transform, placed, stages_of
 from phlox.data.order import VERSION, InOrder, Order, Rows, Shuffled, check_number
 from phlox.data.sources import as_source
 from phlox.data.workers import KINDS, Threads, Workers, in_order
@@ -112,7 +112,7 @@ class Loader:
                 f"Loader: {chosen.length(len(self.source))} rows make no batch of {batch_size}; give more rows, a "
                 "smaller batch_size, or drop_last=False"
             )
-        self._make = Maker(
+        self._maker = Maker(
             self.source, chosen, batch_size, length, seed, stages_of(transform), collate, on_error == "skip",
         )  # fmt: skip
         self._device = None if device is None else as_device(device)
@@ -126,31 +126,31 @@ class Loader:
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        return -(-self._make.length // self.batch_size)
+        return -(-self._maker.length // self.batch_size)
 
     @property
     def num_rows(self) -> int:
         """The number of rows in an epoch, over all processes."""
-        return self._make.length
+        return self._maker.length
 
     @property
     def order(self) -> Order:
         """The order of the rows."""
-        return self._make.order
+        return self._maker.order
 
     def rows(self, epoch: int, number: int) -> Rows:
         """The numbers of the rows in this process's part of a batch, int64 [rows]."""
-        self._check_place(epoch, number)
-        return self._make.rows(Task(epoch, number))
+        self._check_position(epoch, number)
+        return self._maker.rows(Task(epoch, number))
 
     def rows_in(self, number: int) -> int:
         """The number of rows in batch `number`, over all processes."""
-        return min(self.batch_size, self._make.length - number * self.batch_size)
+        return min(self.batch_size, self._maker.length - number * self.batch_size)
 
     @property
     def part(self) -> tuple[int, int]:
         """The part of each batch that it returns, and the number of parts: (0, 1) is the whole; see `shard`."""
-        return self._make.part
+        return self._maker.part
 
     @property
     def is_in_order(self) -> bool:
@@ -160,7 +160,7 @@ class Loader:
         >>> Loader(np.arange(5), 2).is_in_order, Loader(np.arange(5), 2, drop_last=True).is_in_order
         (True, False)
         """
-        return isinstance(self.order, InOrder) and self._make.length == len(self.source)
+        return isinstance(self.order, InOrder) and self._maker.length == len(self.source)
 
     @property
     def is_open(self) -> bool:
@@ -170,7 +170,7 @@ class Loader:
     @property
     def skips_rows(self) -> bool:
         """Are unreadable rows left out (`on_error="skip"`)?"""
-        return self._make.skips
+        return self._maker.skips
 
     def with_part(self, part: int, parts: int) -> Loader:
         """A loader of this part of each batch, like `shard`, but some parts may be empty.
@@ -179,7 +179,7 @@ class Loader:
         """
         check_number("Loader: parts", parts, 1)
         check_number("Loader: part", part, 0, parts - 1)
-        return self._with(replace(self._make, part=(part, parts), block=[]))
+        return self._with(replace(self._maker, part=(part, parts), block=[]))
 
     def shard(self, part: int, parts: int) -> Loader:
         """A loader of one part of each batch, for one of several processes; together the parts are the batch, in order.
@@ -193,25 +193,25 @@ class Loader:
         """
         check_number("Loader: parts", parts, 1)
         check_number("Loader: part", part, 0, parts - 1)
-        first, count = self._make.part
+        first, count = self._maker.part
         least = min(self.batch_size, self.rows_in(len(self) - 1))
         if least < count * parts:
             raise DataError(
                 f"Loader.shard: a batch of {least} rows has none for some of {count * parts} processes; give a larger "
                 "batch_size, or drop_last=True"
             )
-        return self._with(replace(self._make, part=(first * parts + part, count * parts), block=[]))
+        return self._with(replace(self._maker, part=(first * parts + part, count * parts), block=[]))
 
     def on_device(self, device: DeviceLike | None) -> Loader:
         """A loader of the same batches as tensors on a device, put there in the background; None gives NumPy arrays."""
-        twin = self._with(self._make)
-        twin._device, twin.skipped = None if device is None else as_device(device), self.skipped  # of the same rows
+        twin = self._with(self._maker)
+        twin._device, twin.skipped = None if device is None else as_device(device), self.skipped  # it has the same rows
         return twin
 
-    def _with(self, make: Maker) -> Loader:
+    def _with(self, maker: Maker) -> Loader:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._make, twin._pool, twin._is_open, twin.skipped = make, None, False, []
+        twin._maker, twin._pool, twin._is_open, twin.skipped = maker, None, False, []
         return twin
 
     # --- iterating
@@ -232,15 +232,15 @@ class Loader:
     def numbered(
         self, epoch: int = 0, start: int = 0, stop: int | None = None, *, device: DeviceLike | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """As `epoch`, each batch with its number.
+        """Like `epoch`, but each batch comes with its number.
 
-        A batch of which no row could be read, with `on_error="skip"`, is left out.
+        With `on_error="skip"`, a batch without any readable row is left out.
 
         Args:
             epoch, start, stop: see `epoch`.
-            device: the device for the arrays, in place of the loader's own; as there, they are put there in the
-                background. Worker processes make NumPy arrays and import no engine: a thread of this process puts
-                them on the device.
+            device: the device for the arrays, in place of the loader's own. They are put on it in the background;
+                worker processes make NumPy arrays and import no engine, and a thread of this process puts these on
+                the device.
 
         Raises:
             DataError: as `epoch`; and if no row of a whole epoch could be read.
@@ -249,11 +249,11 @@ class Loader:
         >>> [(number, batch.tolist()) for number, batch in Loader(np.arange(4), 2).numbered(start=1)]
         [(1, [2, 3])]
         """
-        self._check_place(epoch, start, beyond=1)
+        self._check_position(epoch, start, beyond=1)
         if stop is not None:
             check_number("Loader: stop", stop, 0)
-        place = self._device if device is None else as_device(device)
-        return self._numbered(epoch, start, len(self) if stop is None else min(stop, len(self)), place)
+        target = self._device if device is None else as_device(device)
+        return self._numbered(epoch, start, len(self) if stop is None else min(stop, len(self)), target)
 
     @staticmethod
     def _batches(numbered: Iterator[tuple[int, Any]]) -> Iterator[Any]:
@@ -262,41 +262,41 @@ class Loader:
                 yield batch
 
     def _numbered(self, epoch: int, start: int, stop: int, device: Device | None) -> Iterator[tuple[int, Any]]:
-        given = False
-        with closing(self._made(epoch, start, stop, device)) as all_made:
-            for task, made in all_made:
-                self._note(made.skipped)
-                if made.rows or not made.skipped:
-                    given = True
-                    yield task.number, made.batch
-        if not given and start == 0 < stop == len(self):
+        has_yielded = False
+        with closing(self._results(epoch, start, stop, device)) as results:
+            for task, result in results:
+                self._note(result.skipped)
+                if result.rows or not result.skipped:
+                    has_yielded = True
+                    yield task.number, result.batch
+        if not has_yielded and start == 0 < stop == len(self):
             row, error = self.skipped[-1]
             raise DataError(f"Loader: no row of epoch {epoch} can be read; row {row}: {error}")
 
-    def _made(self, epoch: int, start: int, stop: int, device: Device | None) -> Generator[tuple[Task, Made]]:
+    def _results(self, epoch: int, start: int, stop: int, device: Device | None) -> Generator[tuple[Task, BatchResult]]:
         in_background = bool(self.workers or self.prefetch)
         by_processes = in_background and self.worker_type == "process"
         tasks = (Task(epoch, number, None if by_processes else device) for number in range(start, stop))
         if not in_background:
             for task in tasks:
-                yield task, self._make(task)
+                yield task, self._maker(task)
             return
-        pool, self._pool = self._pool or KINDS[self.worker_type](self._make, max(1, self.workers)), None
-        finished, leaving, placer = False, Event(), None
-        made = in_order(pool, tasks, max(1, self.prefetch), self.timeout, leaving.is_set)
-        batches = made
+        pool, self._pool = self._pool or KINDS[self.worker_type](self._maker, max(1, self.workers)), None
+        finished, leaving, device_thread = False, Event(), None
+        results = in_order(pool, tasks, max(1, self.prefetch), self.timeout, leaving.is_set)
+        batches = results
         if by_processes and device is not None:
-            # One thread takes the batches of the processes, in order, and keeps one ahead on the device.
-            placer = Threads(lambda _: _on_device(next(made), device), 1)
-            batches = (one for _, one in in_order(placer, iter(range(start, stop)), 1, inf))
+            # One thread receives the batches of the processes in order, and puts one ahead on the device.
+            device_thread = Threads(lambda _: _on_device(next(results), device), 1)
+            batches = (result for _, result in in_order(device_thread, iter(range(start, stop)), 1, inf))
         try:
             yield from batches
             finished = True
         finally:
             leaving.set()
-            if placer is not None:
-                placer.close()
-            # A pool in the middle of an epoch has batches under way that nobody wants.
+            if device_thread is not None:
+                device_thread.close()
+            # A pool that stops in the middle of an epoch is still making batches that nobody needs.
             if finished and self._is_open and self._pool is None:
                 self._pool = pool
             else:
@@ -326,7 +326,7 @@ class Loader:
         epoch, number = self._position
         return {
             "epoch": epoch, "batch": number, "seed": self.seed, "batch_size": self.batch_size,
-            "rows": self._make.length, "order": type(self.order).__name__, "version": VERSION,
+            "rows": self._maker.length, "order": type(self.order).__name__, "version": VERSION,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -341,11 +341,11 @@ class Loader:
                 raise DataError(f"Loader: the state has no {name!r}; give what state_dict() of a Loader returned")
             if name not in ("epoch", "batch") and state[name] != value:
                 raise DataError(
-                    f"Loader: the state is of a loader whose {name} is {state[name]!r}, and here it is {value!r}; "
-                    "other batches would follow. Make the loader as it was, or begin a new epoch"
+                    f"Loader: the state is of a loader whose {name} is {state[name]!r}, but here it is {value!r}; "
+                    "the batches would differ. Make the loader with the old arguments, or begin a new epoch"
                 )
         epoch, number = int(state["epoch"]), int(state["batch"])
-        self._check_place(epoch, number)
+        self._check_position(epoch, number)
         self._position = epoch, number
 
     # --- workers
@@ -367,19 +367,19 @@ class Loader:
 
     def __repr__(self) -> str:
         return (
-            f"Loader({len(self)} batches of {self.batch_size}, {self._make.length} rows, "
+            f"Loader({len(self)} batches of {self.batch_size}, {self._maker.length} rows, "
             f"{type(self.order).__name__}, seed {self.seed})"
         )
 
-    def _check_place(self, epoch: int, number: int, beyond: int = 0) -> None:
+    def _check_position(self, epoch: int, number: int, beyond: int = 0) -> None:
         check_number("Loader: epoch", epoch, 0, _LAST_EPOCH)
         if not 0 <= number < len(self) + beyond:
-            raise DataError(f"Loader: batch {number} is asked for, but an epoch has batches 0 to {len(self) - 1}")
+            raise DataError(f"Loader: there is no batch {number}; an epoch has batches 0 to {len(self) - 1}")
 
 
-def _on_device(made: tuple[Task, Made], device: Device) -> tuple[Task, Made]:
-    task, one = made
-    return (task, one._replace(batch=placed(one.batch, device))) if one.rows else made
+def _on_device(item: tuple[Task, BatchResult], device: Device) -> tuple[Task, BatchResult]:
+    task, result = item
+    return (task, result._replace(batch=placed(result.batch, device))) if result.rows else item
 
 
 __all__ = ["Collate", "Loader", "SkippedRow", "Task", "Transform", "placed"]

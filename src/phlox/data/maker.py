@@ -13,8 +13,8 @@ from phlox.backend import Device
 from phlox.data.draws import Draws
 from phlox.data.order import Order, Rows
 from phlox.data.rows import Source
-from phlox.data.sources import listed
-from phlox.data.structure import is_array, mapped, owned
+from phlox.data.sources import list_rows
+from phlox.data.structure import copy_views, is_array, mapped
 from phlox.errors import DataError
 from phlox.tensor import tensor
 
@@ -31,12 +31,12 @@ _AT_ONCE = 4096
 
 
 class Task(NamedTuple):
-    """Which batch: what workers are asked for, and what messages call it."""
+    """The batch that a worker is to make; messages name it by this text."""
 
     epoch: int
     number: int
     device: Device | None = None
-    """Where its arrays are put, as tensors; None leaves NumPy's arrays."""
+    """The device of its arrays, as tensors; None leaves NumPy arrays."""
 
     def __str__(self) -> str:
         return f"batch {self.number} of epoch {self.epoch}"
@@ -51,13 +51,13 @@ class SkippedRow(NamedTuple):
     """The message of the error."""
 
 
-class Made(NamedTuple):
-    """A batch, and what became of its rows."""
+class BatchResult(NamedTuple):
+    """A batch, and which of its rows could not be read."""
 
     batch: Any
     skipped: list[SkippedRow]
     rows: int
-    """How many rows it has; with none of those asked for there is no batch."""
+    """The number of rows; if all rows were skipped, it is 0 and there is no batch."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,21 @@ class Maker:
     skips: bool
     part: tuple[int, int] = (0, 1)
     block: list[tuple[int, int, Rows]] = field(default_factory=list[tuple[int, int, Rows]], compare=False, repr=False)
-    """The rows of the last positions that were asked for: epoch, number of the block, and the rows."""
+    """A cache of the last block of rows: its epoch, its number, and the rows."""
 
-    def __call__(self, task: Task) -> Made:
+    def __call__(self, task: Task) -> BatchResult:
         rows: Rows | None = None
         try:
             rows = self.rows(task)
-            batch, good, skipped = self._fetched(rows)
+            batch, good, skipped = self._read_batch(rows)
             if skipped and not len(good):
-                return Made(None, skipped, 0)
+                return BatchResult(None, skipped, 0)
             rows = good
             if self.stages:
-                batch = self._through(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
-            return Made(batch if task.device is None else placed(batch, task.device), skipped, len(rows))
+                batch = self._transform(batch, Draws(self.seed, task.epoch, rows, len(self.source)), len(self.stages))
+            return BatchResult(batch if task.device is None else placed(batch, task.device), skipped, len(rows))
         except Exception as error:
-            error.add_note(f"in {task}{'' if rows is None else f', rows {_shown(rows)}'}")
+            error.add_note(f"in {task}{'' if rows is None else f', rows {_format_rows(rows)}'}")
             raise
 
     def rows(self, task: Task) -> Rows:
@@ -101,14 +101,14 @@ class Maker:
         # A call for many positions takes little longer than one for few.
         width = self.batch_size * max(1, _AT_ONCE // self.batch_size)
         block = start // width
-        known = self.block[0] if self.block else None
-        if known is None or known[:2] != (task.epoch, block):
+        cached = self.block[0] if self.block else None
+        if cached is None or cached[:2] != (task.epoch, block):
             positions = np.arange(block * width, min((block + 1) * width, self.length))
-            known = task.epoch, block, self._ordered(positions, task.epoch)
-            self.block[:] = [known]
-        return known[2][first - block * width : last - block * width]
+            cached = task.epoch, block, self._rows_at(positions, task.epoch)
+            self.block[:] = [cached]
+        return cached[2][first - block * width : last - block * width]
 
-    def _ordered(self, positions: Rows, epoch: int) -> Rows:
+    def _rows_at(self, positions: Rows, epoch: int) -> Rows:
         total, name = len(self.source), type(self.order).__name__
         rows = np.asarray(self.order.rows(positions, total, seed=self.seed, epoch=epoch, batch_size=self.batch_size))
         if rows.shape != positions.shape or rows.dtype.kind not in "iu":
@@ -121,12 +121,12 @@ class Maker:
             raise DataError(f"Loader: order {name} gives row {wrong[0]}; the source has rows 0 to {total - 1}")
         return rows.astype(np.int64, copy=False)
 
-    def _fetched(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
+    def _read_batch(self, rows: Rows) -> tuple[Any, Rows, list[SkippedRow]]:
         try:
             return self._batch(rows), rows, []
         except Exception as error:
             bad = self._bad_rows(rows)
-            if not bad:  # each can be read alone: they do not fit together
+            if not bad:  # each row can be read alone, so the rows do not fit together
                 raise
             if not self.skips:
                 if self.collate is not None and self._can_read(rows):
@@ -140,47 +140,47 @@ class Maker:
 
     def _can_read(self, rows: Rows) -> bool:
         try:
-            listed(self.source, rows)
+            list_rows(self.source, rows)
         except Exception:
             return False
         return True
 
     def _bad_rows(self, rows: Rows) -> list[SkippedRow]:
         bad = list[SkippedRow]()
-        for place in range(len(rows)):
+        for index in range(len(rows)):
             try:
-                self._batch(rows[place : place + 1])
+                self._batch(rows[index : index + 1])
             except Exception as error:
-                bad.append(SkippedRow(int(rows[place]), f"{type(error).__name__}: {error}"))
+                bad.append(SkippedRow(int(rows[index]), f"{type(error).__name__}: {error}"))
         return bad
 
     def _batch(self, rows: Rows) -> Any:
-        return owned(self.source[rows]) if self.collate is None else self.collate(listed(self.source, rows))
+        return copy_views(self.source[rows]) if self.collate is None else self.collate(list_rows(self.source, rows))
 
-    def _through(self, batch: Any, draws: Draws, stages: int) -> Any:
+    def _transform(self, batch: Any, draws: Draws, stages: int) -> Any:
         for number, (transform, takes_draws) in enumerate(self.stages[:stages]):
             if takes_draws:
-                at = replace(draws.at_stage(number), load=self._loading(draws, number))
-                batch = transform(batch, at)
+                stage_draws = replace(draws.at_stage(number), load=self._batch_loader(draws, number))
+                batch = transform(batch, stage_draws)
             else:
                 batch = transform(batch)
         return batch
 
-    def _loading(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
-        return lambda rows: self._through(self._batch(rows), replace(draws, rows=rows), stage)
+    def _batch_loader(self, draws: Draws, stage: int) -> Callable[[Rows], Any]:
+        return lambda rows: self._transform(self._batch(rows), replace(draws, rows=rows), stage)
 
 
-def _shown(rows: Rows) -> str:
+def _format_rows(rows: Rows) -> str:
     return ", ".join(map(str, rows[:_SHOWN].tolist())) + ", ..." * (len(rows) > _SHOWN)
 
 
 def placed(batch: Any, device: Device) -> Any:
     """A batch with its arrays as tensors on a device; texts and other objects stay as they are."""
 
-    def moved(leaf: Any) -> Any:
+    def leaf_to_device(leaf: Any) -> Any:
         return tensor(leaf, device=device) if is_array(leaf) and leaf.dtype.kind in "fiub" else leaf
 
-    return mapped(moved, batch)
+    return mapped(leaf_to_device, batch)
 
 
 def stages_of(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[Transform, bool], ...]:
@@ -188,14 +188,14 @@ def stages_of(transform: Transform | Sequence[Transform] | None) -> tuple[tuple[
     transforms = (
         [] if transform is None else [transform] if callable(transform) else list(cast("Sequence[Any]", transform))
     )
-    for one in transforms:
-        if not callable(one):
-            raise DataError(f"Loader: transform holds {one!r}; give functions of a batch")
-    return tuple((one, _takes_draws(one)) for one in transforms)
+    for function in transforms:
+        if not callable(function):
+            raise DataError(f"Loader: transform holds {function!r}; give functions of a batch")
+    return tuple((function, _takes_draws(function)) for function in transforms)
 
 
 def _takes_draws(transform: Transform) -> bool:
-    """Has the function a second argument that must be given? Where Python cannot tell, it has one argument."""
+    """Does the function need a second argument? If Python does not know its signature, it has one."""
     try:
         parameters = inspect.signature(transform).parameters.values()
     except (TypeError, ValueError):
@@ -203,6 +203,6 @@ def _takes_draws(transform: Transform) -> bool:
     needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
     if len(needed) > 2:
         raise DataError(
-            f"Loader: transform {transform!r} takes {len(needed)} arguments; it is given a batch, or a batch and draws"
+            f"Loader: transform {transform!r} takes {len(needed)} arguments; it gets a batch, or a batch and draws"
         )
     return len(needed) == 2

@@ -48,14 +48,14 @@ class Mixup:
         part = _beta(draws, self.alpha)
         weight = part.reshape(-1, 1, 1, 1).astype(np.float32)
         mixed = as_dtype(images * weight + images_of(other, "Mixup")[1] * (1 - weight), images.dtype)
-        return _mixed_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "Mixup")
+        return _mix_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "Mixup")
 
 
 @dataclass(frozen=True)
 class CutMix:
-    """Replaces a random rectangle of each image with that of another image, and mixes the labels by its area.
+    """Replaces a random rectangle of each image with the same part of another image, and mixes the labels by its area.
 
-    The arguments are those of `Mixup`.
+    It has the arguments of `Mixup`.
 
     Source: "CutMix: Regularization strategy to train strong classifiers" (Yun and others, 2019).
 
@@ -82,37 +82,37 @@ class CutMix:
         left, right = (np.clip(np.rint(x + sign * side * width / 2), 0, width) for sign in (-1, 1))
 
         def between(low: npt.NDArray[Any], high: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
-            place = np.arange(size)
-            return (place >= low[:, None]) & (place < high[:, None])
+            index = np.arange(size)
+            return (index >= low[:, None]) & (index < high[:, None])
 
         inside = between(top, bottom, height)[:, None, :, None] & between(left, right, width)[:, None, None, :]
         mixed = np.where(inside, images_of(other, "CutMix")[1], images)
         part = 1.0 - inside.mean(axis=(1, 2, 3))
-        return _mixed_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "CutMix")
+        return _mix_labels(with_leaf(batch, path, mixed), other, part, self.num_classes, self.label, "CutMix")
 
 
 def _partners(draws: Draws) -> Any:
-    """For each row another one: a shifted copy of the batch's own rows would depend on which rows share a batch."""
+    """A random row of the source for each row: a shifted copy of the batch would depend on which rows share a batch."""
     return draws.load(draws.integers("partner", 0, draws.num_rows))
 
 
 def _beta(draws: Draws, alpha: float) -> npt.NDArray[np.float64]:
-    """One number of Beta(alpha, alpha) for each row, by Jöhnk's method with the first of sixteen pairs that fits."""
+    """One number of Beta(alpha, alpha) for each row, by Jöhnk's method: of sixteen pairs, the first accepted."""
     u, v = (np.asarray(draws.uniform(name, size=16), np.float64) for name in ("u", "v"))
     a, b = (np.maximum(x, 2.0**-24) ** (1.0 / alpha) for x in (u, v))
     total = a + b
-    fits = (total <= 1.0) & (total > 0.0)
-    place = fits.argmax(axis=1)[:, None]
-    total = np.take_along_axis(total, place, 1)[:, 0]
-    found = np.take_along_axis(a, place, 1)[:, 0] / np.where(total == 0.0, 1.0, total)
-    return np.where(fits.any(axis=1), found, (u[:, 0] < 0.5).astype(np.float64))
+    accepted = (total <= 1.0) & (total > 0.0)
+    first_fit = accepted.argmax(axis=1)[:, None]
+    total = np.take_along_axis(total, first_fit, 1)[:, 0]
+    ratio = np.take_along_axis(a, first_fit, 1)[:, 0] / np.where(total == 0.0, 1.0, total)
+    return np.where(accepted.any(axis=1), ratio, (u[:, 0] < 0.5).astype(np.float64))
 
 
-def _mixed_labels(
-    batch: Any, other: Any, part: npt.NDArray[Any], num_classes: int, label: str | int | None, what: str
+def _mix_labels(
+    batch: Any, other: Any, part: npt.NDArray[Any], num_classes: int, label: str | int | None, transform: str
 ) -> Any:
-    path = _labels_path(batch, label, what)
-    first, second = (dict(leaves(one))[path] for one in (batch, other))
+    path = _labels_path(batch, label, transform)
+    first, second = (dict(leaves(nested))[path] for nested in (batch, other))
 
     def soft(labels: Any) -> npt.NDArray[np.float32]:
         labels = np.asarray(labels)
@@ -120,21 +120,21 @@ def _mixed_labels(
             return labels
         wrong = labels[(labels < 0) | (labels >= num_classes)]
         if wrong.size:
-            raise DataError(f"{what}: label {wrong[0]} is out of range; num_classes is {num_classes}")
+            raise DataError(f"{transform}: label {wrong[0]} is out of range; num_classes is {num_classes}")
         return np.eye(num_classes, dtype=np.float32)[labels]
 
     weight = part[:, None].astype(np.float32)
     return with_leaf(batch, path, soft(first) * weight + soft(second) * (1 - weight))
 
 
-def _labels_path(batch: Any, label: str | int | None, what: str) -> str:
-    found = dict(leaves(batch))
+def _labels_path(batch: Any, label: str | int | None, transform: str) -> str:
+    leaf_by_path = dict(leaves(batch))
     if label is not None:
-        candidates = [path for path in (f"[{label!r}]", f".{label}") if path in found]
+        candidates = [path for path in (f"[{label!r}]", f".{label}") if path in leaf_by_path]
     else:
-        candidates = [path for path, leaf in found.items() if is_array(leaf) and _may_be_labels(leaf)]
+        candidates = [path for path, leaf in leaf_by_path.items() if is_array(leaf) and _may_be_labels(leaf)]
     if len(candidates) != 1:
-        raise DataError(f"{what}: the batch has {', '.join(found)}; say with label= which are the labels")
+        raise DataError(f"{transform}: the batch has {', '.join(leaf_by_path)}; name the labels with label=")
     return candidates[0]
 
 
@@ -142,6 +142,6 @@ def _may_be_labels(leaf: AnyArray) -> bool:
     return (leaf.ndim, leaf.dtype.kind) in ((1, "i"), (1, "u"), (2, "f"))
 
 
-def _check_mixing(what: Any, num_classes: int, alpha: float) -> None:
+def _check_mixing(transform: Any, num_classes: int, alpha: float) -> None:
     if num_classes < 2 or not alpha > 0.0:
-        raise DataError(f"{what}: give at least 2 classes and a positive alpha")
+        raise DataError(f"{transform}: give at least 2 classes and a positive alpha")

@@ -1,7 +1,7 @@
-"""Which rows a batch consists of: a function of the seed, the epoch and the positions in it, and of nothing else.
+"""Orders: the rows of a batch, as a function only of the seed, the epoch and the positions in the epoch.
 
-No order keeps an array of all rows that is made anew for every epoch, so an epoch of a billion rows begins at once, and
-any batch of it can be asked for alone.
+No order makes an array of all rows for each epoch, so an epoch of a billion rows begins at once, and any of its batches
+can be computed alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phlox.errors import DataError
 Rows = npt.NDArray[np.int64]
 
 
-def check_number(what: str, value: Any, least: int, most: int | None = None) -> None:
+def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
     """`DataError` unless this is a whole number within bounds."""
     if (
         isinstance(value, bool)
@@ -31,7 +31,7 @@ def check_number(what: str, value: Any, least: int, most: int | None = None) -> 
         or (most is not None and value > most)
     ):
         bounds = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
-        raise DataError(f"{what} is {value!r}; give {bounds}")
+        raise DataError(f"{name} is {value!r}; give {bounds}")
 
 
 VERSION = 1
@@ -48,21 +48,21 @@ def key_of(seed: int, epoch: int) -> tuple[int, int]:
     return fold_in(fold_in((seed >> 32, seed & 0xFFFFFFFF), _SUB_STREAM), epoch)
 
 
-def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
+def permute(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
     """The entries at `positions` of a random permutation of 0..n-1, without computing the others.
 
-    A Feistel network over pairs (a, b) with a * b >= n: each round adds to one part a hash of the other, which can be
-    undone, so no two positions meet. A position that is sent beyond n is sent on until it is not (cycle walking; Black
-    and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    A Feistel network over pairs (a, b) with a * b >= n: each round adds a hash of one part to the other. A round can be
+    undone, so no two positions have the same result. A result of n or more goes through the network again, until it is
+    below n (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 
-    >>> everything = permuted(np.arange(100_000), 100_000, (0, 7))
+    >>> everything = permute(np.arange(100_000), 100_000, (0, 7))
     >>> bool((np.sort(everything) == np.arange(100_000)).all())
     True
-    >>> int(permuted(np.array([31]), 100_000, (0, 7))[0]) == int(everything[31])
+    >>> int(permute(np.array([31]), 100_000, (0, 7))[0]) == int(everything[31])
     True
     """
     if n <= _SMALL:
-        return _whole(n, key)[positions]
+        return _permutation(n, key)[positions]
     sides = math.isqrt(n - 1) + 1
     height = np.uint64(sides)
     width = np.uint64(-(-n // sides))
@@ -73,21 +73,21 @@ def permuted(positions: Rows, n: int, key: tuple[int, int]) -> Rows:
     while len(outside):
         upper, lower = np.divmod(out[outside], width)
         for number in range(0, _ROUNDS, 2):
-            upper = (upper + _hashed(lower ^ keys[number]) % height) % height
-            lower = (lower + _hashed(upper ^ keys[number + 1]) % width) % width
+            upper = (upper + _hash_bits(lower ^ keys[number]) % height) % height
+            lower = (lower + _hash_bits(upper ^ keys[number + 1]) % width) % width
         out[outside] = upper * width + lower
         outside = outside[out[outside] >= n]
     return out.astype(np.int64)
 
 
 @lru_cache(4)
-def _whole(n: int, key: tuple[int, int]) -> Rows:
+def _permutation(n: int, key: tuple[int, int]) -> Rows:
     order = random_permutation(np.array([*key, 0], np.uint32), n).astype(np.int64)
     order.setflags(write=False)
     return order
 
 
-def _hashed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _hash_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014)."""
     x = x ^ (x >> np.uint64(30))
     x = x * np.uint64(0xBF58476D1CE4E5B9)
@@ -138,7 +138,7 @@ class Shuffled(Order):
     """
 
     def rows(self, positions: Rows, num_rows: int, *, seed: int, epoch: int, batch_size: int) -> Rows:
-        return permuted(positions, num_rows, key_of(seed, epoch))
+        return permute(positions, num_rows, key_of(seed, epoch))
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ def ClassBalanced(labels: npt.ArrayLike, num_samples: int | None = None) -> Weig
     >>> bool(450 < (drawn >= 90).sum() < 550)
     True
     """
-    place, counts = classes_of(labels, None, "ClassBalanced: labels")
-    return Weighted(1.0 / counts[place], num_samples)
+    classes, counts = classes_of(labels, None, "ClassBalanced: labels")
+    return Weighted(1.0 / counts[classes], num_samples)
 
 
 @dataclass(frozen=True)
@@ -233,53 +233,53 @@ class ByLength(Order):
         chunks = positions // size
         out = np.empty_like(positions)
         for chunk in np.unique(chunks):
-            here = chunks == chunk
-            out[here] = self._chunk(int(chunk), size, num_rows, key_of(seed, epoch), batch_size)[positions[here] % size]
+            mask = chunks == chunk
+            out[mask] = self._chunk(int(chunk), size, num_rows, key_of(seed, epoch), batch_size)[positions[mask] % size]
         return out
 
     def _chunk(self, chunk: int, size: int, num_rows: int, key: tuple[int, int], batch_size: int) -> Rows:
-        places = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
-        rows = permuted(places, num_rows, key) if self.shuffle else places
+        positions = np.arange(chunk * size, min((chunk + 1) * size, num_rows))
+        rows = permute(positions, num_rows, key) if self.shuffle else positions
         rows = rows[np.argsort(np.asarray(self.lengths)[rows], kind="stable")]
-        whole = len(rows) // batch_size
-        if not self.shuffle or whole < 2:
+        num_batches = len(rows) // batch_size
+        if not self.shuffle or num_batches < 2:
             return rows
-        order = permuted(np.arange(whole), whole, fold_in(key, chunk))
+        order = permute(np.arange(num_batches), num_batches, fold_in(key, chunk))
         parts = [rows[batch * batch_size : (batch + 1) * batch_size] for batch in order]
-        return np.concatenate([*parts, rows[whole * batch_size :]])
+        return np.concatenate([*parts, rows[num_batches * batch_size :]])
 
 
-def classes_of(labels: npt.ArrayLike, num_rows: int | None, what: str) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """For each row the number of its class, from 0, and for each class how many rows it has.
+def classes_of(labels: npt.ArrayLike, num_rows: int | None, name: str) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """The number of each row's class, from 0, and the number of rows of each class.
 
     Raises:
         DataError: there is not one label for each row, one is missing, or they cannot be compared.
     """
     try:
-        found = np.asarray(labels)
+        array = np.asarray(labels)
     except ValueError:  # of different lengths
-        found = np.array(None, object)
-    if found.ndim != 1 or (num_rows is not None and len(found) != num_rows):
+        array = np.array(None, object)
+    if array.ndim != 1 or (num_rows is not None and len(array) != num_rows):
         total = "each row" if num_rows is None else f"each of the {num_rows} rows"
-        raise DataError(f"{what} have shape {found.shape}; give one for {total}")
-    gaps = _missing(found)
+        raise DataError(f"{name} have shape {array.shape}; give one for {total}")
+    gaps = _missing(array)
     if gaps.size:
         raise DataError(
-            f"{what} are missing, first in row {gaps[0]} ({gaps.size} of {len(found)} rows); give these rows a label "
+            f"{name} are missing, first in row {gaps[0]} ({gaps.size} of {len(array)} rows); give these rows a label "
             "of their own, or leave them out: Subset(source, mask)"
         )
     try:
-        _, place, counts = np.unique(found, return_inverse=True, return_counts=True)
+        _, classes, counts = np.unique(array, return_inverse=True, return_counts=True)
     except TypeError:
-        kinds = sorted({type(one).__name__ for one in found})
-        raise DataError(f"{what} are of types {' and '.join(kinds)}, which have no order; give all one type") from None
-    return place.reshape(-1), counts
+        kinds = sorted({type(label).__name__ for label in array})
+        raise DataError(f"{name} are of types {' and '.join(kinds)}, which have no order; give all one type") from None
+    return classes.reshape(-1), counts
 
 
 def _missing(labels: npt.NDArray[Any]) -> Rows:
-    """The rows whose label is None, NaN, NaT or the like: what is not equal to itself."""
+    """The rows whose label is None, or a value that is not equal to itself: NaN, NaT or the like."""
     if labels.dtype == object:
-        return np.flatnonzero([one is None or not _is_itself(one) for one in labels])
+        return np.flatnonzero([label is None or not _is_itself(label) for label in labels])
     return np.flatnonzero(labels != labels)
 
 
@@ -290,19 +290,19 @@ def _is_itself(value: Any) -> bool:
         return False
 
 
-def numbers_of(values: Any, what: str) -> npt.NDArray[np.float64]:
-    """Finite numbers of at least 0, one for each row; `DataError` names the first that is none."""
+def numbers_of(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """Finite numbers of at least 0, one for each row; `DataError` names the first that is not."""
     try:
-        found = np.asarray(values, np.float64)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{what}s are no numbers ({error}); give one finite number of at least 0 for each row"
+            f"{name}s are no numbers ({error}); give one finite number of at least 0 for each row"
         ) from None
-    wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0.0)))
-    if found.ndim != 1 or wrong.size:
-        place = f"{what} {wrong[0]} is {found.ravel()[wrong[0]]}" if found.ndim == 1 else f"its shape is {found.shape}"
-        raise DataError(f"{place}; give one finite number of at least 0 for each row")
-    return found
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0.0)))
+    if array.ndim != 1 or wrong.size:
+        fault = f"{name} {wrong[0]} is {array.ravel()[wrong[0]]}" if array.ndim == 1 else f"its shape is {array.shape}"
+        raise DataError(f"{fault}; give one finite number of at least 0 for each row")
+    return array
 
 
 def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0) -> npt.NDArray[np.float64]:
@@ -312,7 +312,7 @@ def uniform_at(positions: npt.NDArray[Any], key: tuple[int, int], draw: int = 0)
     SplitMix64's finalizer, twice, keyed by Threefry.
     """
     first, second = _words(key, draw)
-    bits = _hashed(_hashed(positions.astype(np.uint64) ^ first) ^ second)
+    bits = _hash_bits(_hash_bits(positions.astype(np.uint64) ^ first) ^ second)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,4 +1,4 @@
-"""What a source is: rows by their numbers, which people write in many ways."""
+"""What a source is: rows by their numbers; and row numbers as an array, from any kind of index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowSource:
     """
 
     def __getitem__(self, rows: Any, /) -> Any:
-        if type(rows) is np.ndarray and rows.dtype.kind == "i" and rows.ndim == 1:  # as loaders ask
+        if type(rows) is np.ndarray and rows.dtype.kind == "i" and rows.ndim == 1:  # a loader's index
             return self.take(rows)
         if isinstance(rows, slice):
             return self.take(np.arange(len(self))[rows])
@@ -58,31 +58,31 @@ class RowSource:
         raise NotImplementedError
 
 
-def row_numbers(rows: Any, length: int, what: str) -> Rows:
-    """Row numbers as int64, of one axis or none: as they are given, or those where a mask of all rows is True.
+def row_numbers(rows: Any, length: int, name: str) -> Rows:
+    """Row numbers as int64, with one axis or none: the given numbers, or the rows at which a mask is True.
 
     Raises:
-        DataError: they are no whole numbers, or a mask has not one truth value for each row.
+        DataError: they are no whole numbers, or a mask does not have one truth value for each row.
     """
     try:
-        found = np.asarray(rows)
+        array = np.asarray(rows)
     except ValueError:  # lists of different lengths
-        found = np.array(None, object)
-    if found.dtype == object and any(isinstance(one, (bool, np.bool_)) for one in found.flat):
-        gaps = [place for place, one in enumerate(found.flat) if not isinstance(one, (bool, np.bool_))]
+        array = np.array(None, object)
+    if array.dtype == object and any(isinstance(value, (bool, np.bool_)) for value in array.flat):
+        gaps = [row for row, value in enumerate(array.flat) if not isinstance(value, (bool, np.bool_))]
         if gaps:
-            raise DataError(f"{what}: the mask has no truth value in row {gaps[0]}; fill it: mask.fillna(False)")
-        found = found.astype(bool)
-    if found.dtype == bool:
-        if found.shape != (length,):
+            raise DataError(f"{name}: the mask has no truth value in row {gaps[0]}; fill it: mask.fillna(False)")
+        array = array.astype(bool)
+    if array.dtype == bool:
+        if array.shape != (length,):
             raise DataError(
-                f"{what}: the mask has shape {found.shape}; give a truth value for each of the {length} rows"
+                f"{name}: the mask has shape {array.shape}; give a truth value for each of the {length} rows"
             )
-        return np.flatnonzero(found)
-    if found.ndim > 1 or (found.size and found.dtype.kind not in "iu"):
+        return np.flatnonzero(array)
+    if array.ndim > 1 or (array.size and array.dtype.kind not in "iu"):
         shown = repr(rows)
         raise DataError(
-            f"{what}: {shown if len(shown) < 60 else f'{found.dtype} of shape {found.shape}'} is no number of a row; "
+            f"{name}: {shown if len(shown) < 60 else f'{array.dtype} of shape {array.shape}'} is no number of a row; "
             "give a number, a slice, a list of numbers, or a mask of all rows"
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)

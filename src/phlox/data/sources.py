@@ -21,18 +21,18 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.arrays import Arrays, has_rows, is_container, is_in_memory, is_read_on_demand, opened
+from phlox.data.arrays import Arrays, has_rows, is_container, is_in_memory, is_read_on_demand, load_arrays
 from phlox.data.frames import columns_of, is_column, is_table
-from phlox.data.order import Rows, check_number, classes_of, key_of, permuted
+from phlox.data.order import Rows, check_number, classes_of, key_of, permute
 from phlox.data.rows import RowSource, Source, row_numbers
-from phlox.data.structure import children, host_array, is_array, mapped, owned, rebuilt, stack
+from phlox.data.structure import children, copy_views, host_array, is_array, mapped, stack, with_parts
 from phlox.errors import DataError
 
 
 class RowByRow(RowSource):
-    """A source of single rows, `rows[17]`, as a source of batches: each row is asked for alone, and they are stacked.
+    """A source of batches from single rows, `rows[17]`: it reads each row alone, and stacks them.
 
-    So are lists, PyTorch's map-style datasets, and everything that takes one number at a time.
+    It is for lists, PyTorch's map-style datasets, and everything else that takes one number at a time.
 
     >>> RowByRow([(1.0, "a"), (2.0, "b")])[np.array([1, 0])]
     (array([2., 1.]), ['b', 'a'])
@@ -45,37 +45,37 @@ class RowByRow(RowSource):
         return len(self.rows)
 
     def take(self, rows: Rows, /) -> Any:
-        return stack(self.listed(rows))
+        return stack(self.list_rows(rows))
 
-    def listed(self, rows: Rows) -> list[Any]:
+    def list_rows(self, rows: Rows) -> list[Any]:
         """The rows, one by one."""
         numbers = [int(row) for row in rows]
-        several = getattr(self.rows, "__getitems__", None)
-        found = [self.rows[number] for number in numbers] if several is None else several(numbers)
-        return [_plain(row) for row in found]
+        read_many = getattr(self.rows, "__getitems__", None)
+        values = [self.rows[number] for number in numbers] if read_many is None else read_many(numbers)
+        return [_to_numpy(row) for row in values]
 
 
-def listed(source: Any, rows: Rows) -> list[Any]:
-    """The rows of a source as a list, for who may write to them; those of a list of rows may differ in shape."""
+def list_rows(source: Any, rows: Rows) -> list[Any]:
+    """The rows of a source as a list, which the caller may write to; those of a list of rows may differ in shape."""
     if isinstance(source, RowByRow):
-        return [mapped(_copied, row) for row in source.listed(rows)]
+        return [mapped(_copy_leaf, row) for row in source.list_rows(rows)]
     if isinstance(source, Subset):
-        return listed(source.source, source.rows[rows])
+        return list_rows(source.source, source.rows[rows])
     if isinstance(source, Concat):
-        return [one for row in rows for one in listed(*source.located(row))]
-    batch = owned(source[rows])
+        return [item for row in rows for item in list_rows(*source.located(row))]
+    batch = copy_views(source[rows])
     return [mapped(itemgetter(i), batch) for i in range(len(rows))]
 
 
-def _copied(leaf: Any) -> Any:
+def _copy_leaf(leaf: Any) -> Any:
     return copy(cast("Any", leaf)) if isinstance(leaf, (np.ndarray, list)) else leaf
 
 
-def _plain(row: Any) -> Any:
-    """A row with arrays of NumPy's in place of tensors, and of lists of numbers."""
-    found = children(row)
-    if found is not None:
-        return rebuilt(row, [_plain(part) for _, part in found])
+def _to_numpy(row: Any) -> Any:
+    """A row with NumPy arrays in place of tensors and of lists of numbers."""
+    parts = children(row)
+    if parts is not None:
+        return with_parts(row, [_to_numpy(part) for _, part in parts])
     if isinstance(row, list):
         items = cast("list[Any]", row)
         return items if any(isinstance(x, str) for x in items) else np.asarray(items)
@@ -84,7 +84,7 @@ def _plain(row: Any) -> Any:
 
 
 class Columns(RowSource):
-    """A source whose columns are read by row numbers together: a Hugging Face data set, or a table of Arrow's."""
+    """A source whose columns are read by row numbers together: a Hugging Face data set, or an Arrow table."""
 
     def __init__(self, data: Any, take: Callable[[Any, list[int]], Mapping[str, Any]]) -> None:
         self.data, self._take = data, take
@@ -100,18 +100,18 @@ class Columns(RowSource):
 
 
 def _column(values: Any) -> Any:
-    """A column of a batch: an array, where its rows have one shape; else a list."""
+    """A column of a batch: an array if its rows have one shape, otherwise a list."""
     array = host_array(values)
     if array is not None:
         return array
-    listed = list(values)
-    if any(isinstance(x, (str, bytes)) or x is None for x in listed):
-        return listed
+    rows = list(values)
+    if any(isinstance(x, (str, bytes)) or x is None for x in rows):
+        return rows
     try:
-        array = np.asarray(listed)
+        array = np.asarray(rows)
     except ValueError:  # rows of different lengths
-        return listed
-    return listed if array.dtype == object else array
+        return rows
+    return rows if array.dtype == object else array
 
 
 def as_source(data: Any) -> Source:
@@ -150,7 +150,7 @@ def _as_source(data: Any) -> Source:
     if _is_of(data, "torch.utils.data", "Dataset"):
         if not hasattr(data, "__len__"):
             raise DataError(
-                "source: an iterable-style Dataset of PyTorch has no rows by number; give it to the learner as it is, "
+                "source: an iterable-style Dataset of PyTorch has no rows by number; give it to the learner directly, "
                 "or in a torch DataLoader"
             )
         return RowByRow(data)
@@ -163,7 +163,7 @@ def _as_source(data: Any) -> Source:
     lazy = "; collect() it first" if hasattr(data, "collect") else ""
     raise DataError(
         f"source: {type(data).__name__} has no len() and [rows]{lazy}; give arrays, a path, a list of rows, or an "
-        "object with both. What can only be iterated over needs no loader: give it to the learner as it is"
+        "object with both. An iterable without these needs no loader: give it to the learner directly"
     )
 
 
@@ -185,7 +185,7 @@ def from_path(path: Path) -> Source:
         raise DataError(f"{path}: there is no such file or folder; check the path")
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        return Arrays(opened(path))
+        return Arrays(load_arrays(path))
     if suffix in (".csv", ".tsv"):
         from phlox.data.tables import read_csv
 
@@ -219,8 +219,8 @@ class Subset(RowSource):
         self.rows = row_numbers(rows, len(self.source), "Subset")
         wrong = self.rows[(self.rows < 0) | (self.rows >= len(self.source))]
         if self.rows.ndim != 1 or wrong.size:
-            what = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
-            raise DataError(f"Subset: {what}; give numbers from 0 to {len(self.source) - 1}")
+            problem = f"row {wrong[0]} is out of range" if wrong.size else f"rows have shape {self.rows.shape}"
+            raise DataError(f"Subset: {problem}; give numbers from 0 to {len(self.source) - 1}")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -246,24 +246,24 @@ class Concat(RowSource):
         return self._ends[-1]
 
     def take(self, rows: Rows, /) -> Any:
-        which = np.array([bisect_right(self._ends, row) for row in rows])
+        source_numbers = np.array([bisect_right(self._ends, row) for row in rows])
         starts = [0, *self._ends]
-        found, order = list[Any](), list[npt.NDArray[Any]]()
-        for number in np.unique(which):
-            here = np.flatnonzero(which == number)
-            found.append(self.sources[number][rows[here] - starts[number]])
-            order.append(here)
-        if len(found) == 1:
-            return found[0]
-        back = np.argsort(np.concatenate(order))
+        batches, order = list[Any](), list[npt.NDArray[Any]]()
+        for number in np.unique(source_numbers):
+            selected = np.flatnonzero(source_numbers == number)
+            batches.append(self.sources[number][rows[selected] - starts[number]])
+            order.append(selected)
+        if len(batches) == 1:
+            return batches[0]
+        inverse = np.argsort(np.concatenate(order))
 
         def joined(*parts: Any) -> Any:
             if isinstance(parts[0], list):
-                whole = [x for part in parts for x in part]
-                return [whole[place] for place in back]
-            return np.concatenate(parts)[back]
+                merged = [x for part in parts for x in part]
+                return [merged[index] for index in inverse]
+            return np.concatenate(parts)[inverse]
 
-        return mapped(joined, *found)
+        return mapped(joined, *batches)
 
     def located(self, row: int) -> tuple[Source, Rows]:
         """The source that has the given row, and the row's number in it."""
@@ -316,7 +316,7 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
         raise DataError(f"split_rows: shares are {shares}; give positive ones that add up to 1")
     rows = np.arange(len(whole))
     if seed is not None:
-        rows = permuted(rows, len(whole), key_of(seed, 0))
+        rows = permute(rows, len(whole), key_of(seed, 0))
     groups = [rows]
     if labels is not None:
         kinds, names = classes_of(labels, len(whole), "split_rows: labels")
@@ -326,17 +326,17 @@ def split_rows(source: Any, *shares: float, seed: int | None = 0, labels: npt.Ar
         ends = np.round(np.cumsum(shares) * len(group)).astype(int)
         for part, start, stop in zip(parts, [0, *ends[:-1]], ends, strict=True):
             part.append(group[start:stop])
-    found = [np.concatenate(part) for part in parts]
-    if len(groups) > 1:  # rows of one class would stand side by side
-        found = (
-            [np.sort(part) for part in found]
+    part_rows = [np.concatenate(part) for part in parts]
+    if len(groups) > 1:  # otherwise rows of one class would be neighbours
+        part_rows = (
+            [np.sort(part) for part in part_rows]
             if seed is None
             else [
-                part[permuted(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
-                for number, part in enumerate(found)
+                part[permute(np.arange(len(part)), len(part), key_of(seed, 1 + number))]
+                for number, part in enumerate(part_rows)
             ]
         )
-    empty = next((number for number, part in enumerate(found) if not len(part)), None)
+    empty = next((number for number, part in enumerate(part_rows) if not len(part)), None)
     if empty is not None:
         raise DataError(f"split_rows: part {empty} would have no rows of {len(whole)}; give larger shares or more rows")
-    return [Subset(whole, part) for part in found]
+    return [Subset(whole, part) for part in part_rows]

@@ -1,4 +1,4 @@
-"""Batches are arrays in any nesting of tuples, dicts, named tuples and dataclasses: taking them apart, row by row."""
+"""Batches are arrays in any nesting of tuples, dicts, named tuples and dataclasses; here they are split and rebuilt."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 def is_array(value: object) -> TypeIs[AnyArray]:
-    """Is this an array of NumPy's?"""
+    """Is this a NumPy array?"""
     return isinstance(value, np.ndarray)
 
 
 def host_array(value: Any) -> AnyArray | None:
-    """An array, a tensor or a scalar of one, of any engine, as an array of NumPy's; None for anything else.
+    """Convert an array, a tensor or a scalar of any engine to a NumPy array; None for anything else.
 
     >>> import phlox as px
     >>> host_array(px.tensor([1.0, 2.0], device="torch")).tolist(), host_array([1.0])
     ([1.0, 2.0], None)
     """
-    found: AnyArray
+    array: AnyArray
     if isinstance(value, Tensor):
-        found = cast("Tensor[Any, Any, Any]", value).detach().numpy()
+        array = cast("Tensor[Any, Any, Any]", value).detach().numpy()
     elif hasattr(value, "__array__") and hasattr(value, "shape"):
         on_host = value.detach().cpu() if hasattr(value, "detach") else value
         try:
-            found = np.asarray(on_host)
-        except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy
+            array = np.asarray(on_host)
+        except TypeError:  # bfloat16, which PyTorch does not convert to NumPy
             if not hasattr(on_host, "float"):
                 raise
-            found = np.asarray(on_host.float())
+            array = np.asarray(on_host.float())
     else:
         return None
-    # Numbers of ml_dtypes are of a kind of their own to NumPy.
-    return found.astype(np.float32) if found.dtype.kind == "V" and np.can_cast(found.dtype, np.float32) else found
+    # NumPy gives the dtypes of ml_dtypes the kind "V".
+    return array.astype(np.float32) if array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32) else array
 
 
 def children(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for a leaf."""
     kind: type[Any] = value.__class__
-    if kind is np.ndarray or kind is Tensor:  # nearly all that is asked about
+    if kind is np.ndarray or kind is Tensor:  # nearly all values
         return None
     if kind is dict or isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in cast("Mapping[Any, Any]", value).items()]
@@ -63,7 +63,7 @@ def children(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
+def with_parts(value: Any, parts: Sequence[Any]) -> Any:
     """A container like `value` with other parts."""
     if isinstance(value, Mapping):
         mapping: Any = cast("Mapping[Any, Any]", value)
@@ -72,64 +72,64 @@ def rebuilt(value: Any, parts: Sequence[Any]) -> Any:
             return items
         try:
             return type(mapping)(items)
-        except Exception:  # a file of h5py or NumPy, a defaultdict: it is not made of its items
+        except Exception:  # a file of h5py or NumPy, a defaultdict: its constructor takes no items
             return items
     if isinstance(value, tuple):
         return getattr(cast("Any", value), "_make", tuple)(parts)
-    whole: Any = value
-    names = [field.name for field in dataclasses.fields(whole)]
-    return dataclasses.replace(whole, **dict(zip(names, parts, strict=True)))
+    instance: Any = value
+    names = [field.name for field in dataclasses.fields(instance)]
+    return dataclasses.replace(instance, **dict(zip(names, parts, strict=True)))
 
 
 def mapped(fn: Callable[..., Any], value: Any, *others: Any) -> Any:
     """`fn(leaf, *leaves)` for every leaf, in the structure of `value`; the others must have the same structure."""
-    if not others:  # what most batches are, quickly
+    if not others:  # a fast path for most batches
         kind: type[Any] = value.__class__
         if kind is np.ndarray:
             return fn(value)
         if kind is dict:
             return {key: mapped(fn, part) for key, part in value.items()}
         if kind is tuple:
-            return tuple([mapped(fn, part) for part in value])
+            return tuple([fn(part) if part.__class__ is np.ndarray else mapped(fn, part) for part in value])
     found = children(value)
     if found is None:
         return fn(value, *others)
     columns = [children(other) or [] for other in others]
-    return rebuilt(
+    return with_parts(
         value,
         [mapped(fn, part, *(column[i][1] for column in columns)) for i, (_, part) in enumerate(found)],
     )
 
 
-def owned(batch: Any) -> Any:
-    """The batch with copies of the arrays that are views of other memory: it may be the user's data.
+def copy_views(batch: Any) -> Any:
+    """The batch with copies in place of arrays that are views.
 
-    What makes or takes a batch may write to it.
+    Their memory may be the user's data, and transforms and callers may write to a batch.
     """
-    return mapped(_own, batch)
+    return mapped(_copy_view, batch)
 
 
-def _own(leaf: Any) -> Any:
+def _copy_view(leaf: Any) -> Any:
     return np.array(leaf, subok=True) if is_array(leaf) and not leaf.flags.owndata else leaf
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its path, such as `["pixels"]` or `.labels[0]`."""
-    found = children(value)
-    if found is None:
+    parts = children(value)
+    if parts is None:
         yield path, value
         return
-    for name, part in found:
+    for name, part in parts:
         yield from leaves(part, path + name)
 
 
 def form(value: Any) -> Any:
-    """What must be the same in all rows, or batches: the names and types of containers, as a comparable value."""
-    found = children(value)
-    return None if found is None else (type(value).__name__, tuple((name, form(part)) for name, part in found))
+    """The structure that all rows, or batches, must share: names and types of containers, as a comparable value."""
+    parts = children(value)
+    return None if parts is None else (type(value).__name__, tuple((name, form(part)) for name, part in parts))
 
 
-def count_rows(value: Any, what: str) -> int:
+def count_rows(value: Any, name: str) -> int:
     """The common length of all leaves; `DataError` names the first that differs, or that has no rows."""
     first: tuple[str, int] | None = None
     for path, leaf in leaves(value):
@@ -138,17 +138,17 @@ def count_rows(value: Any, what: str) -> int:
         if size is None:
             shown = repr(leaf.item() if shape == () and hasattr(leaf, "item") else leaf)
             raise DataError(
-                f"{what}{path} is one value, {shown[:40]}, and has no rows; give an array of one or more axes (a tuple "
-                "is of columns, and a list of rows)"
+                f"{name}{path} is one value, {shown[:40]}, and has no rows; give an array of one or more axes (a tuple "
+                "holds columns, a list holds rows)"
             )
         if first is None:
             first = path, size
         elif size != first[1]:
             raise DataError(
-                f"{what}{path} has {size} rows, but {what}{first[0]} has {first[1]}; all must have the same number"
+                f"{name}{path} has {size} rows, but {name}{first[0]} has {first[1]}; all must have the same number"
             )
     if first is None:
-        raise DataError(f"{what}: there is no array in it; give at least one")
+        raise DataError(f"{name}: there is no array in it; give at least one")
     return first[1]
 
 
@@ -156,7 +156,7 @@ def stack(rows: Sequence[Any]) -> Any:
     """One batch of many rows: every leaf stacked on a new first axis, texts and other objects as a list.
 
     Raises:
-        DataError: rows whose structure, or the shapes of whose arrays, differ; the sentence names the row and the leaf.
+        DataError: rows differ in their structure, or in the shapes of their arrays; the message names row and leaf.
 
     >>> stack([(np.zeros(2), 3), (np.ones(2), 4)])
     (array([[0., 0.],
@@ -166,16 +166,16 @@ def stack(rows: Sequence[Any]) -> Any:
     for number, row in enumerate(rows):
         if form(row) != first:
             raise DataError(
-                f"row {number} of the batch is {_described(row)}, but row 0 is {_described(rows[0])}; "
+                f"row {number} of the batch is {_describe(row)}, but row 0 is {_describe(rows[0])}; "
                 "all rows must have the same structure"
             )
     paths = iter([path for path, _ in leaves(rows[0])])
-    return mapped(lambda *column: _stacked(column, next(paths)), rows[0], *rows[1:])
+    return mapped(lambda *column: _stack_column(column, next(paths)), rows[0], *rows[1:])
 
 
-def _stacked(column: Sequence[Any], path: str) -> Any:
-    one = column[0]
-    if isinstance(one, (str, bytes)) or one is None:
+def _stack_column(column: Sequence[Any], path: str) -> Any:
+    first = column[0]
+    if isinstance(first, (str, bytes)) or first is None:
         return list(column)
     arrays = [np.asarray(x) for x in column]
     shapes = [array.shape for array in arrays]
@@ -190,8 +190,8 @@ def _stacked(column: Sequence[Any], path: str) -> Any:
     return np.stack(arrays)
 
 
-def _described(row: Any) -> str:
-    found = children(row)
-    if found is None:
+def _describe(row: Any) -> str:
+    parts = children(row)
+    if parts is None:
         return f"a {type(row).__name__}"
-    return f"a {type(row).__name__} of {', '.join(name for name, _ in found) or 'nothing'}"
+    return f"a {type(row).__name__} of {', '.join(name for name, _ in parts) or 'nothing'}"

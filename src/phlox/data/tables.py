@@ -44,10 +44,10 @@ def read_csv(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: cannot be read as comma-separated text in UTF-8: {error}") from error
     if not cells:
         raise DataError(f"{path}: there is a header, but no row; give at least one")
-    return {name: _typed([row[place] for row in cells]) for place, name in enumerate(names)}
+    return {name: _to_column([row[column] for row in cells]) for column, name in enumerate(names)}
 
 
-def _typed(cells: list[str]) -> npt.NDArray[Any]:
+def _to_column(cells: list[str]) -> npt.NDArray[Any]:
     try:
         return np.array([int(cell) for cell in cells], np.int64)
     except (ValueError, OverflowError):
@@ -74,23 +74,23 @@ def open_parquet(path: Path) -> Columns:
     except Exception as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from error
     gaps = frozenset(name for name in table.column_names if table.column(name).null_count)
-    for name in table.column_names:  # what no batch could have is found here
+    for name in table.column_names:  # a column that no batch can have is an error here
         column = table.column(name)
         try:
             _arrow_column(column if name in gaps and str(column.type) == "bool" else column.slice(0, 1), name, False)
         except DataError as error:
             raise DataError(f"{path}: {str(error).removeprefix('source: ')}") from error
-    return Columns(table, partial(_taken, gaps))
+    return Columns(table, partial(_read_rows, gaps))
 
 
-def _taken(gaps: frozenset[str], table: Any, rows: list[int]) -> dict[str, Any]:
-    found = table.take(rows)
-    return {name: _arrow_column(found.column(name), name, name in gaps) for name in found.column_names}
+def _read_rows(gaps: frozenset[str], table: Any, rows: list[int]) -> dict[str, Any]:
+    selected = table.take(rows)
+    return {name: _arrow_column(selected.column(name), name, name in gaps) for name in selected.column_names}
 
 
 def _arrow_column(column: Any, name: str, has_gaps: bool) -> Any:
     kind = str(column.type)
-    if kind.startswith(("list", "large_list", "fixed_size_list", "struct")):  # which may differ from row to row
+    if kind.startswith(("list", "large_list", "fixed_size_list", "struct")):  # whose values may differ in shape
         return column.to_pylist()
     array = column_of(column, name)
     # All batches have one dtype, with a missing value or without.

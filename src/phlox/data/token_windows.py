@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from phlox.data.arrays import OnDemand, as_array, opened
+from phlox.data.arrays import OnDemand, as_array, load_arrays
 from phlox.data.order import Rows, check_number
 from phlox.data.rows import RowSource
 from phlox.data.structure import is_array
@@ -53,11 +53,11 @@ class TokenWindows(RowSource):
     @staticmethod
     def _read(tokens: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
         if not isinstance(tokens, (str, os.PathLike)):
-            found = as_array(tokens)
-            return cast("npt.NDArray[Any]", found.array if isinstance(found, OnDemand) else found)
+            array = as_array(tokens)
+            return cast("npt.NDArray[Any]", array.array if isinstance(array, OnDemand) else array)
         path = Path(cast("str", tokens))
         if path.suffix.lower() == ".npy":
-            return opened(path)
+            return load_arrays(path)
         if dtype is None:
             raise DataError(f"TokenWindows: {path} says no dtype; give one, such as dtype=np.uint16")
         try:
@@ -73,6 +73,6 @@ class TokenWindows(RowSource):
         tokens: npt.NDArray[Any]
         if is_array(self.tokens):
             tokens = self.tokens[starts[:, None] + np.arange(self.length + 1)]
-        else:  # of a file of HDF5 or zarr: a window is one block
+        else:  # a file of HDF5 or zarr: a window is read as one block
             tokens = np.stack([np.asarray(self.tokens[start : start + self.length + 1]) for start in starts.tolist()])
         return {"input": tokens[:, :-1].astype(np.int32), "target": tokens[:, 1:].astype(np.int32)}

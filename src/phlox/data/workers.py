@@ -1,6 +1,6 @@
-"""Batches made in the background, by threads or processes, and given out in order.
+"""Threads and processes that make batches in the background, and the iteration over these batches in order.
 
-`in_order(make, numbers, ...)` is all that a loader needs: `make(number)` for each number, some of them ahead.
+`in_order(workers, tasks, ...)` is all that a loader needs: it yields each task with its batch, and has some made ahead.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from phlox.errors import DataError, DataWarning
 
 Make = Callable[[Any], Any]
 
-_GUARD = "put what makes the loader and trains below `if __name__ == '__main__':`"
+_GUARD = "put the code that makes the loader and trains below `if __name__ == '__main__':`"
 _CAUSES = 8
-"""So many causes of an error are kept on its way through a pipe."""
+"""The number of causes that are sent with an error through a pipe."""
 
 
 class Failure(NamedTuple):
-    """An exception of a worker, on its way to who asked for the batch."""
+    """An exception of a worker, which the consumer of the batches raises."""
 
     error: BaseException
 
 
-class _Sent(NamedTuple):
-    """An exception and its causes on their way through a pipe, each as a pickle of itself or of what it is made of."""
+class _PickledError(NamedTuple):
+    """An exception and its causes, each pickled as itself, or as its class, arguments and state."""
 
     errors: list[bytes]
 
     def failure(self) -> Failure:
-        loaded: list[Any] = [pickle.loads(one) for one in self.errors]  # noqa: S301 (from a process of our own)
-        errors: list[BaseException] = [_rebuilt(one) for one in loaded]
+        unpickled: list[Any] = [pickle.loads(error) for error in self.errors]  # noqa: S301 (from a process of our own)
+        errors: list[BaseException] = [_to_exception(cause) for cause in unpickled]
         for error, cause in pairwise(errors):
             error.__cause__ = cause
         return Failure(errors[0])
 
 
-def _rebuilt(sent: Any) -> BaseException:
-    """An exception, or one whose constructor takes other arguments than it keeps, of its class, arguments and state."""
-    if isinstance(sent, BaseException):
-        return sent
-    kind, arguments, state = sent
+def _to_exception(unpickled: Any) -> BaseException:
+    """The exception; made of class, arguments and state if its constructor takes other arguments than it keeps."""
+    if isinstance(unpickled, BaseException):
+        return unpickled
+    kind, arguments, state = unpickled
     error: BaseException = kind.__new__(kind, *arguments)
     error.__dict__.update(state)
     return error
 
 
 class Workers(ABC):
-    """Those who make batches. Tasks are any values that tell one batch from another."""
+    """Threads or processes that make batches. A task is any value that identifies a batch."""
 
     count: int
 
     @abstractmethod
     def submit(self, task: Any) -> None:
-        """Have this made, when somebody has time."""
+        """Queue this task for the next free worker."""
 
     @abstractmethod
     def receive(self, timeout: float) -> list[tuple[Any, Any]]:
@@ -80,17 +80,17 @@ class Workers(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End them all; returns when none is left."""
+        """End all workers; returns when none is left."""
 
 
 class Threads(Workers):
-    """Threads of this process. NumPy, decoders and files let others run, so they share the work of most transforms."""
+    """Threads of this process. NumPy, decoders and files release the GIL, so most transforms run in parallel."""
 
     def __init__(self, make: Make, count: int) -> None:
         self.count = count
         self._make = make
         self._tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-        self._made: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
         self._hung: set[Any] = set()
         self._late: set[Any] = set()
         self._threads = [self._begin() for _ in range(count)]
@@ -104,25 +104,25 @@ class Threads(Workers):
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             try:
-                made = self._make(*task)
-            except BaseException as error:  # the one who iterates raises it
-                made = Failure(error)
-            self._made.put((task[0], made))
-            del made, task
+                result = self._make(*task)
+            except BaseException as error:  # the iterating thread raises it
+                result = Failure(error)
+            self._results.put((task[0], result))
+            del result, task
 
     def submit(self, task: Any) -> None:
         self._tasks.put((task,))
 
     def receive(self, timeout: float) -> list[tuple[Any, Any]]:
-        found = list[tuple[Any, Any]]()
+        results = list[tuple[Any, Any]]()
         with contextlib.suppress(Empty):
-            found.append(self._made.get(timeout=timeout))
+            results.append(self._results.get(timeout=timeout))
             while True:
-                found.append(self._made.get_nowait())
-        return [(task, made) for task, made in found if self._is_wanted(task)]
+                results.append(self._results.get_nowait())
+        return [(task, result) for task, result in results if self._is_first_result(task)]
 
-    def _is_wanted(self, task: Any) -> bool:
-        """Is it the first batch of this task? A thread that hung may come back when another one has made its batch."""
+    def _is_first_result(self, task: Any) -> bool:
+        """Is it the first batch of this task? A thread that hung may finish after another thread made its batch."""
         if task in self._late:
             self._late.remove(task)
             return False
@@ -134,7 +134,7 @@ class Threads(Workers):
     def replace_hung(self, task: Any, timeout: float) -> None:
         warnings.warn(
             f"a loader's thread has been at {task} for {timeout:g} s; another one takes its place, and makes that "
-            "batch again. A thread cannot be ended: with worker_type='process' it would be",
+            "batch again. A thread cannot be ended; a process can: worker_type='process'",
             DataWarning,
             stacklevel=2,
         )
@@ -155,21 +155,21 @@ class Threads(Workers):
 class _Process:
     """One worker process, and its tasks."""
 
-    def __init__(self, context: Any, made_by: bytes) -> None:
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, made_by), name="phlox loader", daemon=True)
+    def __init__(self, context: Any, pickled_make: bytes) -> None:
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end, pickled_make), name="phlox loader", daemon=True)
         self.process.start()
-        theirs.close()
-        self.asked: deque[Any] = deque()
+        child_end.close()
+        self.tasks: deque[Any] = deque()
         self.is_ready = False
-        """Has it loaded what makes the batches? Until then it is not hung, however long that takes."""
+        """Has it loaded the function that makes batches? Until then, no time limit applies."""
 
 
 class Processes(Workers):
-    """Processes, for transforms in plain Python. They are started by a server of their own, never forked from this one.
+    """Processes, for transforms in plain Python. A fork server starts them; they are never forked from this process.
 
-    (A fork copies the locks of threads that it does not copy, such as those of JAX.) What makes the batches is pickled
-    once for each process; the batches come back through a pipe.
+    (A fork copies locks, such as those of JAX, but not the threads that hold them.) The function that makes batches is
+    sent once to each process as a pickle; the batches come back through a pipe.
     """
 
     _AHEAD = 2
@@ -181,7 +181,7 @@ class Processes(Workers):
             "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         )
         try:
-            self._made_by = pickle.dumps(make)
+            self._pickled_make = pickle.dumps(make)
         except Exception as error:
             raise DataError(
                 f"a loader with worker_type='process' sends its source, transforms and collate to its processes, and "
@@ -192,11 +192,11 @@ class Processes(Workers):
         self._deaths: dict[Any, int] = {}
         self._failed: list[tuple[Any, Any]] = []
         self._has_begun = False
-        """Has any process got so far that it makes batches?"""
+        """Has any process started to make batches?"""
         self._workers = [self._begin() for _ in range(count)]
 
     def _begin(self) -> _Process:
-        return _Process(self._context, self._made_by)
+        return _Process(self._context, self._pickled_make)
 
     def submit(self, task: Any) -> None:
         self._waiting.append(task)
@@ -204,68 +204,68 @@ class Processes(Workers):
 
     def _hand_out(self) -> None:
         while self._waiting:
-            idlest = min(self._workers, key=lambda worker: len(worker.asked))
-            if len(idlest.asked) >= self._AHEAD:
+            idlest = min(self._workers, key=lambda worker: len(worker.tasks))
+            if len(idlest.tasks) >= self._AHEAD:
                 return
             task = self._waiting.popleft()
-            idlest.asked.append(task)
-            with contextlib.suppress(OSError):  # it has died: `receive` finds out
+            idlest.tasks.append(task)
+            with contextlib.suppress(OSError):  # it has died; `receive` will notice
                 idlest.connection.send(task)
 
     def receive(self, timeout: float) -> list[tuple[Any, Any]]:
-        found = list[tuple[Any, Any]]()
+        results = list[tuple[Any, Any]]()
         ready = wait([worker.connection for worker in self._workers], 0.0 if self._failed else timeout)
-        for place, worker in enumerate(self._workers):
+        for index, worker in enumerate(self._workers):
             if worker.connection not in ready:
                 continue
             try:
-                made = _received(worker.connection)
+                batch = _receive(worker.connection)
             except (EOFError, OSError):
-                self._replace(place, "died")
+                self._replace(index, "died")
                 continue
             if worker.is_ready:
-                found.append((worker.asked.popleft(), made.failure() if isinstance(made, _Sent) else made))
+                results.append((worker.tasks.popleft(), batch.failure() if isinstance(batch, _PickledError) else batch))
             worker.is_ready = self._has_begun = True
-        found += self._failed
+        results += self._failed
         self._failed.clear()
         self._hand_out()
-        return found
+        return results
 
-    def _replace(self, place: int, what: str) -> None:
-        """Another process in the place of one, with its tasks; the first fails, if it has cost several processes."""
-        worker = self._workers[place]
+    def _replace(self, index: int, reason: str) -> None:
+        """Replace a process and queue its tasks again; a task at which several processes have ended fails."""
+        worker = self._workers[index]
         worker.connection.close()
-        worker.process.join(1.0 if what == "died" else 0.0)
+        worker.process.join(1.0 if reason == "died" else 0.0)
         worker.process.kill()
         worker.process.join()
-        tasks = list(worker.asked)
-        if what == "died" and not self._has_begun:
+        tasks = list(worker.tasks)
+        if reason == "died" and not self._has_begun:
             raise DataError(
                 f"a process of the loader ended before it began (exit code {worker.process.exitcode}); each runs the "
                 f"script that started it: {_GUARD} (or see the error of that process above)"
             )
         deaths = self._deaths[tasks[0] if tasks else None] = self._deaths.get(tasks[0] if tasks else None, 0) + 1
         during = f" while it made {tasks[0]}" if tasks else ""
-        said = f"a process of the loader {what} (exit code {worker.process.exitcode}){during}"
+        summary = f"a process of the loader {reason} (exit code {worker.process.exitcode}){during}"
         if deaths < self._DEATHS:
-            warnings.warn(f"{said}; another one takes its place", DataWarning, stacklevel=2)
+            warnings.warn(f"{summary}; another one takes its place", DataWarning, stacklevel=2)
         else:
-            error = DataError(f"{said}, and so did {deaths - 1} before it; try workers=0 to see why")
+            error = DataError(f"{summary}, and so did {deaths - 1} before it; try workers=0 to see why")
             if not tasks:
                 raise error
             self._failed.append((tasks.pop(0), Failure(error)))
-        self._workers[place] = self._begin()
+        self._workers[index] = self._begin()
         self._waiting.extendleft(reversed(tasks))
 
     def replace_hung(self, task: Any, timeout: float) -> None:
-        for place, worker in enumerate(self._workers):
-            if task in worker.asked and worker.is_ready:
-                self._replace(place, f"made nothing for {timeout:g} s")
+        for index, worker in enumerate(self._workers):
+            if task in worker.tasks and worker.is_ready:
+                self._replace(index, f"made nothing for {timeout:g} s")
         self._hand_out()
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.connection.close()  # which ends it, when it looks for its next task
+            worker.connection.close()  # the process ends when it asks for its next task
         for worker in self._workers:
             worker.process.join(0.2)
             if worker.process.is_alive():
@@ -274,8 +274,8 @@ class Processes(Workers):
         self._workers.clear()
 
 
-def _received(connection: Connection) -> Any:
-    """A batch: its pickle, then the memory of its arrays, which is read to where it stays."""
+def _receive(connection: Connection) -> Any:
+    """Receive a batch: its pickle, then the memory of its arrays, which is read directly into their buffers."""
     header, sizes = pickle.loads(connection.recv_bytes())  # noqa: S301 (from a process of our own)
     buffers = [bytearray(size) for size in sizes]
     for buffer in buffers:
@@ -284,17 +284,17 @@ def _received(connection: Connection) -> Any:
     return pickle.loads(header, buffers=buffers)  # noqa: S301
 
 
-def _send(connection: Connection, made: Any) -> None:
-    """See `_received`."""
+def _send(connection: Connection, result: Any) -> None:
+    """Send a batch as `_receive` reads it."""
     buffers = list[pickle.PickleBuffer]()
     try:
-        header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
+        header = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
         raw = [buffer.raw() for buffer in buffers]
     except Exception as error:
-        said = (
+        message = (
             f"a process of the loader cannot send its batch: {error}; return arrays, numbers and texts, or use threads"
         )
-        _send(connection, _sendable(DataError(said)))
+        _send(connection, _pickle_error(DataError(message)))
         return
     connection.send_bytes(pickle.dumps((header, [len(part) for part in raw])))
     for part in raw:
@@ -302,48 +302,48 @@ def _send(connection: Connection, made: Any) -> None:
             connection.send_bytes(part)
 
 
-def _serve(connection: Connection, made_by: bytes) -> None:
+def _serve(connection: Connection, pickled_make: bytes) -> None:
     """The main loop of a process: makes the requested batches until its input ends."""
     try:
-        make: Any = pickle.loads(made_by)  # noqa: S301
+        make: Any = pickle.loads(pickled_make)  # noqa: S301
     except BaseException as error:
         make = _raises(error)
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # who asked has gone
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the parent has ended
         _send(connection, None)  # ready
         while True:
             task = connection.recv()
             try:
-                made = make(task)
+                result = make(task)
             except Exception as error:
-                made = _sendable(error)
-            _send(connection, made)
+                result = _pickle_error(error)
+            _send(connection, result)
 
 
 def _raises(error: BaseException) -> Make:
     def make(_: Any) -> Any:
-        raise DataError(f"a process of the loader could not load what makes the batches: {error}")
+        raise DataError(f"a process of the loader could not load the function that makes batches: {error}")
 
     return make
 
 
-def _sendable(error: BaseException) -> _Sent:
+def _pickle_error(error: BaseException) -> _PickledError:
     frames = traceback.extract_tb(error.__traceback__)
     if frames:
         error.add_note(f"in a process of the loader, at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].name}")
-    errors, one = list[bytes](), error
-    while one is not None and len(errors) < _CAUSES:
-        errors.append(_pickled(one))
-        one = one.__cause__
-    return _Sent(errors)
+    errors, current = list[bytes](), error
+    while current is not None and len(errors) < _CAUSES:
+        errors.append(_pickle(current))
+        current = current.__cause__
+    return _PickledError(errors)
 
 
-def _pickled(error: BaseException) -> bytes:
-    for what in (error, (type(error), error.args, vars(error))):
+def _pickle(error: BaseException) -> bytes:
+    for form in (error, (type(error), error.args, vars(error))):
         try:
-            sent = pickle.dumps(what)
-            str(_rebuilt(pickle.loads(sent)))  # noqa: S301
-            return sent
-        except Exception:  # whatever a class of the user's meets
+            data = pickle.dumps(form)
+            str(_to_exception(pickle.loads(data)))  # noqa: S301
+            return data
+        except Exception:  # a user's class may raise anything
             continue
     plain = DataError(f"{type(error).__name__}: {error}")
     for note in getattr(error, "__notes__", []):
@@ -352,9 +352,9 @@ def _pickled(error: BaseException) -> bytes:
 
 
 def _check_guard() -> None:
-    """Refuse to start processes from a script without a guard: each of them would run it as a whole.
+    """Refuse to start processes from a script without a guard: each process would run the whole script.
 
-    What is guarded by halves shows when the first process ends before it began.
+    A script that is only partly guarded is found later: its first process ends before it has begun.
     """
     main: Any = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -376,11 +376,11 @@ def in_order(
 ) -> Iterator[tuple[Any, Any]]:
     """Each task with its batch, in order, with up to `ahead` tasks running ahead of the returned ones.
 
-    A batch that takes longer than `timeout` seconds is made once more by another worker, which is warned of. Whoever
-    takes the batches in another thread ends it by `is_over`.
+    If a batch takes longer than `timeout` seconds, a warning is given, and another worker makes it again. A consumer in
+    another thread ends the iteration by `is_over`.
     """
     pending: deque[Any] = deque()
-    made: dict[Any, Any] = {}
+    finished: dict[Any, Any] = {}
     while True:
         while len(pending) <= ahead:
             task = next(tasks, None)
@@ -392,15 +392,15 @@ def in_order(
             return
         first = pending.popleft()
         since = time.monotonic()
-        while first not in made:
-            made.update(workers.receive(min(timeout, 1.0)))
+        while first not in finished:
+            finished.update(workers.receive(min(timeout, 1.0)))
             if is_over():
                 return
-            if first not in made and time.monotonic() - since >= timeout:
+            if first not in finished and time.monotonic() - since >= timeout:
                 workers.replace_hung(first, timeout)
                 since = time.monotonic()
-        found = made.pop(first)
-        if isinstance(found, Failure):
-            raise found.error
-        yield first, found
-        del found
+        result = finished.pop(first)
+        if isinstance(result, Failure):
+            raise result.error
+        yield first, result
+        del result

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from phlox.debug.recordings import Host, Recorded, Recording
 from phlox.errors import ModuleError
-from phlox.host.html import Cell, escape, fragment, page, table, text_table
+from phlox.host.html import document
+from phlox.host.page import Cell, Line, Page, Part, Table
+from phlox.host.text import Report, count, listed
 
 Kind: TypeAlias = Literal["value", "gradient", "parameter"]
 Measure: TypeAlias = Literal["relative", "absolute", "cosine"]
@@ -62,8 +63,8 @@ class Difference:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Report):
     """The result of `compare`: print it, show it in a notebook, or write it with `to_html`."""
 
     reference: str
@@ -101,22 +102,29 @@ class Comparison:
         """Are all differences within the tolerance?"""
         return self.first_beyond() is None
 
-    def __str__(self) -> str:
-        return "\n\n".join(self._text(backend) for backend in self.backends)
+    def _page(self, most: int | None = None) -> Page:
+        """`most`: of each engine at most so many gradients of parameters, those that differ most."""
+        parts: list[Part] = []
+        for backend in self.backends:
+            rows = self._parameters(backend)
+            heads = ["gradient of the parameter", "shape", "largest", "relative", "cosine"]
+            gradients = Page(
+                f"gradients of {count(len(rows), 'parameter')}, the largest difference first",
+                parts=[Table(heads, rows, 2, most)],
+                is_open=len(rows) <= _SHOWN,
+            )
+            kind = "within" if self.first_beyond(backend=backend) is None else "beyond"
+            verdict = Line(self._verdict(backend), kind)
+            inner = [self._table(backend), gradients, *self._remarks(backend), verdict]
+            parts.append(Page(f"{backend} against {self.reference}", parts=inner, is_open=True))
+        return Page("", parts=parts)
 
-    def __repr__(self) -> str:
-        return str(self)
+    def __str__(self) -> str:
+        return self._page(_SHOWN).text()
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the comparison as one self-contained HTML file, for light and dark screens; returns its text."""
-        title = f"{', '.join(self.backends)} against {self.reference}"
-        found = page(title, self._body(whole=True))
-        if path is not None:
-            Path(path).write_text(found, encoding="utf-8")
-        return found
-
-    def _repr_html_(self) -> str:
-        return fragment(self._body(whole=False))
+        return document(f"{', '.join(self.backends)} against {self.reference}", self._page(), path)
 
     # --- the tables
 
@@ -149,22 +157,19 @@ class Comparison:
             Cell(f"{row.cosine:.6f}"),
         ]
 
-    def _table(self, backend: str) -> tuple[list[str], list[list[Cell]]]:
-        layers = self._layers(backend)
-        has_gradients = any(gradient is not None for _, gradient in layers)
-        heads = ["layer", "class", "shape", "value: largest", "relative", "cosine"]
-        heads += ["gradient: largest", "relative", "cosine"] if has_gradients else []
-        rows: list[list[Cell]] = []
-        for value, gradient in layers:
+    def _table(self, backend: str) -> Table:
+        rows: list[list[str | Cell]] = []
+        for value, gradient in self._layers(backend):
             name = (value.path or "(the model)") + (f" #{value.call + 1}" if value.call else "")
-            first = [Cell(name, code=True), Cell(value.layer), Cell(_shape(value.shape))]
-            rows.append([*first, *self._cells(value), *(self._cells(gradient) if has_gradients else [])])
-        return heads, rows
+            first = [Cell(name, code=True), value.layer, _shape(value.shape)]
+            rows.append([*first, *self._cells(value), *self._cells(gradient)])
+        heads = ["layer", "class", "shape", "value: largest", "relative", "cosine"]
+        return Table([*heads, "gradient: largest", "relative", "cosine"], rows, 3, spare=(8, 5, 1))
 
-    def _parameters(self, backend: str) -> tuple[list[str], list[list[Cell]]]:
+    def _parameters(self, backend: str) -> list[list[str | Cell]]:
         those = [row for row in self.rows if row.backend == backend and row.kind == "parameter"]
-        rows = [[Cell(row.path, code=True), Cell(_shape(row.shape)), *self._cells(row)] for row in those]
-        return ["gradient of the parameter", "shape", "largest", "relative", "cosine"], rows
+        those.sort(key=lambda row: -row.relative)
+        return [[Cell(row.path, code=True), _shape(row.shape), *self._cells(row)] for row in those]
 
     def _remarks(self, backend: str) -> list[str]:
         found = [f"loss: {self.losses[self.reference]:.8g} and {self.losses[backend]:.8g}"] if (
@@ -172,35 +177,8 @@ class Comparison:
         ) else []  # fmt: skip
         gone = self.missing.get(backend, ())
         if gone:
-            shown = ", ".join(path or "(the model)" for path in gone[:8]) + (", ..." if len(gone) > 8 else "")
-            found.append(f"without a counterpart: {shown}")
+            found.append(f"without a counterpart: {listed([path or '(the model)' for path in gone], 8)}")
         return found
-
-    def _text(self, backend: str) -> str:
-        lines = [f"{backend} against {self.reference}", "", text_table(*self._table(backend), left=3)]
-        heads, rows = self._parameters(backend)
-        if rows:
-            worst = sorted(rows, key=lambda row: -float(row[3].text))[:_SHOWN]
-            kept = [row for row in rows if any(row is one for one in worst)]
-            lines += ["", text_table(heads, kept, left=2)]
-            if len(rows) > len(kept):
-                lines.append(f"... and {len(rows) - len(kept)} more, which differ less")
-        return "\n".join([*lines, "", *self._remarks(backend), self._verdict(backend)])
-
-    def _body(self, *, whole: bool) -> str:
-        parts: list[str] = []
-        for backend in self.backends:
-            parts.append(f"<h2>{escape(backend)} against {escape(self.reference)}</h2>")
-            verdict = "within" if self.first_beyond(backend=backend) is None else "beyond"
-            parts.append(f'<p class="{verdict}">{escape(self._verdict(backend))}</p>')
-            parts += [f'<p class="soft">{escape(line)}</p>' for line in self._remarks(backend)]
-            parts.append(table(*self._table(backend), left=3))
-            heads, rows = self._parameters(backend)
-            if rows:
-                inside = table(heads, rows, left=2)
-                fold = f"<details{' open' if whole and len(rows) <= _SHOWN else ''}>"
-                parts.append(f"{fold}<summary>Gradients of {len(rows)} parameters</summary>{inside}</details>")
-        return "".join(parts)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
-from phlox.host.html import MOST_ROWS, escape, fold, fragment, page, paragraph, short
-from phlox.metrics.html import body as body_of_results
+from phlox.host.html import document, preformatted
+from phlox.host.page import MOST_ROWS, Page, Part, Raw
+from phlox.host.text import short
+from phlox.metrics.pages import page_of_results
 
 
 def to_html(value: Any, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> str:
@@ -27,35 +29,28 @@ def to_html(value: Any, path: str | os.PathLike[str] | None = None, *, title: st
     >>> "after one epoch" in text, "Float f32" in text
     (True, True)
     """
-    found = page(title or type(value).__name__, _body(value, 0))
-    if path is not None:
-        Path(path).write_text(found, encoding="utf-8")
-    return found
+    return document(title or type(value).__name__, Page("", parts=[_part(value, 0)]), path)
 
 
-def _body(value: Any, depth: int) -> str:
-    cls = cast("Any", type(value))
-    make = getattr(cls, "_repr_html_", None)
+def _part(value: Any, depth: int) -> Part:
+    make = getattr(cast("Any", type(value)), "_repr_html_", None)
     if make is not None:
-        return str(make(value))
+        return Raw(str(make(value)))
     if isinstance(value, Mapping) and value and all(map(_is_result, cast("Mapping[Any, Any]", value).values())):
-        return fragment(body_of_results({str(k): v for k, v in cast("Mapping[Any, Any]", value).items()}))
+        return replace(page_of_results({str(k): v for k, v in cast("Mapping[Any, Any]", value).items()}), is_open=True)
     if isinstance(value, Mapping) and depth < 8:
         return _parts([(str(k), v) for k, v in cast("Mapping[Any, Any]", value).items()], depth)
     if isinstance(value, (list, tuple)) and depth < 8:
         return _parts([(str(n), v) for n, v in enumerate(cast("list[Any]", value))], depth)
-    return f"<pre>{escape(_text(value))}</pre>"
+    plain = cast("Any", value)
+    return preformatted(repr(plain) if isinstance(value, np.ndarray) else short(plain, 2000))
 
 
 def _is_result(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) or (isinstance(value, np.ndarray) and value.ndim in (1, 2))
 
 
-def _parts(parts: list[tuple[str, Any]], depth: int) -> str:
-    more = len(parts) - MOST_ROWS
-    shown = [fold(f"<b>{escape(name)}</b>", _body(value, depth + 1), is_open=True) for name, value in parts[:MOST_ROWS]]
-    return "".join(shown) + (paragraph(f"and {more:,} more") if more > 0 else "")
-
-
-def _text(value: Any) -> str:
-    return short(value, 2000) if not isinstance(value, np.ndarray) else repr(cast("Any", value))
+def _parts(parts: list[tuple[str, Any]], depth: int) -> Page:
+    more = f"and {len(parts) - MOST_ROWS:,} more" if len(parts) > MOST_ROWS else ""
+    shown = [Page(name, parts=[_part(value, depth + 1)], is_open=True) for name, value in parts[:MOST_ROWS]]
+    return Page("", parts=[*shown, more])

@@ -12,12 +12,11 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.backend.registry import load
-from phlox.debug.origins import layer_name
 from phlox.debug.recordings import Host, Recording
 from phlox.debug.running import inputs_on, undisturbed
 from phlox.errors import ExtraNotInstalledError, ModuleError
 from phlox.module import Module
-from phlox.module.calls import named_modules, observed, with_function_layers
+from phlox.module.calls import layer_name, named_modules, observed, with_function_layers
 from phlox.record.names import nearest
 from phlox.tensor import Tensor
 from phlox.transform.tree import leaves_of

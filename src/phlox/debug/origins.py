@@ -18,7 +18,7 @@ from phlox.debug.operands import Range, arrays_in, range_of
 from phlox.debug.places import Place, place_of_call
 from phlox.debug.running import float_leaves
 from phlox.module import Module
-from phlox.module.calls import Call, FunctionLayer, observed
+from phlox.module.calls import Call, layer_name, observed
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.observing import observed_operations
 from phlox.transform.tree import AnyTensor
@@ -287,14 +287,6 @@ def _several(g: Any) -> list[Any]:
     if g is None:
         return []
     return list(cast("dict[int, Any]", g).values()) if type(g) is dict else [g]
-
-
-def layer_name(module: Module) -> str:
-    """The class of a layer, or the name of a function among layers."""
-    if not isinstance(module, FunctionLayer):
-        return type(module).__name__
-    function: Any = module.function
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def bad_parameter(models: dict[str, Module]) -> NonFinite | None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from phlox.debug.flame import Frame, flame
-from phlox.debug.origins import layer_name
 from phlox.debug.timing import Event, Times
 from phlox.errors import ModuleError
-from phlox.host.html import Cell, escape, fragment, page, table, text_table
-from phlox.host.units import duration, size
+from phlox.host.html import document
+from phlox.host.page import Cell, Page, Table
+from phlox.host.text import Report, count, duration, size
 from phlox.module import Module
-from phlox.module.calls import named_modules
+from phlox.module.calls import depth_of, layer_name, named_modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ class ProfileRow:
         return self.forward + self.backward
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(Report):
     """The result of `profile`: print it, show it in a notebook, or write it with `to_html` or `to_chrome_trace`."""
 
     rows: list[ProfileRow]
@@ -90,26 +89,13 @@ class Profile:
         """The layers that take the most time, without the time of the layers in them."""
         return sorted(self.rows, key=lambda row: -(row.forward_own + row.backward_own))[:count]
 
-    def __str__(self) -> str:
-        heads, rows = self._table()
-        return "\n".join([text_table(heads, rows, left=2), "", *self._remarks()])
-
-    def __repr__(self) -> str:
-        return str(self)
+    def _page(self) -> Page:
+        return Page("", parts=[self._table(), *self._remarks()])
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Write the profile as one HTML file with a flame graph, for light and dark screens; returns its text."""
-        graph = flame(self._frames())
-        body = "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks())
-        found = page(
-            f"Profile on {self.device}", body + graph.html + self._body(), style=graph.style, script=graph.script
-        )
-        if path is not None:
-            Path(path).write_text(found, encoding="utf-8")
-        return found
-
-    def _repr_html_(self) -> str:
-        return fragment(self._body() + "".join(f'<p class="soft">{escape(line)}</p>' for line in self._remarks()))
+        page = Page("", parts=[*self._remarks(), flame(self._frames()), self._table()])
+        return document(f"Profile on {self.device}", page, path)
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""
@@ -132,33 +118,25 @@ class Profile:
 
     # --- the table
 
-    def _table(self) -> tuple[list[str], list[list[Cell]]]:
-        has_backward = any(row.backward for row in self.rows)
-        heads = ["layer", "class", "calls", "forward", "own"]
-        heads += ["backward", "own"] if has_backward else []
-        heads += ["share", "own", "results"]
-        whole = self.seconds or 1.0
-        lines: list[list[Cell]] = []
+    def _table(self) -> Table:
+        whole, has_backward = self.seconds or 1.0, any(row.backward for row in self.rows)
+        lines: list[list[str | Cell]] = []
         for row in self.rows:
-            name = row.path or "(the model)"
             own = (row.forward_own + row.backward_own) / whole
-            cells = [Cell(name, code=True, indent=row.depth), Cell(row.layer), Cell(str(row.calls))]
-            cells += [Cell(duration(row.forward)), Cell(duration(row.forward_own))]
-            cells += [Cell(duration(row.backward)), Cell(duration(row.backward_own))] if has_backward else []
-            cells += [Cell(f"{row.seconds / whole:.1%}"), Cell(f"{own:.1%}", bar=own)]
-            lines.append([*cells, Cell(size(row.results) if row.results else "")])
-        others = (("outside of all layers", self.outside_forward, self.outside_backward),)
+            times = (row.forward, row.forward_own, row.backward, row.backward_own)
+            lines.append([
+                Cell(row.path or "(the model)", code=True, indent=row.depth), row.layer, str(row.calls),
+                *map(duration, times if has_backward else times[:2]), *[""] * (0 if has_backward else 2),
+                f"{row.seconds / whole:.1%}", Cell(f"{own:.1%}", bar=own), size(row.results) if row.results else "",
+            ])  # fmt: skip
+        others = [("outside of all layers", self.outside_forward, self.outside_backward)]
         if self.optimizer is not None:
-            others += (("optimizer", self.optimizer, 0.0),)
+            others.append(("optimizer", self.optimizer, 0.0))
         for name, forward, backward in others:
-            share = (forward + backward) / whole
-            cells = [Cell(name), Cell(""), Cell(""), Cell(duration(forward)), Cell("")]
-            cells += [Cell(duration(backward) if backward else ""), Cell("")] if has_backward else []
-            lines.append([*cells, Cell(f"{share:.1%}"), Cell(""), Cell("")])
-        return heads, lines
-
-    def _body(self) -> str:
-        return table(*self._table(), left=2)
+            share = f"{(forward + backward) / whole:.1%}"
+            lines.append([name, "", "", duration(forward), "", duration(backward) if backward else "", "", share])
+        heads = ["layer", "class", "calls", "forward", "own", "backward", "own", "share", "own", "results"]
+        return Table(heads, lines, 2, spare=(4, 6, 1, 9))
 
     def _remarks(self) -> list[str]:
         slow = [row for row in self.slowest(3) if row.forward_own + row.backward_own > 0.0]
@@ -166,7 +144,7 @@ class Profile:
             f"{row.path or '(the model)'} {(row.forward_own + row.backward_own) / (self.seconds or 1.0):.0%}"
             for row in slow
         ]
-        runs = f"mean of {self.calls} run{'s' * (self.calls > 1)} on {self.device}"
+        runs = f"mean of {count(self.calls, 'run')} on {self.device}"
         found = [f"one run takes {duration(self.seconds)}, {runs}; most by themselves: {', '.join(shares)}"]
         if self.peak_memory is not None:
             found.append(f"peak memory: {size(self.peak_memory)}")
@@ -204,7 +182,7 @@ def _outer(path: str, known: dict[str, Frame]) -> Frame | None:
 def rows_of(model: Module, times: Times) -> list[ProfileRow]:
     """The rows of the layers that were called."""
     modules = [(path, module) for path, module in named_modules(model) if times.calls.get(path)]
-    paths = [path for path, _ in modules]
+    paths = {path for path, _ in modules}
 
     def of(kind: dict[Any, float], path: str, phase: str) -> float:
         return kind.get((path, phase), 0.0) / times.runs
@@ -213,7 +191,7 @@ def rows_of(model: Module, times: Times) -> list[ProfileRow]:
         ProfileRow(
             path=path,
             layer=layer_name(module),
-            depth=_depth(path, paths),
+            depth=depth_of(path, paths),
             calls=times.calls[path],
             forward=of(times.whole, path, "forward"),
             forward_own=of(times.own, path, "forward"),
@@ -223,9 +201,3 @@ def rows_of(model: Module, times: Times) -> list[ProfileRow]:
         )
         for path, module in modules
     ]
-
-
-def _depth(path: str, paths: Sequence[str]) -> int:
-    parts = path.split(".") if path else []
-    known = set(paths)
-    return sum(".".join(parts[:count]) in known for count in range(len(parts)))

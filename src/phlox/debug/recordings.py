@@ -12,10 +12,9 @@ import numpy as np
 from phlox.autodiff.tape import Node, is_poisoned, is_spent
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
-from phlox.debug.origins import layer_name
 from phlox.debug.running import LossOf, float_leaves, host_of, inputs_on, loss_of, moved, undisturbed
 from phlox.module import GradientsParams, Module
-from phlox.module.calls import Call, observed, with_function_layers
+from phlox.module.calls import Call, layer_name, observed, with_function_layers
 from phlox.transform.tree import AnyTensor
 
 Host: TypeAlias = np.ndarray[Any, Any]

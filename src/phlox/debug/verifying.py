@@ -15,12 +15,11 @@ from phlox import random
 from phlox.backend import Backend, Float
 from phlox.backend.contract.backend import engine_of
 from phlox.debug.operands import arrays_in
-from phlox.debug.origins import layer_name
 from phlox.debug.places import place_of_call
 from phlox.debug.running import twin_of, undisturbed
 from phlox.errors import CompileError
 from phlox.module import GradientsParams, Module
-from phlox.module.calls import Call, observed
+from phlox.module.calls import Call, layer_name, observed
 from phlox.optim import Optimizer
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops

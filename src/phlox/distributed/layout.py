@@ -16,6 +16,7 @@ from phlox.backend.sharding import AxisNames
 from phlox.distributed.processes.fingerprint import differences
 from phlox.distributed.processes.objects import gather_objects
 from phlox.errors import ShardingError
+from phlox.host.text import html_by
 from phlox.module import Module, Param
 from phlox.module.calls import named_modules
 from phlox.record.patterns import Finder, matches, no_match
@@ -146,10 +147,7 @@ class Layout:
         given += [f"rest={self.rest!r}"] * (self.rest is not None)
         return f"Layout({', '.join([*given, *[f'stage={self.stage}'] * (self.stage != 3)])})"
 
-    def _repr_html_(self) -> str:
-        from phlox.distributed.html import html_of_layout
-
-        return html_of_layout(self)
+    _repr_html_ = html_by("phlox.distributed.pages", "page_of_layout")
 
 
 def _sliced(value: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, Any]:

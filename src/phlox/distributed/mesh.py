@@ -15,6 +15,7 @@ from phlox.backend.device import backend_of
 from phlox.backend.kind import kind_of_dtype
 from phlox.backend.sharding import SEQUENCE, AxisNames, Index, Sharding
 from phlox.errors import ShardingError
+from phlox.host.text import html_by
 from phlox.other_names import answering
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
@@ -180,10 +181,7 @@ class Mesh:
         sizes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
         return f"Mesh({sizes}, device={self.backend.device()!r})"
 
-    def _repr_html_(self) -> str:
-        from phlox.distributed.html import html_of_mesh
-
-        return html_of_mesh(self)
+    _repr_html_ = html_by("phlox.distributed.pages", "page_of_mesh")
 
 
 def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -48,10 +47,6 @@ class Arguments:
 
         args = tuple([visit(part, "") for part in self.args])
         return args, {name: visit(part, "") for name, part in self.kwargs.items()}
-
-    def most_elements(self, sizes: Mapping[str, int]) -> int:
-        """The elements of the largest input at these sizes of the open axes."""
-        return max(math.prod(one.spec.with_sizes(sizes).shape) for one in self.inputs)
 
     def open_axes(self) -> list[str]:
         """The names of the open axes, in order."""

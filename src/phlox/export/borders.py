@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from phlox.errors import ExportError
 from phlox.export.arguments import Arguments
 from phlox.export.comparison import Limit, case, differences, outputs_of
 from phlox.module import Module
-from phlox.module.calls import with_function_layers
-from phlox.transform.summary.evaluate import Evaluation, blank, without_values
+from phlox.transform.abstract import Work, counted
+from phlox.transform.summary.evaluate import blank, undisturbed, without_values
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """The outputs of a file for values of its inputs."""
@@ -34,12 +34,13 @@ def work_of(model: Module, arguments: Arguments, sizes: Mapping[str, int], place
     Of a model that needs the values it is a guess, by the elements of its inputs.
     """
     args, kwargs = arguments.filled(lambda one: blank(one.spec.with_sizes(sizes).shape, one.spec.kind, place))
-    evaluation = Evaluation(without_values(with_function_layers(model)))
+    twin, work = cast("Callable[..., Any]", without_values(model)), Work()
     try:
-        evaluation.run(args, kwargs, training=False)
+        with undisturbed(), counted(work):
+            twin(*args, **kwargs)
     except Exception:
-        return 1000 * arguments.most_elements(sizes)
-    return evaluation.work.total
+        return 1000 * max(math.prod(one.spec.with_sizes(sizes).shape) for one in arguments.inputs)
+    return work.total
 
 
 @contextmanager
@@ -159,12 +160,14 @@ def _special(
 ) -> list[str]:
     """The outputs that differ where some elements of the inputs are special. Runtimes have ways of their own there."""
     remarks: list[str] = []
+    model, place = own
+    taken = None
+    with suppress(Exception):  # the model does not take such values
+        taken = case(model, arguments, base, place, []) if any(map(_is_planted, arguments.inputs)) else None
+    if taken is None:
+        return remarks
     for title, values in _SPECIAL.items():
-        model, place = own
         try:
-            taken = case(model, arguments, base, place, [])
-            if taken is None or not any(map(_is_planted, arguments.inputs)):
-                return remarks
             given = [
                 _planted(value, values) if _is_planted(one) else value
                 for one, value in zip(arguments.inputs, taken[0], strict=True)

@@ -27,13 +27,13 @@ _SMALL = 1 << 26
 
 
 def reference_model(model: Module, place: Device) -> tuple[Module, Device]:
-    """The model in f64 on NumPy if it is small; otherwise unchanged."""
+    """The model, which is in inference mode, in f64 on NumPy if it is small; otherwise unchanged."""
     engine = engine_of(place.backend)
     total = sum(param.val().size for param in model.params()) * 8
     if engine.float_element not in ("f32", "f64") or total > _SMALL:
         return model, place
     wide = type(cast(Any, backend_by_name("numpy")))(float="f64", int=engine.int_element)
-    return model.to_device(wide).valid(), wide.device()
+    return model.to_device(wide), wide.device()
 
 
 def case(

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from phlox.host.page import Cell, Page, Part, Table
+from phlox.host.text import Report, duration, size
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -22,7 +25,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportReport:
+class ExportReport(Report):
     """The report of an export: the file, and how far its results are from the model's."""
 
     path: Path
@@ -68,29 +71,31 @@ class ExportReport:
         found = {name: sorted({one[name] for one in self.tried} - {size}) for name, size in base.items()}
         return [f"{name} = {', '.join(map(str, sizes))}" for name, sizes in found.items() if sizes]
 
-    def _about(self) -> list[str]:
-        """The lines about the file itself."""
-        return [f"{self.path}: {self.size:,} bytes, {self.seconds:.1f} s"]
+    def _about(self) -> tuple[list[str], str]:
+        """What the first line says of the file, and a line about its content."""
+        return [], ""
 
-    def __str__(self) -> str:
-        head, *more = self._about()
-        lines = [head]
-        lines += [f"  input   {name}: {text}" for name, text in self.inputs.items()]
-        lines += [f"  output  {name}: {text}" for name, text in self.outputs.items()]
-        lines += [*more, *[f"  only where {one}" for one in self.constraints]]
-        if not self.runtime:
-            return "\n".join([*lines, "  not run"])
-        lines.append(f"  run by {self.runtime}, compared with {self.reference}:")
-        wide = max(len(one.output) for one in self.differences)
-        for one in self.differences:
-            sizes = ", ".join(f"{name}={size}" for name, size in one.sizes.items()) or "as given"
-            lines.append(f"    {one.output:{wide}}  {sizes}: {one.absolute:.2g} ({one.relative:.2g} of the largest)")
-        lines.append(f"  largest difference {self.largest_difference:.3g}")
-        lines += [f"  the same at {one}" for one in self._tried()]
-        lines += [f"  {one}" for one in self.remarks]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from phlox.export.html import html_of_report
-
-        return html_of_report(self)
+    def _page(self) -> Page:
+        said, content = self._about()
+        ends = [["input", Cell(name, code=True), text] for name, text in self.inputs.items()]
+        ends += [["output", Cell(name, code=True), text] for name, text in self.outputs.items()]
+        parts: list[Part] = [Table(["", "", ""], ends, 3), content, *[f"only where {one}" for one in self.constraints]]
+        if self.runtime:
+            rows = [
+                [
+                    Cell(one.output, code=True),
+                    ", ".join(f"{name}={size}" for name, size in one.sizes.items()) or "as given",
+                    f"{one.absolute:.2g}",
+                    f"{one.relative:.2g}",
+                ]
+                for one in self.differences
+            ]
+            parts += [
+                f"run by {self.runtime}, compared with {self.reference}:",
+                Table(["output", "sizes", "largest difference", "of the largest element"], rows, 2),
+                f"largest difference {self.largest_difference:.3g}",
+                *[f"the same at {one}" for one in self._tried()],
+                *self.remarks,
+            ]
+        badge = ("run and compared", "good") if self.runtime else ("not run", "bad")
+        return Page(str(self.path), [size(self.size), *said, duration(self.seconds)], parts, [badge])

@@ -23,13 +23,12 @@ from phlox.export.borders import Found, at_borders, sizes_at_borders
 from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
-from phlox.module import Module, Param
+from phlox.module import Module
 from phlox.module.calls import observed, with_function_layers
 from phlox.module.param import restoring_params
 from phlox.random import Stream
 from phlox.tensor import Tensor
-from phlox.tensor.dispatch import ops_of
-from phlox.transform.summary.evaluate import place_of
+from phlox.transform.summary.evaluate import place_of, with_values
 from phlox.transform.tree import AnyTensor, leaves_of
 
 Values = list[Any]
@@ -59,17 +58,6 @@ def undisturbed(place: Device) -> Generator[None]:
         yield
 
 
-def with_values(model: Module, value_of: Callable[[str, Param], tuple[Any, Backend]]) -> Module:
-    """The model with other values for its parameters: an array and its engine, by path and parameter."""
-    structure = model.structure()
-    made: list[Param] = []
-    for path, param in structure.named():
-        value, engine = value_of(path, param)
-        marks = param.trained, param.trainable, param.id, param.full_precision
-        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
-    return structure.build(made)
-
-
 class Traced:
     """A model on an engine, to be called by that engine's exporter.
 
@@ -80,7 +68,7 @@ class Traced:
     """
 
     def __init__(self, model: Module, arguments: Arguments, device: Device, names: Sequence[str] | None) -> None:
-        self.given, self.model = model, model.to_device(device).valid()
+        self.given, self.model = model, model.to_device(device)
         self.arguments, self.device, self._names = arguments, device, names
         self.engine: Backend = engine_of(device.backend)
         self.outputs: list[str] = []

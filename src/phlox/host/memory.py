@@ -1,4 +1,4 @@
-"""New memory for arrays that are about to be written: many of its pages are asked for in one call."""
+"""New memory for arrays that are about to be written: one call requests many of its pages."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from phlox.host.mmap import address_of
 from phlox.host.signal_guard import scope
 
 LARGE = 1 << 22
-"""Bytes from which an array has memory of its own. From this size on NumPy asks for large pages."""
+"""The number of bytes from which an array has memory of its own, and from which NumPy requests large pages."""
 _WORTH_A_CALL = 1 << 17
-"""Bytes for which it is worth asking for all pages at once."""
+"""The number of bytes from which one request for all pages pays off."""
 _NO_HUGE_PAGES, _POPULATE_WRITE = 15, 23
-"""MADV_NOHUGEPAGE and MADV_POPULATE_WRITE of Linux; the latter is known from version 5.14 on."""
+"""MADV_NOHUGEPAGE and MADV_POPULATE_WRITE of Linux; the latter exists from version 5.14 on."""
 
 _CHUNK, _ALIGNMENT = 1 << 25, 64
-"""Bytes of a chunk that small arrays share, and of what the address of each is a multiple of."""
+"""The bytes of a chunk that small arrays share, and the alignment of each array in it."""
 
 
 class Buffer:
     """Bytes without values yet, of one array or of several small ones.
 
-    They are in small pages. NumPy asks for large ones, which are quicker to get where the system has them at hand; but
-    where a virtual machine has to get them from its host, each may take milliseconds, and a first load took three to
-    four times as long with them.
+    They are in small pages. NumPy requests large pages, which are faster if the system has free ones. But if a virtual
+    machine has to get them from its host, each may take milliseconds: a first load took three to four times as long.
 
     Several threads may populate parts of it at the same time.
 
     Args:
-        bytes: a new array, of which nothing has been written yet.
+        bytes: a new array that has not been written to.
     """
 
     __slots__ = ("_address", "bytes")
@@ -53,20 +52,20 @@ class Buffer:
 
     @staticmethod
     def of(nbytes: int) -> Buffer:
-        """So many bytes."""
+        """A buffer of this number of bytes."""
         return Buffer(np.empty(nbytes, np.uint8))
 
     def populate(self, start: int, stop: int) -> None:
-        """Get the pages of a part that is about to be written, in one call in place of a page fault for each.
+        """Get the pages of a part that is about to be written, in one call instead of a page fault for each.
 
-        Values that are there already stay, for a page may be shared with other parts. Where the system does not know
-        the call, or refuses it, the pages come when they are written to.
+        Existing values stay, because other parts may share a page. If the system does not know the call, or refuses
+        it, it allocates the pages when they are written to.
         """
         if stop - start >= _WORTH_A_CALL:
             self._advise(start, stop, _POPULATE_WRITE)
 
     def _advise(self, start: int, stop: int, advice: int) -> None:
-        """`madvise` for all pages of a part, as far as the system knows it."""
+        """Call `madvise` for all pages of a part, on Linux."""
         if sys.platform == "linux":
             first = (self._address + start) // mmap.PAGESIZE * mmap.PAGESIZE
             _madvise()(first, self._address + stop - first, advice)
@@ -86,37 +85,37 @@ def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class Arena:
-    """Memory for many arrays that are made one after the other: small ones share chunks.
+    """Memory for many arrays that are made one after the other: small arrays share chunks.
 
-    A chunk lives as long as any of the arrays in it. Every thread has a chunk of its own, since threads that write to
-    neighbouring pages wait for each other; and nearly all chunks are allocated at the start, since an allocation waits
+    A chunk lives as long as any of the arrays in it. Every thread has a chunk of its own, because threads that write to
+    neighbouring pages wait for each other. Nearly all chunks are allocated at the start, because an allocation waits
     for the page faults of other threads.
 
     Args:
-        sizes: the bytes of each array; large ones, which have memory of their own, do not count.
+        sizes: the bytes of each array; large arrays have memory of their own and do not count.
     """
 
     def __init__(self, sizes: Iterable[int]) -> None:
         needed = sum([_rounded(size) for size in sizes if size < LARGE])
         self._most = min(needed, _CHUNK)
         self._chunks = [self._chunk(0) for _ in range(-(-needed // _CHUNK) + 1)] if needed else []
-        self._rest: dict[int, tuple[Buffer, int]] = {}
+        self._free: dict[int, tuple[Buffer, int]] = {}
 
     def used(self) -> AbstractContextManager[Arena | None]:
-        """Within this scope, `empty` takes small arrays from here."""
+        """Within this scope, `empty` allocates small arrays here."""
         return scope(_arena, self)
 
-    def take(self, nbytes: int) -> tuple[Buffer, int]:
-        """A chunk, and where in it so many bytes begin that no other array has."""
+    def allocate(self, nbytes: int) -> tuple[Buffer, int]:
+        """Reserve bytes: a chunk, and the position in it at which they begin."""
         thread, needed = get_ident(), _rounded(nbytes)
-        chunk, start = self._rest.get(thread, (None, 0))
+        chunk, start = self._free.get(thread, (None, 0))
         if chunk is None or start + needed > chunk.bytes.size:
             try:
                 chunk = self._chunks.pop() if needed <= self._most else self._chunk(needed)
             except IndexError:
                 chunk = self._chunk(needed)
             start = -address_of(chunk.bytes) % _ALIGNMENT
-        self._rest[thread] = chunk, start + needed
+        self._free[thread] = chunk, start + needed
         return chunk, start
 
     def _chunk(self, needed: int) -> Buffer:
@@ -131,9 +130,9 @@ _arena: ContextVar[Arena | None] = ContextVar("phlox_arena", default=None)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[NDArray[Any], Buffer, int]:
-    """A contiguous array without values, the buffer that it is in, and where in that it begins."""
+    """A contiguous array without values, the buffer that has it, and its position in the buffer."""
     nbytes, arena = math.prod(shape) * dtype.itemsize, _arena.get()
-    buffer, start = (Buffer.of(nbytes), 0) if arena is None or nbytes >= LARGE else arena.take(nbytes)
+    buffer, start = (Buffer.of(nbytes), 0) if arena is None or nbytes >= LARGE else arena.allocate(nbytes)
     return buffer.bytes[start : start + nbytes].view(dtype).reshape(shape), buffer, start
 
 

@@ -12,8 +12,8 @@ import numpy as np
 class Pages(mmap.mmap):
     """A private (copy-on-write) mapping of a file: writing to it does not change the file.
 
-    Arrays over it are read-only, since all that share a page see what is written there. An engine without read-only
-    arrays may use the memory all the same (`taken_over`): no operation of the contract writes to arrays.
+    Arrays over it are read-only, because all arrays over a page see what is written to it. An engine without read-only
+    arrays may still use the memory (`taken_over`): no operation of the contract writes to arrays.
     """
 
     @property
@@ -23,7 +23,7 @@ class Pages(mmap.mmap):
 
 
 def taken_over(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """A writeable array over the memory of a read-only one, if that is of `Pages`; it keeps them alive. Else None.
+    """A writeable array over a read-only array's memory, if that belongs to `Pages`, which it keeps alive; else None.
 
     >>> import numpy as np
     >>> taken_over(np.ones(2)) is None

@@ -1,4 +1,4 @@
-"""`Output`: a text stream that may not be there, or be gone: what cannot be written is dropped."""
+"""`Output`: a text stream that may be missing or closed; text that cannot be written is dropped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TextIO, cast
 
 
 class Output:
-    """A text stream that a program does not depend on: there may be none (`None`, as without a terminal), or its reader
-    may go (a closed pipe). What cannot be written is dropped, and the program goes on.
+    """A text stream that a program does not need: there may be none (`None`, as without a terminal), or its reader may
+    close it (a pipe). Text that cannot be written is dropped, and the program continues.
 
     >>> Output(None).write("nobody reads this")
     0
@@ -20,7 +20,7 @@ class Output:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text if somebody reads it; the number of characters."""
+        """Write the text if there is a reader, and return the number of characters."""
         try:
             return 0 if self.stream is None else self.stream.write(text)
         except (OSError, ValueError) as error:  # ValueError: a file that is closed
@@ -28,7 +28,7 @@ class Output:
             return 0
 
     def flush(self) -> None:
-        """Write what is still held."""
+        """Write buffered text."""
         try:
             if self.stream is not None:
                 self.stream.flush()
@@ -44,7 +44,7 @@ class Output:
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, BrokenPipeError) and self.stream is sys.stdout:
-            # Python flushes it once more at its end, and would end with an error.
+            # Python flushes it again at its exit, and would exit with an error.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self.stream = None

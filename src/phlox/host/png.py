@@ -16,20 +16,20 @@ LARGEST_IMAGE = 160
 LARGEST_HEAT_MAP = 64
 _POSITIVE, _NEGATIVE, _NOT_FINITE = (37, 99, 235), (232, 89, 12), (219, 39, 119)
 _LEVELS = 24
-"""Of strength: more cannot be told apart, and take more bytes."""
+"""The levels of strength: more cannot be distinguished, and take more bytes."""
 
 
 def png(image: Any, largest: int | None = LARGEST_IMAGE) -> bytes:
-    """An image as a PNG, see `pixels_of`; one with a side of more than `largest` pixels has every k-th of them."""
+    """An image as a PNG, see `pixels_of`; if a side has more than `largest` pixels, only every k-th pixel is shown."""
     pixels = pixels_of(image)
     stride = 1 if largest is None else -(-max(pixels.shape[:2]) // largest)
-    return _encoded(pixels[::stride, ::stride])
+    return _encode(pixels[::stride, ::stride])
 
 
 def pixels_of(image: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """An image as uint8 [H, W, C]: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels.
 
-    Integers are 0 to 255; floats 0 to 1, or, where they are outside, stretched from their least to their greatest.
+    Integers are 0 to 255. Floats are 0 to 1; if some are outside, all are stretched from their least to their greatest.
     NaN is 0, infinities the least and the greatest.
 
     Raises `DataError` for another shape.
@@ -55,7 +55,7 @@ def pixels_of(image: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def heat_map(matrix: Any) -> bytes:
-    """A matrix as a PNG for light and dark grounds: the larger a value, the less transparent; blue is above zero.
+    """A matrix as a PNG for light and dark pages: the larger a value, the less transparent; positive values are blue.
 
     Values that are not finite are pink. Of a large matrix every k-th row and column is shown.
     """
@@ -70,16 +70,16 @@ def heat_map(matrix: Any) -> bytes:
     pixels[..., 3] = np.rint(255.0 * strength)
     pixels[~finite] = (*_NOT_FINITE, 255)
     pixels[finite & (strength == 0.0)] = 0
-    return _encoded(pixels)
+    return _encode(pixels)
 
 
 def image(data: bytes, width: int, height: int, alt: str = "") -> str:
-    """The element of a PNG in a page, of this size on the screen; `alt` is text without special characters."""
+    """The HTML element of a PNG, of this size on the screen; `alt` is text without special characters."""
     url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
     return f'<img alt="{alt}" width="{width}" height="{height}" src="{url}">'
 
 
-def _encoded(pixels: np.ndarray[Any, Any]) -> bytes:
+def _encode(pixels: np.ndarray[Any, Any]) -> bytes:
     height, width, channels = pixels.shape
     lines = b"".join(b"\0" + row.tobytes() for row in pixels)
     color = {1: 0, 3: 2, 4: 6}[channels]

@@ -1,6 +1,6 @@
 """Ctrl-C at any moment: `SignalGuard` defers it, `commit` is all or nothing, `scope` restores a variable.
 
-Python runs the handler of a signal between any two instructions of the main thread, and the one of Ctrl-C raises
+Python runs the handler of a signal between any two instructions of the main thread, and the handler of Ctrl-C raises
 `KeyboardInterrupt` there. While a model is half updated, the handler has to wait.
 """
 
@@ -16,70 +16,70 @@ from typing import Any, Generic, Self, TypeVar
 
 _T = TypeVar("_T")
 
-# What `signal` wraps, where there is such a thing: it makes enums of results, and that takes ten times as long.
+# The C module that `signal` wraps, if there is one: `signal` makes enums of results, which takes ten times as long.
 _signals: Any = sys.modules.get("_signal", signal)
 _signal, _getsignal = _signals.signal, _signals.getsignal
-_HELD = (int(signal.SIGINT), int(signal.SIGTERM))
-"""Ctrl-C, and the request to terminate, for which programs that save their state have a handler."""
+_DEFERRED = (int(signal.SIGINT), int(signal.SIGTERM))
+"""Ctrl-C, and the request to terminate, which programs that save their state handle."""
 
 
 class SignalGuard:
     """A scope that defers the Python handlers of Ctrl-C and SIGTERM to its end.
 
-    A signal without a Python handler acts at once. On other threads than the main one, where no handlers run, and
-    inside another guard it does nothing. A handler is called once for each signal that has come.
+    A signal without a Python handler acts at once. A guard does nothing inside another guard, and on threads other than
+    the main one, where no handlers run. A handler is called once for each signal that has arrived.
 
     Args:
-        holds: called when a signal comes: must it wait? Not called any more after `hold`.
-        undo: called where a handler raises at the end, before the exception goes on: the caller then does not get the
+        holds: called when a signal arrives; says whether it must wait. It is not called after `hold`.
+        undo: called if a handler raises at the end, before the exception continues: then the caller does not get the
             result.
     """
 
-    __slots__ = ("_before", "_came", "_holds", "_mine", "undo")
+    __slots__ = ("_before", "_handler", "_holds", "_pending", "undo")
 
     def __init__(self, holds: Callable[[], bool] | None = None, undo: Callable[[], object] | None = None) -> None:
         self._holds = holds
         self.undo = undo
         self._before: dict[int, Any] = {}
-        self._came: list[int] = []
-        self._mine: Any = None
+        self._pending: list[int] = []
+        self._handler: Any = None
 
     def hold(self) -> None:
         """From now on all signals wait."""
         self._holds = None
 
     def deliver(self) -> None:
-        """Call the handlers of the signals that have come."""
-        while self._came:
-            number = self._came.pop(0)
+        """Call the handlers of the signals that have arrived."""
+        while self._pending:
+            number = self._pending.pop(0)
             self._before[number](number, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def __enter__(self) -> Self:
-        self._mine = self._receive  # one object, to know it again
+        self._handler = self._receive  # one object, to recognize it at the end
         try:
-            for number in _HELD:
+            for number in _DEFERRED:
                 before = _getsignal(number)
                 if callable(before):
                     self._before[number] = before
-                    _signal(number, self._mine)
+                    _signal(number, self._handler)
         except BaseException as error:
             self._restore(list(self._before))
             self._before.clear()
-            # Other threads, and other interpreters, have no handlers; all else is of a handler that was there before.
+            # Other threads and interpreters have no handlers; any other error is from an earlier handler.
             if type(error) is not ValueError or "main thread" not in str(error):
                 raise
         return self
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
-        mine = self._mine
+        own_handler = self._handler
         self._holds = None
         try:
-            if self._came:
+            if self._pending:
                 self.deliver()
             for number, handler in self._before.items():
-                if _getsignal(number) is mine:  # else a handler has put another in its place
+                if _getsignal(number) is own_handler:  # otherwise a handler has replaced it
                     _signal(number, handler)
-            if self._came:  # meanwhile
+            if self._pending:  # signals that have arrived meanwhile
                 self.deliver()
         except BaseException:
             try:
@@ -88,10 +88,10 @@ class SignalGuard:
                 self._restore(list(self._before))
             raise
         finally:
-            self._mine = None  # or the two would be a cycle
+            self._handler = None  # breaks the reference cycle
 
     def must_wait(self) -> bool:
-        """Must a signal that comes now wait?"""
+        """Must a signal that arrives now wait?"""
         return self._holds is None or self._holds()
 
     def interrupted(self) -> None:
@@ -101,15 +101,15 @@ class SignalGuard:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.must_wait():
-            self._came.append(number)
+            self._pending.append(number)
         else:
             self._before[number](number, frame)
 
     def _restore(self, numbers: list[int]) -> None:
-        """Restore all handlers, whatever one of them raises meanwhile."""
+        """Restore all handlers, even if one of them raises meanwhile."""
         if numbers:
             try:
-                if _getsignal(numbers[0]) is self._mine:
+                if _getsignal(numbers[0]) is self._handler:
                     _signal(numbers[0], self._before[numbers[0]])
             finally:
                 self._restore(numbers[1:])
@@ -119,7 +119,7 @@ class SignalGuard:
 def scope(variable: ContextVar[_T], value: _T) -> Generator[_T]:
     """A scope in which a context variable has another value, which it yields.
 
-    Wherever Ctrl-C comes, the variable is restored, at the latest when the traceback is dropped.
+    Whenever Ctrl-C arrives, the variable is restored, at the latest when the traceback is dropped.
 
     >>> depth = ContextVar("depth", default=0)
     >>> with scope(depth, 1) as one:
@@ -129,7 +129,7 @@ def scope(variable: ContextVar[_T], value: _T) -> Generator[_T]:
     0
     """
     before = variable.get()
-    try:  # before it is set: the handler may come between the two
+    try:  # before it is set: the handler may run between the two
         variable.set(value)
         yield value
     finally:
@@ -151,8 +151,8 @@ class Prepared(Generic[_T]):
 
     Args:
         apply: applies it.
-        keep: called before that, returns the function that undoes whatever part was applied. None where it cannot be
-            undone: Ctrl-C then waits until it is done, and an error leaves a part of it applied.
+        keep: called before `apply`; returns a function that undoes the part that was applied. None if the change
+            cannot be undone: then Ctrl-C waits for its end, and an error leaves a part of it applied.
     """
 
     __slots__ = ("_apply", "_keep", "_undo")

@@ -1,4 +1,4 @@
-"""The engines' number of threads, set by environment variables, which they read at the start, or by their own calls."""
+"""The engines' number of threads: set by environment variables, which engines read at their start, or by calls."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, MutableMapping
-from pathlib import Path
 
 _ENGINE_VARIABLES: dict[str, tuple[str, ...]] = {
     "numpy": ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
     "torch": ("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    "jax": ("NPROC",),  # which XLA takes for the number of processors
+    "jax": ("NPROC",),  # XLA reads it as the number of processors
 }
 """The environment variables that each engine reads when it starts."""
 
@@ -29,9 +28,9 @@ def cores() -> int:
 
 
 def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
-    """Let every engine compute with this many threads, except those whose own variable is set."""
-    given = {name for name in VARIABLES if environment.get(name)}
-    unset = [engine for engine, names in _ENGINE_VARIABLES.items() if not given.intersection(names)]
+    """Let every engine compute with this number of threads, except engines whose own variable is set."""
+    already_set = {name for name in VARIABLES if environment.get(name)}
+    unset = [engine for engine, names in _ENGINE_VARIABLES.items() if not already_set.intersection(names)]
     for engine in unset:
         environment[_ENGINE_VARIABLES[engine][0]] = str(number)
     # Engines that have started do not read the variables again.
@@ -43,6 +42,8 @@ def set_threads(number: int, environment: MutableMapping[str, str]) -> None:
 
 def _set_openblas_threads(number: int) -> None:
     """Set it in the OpenBLAS that this process has loaded, where the system says which that is."""
+    from pathlib import Path  # slow to import, and seldom needed
+
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as they come in, known by their methods: PyTorch is not imported."""
+"""Checks of PyTorch tensors that users pass, by their methods: PyTorch is not imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHOUT_NUMBERS: dict[Callable[[Any], bool], str] = {
     lambda x: hasattr(x, "get_mask"): "a masked tensor; call to_tensor(0.0) first, or with another value",
     lambda x: hasattr(x, "__tensor_flatten__"): "a tensor computed from others; dequantize() may give a plain one",
 }
-"""The kinds of tensors without numbers of their own, and what to call; in the order to ask."""
+"""The kinds of tensors without numbers of their own, each with a remedy, in the order of the checks."""
 
 
 def is_torch(x: object) -> bool:
@@ -26,10 +26,10 @@ def is_torch(x: object) -> bool:
 def plain(x: Any) -> Any:
     """The tensor without a gradient and without a pending negation; ValueError, with a remedy, if it has no numbers.
 
-    DLPack does not pass on that a tensor, such as the imaginary part of a conjugate, is to be negated.
+    DLPack does not pass on the pending negation of a tensor, such as the imaginary part of a conjugate.
     """
-    for belongs, what in _WITHOUT_NUMBERS.items():
-        if belongs(x):
-            raise ValueError(what)
+    for matches, remedy in _WITHOUT_NUMBERS.items():
+        if matches(x):
+            raise ValueError(remedy)
     x = x.detach()
     return x.resolve_conj().resolve_neg() if x.is_neg() or x.is_conj() else x

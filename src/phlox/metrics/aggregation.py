@@ -12,9 +12,9 @@ import numpy as np
 from phlox.backend import Bool
 from phlox.errors import RangeError
 from phlox.metrics.base import Metric, Rows, Shapes, State
-from phlox.metrics.inputs import meet, row_weights
+from phlox.metrics.inputs import check_count, meet, row_weights
 from phlox.metrics.moments import Central
-from phlox.metrics.probability import bin_of, check_bins
+from phlox.metrics.probability import bin_of
 from phlox.metrics.sums import AnyTensor, Sum, bin_totals, totals
 from phlox.tensor import ones_like, where
 
@@ -114,7 +114,7 @@ class Quantile(Metric):
         if not np.all((np.asarray(self.q) >= 0.0) & (np.asarray(self.q) <= 1.0)):
             raise RangeError(f"Quantile: q lies between 0 and 1, got {self.q!r}")
         if self.bins is not None:
-            check_bins("Quantile", self.bins)
+            check_count("Quantile", "bins", self.bins)
         if (self.bins is None) != (self.range is None):
             raise RangeError("Quantile: bins= and range= are given together, or neither is")
         if self.range is not None and not (

@@ -10,8 +10,9 @@ import numpy as np
 
 from phlox.backend import Device, DeviceLike, Float, as_device
 from phlox.errors import KindError, ShapeError, UnsupportedError
-from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, on_host
-from phlox.tensor import Tensor, zeros
+from phlox.host.text import html_by
+from phlox.metrics.sums import AnyTensor, Sum, add, is_traced, nothing, on_host
+from phlox.tensor import Tensor
 
 State: TypeAlias = dict[str, Any]
 """Statistics by name: `Sum`s and `Rows`, or the states of a collection. `{}` is the state before the first batch."""
@@ -43,19 +44,17 @@ class Statistic(ABC):
         Raises `ShapeError` for states of different metrics, and `UnsupportedError` if rows would be kept inside a
         compiled function.
         """
-        first, second = self._aligned(first, second)
         if not first or not second:
-            return first or second
-        return {part: _merged(first[part], second[part]) for part in first}
+            only = first or second
+            return {part: _kept(self, value) if isinstance(value, Rows) else value for part, value in only.items()}
+        if first.keys() != second.keys():
+            parts = f"states of {', '.join(first)} and of {', '.join(second)}"
+            raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
+        return self._joined(first, {part: _beside(self, second[part], first[part]) for part in first})
 
-    def _aligned(self, first: State, second: State) -> tuple[State, State]:
-        """States of the same sums on one device, and rows on the host; `{}` stays."""
-        if first and second:
-            if first.keys() != second.keys():
-                parts = f"states of {', '.join(first)} and of {', '.join(second)}"
-                raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-            second = {part: _beside(self, second[part], first[part]) for part in first}
-        return _in_memory(self, first), _in_memory(self, second)
+    def _joined(self, first: State, second: State) -> State:
+        """Combine states of the same parts, with sums on one device."""
+        return {part: _merged(self, first[part], second[part]) for part in first}
 
     @property
     def gathers(self) -> bool:
@@ -112,7 +111,8 @@ class Metric(Statistic):
         if device is None:
             return {}
         place = _plain(as_device(device))
-        return {name: _nothing(shape, place) for name, shape in self.statistic.shapes().items()}
+        shapes = self.statistic.shapes()
+        return {name: Rows(()) if shape is None else nothing(shape, place) for name, shape in shapes.items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
         """Return the state after a further batch; the given state does not change.
@@ -169,10 +169,7 @@ class Derived(Metric):
 class Results(dict[str, Any]):
     """The values of several metrics: a dict by name, which a notebook shows as a table."""
 
-    def _repr_html_(self) -> str:
-        from phlox.metrics.html import html_of_results
-
-        return html_of_results(self)
+    _repr_html_ = html_by("phlox.metrics.pages", "page_of_results")
 
 
 class Collection(Metric):
@@ -249,10 +246,6 @@ def _plain(place: Device) -> Device:
     return place.on(backend.full_precision())
 
 
-def _nothing(shape: tuple[int, ...] | None, place: Device) -> Sum | Rows:
-    return Rows(()) if shape is None else Sum(zeros(shape, device=place), zeros(shape, device=place))
-
-
 def _title(statistic: Statistic) -> str:
     """The name of the metric that is measured, for errors."""
     given = vars(statistic)
@@ -276,16 +269,14 @@ def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
     return part
 
 
-def _merged(first: Any, second: Any) -> Any:
-    return add(first, second) if isinstance(first, Sum) else Rows((*first.chunks, *second.chunks))
-
-
-def _in_memory(statistic: Statistic, state: State) -> State:
-    """The state with its rows in host memory."""
-    return {part: _kept(statistic, value) if isinstance(value, Rows) else value for part, value in state.items()}
+def _merged(statistic: Statistic, first: Any, second: Any) -> Any:
+    if isinstance(first, Sum):
+        return add(first, second)
+    return Rows((*_kept(statistic, first).chunks, *_kept(statistic, second).chunks))
 
 
 def _kept(statistic: Statistic, rows: Rows) -> Rows:
+    """The rows in host memory."""
     for chunk in rows.chunks:
         if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(

@@ -11,8 +11,8 @@ import numpy as np
 
 from phlox.errors import RangeError
 from phlox.metrics.base import Derived, Statistic
-from phlox.metrics.counts import AllLabels, Array, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
-from phlox.metrics.inputs import Average, Classes, Task, check_average, one_of
+from phlox.metrics.counts import Array, ClassCounts, Confusion, Counts, Hits, marginals, mean_of
+from phlox.metrics.inputs import Average, Classes, Task, check_average, check_count, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +54,7 @@ class Classification(Derived):
     @property
     def classes(self) -> Classes:
         """The settings by which predictions and targets are read."""
-        return Classes(
-            name=type(self).__name__,
-            task=self.task,
-            num_classes=self.num_classes,
-            num_labels=self.num_labels,
-            threshold=self.threshold,
-            from_logits=self.from_logits,
-            ignore_index=self.ignore_index,
-            axis=self.axis,
-        )
+        return Classes.of(self)
 
     @property
     def statistic(self) -> Statistic:
@@ -140,8 +131,7 @@ class Accuracy(Classification):
     def __post_init__(self) -> None:
         self.classes.check(counted=self.average != "micro")
         one_of("Accuracy", "average", self.average, ("micro", "macro", None))
-        if not (isinstance(self.top_k, int) and self.top_k >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise RangeError(f"Accuracy: top_k must be a positive integer, got {self.top_k!r}")
+        check_count("Accuracy", "top_k", self.top_k)
         if self.top_k > 1 and self.task != "multiclass":
             raise RangeError(f"Accuracy: top_k={self.top_k} is for task='multiclass', not {self.task!r}")
 
@@ -150,7 +140,7 @@ class Accuracy(Classification):
         if self.task == "multiclass" and self.num_classes is None:
             return Hits(self.classes, self.top_k)
         if self.task == "multilabel" and self.num_labels is None:
-            return AllLabels(self.classes)
+            return Hits(self.classes, by_label=True)
         return ClassCounts(self.classes, self.top_k)
 
     def result(self, counts: Array | None = None, hits: Array | None = None) -> Any:

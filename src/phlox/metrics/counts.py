@@ -21,10 +21,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Hits(Statistic):
-    """How many rows there are, and how many of them are right."""
+    """How many rows there are, and how many of them are right; with `by_label`, how many labels, of all rows."""
 
     classes: Classes
     top_k: int = 1
+    by_label: bool = False
 
     def shapes(self) -> Shapes:
         return {"hits": (2,)}
@@ -33,7 +34,9 @@ class Hits(Statistic):
         rows = self.classes.read(predictions, targets, weights)
         right = hits_of(rows, self.top_k, self.classes.name)
         kept = rows.weights
-        if right.ndim == 2:  # all labels of a row, of those that count
+        if self.by_label:
+            right, kept = right.reshape((right.size,)), None if kept is None else kept.reshape((right.size,))
+        elif right.ndim == 2:  # all labels of a row, of those that count
             if kept is not None:
                 right = right | (kept == 0.0 if kept.kind is not right.kind else ~kept)
                 kept = kept.any(1) if kept.kind is right.kind else kept.max(1)
@@ -63,7 +66,7 @@ class ClassCounts(Statistic):
         hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
         places = concat([targets, targets + size, rows.predictions + 2 * size])
         found = bin_totals(places, 3 * size, concat([hit, kept, kept]))
-        return {"counts": noticed(Sum(found.value.reshape((3, size)), found.error.reshape((3, size))), rows)}
+        return {"counts": noticed(found.reshape((3, size)), rows)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Confusion(Statistic):
             targets, predictions = targets.reshape((targets.size,)).int(), predictions.reshape((targets.size,)).int()
             kept = None if kept is None else kept.reshape((targets.size,))
         found = bin_totals(targets * size + predictions, size * size, kept)
-        return {"confusion": noticed(Sum(found.value.reshape((size, size)), found.error.reshape((size, size))), rows)}
+        return {"confusion": noticed(found.reshape((size, size)), rows)}
 
 
 def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
@@ -98,23 +101,6 @@ def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
         got = "class numbers" if rows.scores is None else f"{rows.scores.shape[1]} classes"
         raise ShapeError(f"{name}: top_k={top_k} needs scores (Float) of as many classes, got {got}")
     return (rows.scores.topk(top_k)[1] == rows.targets.expand_dims(-1)).any(-1)
-
-
-@dataclass(frozen=True)
-class AllLabels(Statistic):
-    """How many labels there are, and how many of them are right, however many a row has."""
-
-    classes: Classes
-
-    def shapes(self) -> Shapes:
-        return {"hits": (2,)}
-
-    def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
-        rows = self.classes.read(predictions, targets, weights)
-        flat = (rows.targets.size,)
-        right = hits_of(rows, 1, self.classes.name).reshape(flat)
-        kept = None if rows.weights is None else rows.weights.reshape(flat)
-        return {"hits": noticed(totals(right, ones_like(right), weights=kept), rows)}
 
 
 def noticed(found: Sum, rows: Labelled, axis: int | None = None) -> Sum:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -32,32 +32,32 @@ def meet(name: str, **operands: Any) -> list[Any]:
     >>> predictions.shape
     (2,)
     """
-    tensors: list[AnyTensor] = [x for x in operands.values() if isinstance(x, Tensor)]
-    if tensors:
+    met: dict[str, Any] = {what: x for what, x in operands.items() if isinstance(x, Tensor)}
+    others = {what: x for what, x in operands.items() if what not in met and x is not None}
+    if met:
         try:
-            common_backend(name, tensors)
+            common_backend(name, list(met.values()))
         except BackendError:
-            places = ", ".join(f"{what} on {x.device}" for what, x in operands.items() if isinstance(x, Tensor))
+            places = ", ".join(f"{what} on {x.device}" for what, x in met.items())
             raise BackendError(f"{name}: {places}; bring them to one with .to_device(...)") from None
-        place: Any = _plain(tensors[0]).device
-    else:
-        wide = any(x is not None and np.asarray(x).dtype == np.float64 for x in operands.values())
-        place = (NumPy(float="f64") if wide else NumPy()).device()
-    met: list[Any] = []
-    for what, x in operands.items():
-        if x is None:
-            met.append(None)
-            continue
-        try:
-            met.append(_plain(cast("AnyTensor", x) if isinstance(x, Tensor) else tensor(x, device=place)))
-        except (KindError, ShapeError, RangeError) as error:
-            raise type(error)(f"{name}: {what}: {error}") from None
-    return met
+        met = {what: _plain(x) for what, x in met.items()}
+    if others:
+        if met:
+            place: Any = next(iter(met.values())).device
+        else:
+            wide = any(np.asarray(x).dtype == np.float64 for x in others.values())
+            place = (NumPy(float="f64") if wide else NumPy()).device()
+        for what, x in others.items():
+            try:
+                met[what] = tensor(x, device=place)
+            except (KindError, ShapeError, RangeError) as error:
+                raise type(error)(f"{name}: {what}: {error}") from None
+    return list(map(met.get, operands))
 
 
 def _plain(x: AnyTensor) -> AnyTensor:
-    while x.backend.differentiates and x.backend.without_tape() is not None:
-        x = x.detach().inner()
+    while (backend := x.backend).differentiates and backend.without_tape() is not None:
+        x = x.inner()
     return x.to_full_precision()
 
 
@@ -102,7 +102,10 @@ def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | Non
 
 
 def _spoilt(scores: AnyTensor, weights: AnyTensor | None, axis: int | None = None) -> AnyTensor | None:
-    found = scores.isnan() if axis is None else scores.isnan().any(axis)
+    found = scores.isnan()
+    if not is_traced(found) and not found.any().item():  # of nearly all batches
+        return None
+    found = found if axis is None else found.any(axis)
     if weights is not None:
         found = found & (weights if weights.kind is Bool else weights > 0.0)
     return found if is_traced(found) or found.any().item() else None
@@ -147,6 +150,14 @@ class Classes:
     ignore_index: int | None = None
     axis: int = -1
 
+    @staticmethod
+    def of(metric: object) -> Classes:
+        """The settings among the fields of a metric, which is named in errors."""
+        known = Classes.__dataclass_fields__
+        given: dict[str, Any] = {name: value for name, value in vars(metric).items() if name in known}
+        given["name"] = type(metric).__name__
+        return Classes(**given)
+
     def check(self, *, counted: bool = True) -> None:
         """`RangeError` for settings that do not fit; `counted` says whether the number of classes must be known."""
         name = self.name
@@ -157,8 +168,8 @@ class Classes:
         ):
             if number is not None and self.task != task:
                 raise RangeError(f"{name}: {what} is for task={task!r}, not {self.task!r}; leave it out")
-            if number is not None and not (isinstance(number, int) and number >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise RangeError(f"{name}: {what} must be a positive integer, got {number!r}")
+            if number is not None:
+                check_count(name, what, number)
             if counted and number is None and self.task == task:
                 raise RangeError(f"{name}: say how many classes there are: {what}=...")
         if not 0.0 <= self.threshold <= 1.0:
@@ -177,8 +188,9 @@ class Classes:
 
     def _classes(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
         name, scores, given = self.name, None, predictions.shape
-        if predictions.kind is Float and predictions.ndim:
-            place = self.axis % predictions.ndim if -predictions.ndim <= self.axis < predictions.ndim else -1
+        rank = len(given)
+        if predictions.kind is Float and rank:
+            place = self.axis % rank if -rank <= self.axis < rank else -1
             if place < 0:
                 raise ShapeError(f"{name}: scores of shape {given} have no axis {self.axis} of classes")
             if self.num_classes is not None and given[place] != self.num_classes:
@@ -186,11 +198,11 @@ class Classes:
                     f"{name}: scores of shape {given} have {given[place]} classes along axis {self.axis}, and "
                     f"num_classes is {self.num_classes}"
                 )
-            if targets.shape == given and predictions.ndim > 1:
+            if rank > 1 and targets.shape == given:
                 targets = self._of_one_hot(targets, place)
-            moved = predictions if place == predictions.ndim - 1 else predictions.moveaxis(place, -1)
-            rows = moved.shape[:-1]
-            scores = moved.reshape((math.prod(rows), moved.shape[-1]))
+            moved = predictions if place == rank - 1 else predictions.moveaxis(place, -1)
+            rows = (*given[:place], *given[place + 1 :])
+            scores = moved if rank == 2 else moved.reshape((math.prod(rows), given[place]))
         elif predictions.kind is Int:
             rows = given
         else:
@@ -206,7 +218,7 @@ class Classes:
                 + ("; scores of a class or none are task='binary'" if targets.shape == given else "")
             )
         weights = row_weights(name, weights, rows)
-        flat = targets.reshape((math.prod(rows),))
+        flat = targets if len(rows) == 1 else targets.reshape((math.prod(rows),))
         if self.ignore_index is not None:
             kept = flat != self.ignore_index
             weights, flat = masked(weights, kept), where(kept, flat, 0)
@@ -215,11 +227,12 @@ class Classes:
         if size is not None:
             remedy = "leave rows out with ignore_index=, or change num_classes"
             check_range(name, "targets", flat, size, remedy)
-            inside = (flat >= 0) & (flat < size)
             if scores is None:
                 check_range(name, "predictions", labels, size, "change num_classes")
-                inside = inside & (labels >= 0) & (labels < size)
-            if is_traced(inside):  # what cannot be refused counts for nothing
+            if is_traced(flat) or (scores is None and is_traced(labels)):  # what cannot be refused counts for nothing
+                inside = (flat >= 0) & (flat < size)
+                if scores is None:
+                    inside = inside & (labels >= 0) & (labels < size)
                 weights, flat = masked(weights, inside), where(inside, flat, 0)
                 labels = where(inside, labels, 0)
         return Labelled(labels, flat, weights, scores, None if scores is None else _spoilt(scores, weights, -1))
@@ -280,6 +293,12 @@ def one_of(name: str, what: str, value: Any, choices: tuple[Any, ...]) -> None:
     """`RangeError` for a setting that is none of the choices."""
     if value not in choices:
         raise RangeError(f"{name}: {what} is {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
+
+
+def check_count(name: str, what: str, number: Any, otherwise: str = "") -> None:
+    """`RangeError` unless a setting is a positive integer; `otherwise` says what else it may be."""
+    if not (isinstance(number, int) and number >= 1):
+        raise RangeError(f"{name}: {what} must be a positive integer{otherwise}, got {number!r}")
 
 
 def check_average(name: str, average: Any) -> None:

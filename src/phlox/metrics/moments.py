@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from phlox.backend import Bool, Int
 from phlox.metrics.base import Shapes, State, Statistic
-from phlox.metrics.sums import AnyTensor, Sum, add, pair, products, totals, two_sum
-from phlox.tensor import ones_like, stack, where, zeros
+from phlox.metrics.sums import AnyTensor, Sum, add, nothing, pair, products, stacked, totals, two_sum
+from phlox.tensor import ones_like, where
 
 
 class Central(Statistic):
@@ -36,21 +36,16 @@ class Central(Statistic):
         first = columns[0]
         if not first.shape[0]:
             shapes = self.parts(first.shape[1])
-            return {name: _nothing(shape or (), first) for name, shape in shapes.items()}
+            return {name: nothing(shape or (), first.device) for name, shape in shapes.items()}
         about, centers = zip(*[_about(column, weights) for column in columns], strict=True)
         terms = [(about[one], about[other]) for one, other in self.pairs]
         found, count = totals(ones_like(about[0] == about[0]), *about, *terms, weights=weights), len(columns)
         rows, sums, squares = (_at(found, place) for place in (0, slice(1, 1 + count), slice(1 + count, None)))
         shares = _quotient(sums, rows)
-        center = Sum(stack([one.value for one in centers]), stack([one.error for one in centers]))
         moments = add(squares, _negative(self._products(shares, sums)))
-        return {"weights": rows, "means": add(center, shares), "moments": moments}
+        return {"weights": rows, "means": add(stacked(centers), shares), "moments": moments}
 
-    def merge(self, first: State, second: State) -> State:
-        """See `Statistic.merge`."""
-        first, second = self._aligned(first, second)
-        if not first or not second:
-            return first or second
+    def _joined(self, first: State, second: State) -> State:
         rows = add(first["weights"], second["weights"])
         share = _quotient(second["weights"], rows)
         gap = add(second["means"], _negative(first["means"]))
@@ -64,7 +59,7 @@ class Central(Statistic):
     def _products(self, a: Sum, b: Sum) -> Sum:
         """The product of each pair of columns."""
         left, right = ([side[end] for side in self.pairs] for end in (0, 1))
-        return _product(_stacked(a, left), _stacked(b, right))
+        return _product(_rows(a, left), _rows(b, right))
 
 
 def differences(x: AnyTensor, y: AnyTensor) -> AnyTensor:
@@ -124,9 +119,5 @@ def _at(a: Sum, place: int | slice) -> Sum:
     return Sum(a.value[place], a.error[place])
 
 
-def _stacked(a: Sum, places: Sequence[int]) -> Sum:
-    return Sum(stack([a.value[place] for place in places]), stack([a.error[place] for place in places]))
-
-
-def _nothing(shape: tuple[int, ...], like: AnyTensor) -> Sum:
-    return Sum(zeros(shape, device=like.device), zeros(shape, device=like.device))
+def _rows(a: Sum, places: Sequence[int]) -> Sum:
+    return stacked([_at(a, place) for place in places])

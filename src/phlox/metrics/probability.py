@@ -11,9 +11,9 @@ import numpy as np
 from phlox.errors import KindError, RangeError
 from phlox.metrics.base import Derived, Metric, Rows, Shapes, State, Statistic
 from phlox.metrics.classification import Classification
-from phlox.metrics.inputs import Classes, Labelled, Task, one_of
-from phlox.metrics.sums import AnyTensor, Sum, bin_totals, totals
-from phlox.tensor import linspace, ones_like, stack, where
+from phlox.metrics.inputs import Classes, Labelled, Task, check_count, one_of
+from phlox.metrics.sums import AnyTensor, bin_totals, stacked, totals
+from phlox.tensor import linspace, ones_like, where
 
 Array = np.ndarray[Any, Any]
 
@@ -121,8 +121,7 @@ class Perplexity(Derived):
 
     @property
     def statistic(self) -> Statistic:
-        classes = Classes(name="Perplexity", from_logits=self.from_logits, ignore_index=self.ignore_index)
-        return Surprise(classes, self.epsilon)
+        return Surprise(Classes.of(self), self.epsilon)
 
     def result(self, losses: Array) -> Any:
         return np.exp(losses[0] / losses[1])
@@ -169,19 +168,12 @@ class CalibrationError(Metric):
         self.classes.check(counted=False)
         one_of("CalibrationError", "task", self.task, self.tasks)
         one_of("CalibrationError", "norm", self.norm, ("l1", "l2", "max"))
-        check_bins("CalibrationError", self.bins)
+        check_count("CalibrationError", "bins", self.bins)
 
     @property
     def classes(self) -> Classes:
         """How rows are read."""
-        return Classes(
-            name="CalibrationError",
-            task=self.task,
-            num_classes=self.num_classes,
-            from_logits=self.from_logits,
-            ignore_index=self.ignore_index,
-            axis=self.axis,
-        )
+        return Classes.of(self)
 
     def shapes(self) -> Shapes:
         if self.adaptive:
@@ -237,20 +229,9 @@ class CalibrationError(Metric):
         )
 
 
-def check_bins(name: str, bins: Any) -> None:
-    """`RangeError` unless that is a number of bins."""
-    if not (isinstance(bins, int) and bins >= 1):
-        raise RangeError(f"{name}: bins must be a positive integer, got {bins!r}")
-
-
 def bin_of(x: AnyTensor, bins: int, low: float = 0.0, high: float = 1.0) -> AnyTensor:
     """In which of `bins` equally wide, half-open bins from `low` to `high` a number is; outside, the first or last."""
     if bins == 1:
         return (x > math.inf).int()
     edges = linspace(low, high, bins + 1, device=x.device)[1:-1]
     return edges.searchsorted(x, side="right")
-
-
-def stacked(sums: list[Sum]) -> Sum:
-    """Sums of one shape as one, on a new first axis."""
-    return Sum(stack([one.value for one in sums]), stack([one.error for one in sums]))

@@ -12,9 +12,9 @@ import numpy as np
 
 from phlox.metrics.base import Derived, Rows, Shapes, State, Statistic
 from phlox.metrics.counts import mean_of
-from phlox.metrics.inputs import Average, Classes, Task, check_average
-from phlox.metrics.probability import bin_of, check_bins, probabilities_of, scores_of, stacked
-from phlox.metrics.sums import AnyTensor, Sum, bin_totals
+from phlox.metrics.inputs import Average, Classes, Task, check_average, check_count
+from phlox.metrics.probability import bin_of, probabilities_of, scores_of
+from phlox.metrics.sums import AnyTensor, Sum, bin_totals, stacked
 from phlox.tensor import arange, ones_like, where
 
 Array = np.ndarray[Any, Any]
@@ -54,8 +54,8 @@ class ScoredRows(Statistic):
         poison = where((scores.isnan() & counts).any(0), math.nan, 0.0).expand_dims(-1)
         places = (bin_of(scores, bins) + numbers * bins).reshape((n * count,))
         found = stacked([bin_totals(places, count * bins, part.reshape((n * count,))) for part in (kept, own)])
-        shape = (2, count, bins)
-        return Sum(found.value.reshape(shape) + poison, found.error.reshape(shape))
+        found = found.reshape((2, count, bins))
+        return Sum(found.value + poison, found.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +93,11 @@ class Ranking(Derived):
         self.statistic.classes.check()
         check_average(type(self).__name__, self.average)
         if self.bins is not None:
-            check_bins(type(self).__name__, self.bins)
+            check_count(type(self).__name__, "bins", self.bins)
 
     @property
     def statistic(self) -> ScoredRows:
-        classes = Classes(
-            name=type(self).__name__,
-            task=self.task,
-            num_classes=self.num_classes,
-            num_labels=self.num_labels,
-            from_logits=self.from_logits,
-            ignore_index=self.ignore_index,
-            axis=self.axis,
-        )
-        return ScoredRows(classes, self.bins)
+        return ScoredRows(Classes.of(self), self.bins)
 
     @abstractmethod
     def area(self, tp: Array, fp: Array) -> float:

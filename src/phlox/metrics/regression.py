@@ -12,7 +12,7 @@ import numpy as np
 from phlox.backend import Bool
 from phlox.errors import RangeError, ShapeError
 from phlox.metrics.base import Derived, Metric, Rows, Shapes, State, Statistic
-from phlox.metrics.inputs import expect_same, meet, one_of, row_weights
+from phlox.metrics.inputs import check_count, expect_same, meet, one_of, row_weights
 from phlox.metrics.moments import Central, differences
 from phlox.metrics.sums import AnyTensor, totals
 from phlox.tensor import functional, ones_like
@@ -51,9 +51,8 @@ class OfNumbers:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        number = self.num_outputs
-        if number is not None and not (isinstance(number, int) and number >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise RangeError(f"{name}: num_outputs must be a positive integer or None, got {number!r}")
+        if self.num_outputs is not None:
+            check_count(name, "num_outputs", self.num_outputs, " or None")
         one_of(name, "multioutput", self.multioutput, self.choices)
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from phlox.backend import Bool, Float, Int
+from phlox.backend import Bool, Device, Float, Int
 from phlox.errors import RangeError
 from phlox.tensor import Tensor, concat, stack, tensor, where, zeros
 from phlox.tensor.products import rounded
@@ -27,6 +27,20 @@ class Sum(NamedTuple):
 
     value: AnyTensor
     error: AnyTensor
+
+    def reshape(self, shape: tuple[int, ...]) -> Sum:
+        """The same sums in another shape."""
+        return Sum(self.value.reshape(shape), self.error.reshape(shape))
+
+
+def nothing(shape: tuple[int, ...], device: Device) -> Sum:
+    """Sums of nothing."""
+    return Sum(zeros(shape, device=device), zeros(shape, device=device))
+
+
+def stacked(sums: Sequence[Sum]) -> Sum:
+    """Sums of one shape as one, on a new first axis."""
+    return Sum(stack([one.value for one in sums]), stack([one.error for one in sums]))
 
 
 class _Format(NamedTuple):
@@ -49,7 +63,7 @@ _CHUNK, _CHUNKS = 2**14, 64
 
 def is_traced(x: AnyTensor) -> bool:
     """Is a program being traced, in which the values are not known?"""
-    return x.backend.is_traced(x.primitive)
+    return x._ops.backend.is_traced(x.primitive)  # pyright: ignore[reportPrivateUsage]
 
 
 def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
@@ -93,8 +107,8 @@ def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor
     [2.0, 7.0, 21.0]
     """
     parts = [_weighted(column, weights) for column in columns]
-    if all(part.kind is Bool for part in parts):
-        return _from_int(stack(parts, axis=1).int().sum(0))
+    if {part.kind for part in parts} == {Bool}:
+        return _from_int(stack(parts, axis=1).int().sum(0), parts[0].shape[0])
     floats = [concat(_floats(part), axis=0) if part.kind is Int else part.float() for part in parts]
     longest = max(part.shape[0] for part in floats)
     rest = ((0, 0),) * (floats[0].ndim - 1)
@@ -105,7 +119,7 @@ def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTenso
     """The weighted values to sum along the first axis."""
     terms = products(*column) if isinstance(column, tuple) else [column]
     if weights is None:
-        return concat(terms, axis=0)
+        return terms[0] if len(terms) == 1 else concat(terms, axis=0)
     weights = weights.broadcast_to(terms[0].shape)
     if weights.kind is Bool:
         zero: Any = 0 if terms[0].kind is Int else 0.0
@@ -132,7 +146,7 @@ def bin_totals(indices: AnyTensor, size: int, weights: AnyTensor | None = None) 
     device = indices.device
     if weights is None or weights.kind is Bool:
         ones = zeros(indices.shape, kind=Int, device=device) + 1 if weights is None else weights.int()
-        return _from_int(zeros((size,), kind=Int, device=device).at[indices].add(ones))
+        return _from_int(zeros((size,), kind=Int, device=device).at[indices].add(ones), indices.shape[0])
     return _limbs(weights, bins=(indices, size))
 
 
@@ -173,7 +187,11 @@ def pair(value: AnyTensor, error: AnyTensor) -> Sum:
     return Sum(whole, error - (whole - value))
 
 
-def _from_int(count: AnyTensor) -> Sum:
+def _from_int(count: AnyTensor, most: int) -> Sum:
+    """A count of at most so many as a sum."""
+    if most.__class__ is int and most < 2**24:  # one float holds it
+        value = count.float()
+        return Sum(value, value - value)
     return pair(*_floats(count))
 
 
@@ -182,8 +200,7 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
     n, rest = x.shape[0], x.shape[1:]
     size = rest if bins is None else (bins[1],)
     if not n or not math.prod(rest):
-        empty = zeros(size, device=x.device)
-        return Sum(empty, empty)
+        return nothing(size, x.device)
     form = _FORMATS[x.backend.float_element]
     chunks = 1 if bins is not None or n <= _CHUNK else _CHUNKS
     bits = min(23, _CARRY - math.ceil(math.log2(-(-n // chunks))))

@@ -15,7 +15,7 @@ import numpy as np
 from phlox.backend import NumPy
 from phlox.errors import KindError, RangeError, ShapeError
 from phlox.metrics.base import Metric, Shapes, State
-from phlox.metrics.inputs import one_of
+from phlox.metrics.inputs import check_count, one_of
 from phlox.metrics.sums import Sum
 from phlox.tensor import tensor, zeros_like
 
@@ -179,8 +179,7 @@ class Bleu(Metric):
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.max_order, int) and self.max_order >= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise RangeError(f"Bleu: max_order must be a positive integer, got {self.max_order!r}")
+        check_count("Bleu", "max_order", self.max_order)
         one_of("Bleu", "smoothing", self.smoothing, get_args(Smoothing))
         if not callable(self.tokenize):
             one_of("Bleu", "tokenize", self.tokenize, tuple(_TOKENIZERS))

@@ -55,6 +55,11 @@ class BertConfig(Config):
     init_std: float = 0.02
     """The standard deviation of the initial weights."""
 
+    @property
+    def hidden_width(self) -> int:
+        """The width of the hidden layer of the MLP."""
+        return 4 * self.d_model if self.d_hidden is None else self.d_hidden
+
     def validate(self) -> None:
         names = ("vocabulary", "context", "n_layers", "d_model", "n_heads", "d_hidden", "segments")
         check_counts(**{name: getattr(self, name) for name in names})
@@ -73,14 +78,13 @@ class BertBlock(Module):
 
     def __init__(self, config: BertConfig, device: DeviceLike | None = None) -> None:
         d_model, std = config.d_model, config.init_std
-        d_hidden = 4 * d_model if config.d_hidden is None else config.d_hidden
         rate = config.dropout if config.attention_dropout is None else config.attention_dropout
         self.attention = MultiHeadAttention(
             d_model, config.n_heads, dropout=rate, initializer=Normal(std=std), device=device
         )
         self.norm_1 = LayerNorm(d_model, epsilon=config.epsilon, device=device)
-        self.up = dense(d_model, d_hidden, std, bias=True, device=device)
-        self.down = dense(d_hidden, d_model, std, bias=True, device=device)
+        self.up = dense(d_model, config.hidden_width, std, bias=True, device=device)
+        self.down = dense(config.hidden_width, d_model, std, bias=True, device=device)
         self.norm_2 = LayerNorm(d_model, epsilon=config.epsilon, device=device)
         self.activation: ActivationName = config.activation
         self.dropout = Dropout(config.dropout)
@@ -124,15 +128,15 @@ class Bert(Module):
         x = self.tokens(tokens)
         x = x + (self.segments.weight.val()[0] if segments is None else self.segments(segments))
         x = self.dropout(self.norm(x + (table if n == self.config.context else table[:n])))
-        seen = None
+        is_token = None
         if mask is not None:
-            seen = (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
+            is_token = (mask if mask.kind is Bool else mask != 0).expand_dims(1).expand_dims(1)
         for block in self.blocks:
-            x = block(x, seen)
+            x = block(x, is_token)
         return x
 
     def pooled(self, hidden: Tensor) -> Tensor:
-        """One vector for each text, computed from that of its first token: [batch, n, d_model] to [batch, d_model].
+        """One vector for each text, computed from its first token's vector: [batch, n, d_model] to [batch, d_model].
 
         Raises `ConfigError` for a model without a pooler.
         """
@@ -156,7 +160,7 @@ class Bert(Module):
 
 
 class BertMaskedLmConfig(Config):
-    """Hyper-parameters of `BertMaskedLm`: those of its `Bert`, which needs no pooler.
+    """Hyper-parameters of `BertMaskedLm`: the config of its `Bert`, which needs no pooler.
 
     >>> import phlox as px
     >>> bert = BertConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2, pooler=False)
@@ -172,7 +176,7 @@ class BertMaskedLmConfig(Config):
 
 
 class BertMaskedLm(Module):
-    """A `Bert` that predicts masked tokens. Its head is one more layer, and then the transpose of the embedding."""
+    """A `Bert` that predicts masked tokens. Its head is one more layer, followed by the transpose of the embedding."""
 
     def __init__(self, config: BertMaskedLmConfig, device: DeviceLike | None = None) -> None:
         self.config, inner = config, config.bert
@@ -195,7 +199,7 @@ class BertMaskedLm(Module):
 
 
 class BertClassifierConfig(Config):
-    """Hyper-parameters of `BertClassifier`: those of its `Bert`, which needs a pooler unless `by_token` is True.
+    """Hyper-parameters of `BertClassifier`: the config of its `Bert`, which needs a pooler unless `by_token` is True.
 
     >>> import phlox as px
     >>> bert = BertConfig(vocabulary=10, context=8, n_layers=1, d_model=4, n_heads=2)
@@ -208,7 +212,7 @@ class BertClassifierConfig(Config):
     by_token: bool = False
     """Whether each token is classified, and not the whole text."""
     dropout: float | None = None
-    """The dropout rate before the head; by default that of `bert`."""
+    """The dropout rate before the head; by default the rate of `bert`."""
 
     def validate(self) -> None:
         check_counts(classes=self.classes)

@@ -70,11 +70,11 @@ class CausalBlock(Module):
     def __call__(self, x: Tensor, cache: KeyValueCache) -> tuple[Tensor, KeyValueCache]: ...
     def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
         if cache is None:
-            return self._rest(x, self.attention(self.norm_1(x)))
+            return self._add_residuals(x, self.attention(self.norm_1(x)))
         y, cache = self.attention(self.norm_1(x), cache=cache)
-        return self._rest(x, y), cache
+        return self._add_residuals(x, y), cache
 
-    def _rest(self, x: Tensor, attended: Tensor) -> Tensor:
+    def _add_residuals(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.dropout(attended)
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
@@ -101,7 +101,7 @@ class CausalModel(Module, Generic[C, B]):
     """None if the head is the transpose of the embedding (Press, Wolf 2017)."""
 
     def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
-        """Embed tokens [batch, n] as [batch, n, d_model]. With a cache, they follow the tokens in it."""
+        """Embed tokens [batch, n] as [batch, n, d_model]. With a cache, `tokens` follow the tokens in it."""
         raise NotImplementedError
 
     @overload
@@ -111,8 +111,8 @@ class CausalModel(Module, Generic[C, B]):
     def __call__(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
         """Tokens Int [batch, n] to the logits of the next token at each position, [batch, n, vocabulary].
 
-        With a cache, from `init_cache` or an earlier call, the tokens follow those in the cache, and the extended cache
-        is returned too. Raises `ShapeError` for more tokens than the context.
+        With a cache, from `init_cache` or an earlier call, `tokens` follow the tokens in the cache, and the extended
+        cache is returned too. Raises `ShapeError` for more tokens than the context.
         """
         if cache is None:
             return self.logits(self.hidden(tokens))
@@ -126,7 +126,7 @@ class CausalModel(Module, Generic[C, B]):
     def hidden(self, tokens: Tokens, *, cache: CausalCache | None = None) -> Any:
         """The normalized hidden state, which is the input of the head: Int [batch, n] to [batch, n, d_model].
 
-        With a cache, the tokens follow those in it, and the extended cache is returned too.
+        With a cache, `tokens` follow the tokens in it, and the extended cache is returned too.
         """
         self._check(tokens)
         if cache is None:
@@ -135,11 +135,11 @@ class CausalModel(Module, Generic[C, B]):
                 x = block(x)
             return self.norm(x)
         x = self.embed(tokens, cache[0])
-        later: list[KeyValueCache] = []
-        for block, seen in zip(self.blocks, cache, strict=True):
-            x, seen = block(x, seen)
-            later.append(seen)
-        return self.norm(x), tuple(later)
+        new_cache: list[KeyValueCache] = []
+        for block, layer_cache in zip(self.blocks, cache, strict=True):
+            x, layer_cache = block(x, layer_cache)
+            new_cache.append(layer_cache)
+        return self.norm(x), tuple(new_cache)
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of the next token, from the hidden state: [batch, n, d_model] to [batch, n, vocabulary]."""

@@ -99,7 +99,7 @@ class LlamaBlock(CausalBlock):
         self.dropout = Dropout(0.0)
 
     def mlp(self, x: Tensor) -> Tensor:
-        """See `CausalBlock.mlp`; the gate is that of Shazeer 2020."""
+        """See `CausalBlock.mlp`; the gate is from Shazeer 2020."""
         return self.down(ACTIVATIONS[self.activation](self.gate(x)) * self.up(x))
 
 

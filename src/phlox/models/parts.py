@@ -22,7 +22,7 @@ ACTIVATIONS: dict[ActivationName, Callable[[Tensor], Tensor]] = {
 
 
 def dense(d_input: int, d_output: int, std: float, *, bias: bool, device: DeviceLike | None) -> Linear:
-    """A `Linear` whose weights start normally distributed with this standard deviation, and its bias at zero."""
+    """A `Linear`; its weights start normally distributed with this standard deviation, its bias at zero."""
     return Linear(d_input, d_output, bias=bias, initializer=Normal(std=std), bias_initializer=Zeros(), device=device)
 
 
@@ -41,7 +41,7 @@ def check_rates(**rates: float | None) -> None:
 
 
 def check_positive(**numbers: float) -> None:
-    """Raise ValueError unless each is above zero."""
+    """Raise ValueError unless each number is above zero."""
     for name, number in numbers.items():
         if not number > 0.0:
             raise ValueError(f"{name} must be positive, got {number}")

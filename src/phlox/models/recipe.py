@@ -114,7 +114,7 @@ class DigitsTraining:
             )
 
     def fit(self, callbacks: Iterable[Callback] = (), *, folder: RunFolder | None = None) -> list[EpochReport]:
-        """Train for all epochs of the recipe, and return the history; in a folder that is resumed, the rest of them."""
+        """Train for all epochs of the recipe, or the rest of them in a resumed folder, and return the history."""
         return self.learner.fit(
             self._batches,
             epochs=self.recipe.epochs,
@@ -149,12 +149,12 @@ class DigitsTraining:
         return folder.complete()
 
     def _mistakes(self, learner: Learner[DigitsNet]) -> list[tuple[npt.NDArray[Any], int, int, float]]:
-        """The test images that the model takes for another digit: image, label, prediction, confidence."""
+        """The misclassified test images: image, label, prediction, confidence."""
         probabilities = classify(learner.model.valid(), scaled(self.data.test_images))
-        found, labels = probabilities.argmax(axis=-1), self.data.test_labels
+        classes, labels = probabilities.argmax(axis=-1), self.data.test_labels
         return [
-            (self.data.test_images[at], int(labels[at]), int(found[at]), float(probabilities[at, found[at]]))
-            for at in np.flatnonzero(found != labels)
+            (self.data.test_images[i], int(labels[i]), int(classes[i]), float(probabilities[i, classes[i]]))
+            for i in np.flatnonzero(classes != labels)
         ]
 
 
@@ -165,10 +165,10 @@ def scaled(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """The probability of each class, `float32 [n, classes]`, for images `[n, 1, height, width]` from 0 to 1."""
-    place = model.head.weight.device
+    device = model.head.weight.device
     return np.concatenate(
         [
-            model(tensor(batch, device=place)).softmax(axis=-1).numpy().astype(np.float32)
+            model(tensor(batch, device=device)).softmax(axis=-1).numpy().astype(np.float32)
             for batch in Loader(images, 512)
         ]
     )
@@ -176,7 +176,7 @@ def classify(model: DigitsNet, images: npt.NDArray[Any]) -> npt.NDArray[np.float
 
 @dataclass(frozen=True)
 class Verification:
-    """The comparison of a loaded model's predictions with those of the trained model."""
+    """The comparison of a loaded model's predictions with the trained model's."""
 
     images: int
     agreeing: int
@@ -202,13 +202,13 @@ class DigitsRun:
 
     def __init__(self, path: str | os.PathLike[str], device: DeviceLike | None = None) -> None:
         self.path = Path(path)
-        self.device = place = as_device(device)
+        self.device = target = as_device(device)
         for name in (CONFIG, RECORD):
-            _check_there(self.path, name)
+            _check_exists(self.path, name)
         self.recipe = DigitsRecipe.load(self.path / CONFIG)
         record = SafetensorsRecorder().load(self.path / RECORD)
         with no_initializers():
-            model = self.recipe.model.init(place)
+            model = self.recipe.model.init(target)
             try:
                 self.model = model.load_record(record).valid()
             except RecordError as error:
@@ -226,7 +226,7 @@ class DigitsRun:
             RunError: `predictions.npz` is missing.
             DataError: it is damaged, or has other contents.
         """
-        path = _check_there(self.path, PREDICTIONS)
+        path = _check_exists(self.path, PREDICTIONS)
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 images, trained = arrays["images"], arrays["probabilities"]
@@ -243,15 +243,15 @@ class DigitsRun:
         return Verification(len(images), agreeing, largest, largest <= _TOLERANCE)
 
 
-def _check_there(folder: Path, name: str) -> Path:
+def _check_exists(folder: Path, name: str) -> Path:
     path = folder / name
     if path.is_file():
         return path
     if (folder / "run.json").is_file() and not (folder / RECORD).exists() and not _is_of_demo(folder):
         raise RunError(
             f"{folder}: not a run of `phlox demo`, and only the program that trained it can make its model; save the "
-            "weights there, and `phlox export FILE.py:NAME OUT.onnx --record WEIGHTS --input ...` gives a file that "
-            "`phlox predict` takes"
+            "weights in that program, and `phlox export FILE.py:NAME OUT.onnx --record WEIGHTS --input ...` writes a "
+            "file that `phlox predict` takes"
         )
     if folder.is_dir():
         raise RunError(

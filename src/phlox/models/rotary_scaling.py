@@ -57,8 +57,8 @@ class Llama3Scaling(Config):
     def scaled(self, turn: float) -> float:
         """The scaled rotation of a pair from one position to the next, from the unscaled `turn`, in radians."""
         rounds = self.context * turn / (2 * math.pi)
-        kept = min(1.0, max(0.0, (rounds - self.low) / (self.high - self.low)))
-        return turn * (kept + (1.0 - kept) / self.factor)
+        share_kept = min(1.0, max(0.0, (rounds - self.low) / (self.high - self.low)))
+        return turn * (share_kept + (1.0 - share_kept) / self.factor)
 
 
 RotaryScaling: TypeAlias = LinearScaling | Llama3Scaling

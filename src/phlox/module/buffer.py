@@ -9,8 +9,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.errors import KindError, ModuleError
 from phlox.module.module import Module
 from phlox.module.param import Param
-from phlox.tensor import Tensor
-from phlox.tensor.creation import tensor
+from phlox.tensor import Tensor, tensor
 from phlox.tensor.engine_arrays import backend_like, is_array, kind_of
 
 

@@ -7,7 +7,7 @@ have their own `__call__`, so there is no cost when nothing is observed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -217,10 +217,24 @@ class FunctionLayer(Module):
         return self.function(*args, **kwargs)
 
 
+def layer_name(module: Module) -> str:
+    """The class of a layer, or the name of a function among layers."""
+    if not isinstance(module, FunctionLayer):
+        return type(module).__name__
+    function: Any = module.function
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def depth_of(path: str, paths: Collection[str]) -> int:
+    """The number of modules around one, of those with these paths."""
+    parts = path.split(".") if path else []
+    return sum(".".join(parts[:count]) in paths for count in range(len(parts)))
+
+
 def with_function_layers(model: M) -> M:
     """The model with a `FunctionLayer` in place of each function in a list, tuple or dict (those of a `Sequential`).
 
-    The result shares its parameters with the model.
+    The result shares its parameters with the model; without such functions it is the model itself.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -240,4 +254,5 @@ def with_function_layers(model: M) -> M:
         children = tuple([replaced(child, not is_module) for child in part.children])
         return Container(part.cls, part.keys, children, part.number)
 
-    return build(cast("Container", replaced(structure.skeleton, False)), structure.params)
+    found = cast("Container", replaced(structure.skeleton, False))
+    return model if next(numbers) == -1 else build(found, structure.params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, cast
 
 from phlox.module.fields import Fields, fields_of
@@ -17,27 +17,27 @@ def display(module: Fields, within: tuple[Fields, ...] = ()) -> str:
         return f"{type(module).__name__}(...)"
     around = fields_of(within[-1]).get("training") if within else None
     lines = [f"{type(module).__name__}({_fields(module, around)})"]
-    for name, child in _children(fields_of(module).items(), ""):
-        first, *rest = display(child, (*within, module)).splitlines()
-        lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
+    for field, value in fields_of(module).items():
+        for name, child in _children(value, field):
+            first, *rest = display(child, (*within, module)).splitlines()
+            lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
     return "\n".join(lines)
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, (list, tuple)):
-        return enumerate(cast("list[Any]", value))
-    return cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ()
+def parts_of(value: Any, name: str) -> Iterator[tuple[str, Fields | Param]]:
+    """The modules and parameters of a field, also in lists and dicts, with their paths within the module."""
+    if isinstance(value, (Fields, Param)):
+        yield name, value
+    elif isinstance(value, (list, tuple, dict)):
+        items = (
+            cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(cast("list[Any]", value))
+        )
+        for key, part in items:
+            yield from parts_of(part, f"{name}.{key}")
 
 
-def _children(items: Iterable[tuple[Any, Any]], prefix: str) -> list[tuple[str, Fields]]:
-    found: list[tuple[str, Fields]] = []
-    for key, child in items:
-        path = f"{prefix}{key}"
-        if isinstance(child, Fields):
-            found.append((path, child))
-        else:
-            found += _children(_items(child), f"{path}.")
-    return found
+def _children(value: Any, name: str) -> list[tuple[str, Fields]]:
+    return [(path, part) for path, part in parts_of(value, name) if isinstance(part, Fields)]
 
 
 def _fields(module: Fields, around: Any) -> str:
@@ -48,7 +48,7 @@ def _fields(module: Fields, around: Any) -> str:
         if isinstance(value, Param):
             shape = [str(list(value.shape))] if value.has_shape else []
             shown.append(" ".join([name, *shape, *value.remarks()]))
-        elif not isinstance(value, Fields) and not _children(_items(value), ""):
+        elif not _children(value, name):
             text = repr(value)
             shown.append(f"{name}={text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}")
     return ", ".join(shown)

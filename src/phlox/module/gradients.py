@@ -14,6 +14,7 @@ from phlox.backend import Backend
 from phlox.backend.parallel import are_gradients_local, row_group
 from phlox.backend.pytree import ITEM, Container, PyTreeNode, register_container, register_node
 from phlox.errors import ModuleError
+from phlox.host.text import html_by
 from phlox.module.averaging import averaged
 from phlox.module.module import Module
 from phlox.module.param import ParamId
@@ -95,9 +96,10 @@ class GradientsParams:
                     )
         for param in structure.params:
             # Of whichever backend: a tape may go across several.
-            if param.trained and param.is_initialized and param.backend.differentiates:
-                gradient = param.val().grad(grads)
-                if gradient is not None:
+            if param.trained and param.is_initialized:
+                value = param._tensor  # pyright: ignore[reportPrivateUsage]
+                backend = param.backend if value is None else value._ops.backend  # pyright: ignore[reportPrivateUsage]
+                if backend.differentiates and (gradient := param.val().grad(grads)) is not None:
                     found[param.id] = gradient
         return of_rows(found, module)
 
@@ -161,10 +163,7 @@ class GradientsParams:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(of {len(self)} parameters)"
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_gradients
-
-        return html_of_gradients(self)
+    _repr_html_ = html_by("phlox.module.pages", "page_of_gradients")
 
 
 class LocalGradients(GradientsParams):

@@ -14,6 +14,7 @@ from phlox.backend.contract.backend import engine_of, without_autodiff
 from phlox.backend.pytree import PyTreeNode, register_node, transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import Prepared
+from phlox.host.text import html_by
 from phlox.module.error_location import located
 from phlox.module.fields import RESERVED, Watched, fields_of, set_slot
 from phlox.module.identity import InitIds
@@ -21,7 +22,7 @@ from phlox.module.param import Param, undo_of
 from phlox.module.select import Selector, select
 from phlox.module.serialization import serializer_of
 from phlox.module.structure import Structure, build
-from phlox.module.summarized import Summarized
+from phlox.module.summary import Summarized
 from phlox.module.tree.flattening import flatten, flatten_with_keys, unflatten
 from phlox.random.roots import folded, is_key, root_of
 from phlox.record import FULL, LoadReport, Precision, Record
@@ -454,10 +455,7 @@ class Module(Summarized):
 
         return display(self)
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_module
-
-        return html_of_module(self)
+    _repr_html_ = html_by("phlox.module.pages", "page_of_module")
 
 
 RESERVED.update(

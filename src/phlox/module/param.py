@@ -17,6 +17,7 @@ from phlox.backend.out_of_memory import out_of_memory
 from phlox.backend.pytree import transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import commit, scope
+from phlox.host.text import html_by
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, Where, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
@@ -351,13 +352,15 @@ class Param(Watched):
 
         Raises `ModuleError` for another shape or kind, and if a value inside a transformation would escape from it.
         """
-        if value.shape != self.shape:
+        held = self._deferred if self._tensor is None else self._tensor
+        assert held is not None
+        if value.shape != held.shape:
             raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         backend = ops.backend
-        if ops.kind is not self.kind:
+        if ops.kind is not held.kind:
             raise ModuleError(
-                f"{self._called()} and kind {self.kind.__name__} cannot take a value of {ops.kind.__name__}"
+                f"{self._called()} and kind {held.kind.__name__} cannot take a value of {ops.kind.__name__}"
             )
         if backend.batched:
             if len(backend.batch_of(value.primitive)) > len(self._batch()):
@@ -371,18 +374,19 @@ class Param(Watched):
         own = depth(self.backend)
         while depth(value.backend) > own:  # of a differentiated function around this one, which ends
             value = value.detach().inner()
-        if backend.is_traced(value.primitive) and backend.is_tracing() and not self._is_of_program(backend):
-            raise ModuleError(
-                f"{self._called()} that was made outside of a compiled function or of a loop in it "
-                "would be given a value from inside, which ends with it; pass its module to the function as an "
-                "argument, and into a phlox.scan as part of the carry"
-            )
-        if backend.is_traced(value.primitive) and self._outlives(value):
-            raise ModuleError(
-                f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would be "
-                "given a value from inside, which ends with it; pass its module to the function as an argument, and "
-                "return it"
-            )
+        if backend.is_traced(value.primitive):
+            if backend.is_tracing() and not self._is_of_program(backend):
+                raise ModuleError(
+                    f"{self._called()} that was made outside of a compiled function or of a loop in it "
+                    "would be given a value from inside, which ends with it; pass its module to the function as an "
+                    "argument, and into a phlox.scan as part of the carry"
+                )
+            if self._outlives(value):
+                raise ModuleError(
+                    f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would "
+                    "be given a value from inside, which ends with it; pass its module to the function as an argument, "
+                    "and return it"
+                )
         changes = _changes.get()
         if changes is not None and self._tensor is not None:
             changes.setdefault(self, self._tensor)
@@ -602,10 +606,7 @@ class Param(Watched):
         place = self.backend.name if self._is_donated() else self.device
         return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
 
-    def _repr_html_(self) -> str:
-        from phlox.module.html import html_of_param
-
-        return html_of_param(self)
+    _repr_html_ = html_by("phlox.module.pages", "page_of_param")
 
     def _is_donated(self) -> bool:
         if isinstance(self._deferred, Donated):

@@ -24,6 +24,7 @@ from phlox.module.own_records import meant_paths, outside, prepare_children, rec
 from phlox.module.param import Param, ParamId, new_id, undo_of
 from phlox.module.template import leaked_tracer
 from phlox.record import LazyTensor, LoadReport, Record, TensorEntry, load, match
+from phlox.record.dtypes import canonical
 from phlox.record.entry import LARGE, PORTION
 from phlox.record.formats.reader import PathLike, Readable, is_path
 from phlox.record.loading.renaming import Remap, Renamed, rename
@@ -62,11 +63,12 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
         array.flags.writeable = False
         return array
 
-    backend = tensor.backend
-    engine = engine_of(backend)
+    ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
+    backend, engine = ops.backend, engine_of(ops.backend)
     in_shards = (engine.partitions or backend.has_slices) and tensor.device.sharding is not None
     shards = partial(backend.shards, tensor.primitive) if in_shards else None
-    return LazyTensor.from_function(tensor.shape, backend.host_dtype(tensor.kind), read, path, engine.recast, shards)
+    dtype = canonical(backend.host_dtype(ops.kind), path)
+    return LazyTensor(ops.shape(tensor.primitive), dtype, dtype, read, path, engine.recast, shards=shards)
 
 
 def read_onto(tensor: LazyTensor, kind: type[Kind], device: Device) -> Any:
@@ -90,7 +92,7 @@ def into_record(module: Module) -> Record:
 
 def _entry(path: str, param: Param) -> TensorEntry:
     value = param.val()
-    if value.backend.is_traced(value.primitive):
+    if value._ops.backend.is_traced(value.primitive):  # pyright: ignore[reportPrivateUsage]
         raise _traced(path, param)
     return TensorEntry(lazy(path, value), param.id, param.full_precision)
 

@@ -278,7 +278,7 @@ def build(skeleton: Container, params: list[Param], containers: dict[int, Any] |
             case Shared(number):
                 return made[number]
             case Container(cls, keys, children, number):
-                parts = [part(child) for child in children]
+                parts = [params[child.number] if type(child) is Leaf else part(child) for child in children]
                 made[number] = whole = _assemble(cls, keys, parts)
                 return whole
 

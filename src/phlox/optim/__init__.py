@@ -24,27 +24,21 @@ from phlox.optim.rules.radam import RAdam, RAdamConfig
 from phlox.optim.rules.rmsprop import RmsProp, RmsPropConfig
 from phlox.optim.rules.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig
 from phlox.optim.rules.sgd import Sgd, SgdConfig
-from phlox.optim.schedule import (
+from phlox.optim.schedule.base import LrSchedule
+from phlox.optim.schedule.compose import GroupedLr, ProductLr, SequenceLr, SumLr, WarmUpLr
+from phlox.optim.schedule.cyclic import CosineRestartsLr, CyclicLr, OneCycleLr
+from phlox.optim.schedule.plateau import ReduceOnPlateauLr
+from phlox.optim.schedule.shapes import (
     ConstantLr,
     CosineAnnealingLr,
-    CosineRestartsLr,
-    CyclicLr,
     ExponentialLr,
     FunctionLr,
-    GroupedLr,
     InverseSqrtLr,
     LinearLr,
-    LrSchedule,
     MultiStepLr,
     NoamLr,
-    OneCycleLr,
     PolynomialLr,
-    ProductLr,
-    ReduceOnPlateauLr,
-    SequenceLr,
     StepLr,
-    SumLr,
-    WarmUpLr,
 )
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.report import StateReport

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams
 from phlox.module.gradients import norm_of
-from phlox.tensor import Tensor, full_like
+from phlox.optim.simple import AnyTensor
+from phlox.tensor import full_like
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,17 @@ class GradientClipping:
             return {name: one.map(lambda grad: _scaled(grad, root)) for name, one in grads.items()}
         return {name: one.map(self._of_one) for name, one in grads.items()}
 
-    def _of_one(self, grad: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    def _of_one(self, grad: AnyTensor) -> AnyTensor:
         if self.kind == "value":
             return grad.clip(-self.limit, self.limit)
         return _scaled(grad, self._root_factor(norm_of([grad])))
 
-    def _root_factor(self, norm: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    def _root_factor(self, norm: AnyTensor) -> AnyTensor:
         """The root of the factor, to be applied twice: XLA might flush a very small factor to zero."""
         return full_like(norm, self.limit).sqrt() / norm.maximum(self.limit).sqrt()
 
 
-def _scaled(grad: Tensor[Any, Any, Any], root: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+def _scaled(grad: AnyTensor, root: AnyTensor) -> AnyTensor:
     wide = grad.to_full_precision()
     root = root if root.device == wide.device else root.to_device(wide.device)
     return wide * root * root

@@ -16,6 +16,7 @@ from phlox.backend.processes import processes
 from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import CompileError, OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared
+from phlox.host.text import html_by
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.records import lazy
 from phlox.module.statics import ByIdentity
@@ -322,7 +323,7 @@ class Optimizer(ABC):
         >>> model = optimizer.step(0.1, model, grads)
         >>> model.layers.insert(1, nn.Linear(3, 3))
         >>> print(optimizer.report(model.freeze("layers.0.bias")))
-        4 of 6 parameters have a usable state
+        4 of 6 parameters have a usable state: not ok
           kept: layers.0.weight, layers.2.weight, layers.2.bias
           to start anew: layers.1.weight, layers.1.bias
           frozen, with a state that is kept: layers.0.bias
@@ -340,10 +341,7 @@ class Optimizer(ABC):
             self.states.pop(id, None)
         return found
 
-    def _repr_html_(self) -> str:
-        from phlox.optim.html import html_of_optimizer
-
-        return html_of_optimizer(self)
+    _repr_html_ = html_by("phlox.optim.pages", "page_of_optimizer")
 
     def _shape_misfit(self, param: Param) -> str | None:
         """Why the state of this parameter, which has one, is not of its shape; None if it is."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.config import BaseConfig
 from phlox.errors import OptimizerError
 from phlox.optim.state.tree import State
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, zeros_like
+
+C = TypeVar("C", bound=BaseConfig)
+AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 
 class Kernel(NamedTuple):
@@ -57,7 +61,7 @@ class SimpleOptimizer(ABC):
             )
         return super().__new__(cls)
 
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         """The state before the first step; None by default.
 
         A state can hold tensors, modules, scalars, NumPy arrays, strings, bytes, enums, bools, None, and objects with
@@ -67,9 +71,7 @@ class SimpleOptimizer(ABC):
         return None
 
     @abstractmethod
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         """Take one step: returns the new tensor and the new state. All tensors are on one device, without a tape.
 
         Under `phlox.compile` scalars (`lr`, counts in the state) are traced: do arithmetic on them, do not branch.
@@ -82,7 +84,7 @@ class SimpleOptimizer(ABC):
         """
         return None
 
-    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+    def averaged(self, tensor: AnyTensor, state: State) -> AnyTensor:
         """The value to predict with: the parameter itself, unless the optimizer keeps an average."""
         return tensor
 
@@ -94,3 +96,22 @@ class SimpleOptimizer(ABC):
                 cls.elementwise = False
             if "kernel" not in cls.__dict__:
                 cls.kernel = SimpleOptimizer.kernel
+
+
+class Rule(SimpleOptimizer, Generic[C]):
+    """The base class of the optimizers of Phlox: a formula with a config, and a state of tensors and numbers.
+
+    Parameters with equal counts keep them equal, see `SimpleOptimizer.shares_counts`.
+    """
+
+    shares_counts = True
+    moments: ClassVar[tuple[str, ...]] = ()
+    """The names of the state's tensors, which are of the parameter's shape and begin as zeros."""
+    scalars: ClassVar[Mapping[str, float]] = {"time": 0}
+    """The numbers of the state, with their first values; "time" counts the steps."""
+
+    def __init__(self, config: C) -> None:
+        self.config = config
+
+    def init(self, tensor: AnyTensor) -> State:
+        return {**{name: zeros_like(tensor) for name in self.moments}, **self.scalars}

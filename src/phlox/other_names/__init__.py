@@ -6,14 +6,11 @@ They are in `names.json`, which is read after a failed lookup.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache, update_wrapper
 from opcode import opmap
-from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -37,6 +34,9 @@ def answers(table: str) -> Mapping[str, str]:
 
 @cache
 def _file() -> dict[str, dict[str, str]]:
+    import json  # with the others below only after an error: they are slow to import
+    from pathlib import Path
+
     try:
         return json.loads(Path(__file__).with_name("names.json").read_text("utf-8"))
     except OSError:  # in a program that was bundled without data files
@@ -61,6 +61,8 @@ def remark(name: str, table: str, known: Iterable[str] = (), otherwise: str | No
     found = answer(name, table, otherwise)
     if found:
         return f"; in Phlox: {found}"
+    from difflib import get_close_matches
+
     close = get_close_matches(name, [one for one in known if not one.startswith("_")], 1, 0.75)
     return f"; did you mean {close[0]!r}?" if close else ""
 

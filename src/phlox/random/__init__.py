@@ -10,15 +10,7 @@ import sys
 
 from phlox.lazy import lazily
 from phlox.random.distributions import bernoulli, categorical, choice, exponential, gumbel, laplace, truncated_normal
-from phlox.random.draws import (
-    integers,
-    normal,
-    normal_like,
-    permutation,
-    shuffle,
-    uniform,
-    uniform_like,
-)
+from phlox.random.draws import integers, normal, normal_like, permutation, shuffle, uniform, uniform_like
 from phlox.random.probability import Bernoulli, Categorical, Distribution, Normal, Uniform
 from phlox.random.stream import Key, Stream, TracedStream, current, restore, seed, state, stream
 from phlox.tensor.argument_errors import guard_functions

@@ -29,24 +29,24 @@ def _full_precision_backend(backend: Backend) -> Backend:
     return without_autodiff(backend).full_precision()
 
 
-def _place(device: DeviceLike | None) -> Device:
+def _resolve_device(device: DeviceLike | None) -> Device:
     return seen_from_inside(as_device(device))
 
 
-def _uniform(shape: tuple[int, ...], place: Device) -> _Floats:
-    """Uniform in [0, 1), on the wide backend."""
-    place = seen_from_inside(place)
-    wide = _full_precision_backend(place.backend)
-    state = current().draw(place.backend)
-    return Tensor.from_primitive(draw_on(wide, "uniform", state, shape, place.on(wide)), wide, Float)
+def _uniform(shape: tuple[int, ...], device: Device) -> _Floats:
+    """Uniform in [0, 1), on the backend at full precision."""
+    device = seen_from_inside(device)
+    wide = _full_precision_backend(device.backend)
+    state = current().draw(device.backend)
+    return Tensor.from_primitive(draw_on(wide, "uniform", state, shape, device.on(wide)), wide, Float)
 
 
-def _moved_to(x: Tensor[Any, Any, Any], place: Device) -> Tensor[Any, Any, Any]:
-    """Move from the wide backend to the requested device."""
-    place = seen_from_inside(place)
-    backend, target = x.backend, place.backend
-    found = x.primitive if backend is without_autodiff(target) else backend.cast(x.primitive, target, place)
-    return Tensor.from_primitive(found, target, x.kind)
+def _to_device(x: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, Any]:
+    """Move from the backend at full precision to the requested device."""
+    device = seen_from_inside(device)
+    backend, target = x.backend, device.backend
+    primitive = x.primitive if backend is without_autodiff(target) else backend.cast(x.primitive, target, device)
+    return Tensor.from_primitive(primitive, target, x.kind)
 
 
 def _transformed(
@@ -54,8 +54,8 @@ def _transformed(
 ) -> _Floats:
     if not scale >= 0.0:
         raise RangeError(f"{name}: the scale must not be negative, got {scale}")
-    place = _place(device)
-    return _moved_to(fn(_uniform(sizes_of(name, shape), place)), place)
+    target = _resolve_device(device)
+    return _to_device(fn(_uniform(sizes_of(name, shape), target)), target)
 
 
 _LEAST = 2.0**-25
@@ -82,7 +82,7 @@ def bernoulli(shape: Shape, p: float | _Floats, *, device: DeviceLike | None = N
     chances = _at_full_precision(p)
     if not chances.backend.is_traced(chances.primitive) and not bool(((chances >= 0.0) & (chances <= 1.0)).all()):
         raise RangeError("bernoulli: probabilities must be between 0 and 1, but some elements of p are not")
-    return _moved_to(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
+    return _to_device(_uniform(sizes, p.device) < chances.broadcast_to(sizes), p.device)
 
 
 def exponential(shape: Shape, scale: float = 1.0, *, device: DeviceLike | None = None) -> _Floats:
@@ -119,11 +119,11 @@ def laplace(shape: Shape, loc: float = 0.0, scale: float = 1.0, *, device: Devic
     (2, 3)
     """
 
-    def made(u: _Floats) -> _Floats:
+    def from_uniform(u: _Floats) -> _Floats:
         v = u.maximum(_LEAST) - 0.5
         return v.sign() * (v.abs() * -2.0).log1p() * -scale + loc
 
-    return _transformed("laplace", shape, scale, device, made)
+    return _transformed("laplace", shape, scale, device, from_uniform)
 
 
 def truncated_normal(
@@ -153,16 +153,16 @@ def truncated_normal(
             if std >= 0.0
             else f"truncated_normal: the standard deviation must not be negative, got {std}"
         )
-    place = _place(device)
-    wide = _full_precision_backend(place.backend)
-    above = place.on(wide)
-    state = current().draw(place.backend)
-    drawn = draw_on(wide, "integers", state, sizes_of("truncated_normal", shape), first, end, above)
-    x = _quantile(Tensor.from_primitive(drawn, wide, Int), above).clip(low, high)
-    return _moved_to(x if (mean, std) == (0.0, 1.0) else x * std + mean, place)
+    target = _resolve_device(device)
+    wide = _full_precision_backend(target.backend)
+    wide_device = target.on(wide)
+    state = current().draw(target.backend)
+    drawn = draw_on(wide, "integers", state, sizes_of("truncated_normal", shape), first, end, wide_device)
+    x = _quantile(Tensor.from_primitive(drawn, wide, Int), wide_device).clip(low, high)
+    return _to_device(x if (mean, std) == (0.0, 1.0) else x * std + mean, target)
 
 
-def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
+def _quantile(j: Tensor[Any, Any, Int], device: Device) -> _Floats:
     """The normal quantile at (j + 1/2) / 2**25, as in Threefry's `half_normal`, computed with Int tensors."""
     upper = j >= 2**24
     m = where(upper, -j + 2**25, j + 1)
@@ -173,7 +173,7 @@ def _quantile(j: Tensor[Any, Any, Int], place: Device) -> _Floats:
         m = where(small, m * 2**shift, m)
         exponent = where(small, exponent - shift, exponent)
     node = exponent * 512 + m // 2**14 - 512
-    nodes, steps = tensor(NODES, device=place), tensor(STEPS, device=place)
+    nodes, steps = tensor(NODES, device=device), tensor(STEPS, device=device)
     size = (nodes.take(node) - steps.take(node) * (m % 2**14) // 2**14).float() * 2.0**-26
     return where(upper, size, -size)
 
@@ -201,15 +201,15 @@ def categorical(
     """
     if (logits is None) == (probs is None):
         raise KindError("categorical: give either logits or probs")
-    given = probs if logits is None else logits
-    assert given is not None
-    if given.kind is not Float:
-        raise KindError(f"categorical: expected a Float tensor, got {given.kind.__name__}; convert with .float() first")
-    place = given._axis("categorical", axis)  # pyright: ignore[reportPrivateUsage]
-    if given.shape[place] == 0:
-        raise ShapeError(f"categorical: there are no classes along axis {place} of shape {given.shape}")
-    device, draws = given.device, sizes_of("categorical", shape)
-    x = _at_full_precision(given).moveaxis(place, -1)
+    params = probs if logits is None else logits
+    assert params is not None
+    if params.kind is not Float:
+        raise KindError(f"categorical: give a Float tensor, got {params.kind.__name__}; convert with .float() first")
+    index = params._axis("categorical", axis)  # pyright: ignore[reportPrivateUsage]
+    if params.shape[index] == 0:
+        raise ShapeError(f"categorical: there are no classes along axis {index} of shape {params.shape}")
+    device, draws = params.device, sizes_of("categorical", shape)
+    x = _at_full_precision(params).moveaxis(index, -1)
     if logits is None:
         weights = x
     else:
@@ -221,15 +221,15 @@ def categorical(
     batch = x.shape[:-1]
     unit = _uniform((*batch, math.prod(draws)), device)
     sought = (-unit + 1.0) * sums[..., -1:]
-    found = sums.backend.float_searchsorted(sums.primitive, sought.primitive, False)
-    classes = Tensor.from_primitive(found, sums.backend, Int).reshape((*batch, *draws))
+    class_numbers = sums.backend.float_searchsorted(sums.primitive, sought.primitive, False)
+    classes = Tensor.from_primitive(class_numbers, sums.backend, Int).reshape((*batch, *draws))
     rank = len(batch)
     classes = classes.permute_dims((*range(rank, rank + len(draws)), *range(rank)))
-    return _moved_to(classes, device)
+    return _to_device(classes, device)
 
 
 def _at_full_precision(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-    """The values on the wide backend, without autodiff."""
+    """The values on the backend at full precision, without autodiff."""
     x = on_vmap_backend(x)
     backend = x.backend
     engine, wide = without_autodiff(backend), _full_precision_backend(backend)
@@ -280,12 +280,12 @@ def choice(
     if (n == 0 and count) or (not replace and count > n):
         raise RangeError(f"choice: cannot choose {count} of {n}{'' if replace else ' without replacement'}")
     if replace:
-        found = integers(draws, 0, max(n, 1), device=device) if probs is None else categorical(shape=draws, probs=probs)
+        picks = integers(draws, 0, max(n, 1), device=device) if probs is None else categorical(shape=draws, probs=probs)
     elif probs is None:
-        found = permutation(n, device=device)[:count].reshape(draws)
+        picks = permutation(n, device=device)[:count].reshape(draws)
     else:
-        found = _without_replacement(probs, count).reshape(draws)
-    return x.take(found, axis) if isinstance(x, Tensor) else found
+        picks = _without_replacement(probs, count).reshape(draws)
+    return x.take(picks, axis) if isinstance(x, Tensor) else picks
 
 
 def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any, Any, Any]:
@@ -293,7 +293,7 @@ def _without_replacement(probs: Tensor[Any, Any, Any], count: int) -> Tensor[Any
     _check_weights("choice", weights, weights.cumsum(0))
     if not weights.backend.is_traced(weights.primitive) and int(weights.count_nonzero()) < count:
         raise RangeError(f"choice: cannot choose {count} without replacement: fewer weights are positive")
-    with rows_of(None):  # as a permutation, which has no rows
+    with rows_of(None):  # like a permutation, it is not of the rows of a batch
         waits = (-_uniform(weights.shape, probs.device).maximum(_LEAST)).log1p() / -weights
     order = weights.backend.float_argsort(waits.primitive, 0, False)
-    return _moved_to(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)
+    return _to_device(Tensor.from_primitive(order, weights.backend, Int)[:count], probs.device)

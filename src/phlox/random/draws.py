@@ -15,13 +15,13 @@ from phlox.tensor.products import rounded
 
 
 def draw(name: str, kind: Any, device: DeviceLike | None, *arguments: Any) -> Tensor[Any, Any, Any]:
-    place: Device = seen_from_inside(as_device(device))
-    backend = place.backend
+    target: Device = seen_from_inside(as_device(device))
+    backend = target.backend
     state = current().draw(backend)
     if row_group() is None:
-        primitive = getattr(backend, f"random_{name}")(state, *arguments, place)
+        primitive = getattr(backend, f"random_{name}")(state, *arguments, target)
     else:
-        primitive = draw_on(backend, name, state, *arguments, place)
+        primitive = draw_on(backend, name, state, *arguments, target)
     return Tensor.from_primitive(primitive, backend, kind)
 
 
@@ -44,11 +44,11 @@ def uniform(
     (2, 3)
     """
     unit = draw("uniform", Float, device, sizes_of("uniform", shape))
-    return unit if (low, high) == (0.0, 1.0) else _moved(unit, high - low, low)
+    return unit if (low, high) == (0.0, 1.0) else _scale_and_shift(unit, high - low, low)
 
 
-def _moved(x: Tensor[Any, Any, Float], scale: float, offset: float) -> Tensor[Any, Any, Float]:
-    """x * scale + offset of a draw, rounded twice in a program too, so that it is that of the eager call."""
+def _scale_and_shift(x: Tensor[Any, Any, Float], scale: float, offset: float) -> Tensor[Any, Any, Float]:
+    """x * scale + offset; a program rounds twice too, so that its draws equal those of eager calls."""
     return rounded(x * scale) + offset
 
 
@@ -72,7 +72,7 @@ def normal(
     (2, 3)
     """
     standard = draw("normal", Float, device, sizes_of("normal", shape))
-    return standard if (mean, std) == (0.0, 1.0) else _moved(standard, std, mean)
+    return standard if (mean, std) == (0.0, 1.0) else _scale_and_shift(standard, std, mean)
 
 
 def normal_like(like: Tensor[Any, Any, Any], mean: float = 0.0, std: float = 1.0) -> Tensor[Any, Any, Float]:
@@ -104,10 +104,10 @@ def permutation(n: int, *, device: DeviceLike | None = None) -> Tensor[Any, Any,
     >>> sorted(px.random.permutation(4).tolist())
     [0, 1, 2, 3]
     """
-    place: Device = seen_from_inside(as_device(device))
-    backend = place.backend
+    target: Device = seen_from_inside(as_device(device))
+    backend = target.backend
     (count,) = sizes_of("permutation", (n,))
-    primitive = backend.random_permutation(current().draw(backend), count, place)
+    primitive = backend.random_permutation(current().draw(backend), count, target)
     return Tensor.from_primitive(primitive, backend, Int)
 
 
@@ -118,5 +118,5 @@ def shuffle(x: Tensor[Any, Any, Any], axis: int = 0) -> Tensor[Any, Any, Any]:
     >>> px.random.shuffle(px.tensor([7, 8, 9])).sum().item()
     24
     """
-    place = x._axis("shuffle", axis)  # pyright: ignore[reportPrivateUsage]
-    return x.take(permutation(x.shape[place], device=x.device), place)
+    index = x._axis("shuffle", axis)  # pyright: ignore[reportPrivateUsage]
+    return x.take(permutation(x.shape[index], device=x.device), index)

@@ -22,11 +22,11 @@ _AnyTensor = Tensor[Any, Any, Any]
 
 _INFINITY = float("inf")
 _LARGE = 1e4
-"""A logit beyond which a probability is zero in every dtype, and with which products are not yet infinite."""
+"""A logit beyond which a probability is zero in every dtype; products with it are still finite."""
 
 
 class Distribution(ABC):
-    """Base class of distributions: independent ones, one for each element of `shape`. Each class also has a `mean`.
+    """Base class of distributions. An object is an independent distribution for each element of `shape`, with a `mean`.
 
     All results are differentiable in the parameters, except samples of classes. A distribution holds only tensors, so
     compiled and batched functions can take and return one. Inside a compiled function its parameters have no values,
@@ -70,7 +70,7 @@ class Distribution(ABC):
 
     def _set(self, **tensors: _Floats) -> None:
         for name, value in tensors.items():
-            object.__setattr__(self, name, value)  # frozen, so that an object stands for one distribution
+            object.__setattr__(self, name, value)  # frozen: an object never becomes another distribution
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -81,7 +81,7 @@ class Categorical(Distribution):
         logits: Float [*shape, n].
         probs: in place of logits, Float [*shape, n], not negative; they need not sum to one.
 
-    The mean is that of the class index. Samples are Int, and have no gradient.
+    `mean` is the mean of the class index. Samples are Int, and have no gradient.
 
     Raises `KindError` unless exactly one of both is given, as a Float tensor; `ShapeError` if there are no classes.
 
@@ -97,16 +97,16 @@ class Categorical(Distribution):
     """Normalized: the logarithms of the probabilities."""
 
     def __init__(self, logits: _Floats | None = None, *, probs: _Floats | None = None) -> None:
-        given = _one_of("Categorical", logits=logits, probs=probs)
-        if not given.ndim or not given.shape[-1]:
+        params = _logits_or_probs("Categorical", logits=logits, probs=probs)
+        if not params.ndim or not params.shape[-1]:
             raise ShapeError(
-                f"Categorical: the last axis is that of the classes; there are none in shape {given.shape}"
+                f"Categorical: the last axis is the axis of the classes, but shape {params.shape} has none"
             )
-        wide = given.to_full_precision()
+        wide = params.to_full_precision()
         if logits is None:
-            _check(bool_of=wide >= 0.0, text="Categorical: probabilities must not be negative or NaN")
+            _check(valid=wide >= 0.0, text="Categorical: probabilities must not be negative or NaN")
             wide = wide.log()
-        self._set(logits=wide.log_softmax(-1).from_full_precision(given))
+        self._set(logits=wide.log_softmax(-1).from_full_precision(params))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -139,8 +139,8 @@ class Categorical(Distribution):
         n = self.logits.shape[-1]
         shape = _shape_of_both("Categorical.log_prob", x.shape, self.shape)
         x = x.broadcast_to(shape)
-        found = self.logits.broadcast_to((*shape, n)).take_along_axis(x.clip(0, n - 1).expand_dims(-1), -1).squeeze(-1)
-        return where((x >= 0) & (x < n), found, -_INFINITY)
+        chosen = self.logits.broadcast_to((*shape, n)).take_along_axis(x.clip(0, n - 1).expand_dims(-1), -1).squeeze(-1)
+        return where((x >= 0) & (x < n), chosen, -_INFINITY)
 
     def entropy(self) -> _Floats:
         return self._expected(-self.logits)
@@ -152,8 +152,8 @@ class Categorical(Distribution):
     def _expected(self, x: _Floats, y: _Floats | None = None) -> _Floats:
         """The mean of x - y over the classes."""
         p, x = self.logits.to_full_precision().exp(), x.to_full_precision()
-        found = _times(p, x, None if y is None else y.to_full_precision())
-        return found.sum(-1).from_full_precision(self.logits)
+        terms = _weighted(p, x, None if y is None else y.to_full_precision())
+        return terms.sum(-1).from_full_precision(self.logits)
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -178,12 +178,12 @@ class Bernoulli(Distribution):
     logits: _Floats
 
     def __init__(self, logits: _Floats | None = None, *, probs: _Floats | None = None) -> None:
-        given = _one_of("Bernoulli", logits=logits, probs=probs)
+        params = _logits_or_probs("Bernoulli", logits=logits, probs=probs)
         if logits is None:
-            wide = given.to_full_precision()
-            _check(bool_of=(wide >= 0.0) & (wide <= 1.0), text="Bernoulli: probabilities must be between 0 and 1")
-            given = (wide.log() - (-wide).log1p()).from_full_precision(given)
-        self._set(logits=given)
+            wide = params.to_full_precision()
+            _check(valid=(wide >= 0.0) & (wide <= 1.0), text="Bernoulli: probabilities must be between 0 and 1")
+            params = (wide.log() - (-wide).log1p()).from_full_precision(params)
+        self._set(logits=params)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -212,22 +212,22 @@ class Bernoulli(Distribution):
         x = cast("_AnyTensor", x)
         _shape_of_both("Bernoulli.log_prob", x.shape, self.shape)
         wide = self.logits.to_full_precision()
-        of_one, of_zero = (-one.softplus().from_full_precision(self.logits) for one in (-wide, wide))
+        of_one, of_zero = (-z.softplus().from_full_precision(self.logits) for z in (-wide, wide))
         is_one, is_zero = (x, ~x) if x.kind is Bool else (x == 1, x == 0)
         return where(is_one, of_one, where(is_zero, of_zero, -_INFINITY))
 
     def entropy(self) -> _Floats:
         # Beyond these logits the entropy is zero, and 0 * inf would be NaN.
         wide = self.logits.to_full_precision().clip(-_LARGE, _LARGE)
-        found = wide.sigmoid() * (-wide).softplus() + (-wide).sigmoid() * wide.softplus()
-        return found.from_full_precision(self.logits)
+        terms = wide.sigmoid() * (-wide).softplus() + (-wide).sigmoid() * wide.softplus()
+        return terms.from_full_precision(self.logits)
 
     def kl(self, other: Bernoulli) -> _Floats:
         self._same_kind(other)
         p, q = self.logits.to_full_precision(), other.logits.to_full_precision()
-        found = _times(p.sigmoid(), (-q).softplus(), (-p).softplus())
-        found = found + _times((-p).sigmoid(), q.softplus(), p.softplus())
-        return found.from_full_precision(self.logits)
+        terms = _weighted(p.sigmoid(), (-q).softplus(), (-p).softplus())
+        terms = terms + _weighted((-p).sigmoid(), q.softplus(), p.softplus())
+        return terms.from_full_precision(self.logits)
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -257,8 +257,8 @@ class Normal(Distribution):
     std: _Floats
 
     def __init__(self, mean: _Floats | float, std: _Floats | float, *, device: DeviceLike | None = None) -> None:
-        first, second = _floats("Normal", device, mean=mean, std=std)
-        _check(bool_of=second > 0.0, text="Normal: std must be greater than 0; for one that a model gives, take .exp()")
+        first, second = _broadcast_parameters("Normal", device, mean=mean, std=std)
+        _check(valid=second > 0.0, text="Normal: std must be greater than 0; for the output of a model, take .exp()")
         self._set(mean=first, std=second)
 
     @property
@@ -270,8 +270,8 @@ class Normal(Distribution):
         return mean + self.std * normal((*sizes_of("Normal.sample", shape), *mean.shape), device=mean.device)
 
     def log_prob(self, x: Any) -> _Floats:
-        mean, std = (one.to_full_precision() for one in (self.mean, self.std))
-        z = (_wide(x, "Normal.log_prob", self.mean) - mean) / std
+        mean, std = (parameter.to_full_precision() for parameter in (self.mean, self.std))
+        z = (_at_full_precision(x, "Normal.log_prob", self.mean) - mean) / std
         return (z.square() * -0.5 - std.log() - 0.5 * math.log(2.0 * math.pi)).from_full_precision(self.mean)
 
     def entropy(self) -> _Floats:
@@ -279,11 +279,11 @@ class Normal(Distribution):
 
     def kl(self, other: Normal) -> _Floats:
         self._same_kind(other)
-        mean, std, others, scale = (
-            one.to_full_precision() for one in (self.mean, self.std, other.mean, other.std)
+        mean, std, q_mean, q_std = (
+            parameter.to_full_precision() for parameter in (self.mean, self.std, other.mean, other.std)
         )  # fmt: skip
-        found = ((std / scale).square() + ((mean - others) / scale).square() - 1.0) * 0.5 + scale.log() - std.log()
-        return found.from_full_precision(self.mean)
+        terms = ((std / q_std).square() + ((mean - q_mean) / q_std).square() - 1.0) * 0.5 + q_std.log() - std.log()
+        return terms.from_full_precision(self.mean)
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -309,8 +309,8 @@ class Uniform(Distribution):
     high: _Floats
 
     def __init__(self, low: _Floats | float, high: _Floats | float, *, device: DeviceLike | None = None) -> None:
-        first, second = _floats("Uniform", device, low=low, high=high)
-        _check(bool_of=second > first, text="Uniform: high must be greater than low")
+        first, second = _broadcast_parameters("Uniform", device, low=low, high=high)
+        _check(valid=second > first, text="Uniform: high must be greater than low")
         self._set(low=first, high=second)
 
     @property
@@ -326,8 +326,8 @@ class Uniform(Distribution):
         return self.low + (self.high - self.low) * unit
 
     def log_prob(self, x: Any) -> _Floats:
-        low, high = (one.to_full_precision() for one in (self.low, self.high))
-        x = _wide(x, "Uniform.log_prob", self.low)
+        low, high = (bound.to_full_precision() for bound in (self.low, self.high))
+        x = _at_full_precision(x, "Uniform.log_prob", self.low)
         return where((x >= low) & (x < high), -(high - low).log(), -_INFINITY).from_full_precision(self.low)
 
     def entropy(self) -> _Floats:
@@ -335,44 +335,44 @@ class Uniform(Distribution):
 
     def kl(self, other: Uniform) -> _Floats:
         self._same_kind(other)
-        inside = (other.low <= self.low) & (other.high >= self.high)
-        return where(inside, (other.high - other.low).log() - (self.high - self.low).log(), _INFINITY)
+        is_covered = (other.low <= self.low) & (other.high >= self.high)
+        return where(is_covered, (other.high - other.low).log() - (self.high - self.low).log(), _INFINITY)
 
 
 # --- arguments
 
 
-def _one_of(name: str, *, logits: Any, probs: Any) -> _Floats:
+def _logits_or_probs(name: str, *, logits: Any, probs: Any) -> _Floats:
     if (logits is None) == (probs is None):
         raise KindError(f"{name}: give either logits or probs")
-    called, given = ("logits", logits) if probs is None else ("probs", probs)
-    return _float_tensor(name, called, given)
+    parameter, value = ("logits", logits) if probs is None else ("probs", probs)
+    return _float_tensor(name, parameter, value)
 
 
-def _float_tensor(name: str, called: str, given: Any) -> _Floats:
-    if not isinstance(given, Tensor):
-        raise KindError(f"{name}: {called} is a Float tensor, got {type(given).__name__}; see px.tensor")
-    found = cast("_AnyTensor", given)
-    if found.kind is not Float:
-        raise KindError(f"{name}: {called} is a Float tensor, got {found.kind.__name__}; convert with .float() first")
-    return found
+def _float_tensor(name: str, parameter: str, value: Any) -> _Floats:
+    if not isinstance(value, Tensor):
+        raise KindError(f"{name}: {parameter} is a Float tensor, got {type(value).__name__}; see px.tensor")
+    x = cast("_AnyTensor", value)
+    if x.kind is not Float:
+        raise KindError(f"{name}: {parameter} is a Float tensor, got {x.kind.__name__}; convert with .float() first")
+    return x
 
 
-def _floats(name: str, device: DeviceLike | None, **given: Any) -> list[_Floats]:
+def _broadcast_parameters(name: str, device: DeviceLike | None, **parameters: Any) -> list[_Floats]:
     """The parameters as tensors of one shape, on one device."""
-    place = next((value.device for value in given.values() if isinstance(value, Tensor)), device)
+    target = next((value.device for value in parameters.values() if isinstance(value, Tensor)), device)
     tensors = [
-        tensor(float(value), device=place)
+        tensor(float(value), device=target)
         if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else _float_tensor(name, called, value)
-        for called, value in given.items()
+        else _float_tensor(name, parameter, value)
+        for parameter, value in parameters.items()
     ]
     return list(broadcast_arrays(*tensors))
 
 
-def _check(bool_of: Tensor[Any, Any, Bool], text: str) -> None:
-    """Raise `RangeError` where something is not true, if that is known."""
-    if not bool_of.backend.is_traced(bool_of.primitive) and not bool(bool_of.all()):
+def _check(valid: Tensor[Any, Any, Bool], text: str) -> None:
+    """Raise `RangeError` if an element is not true; a traced tensor is not checked."""
+    if not valid.backend.is_traced(valid.primitive) and not bool(valid.all()):
         raise RangeError(text)
 
 
@@ -384,19 +384,19 @@ def _shape_of_both(name: str, first: tuple[int, ...], second: tuple[int, ...]) -
     return tuple(b if a == 1 else a for a, b in pairs)
 
 
-def _wide(x: Any, name: str, like: _Floats) -> _Floats:
+def _at_full_precision(x: Any, name: str, like: _Floats) -> _Floats:
     """A value at full precision."""
     if isinstance(x, Tensor):
-        found = _float_tensor(name, "x", x)
+        value = _float_tensor(name, "x", x)
     elif isinstance(x, (int, float)) and not isinstance(x, bool):
-        found = tensor(float(x), device=like.device)
+        value = tensor(float(x), device=like.device)
     else:
         raise KindError(f"{name}: x is a Float tensor or a number, got {type(x).__name__}; see px.tensor")
-    _shape_of_both(name, found.shape, like.shape)
-    return found.to_full_precision()
+    _shape_of_both(name, value.shape, like.shape)
+    return value.to_full_precision()
 
 
-def _times(probability: _Floats, x: _Floats, y: _Floats | None = None) -> _Floats:
+def _weighted(probability: _Floats, x: _Floats, y: _Floats | None = None) -> _Floats:
     """The product with x - y; it is zero where the probability is zero, even if x is infinite."""
     is_possible = probability > 0.0
     x = where(is_possible, x, 0.0)

@@ -1,4 +1,4 @@
-"""Where a random stream starts: seeds and keys of every library, known or traced, and the sub-streams of streams."""
+"""The start of a random stream: seeds and keys of every library, known or traced, and sub-streams."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Key: TypeAlias = tuple[int, int]
 """Two 32-bit words."""
 
 Root: TypeAlias = Any
-"""Where a stream starts: a key; where that is traced, three words of its engine (the key, and position 0), or a
-`SubStream` of such; inside `phlox.vmap`, a `PerExample` of roots."""
+"""The start of a stream: a key. For a traced key, three words of its engine (the key, and position 0), or a
+`SubStream` of these words; inside `phlox.vmap`, a `PerExample` of roots."""
 
 LAST = 0xFFFFFFFF
 """This position is reserved for sub-streams and never drawn."""
@@ -30,9 +30,9 @@ _SEEDS = "a seed is an integer in -2**63..2**64-1, or a key (two integers, or on
 
 
 def key_of(seed: int) -> Key:
-    """The key of a seed: its 64 bits, high word first; a negative one has those of its two's complement.
+    """The key of a seed: its 64 bits, high word first; a negative seed is in two's complement.
 
-    Raises `KindError` for what is no integer, `RangeError` for an integer of more than 64 bits.
+    Raises `KindError` for anything but an integer, `RangeError` for an integer of more than 64 bits.
     """
     try:
         bits = index(seed)
@@ -44,7 +44,7 @@ def key_of(seed: int) -> Key:
 
 
 def root_of(seed: Any) -> Root:
-    """Where the stream of a seed starts, which is an integer or a key, of Python, NumPy, JAX or Phlox, traced or not.
+    """The start of the stream of a seed: an integer or a key of Python, NumPy, JAX or Phlox, traced or not.
 
     A key of JAX gives its two words, so `jax.random.key(3)` is the seed 3. Raises `KindError`, `ShapeError` or
     `RangeError` for anything else.
@@ -65,12 +65,12 @@ def root_of(seed: Any) -> Root:
 
 
 def is_key(root: Root) -> TypeGuard[Key]:
-    """Is it known where the stream starts?"""
+    """Is the root a known key?"""
     return isinstance(root, tuple)
 
 
 def _of_array(backend: Backend, x: Any) -> Root:
-    """Where the stream of a seed starts that is an array of a backend."""
+    """The start of the stream whose seed is an array of a backend."""
     if backend.inner is None:
         return backend.state_of_seed(x) if backend.is_traced(x) else key_of(backend.to_host(x).item())
     inner, below = backend.inner, cast("Any", backend).below(x)
@@ -92,17 +92,17 @@ def _key_of_words(words: tuple[Any, ...]) -> Key:
 
 
 def shown(seed: Any) -> str:
-    """What is no seed, in an error."""
+    """The text of an invalid seed in an error."""
     shape = getattr(seed, "shape", None)
     if shape is None:
         return f"{type(seed).__name__} {' '.join(repr(seed).split())[:60]}"
-    made = f"a tensor of {seed.kind.__name__}" if isinstance(seed, Tensor) else f"an array of {seed.dtype}"
-    return f"{made} of shape {tuple(shape)}{', of which vmap can give one at a time' if shape else ''}"
+    kind = f"a tensor of {seed.kind.__name__}" if isinstance(seed, Tensor) else f"an array of {seed.dtype}"
+    return f"{kind} of shape {tuple(shape)}{'; phlox.vmap can give one seed at a time' if shape else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class SubStream:
-    """A sub-stream of a traced stream. Its key is computed when it is used, by the engine of what uses it."""
+    """A sub-stream of a traced stream. The engine that uses it computes its key, when it is used."""
 
     start: Any
     """Three words of the stream, or `PerExample` of them."""
@@ -110,13 +110,13 @@ class SubStream:
 
 
 def folded(root: Root, number: int, backend: Backend) -> Root:
-    """Where sub-stream `number` starts, for a parameter on a backend."""
+    """The start of sub-stream `number`, for a parameter on a backend."""
     if is_key(root):
         return fold_in(root, number)
     if isinstance(root, SubStream):
         root = settled(root, backend)
     if isinstance(root, PerExample):
-        return PerExample(root.backend, [folded(one, number, backend) for one in root.items])
+        return PerExample(root.backend, [folded(item, number, backend) for item in root.items])
     engine = engine_of(backend)
     if not engine.draws_from(root):
         raise RandomnessError(

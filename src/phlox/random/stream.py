@@ -45,16 +45,16 @@ class Stream:
     """A key and the position of the next draw."""
 
     whole: bool = False
-    """Is a draw from it the same in every process, also where each computes on its rows of a global batch?"""
+    """Is a draw from it the same in every process, even if each process computes on its rows of a global batch?"""
     seeded: bool = True
-    """Was its key chosen? Not that of the process's stream until it is seeded."""
+    """Was its key chosen? The key of the process's stream is random until it is seeded."""
 
     def __init__(self, key: Key, position: int = 0) -> None:
         self.key = key
         self.position = position
         self._lock = threading.Lock()
         self.drawing = threading.RLock()
-        """Locked by the first call of a compiled function that draws from here: its number of draws is unknown."""
+        """Locked by the first call of a compiled function that draws from this stream: it draws an unknown number."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle is a separate stream that continues from the same position."""
@@ -66,7 +66,7 @@ class Stream:
 
     @property
     def origin(self) -> Hashable:
-        """What names the parameters that are declared now, see `phlox.module.identity`; None if nothing does."""
+        """What the ids of parameters declared now derive from, see `phlox.module.identity`; None if nothing."""
         return self.key if self.seeded else None
 
     def take(self) -> int:
@@ -79,7 +79,7 @@ class Stream:
         return position
 
     def skip(self, draws: int, backend: Backend | None = None) -> None:
-        """Advance by this number of draws, which a compiled function made on a backend."""
+        """Advance by the number of draws that a compiled function made on a backend."""
         if draws and backend is not None:
             self.check(backend)
         with self._lock:
@@ -161,7 +161,7 @@ class Stream:
 
 
 class _Unseeded(Stream):
-    """A stream whose key is traced, so that it has no state to set or save."""
+    """A stream whose key is traced, so it has no state to set or save."""
 
     def restart(self, key: Key) -> None:
         raise _traced("cannot be seeded")
@@ -181,9 +181,9 @@ class TracedStream(_Unseeded):
         self.start = start
 
     def replay(self, position: int) -> Stream:
-        again = TracedStream(self.start)
-        again.position = position
-        return self._like(again)
+        replayed = TracedStream(self.start)
+        replayed.position = position
+        return self._like(replayed)
 
     def words(self) -> Any:
         return self.start + np.array([0, 0, self.position], np.uint32)
@@ -233,7 +233,7 @@ class FixedStream(Stream):
 
 
 class PerExampleStream(_Unseeded):
-    """A stream inside `phlox.vmap` on a key for each example, so that each has the draws of its own key."""
+    """A stream inside `phlox.vmap` with a key for each example: each example has the draws of its own key."""
 
     whole = True
 
@@ -247,9 +247,9 @@ class PerExampleStream(_Unseeded):
         return "traced"
 
     def replay(self, position: int) -> Stream:
-        again = PerExampleStream(self.root, [one.replay(position) for one in self.streams])
-        again.position = position
-        return self._like(again)
+        replayed = PerExampleStream(self.root, [stream.replay(position) for stream in self.streams])
+        replayed.position = position
+        return self._like(replayed)
 
     def words(self) -> Any:
         raise RandomnessError(
@@ -263,37 +263,37 @@ class PerExampleStream(_Unseeded):
                 "a random draw for all examples of phlox.vmap, from a stream on a key for each of them; draw on the "
                 f"engine of the key, {engine_of(self.root.backend)!r}"
             )
-        for one in self.streams[:1]:
-            one.check(backend)
+        for stream in self.streams[:1]:
+            stream.check(backend)
 
     def draw(self, backend: Backend) -> Any:
         self.check(backend)
         self.take()
-        return PerExample(self.root.backend, [one.draw(backend) for one in self.streams])
+        return PerExample(self.root.backend, [stream.draw(backend) for stream in self.streams])
 
     def substream(self) -> Any:
         return SubStream(self.root, self.take_all())
 
     def take_all(self) -> int:
         """Take the next position of each stream."""
-        for one in self.streams:
-            one.take()
+        for stream in self.streams:
+            stream.take()
         return self.take()
 
 
 def opened(
     root: Root, traced: Callable[[Any], Stream] = TracedStream, known: Callable[[Key], Stream] = Stream
 ) -> Stream:
-    """The stream that starts there."""
+    """The stream that starts at a root."""
     if is_key(root):
         return known(root)
     if isinstance(root, PerExample):
-        return PerExampleStream(root, [opened(one, traced, known) for one in root.items])
+        return PerExampleStream(root, [opened(item, traced, known) for item in root.items])
     return traced(root)
 
 
-def _traced(what: str) -> RandomnessError:
-    return RandomnessError(f"a random stream {what} during tracing; do that outside the traced function")
+def _traced(problem: str) -> RandomnessError:
+    return RandomnessError(f"a random stream {problem} during tracing; do that outside the traced function")
 
 
 def _read(state: Mapping[str, Any]) -> tuple[Key, int]:
@@ -316,20 +316,20 @@ _scoped: ContextVar[Stream | None] = ContextVar("phlox_random_stream", default=N
 
 
 def current() -> Stream:
-    """The current stream: that of the innermost scope, else that of the process."""
+    """The current stream: the stream of the innermost scope, otherwise the process's stream."""
     return _scoped.get() or _global
 
 
 def rows() -> RowGroup | None:
-    """The rows of a global batch that a draw from the current stream is for; None for an ordinary draw."""
+    """The rows of a global batch for which the current stream draws; None for an ordinary draw."""
     group = row_group()
     return None if group is None or current().whole else group
 
 
 def program_rows() -> Hashable:
-    """The key of a program traced now, as far as rows of a global batch matter.
+    """What a program traced now depends on, as far as it concerns the rows of a global batch.
 
-    It is None without a row group; else the group, with what is said of draws and gradients where that is unusual.
+    It is None without a row group; otherwise the group, with two flags of draws and gradients if one is unusual.
     """
     group = row_group()
     if group is None or not (current().whole or are_gradients_local()):
@@ -341,7 +341,7 @@ def seed(value: Any) -> None:
     """Restart the current stream (the process's, or the innermost scope's) from a seed: an integer, or a key of JAX.
 
     Without a seed, the stream of the process starts at random. Raises `RandomnessError` for a traced seed, which
-    `stream` takes, `KindError`, `ShapeError` or `RangeError` for what is no seed.
+    `stream` takes, `KindError`, `ShapeError` or `RangeError` for anything that is not a seed.
 
     >>> import phlox as px
     >>> px.random.seed(0); a = px.random.uniform((2,))
@@ -351,7 +351,7 @@ def seed(value: Any) -> None:
     root = root_of(value)
     if not is_key(root):
         raise RandomnessError(
-            "the stream around a transformation cannot be seeded by what is traced in it; "
+            "the stream around a transformation cannot be seeded with a value that is traced inside it; "
             "open `with phlox.random.stream(seed):` inside"
         )
     current().restart(root)
@@ -390,31 +390,31 @@ def stream(source: int | Key | Stream | Any) -> Generator[Stream]:
     `jax.vmap` as by `phlox.compile` and `phlox.vmap`. Raises `KindError`, `ShapeError` or `RangeError` for anything
     else.
 
-    If a process computes on its rows of a global batch, its draws are those of its rows. In a scope opened there on a
-    seed or a key, draws are the same in every process.
+    If a process computes on its rows of a global batch, it draws only for its rows. In a scope opened there on a seed
+    or a key, draws are the same in every process.
 
     >>> import phlox as px
     >>> with px.random.stream(1): a = px.random.normal((3,))
     >>> with px.random.stream(1): bool((a == px.random.normal((3,))).all())
     True
     """
-    made, around = _opened(source), current()
-    if made is not source and isinstance(around, (TracedStream, FixedStream)):
-        made = _fixed(made, around.inside if isinstance(around, FixedStream) else around)
-    if made is not source and row_group() is not None:
-        made.whole = True
-    with scope(_scoped, made):
-        yield made
+    inner, outer = _open(source), current()
+    if inner is not source and isinstance(outer, (TracedStream, FixedStream)):
+        inner = _fix(inner, outer.inside if isinstance(outer, FixedStream) else outer)
+    if inner is not source and row_group() is not None:
+        inner.whole = True
+    with scope(_scoped, inner):
+        yield inner
 
 
-def _fixed(made: Stream, inside: TracedStream) -> Stream:
-    """The stream, opened on a seed inside a program."""
-    if isinstance(made, PerExampleStream):
-        return PerExampleStream(made.root, [_fixed(one, inside) for one in made.streams])
-    return FixedStream(made.key, made.position, inside) if type(made) is Stream else made
+def _fix(stream: Stream, inside: TracedStream) -> Stream:
+    """The stream as one that was opened on a seed inside a program."""
+    if isinstance(stream, PerExampleStream):
+        return PerExampleStream(stream.root, [_fix(member, inside) for member in stream.streams])
+    return FixedStream(stream.key, stream.position, inside) if type(stream) is Stream else stream
 
 
-def _opened(source: Any) -> Stream:
+def _open(source: Any) -> Stream:
     if isinstance(source, Stream):
         return source
     if getattr(source, "dtype", None) == np.uint32 and source.shape == (3,):

@@ -8,56 +8,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phlox.errors import RecordError as RecordError
-from phlox.errors import RecordWarning as RecordWarning
-from phlox.lazy import lazily as _lazily
-from phlox.lazy import lend as _lend
-from phlox.record.dtypes import Array as _Array
-from phlox.record.entry import LazyTensor as LazyTensor
-from phlox.record.entry import TensorEntry as TensorEntry
-from phlox.record.formats.binary import BinaryRecorder as BinaryRecorder
-from phlox.record.formats.json import JsonRecorder as JsonRecorder
-from phlox.record.formats.message_pack import MessagePackRecorder as MessagePackRecorder
-from phlox.record.formats.reader import Reader as Reader
-from phlox.record.formats.recorder import Recorder as Recorder
-from phlox.record.formats.registry import load as load
-from phlox.record.formats.registry import save as save
-from phlox.record.formats.safetensors import SafetensorsRecorder as SafetensorsRecorder
-from phlox.record.gather import Recordable as Recordable
-from phlox.record.gather import gather as gather
-from phlox.record.gather import restore as restore
-from phlox.record.header import Header as Header
-from phlox.record.io.sink import Sink as Sink
-from phlox.record.io.source import Source as Source
-from phlox.record.loading.matching import match as match
-from phlox.record.loading.renaming import renamed as renamed
-from phlox.record.loading.report import LoadReport as LoadReport
-from phlox.record.precision import BFLOAT16 as BFLOAT16
-from phlox.record.precision import DOUBLE as DOUBLE
-from phlox.record.precision import FULL as FULL
-from phlox.record.precision import HALF as HALF
-from phlox.record.precision import Precision as Precision
-from phlox.record.precision import PrecisionSettings as PrecisionSettings
-from phlox.record.record import Record as Record
-from phlox.record.values import Value as Value
+from phlox.errors import RecordError, RecordWarning
+from phlox.lazy import lazily, lend
+from phlox.record.dtypes import Array
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.gather import Recordable, gather, restore
+from phlox.record.header import Header
+from phlox.record.precision import BFLOAT16, DOUBLE, FULL, HALF, Precision, PrecisionSettings
+from phlox.record.record import Record
+from phlox.record.values import Value
 
 if TYPE_CHECKING:
-    from phlox.record.formats.flax import FlaxReader as FlaxReader
-    from phlox.record.formats.npz import NpyReader as NpyReader
-    from phlox.record.formats.npz import NpzRecorder as NpzRecorder
-    from phlox.record.formats.parts import PartsReader as PartsReader
-    from phlox.record.formats.pickle import PickleReader as PickleReader
-    from phlox.record.formats.pytorch import PyTorchReader as PyTorchReader
-    from phlox.record.formats.sharded import ShardedReader as ShardedReader
-    from phlox.record.inspection.comparison import RecordDifference as RecordDifference
-    from phlox.record.inspection.comparison import difference as difference
+    from phlox.record.formats.binary import BinaryRecorder
+    from phlox.record.formats.flax import FlaxReader
+    from phlox.record.formats.json import JsonRecorder
+    from phlox.record.formats.message_pack import MessagePackRecorder
+    from phlox.record.formats.npz import NpyReader, NpzRecorder
+    from phlox.record.formats.parts import PartsReader
+    from phlox.record.formats.pickle import PickleReader
+    from phlox.record.formats.pytorch import PyTorchReader
+    from phlox.record.formats.reader import Reader
+    from phlox.record.formats.recorder import Recorder
+    from phlox.record.formats.registry import load, save
+    from phlox.record.formats.safetensors import SafetensorsRecorder
+    from phlox.record.formats.sharded import ShardedReader
+    from phlox.record.inspection.comparison import RecordDifference, difference
+    from phlox.record.io.sink import Sink
+    from phlox.record.io.source import Source
+    from phlox.record.loading.matching import match
+    from phlox.record.loading.renaming import renamed
+    from phlox.record.loading.report import LoadReport
 
-_lend(["phlox.record.header"], Record=Record)
-_lend(["phlox.record.record"], Header=Header, Array=_Array)
+lend(["phlox.record.header"], Record=Record)
+lend(["phlox.record.record"], Header=Header, Array=Array)
 
-__getattr__, __dir__ = _lazily(
+__all__ = [
+    "BFLOAT16", "DOUBLE", "FULL", "HALF", "BinaryRecorder", "FlaxReader", "Header", "JsonRecorder", "LazyTensor",
+    "LoadReport", "MessagePackRecorder", "NpyReader", "NpzRecorder", "PartsReader", "PickleReader", "Precision",
+    "PrecisionSettings", "PyTorchReader", "Reader", "Record", "RecordDifference", "RecordError", "RecordWarning",
+    "Recordable", "Recorder", "SafetensorsRecorder", "ShardedReader", "Sink", "Source", "TensorEntry", "Value",
+    "difference", "gather", "load", "match", "renamed", "restore", "save",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazily(
     __name__,
     {
+        "formats.binary": "BinaryRecorder",
+        "formats.json": "JsonRecorder",
+        "formats.message_pack": "MessagePackRecorder",
+        "formats.reader": "Reader",
+        "formats.recorder": "Recorder",
+        "formats.registry": "load save",
+        "formats.safetensors": "SafetensorsRecorder",
+        "io.sink": "Sink",
+        "io.source": "Source",
+        "loading.matching": "match",
+        "loading.renaming": "renamed",
+        "loading.report": "LoadReport",
         "inspection.comparison": "RecordDifference difference",
         "formats.flax": "FlaxReader",
         "formats.npz": "NpyReader NpzRecorder",
@@ -66,7 +73,4 @@ __getattr__, __dir__ = _lazily(
         "formats.pytorch": "PyTorchReader",
         "formats.sharded": "ShardedReader",
     },
-    here="BFLOAT16 DOUBLE FULL HALF BinaryRecorder Header JsonRecorder LazyTensor LoadReport MessagePackRecorder "
-    "Precision PrecisionSettings Reader Record RecordError RecordWarning Recordable Recorder SafetensorsRecorder "
-    "Sink Source TensorEntry Value gather load match renamed restore save",
 )

@@ -14,16 +14,8 @@ import numpy as np
 from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
-from phlox.record.dtypes import (
-    Array,
-    DType,
-    Kind,
-    Recast,
-    canonical,
-    cast_elements,
-    checked_shape,
-    kind_of,
-)
+from phlox.host.text import html_by
+from phlox.record.dtypes import Array, DType, Kind, Recast, canonical, cast_elements, checked_shape, kind_of
 from phlox.record.precision import Underflow, underflow_message
 
 LARGE = 1 << 24
@@ -104,7 +96,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     @property
     def nbytes(self) -> int:
         """The size in bytes at `dtype`."""
-        return self.size * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> Array:
         """The array: C-contiguous, in native byte order, possibly read-only, such as a view of a mapped file.
@@ -144,9 +136,9 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
 
     def cast(self, array: Array) -> Array:
         """Cast a part of `stored()` to `dtype`; thread-safe."""
-        return (
-            cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow) if self.is_cast else array
-        )
+        if self.dtype == self.source_dtype:
+            return array
+        return cast_elements(array, self.dtype, self.path, self.recast, self._report_underflow)
 
     def _report_underflow(self, count: int) -> None:
         if self.underflow is not None:
@@ -187,10 +179,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"LazyTensor({self.dtype}, {self.shape})"
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_entry
-
-        return html_of_entry(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")
 
     def _stored(self, index: Index | None = None) -> Array:
         """The result of the source, or of `part` for a part, after a check of its shape and dtype."""
@@ -255,7 +244,4 @@ class TensorEntry(msgspec.Struct, frozen=True, eq=False):
     state: bool = False
     """Whether it accumulates over training steps, see `PrecisionSettings`; this is not stored in files."""
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_entry
-
-        return html_of_entry(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_entry")

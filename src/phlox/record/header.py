@@ -1,12 +1,19 @@
-"""The header of every file: schema version, format, precision, and the version of Phlox that wrote it."""
+"""The header of every file, and what formats say in the same way of a record besides the elements of its tensors.
+
+The header is schema version, format, precision, and the version of Phlox that wrote the file.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from phlox.errors import RecordError
+from phlox.record.dtypes import DTYPES, SHORT_NAMES, DType, checked_shape
+from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.values import Value, from_json, to_json
 from phlox.version import __version__
 
 if TYPE_CHECKING:
@@ -59,3 +66,101 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise RecordError(f"it claims schema version {self.schema}; the first is 1")
         if self.format != format:
             raise RecordError(f"it claims the format {self.format!r}, where {format!r} was expected")
+
+
+# --- JSON, MessagePack and the index of records in parts: a map for each entry
+
+_NOTHING = msgspec.Raw(b"")
+
+
+class Item(msgspec.Struct):
+    """The description of an entry: a plain value, or a tensor, of which a format adds where its elements are."""
+
+    path: str
+    value: msgspec.Raw = _NOTHING
+    id: str | None = None
+    dtype: str = ""
+    shape: list[int] = []
+
+    def form(self) -> tuple[DType, tuple[int, ...]]:
+        """The dtype and the shape of a tensor; RecordError if they are not those of one."""
+        if self.dtype not in DTYPES:
+            raise RecordError(f"{self.path}: {self.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
+        dtype = DTYPES[self.dtype]
+        return dtype, checked_shape(self.shape, dtype, self.path)
+
+
+def fields_of(path: str, entry: TensorEntry) -> dict[str, Any]:
+    """The description of a tensor as a format writes it."""
+    fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[entry.tensor.dtype], "shape": list(entry.tensor.shape)}
+    return fields if entry.id is None else {**fields, "id": entry.id}
+
+
+class Document(msgspec.Struct):
+    """The parts of a record in one map; a format adds the checksums."""
+
+    phlox: Header
+    metadata: msgspec.Raw
+    aliases: msgspec.Raw
+    entries: msgspec.Raw
+
+
+T = TypeVar("T", bound=Item)
+
+
+def entries_of(
+    items: Iterable[T], value: Callable[[msgspec.Raw], Value], tensor: Callable[[T], LazyTensor]
+) -> dict[str, TensorEntry | Value]:
+    """The entries that are described, by functions that decode a plain value and a tensor."""
+    entries: dict[str, TensorEntry | Value] = {}
+    for item in items:
+        if item.path in entries:
+            raise RecordError(f"it has {item.path[:200]!r} twice")
+        is_tensor = item.value is _NOTHING
+        entries[item.path] = TensorEntry(tensor(item), item.id) if is_tensor else value(item.value)
+    return entries
+
+
+# --- safetensors and NumPy's .npz: the arrays by name, and all else in one map
+
+
+class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The header of a file of arrays, with everything of a record but the arrays."""
+
+    metadata: dict[str, str] | None = None
+    """None where the format itself has room for it."""
+    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    order: list[int] | None = None
+    """Entry i of the record is item `order[i]` of the tensors (in file order) followed by the values."""
+
+    @classmethod
+    def of_record(cls, record: Record, header: Header, stored: Iterable[str], **others: Any) -> Self:
+        """That of a record whose tensors are `stored` in this order; `others` are the fields of a subclass."""
+        place = {path: i for i, path in enumerate([*stored, *record.values])}
+        order = [place[path] for path in record]
+        return cls(
+            **msgspec.structs.asdict(header),
+            aliases=dict(record.aliases),
+            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
+            values={path: to_json(value) for path, value in record.values.items()},
+            order=None if order == sorted(order) else order,
+            **others,
+        )
+
+    def entries(self, tensors: Mapping[str, LazyTensor]) -> dict[str, TensorEntry | Value]:
+        """The entries of the record, from its tensors in file order; RecordError if the two do not fit together."""
+        if unknown := self.ids.keys() - tensors.keys():
+            raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
+        if both := self.values.keys() & tensors.keys():
+            raise RecordError(f"{min(both)!r} is both a tensor and a value")
+        items: list[tuple[str, TensorEntry | Value]] = [
+            (p, TensorEntry(tensor, self.ids.get(p))) for p, tensor in tensors.items()
+        ]
+        items += [(path, from_json(value)) for path, value in self.values.items()]
+        if self.order is not None:
+            if sorted(self.order) != list(range(len(items))):
+                raise RecordError("its order of entries is not a permutation of them")
+            items = [items[i] for i in self.order]
+        return dict(items)

@@ -53,3 +53,14 @@ def fingerprint_of(paths: Iterable[str]) -> str:
         name = path.encode()
         digest.update(len(name).to_bytes(4, "little") + name)
     return digest.hexdigest()
+
+
+def listed(paths: Iterable[str], most: int = 5) -> str:
+    """The first of some paths, which may come from an untrusted file, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    names = list(paths)
+    shown = ", ".join([repr(path[:200]) for path in names[:most]])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -27,7 +27,7 @@ def matches(pattern: str, path: str) -> bool:
     """
     if "*" not in pattern:
         return path == pattern or path.startswith(f"{pattern}.")
-    return _expression(pattern).fullmatch(f"{path}.") is not None
+    return _compiled(pattern).fullmatch(f"{path}.") is not None
 
 
 class Finder:
@@ -63,7 +63,7 @@ def matches_exactly(pattern: str, path: str) -> bool:
     >>> matches_exactly("blocks.*", "blocks.0"), matches_exactly("blocks.*", "blocks.0.mlp"), matches_exactly("**", "")
     (True, False, True)
     """
-    return pattern == path or _expression(pattern, below=False).fullmatch(path and f"{path}.") is not None
+    return pattern == path or _compiled(pattern, below=False).fullmatch(path and f"{path}.") is not None
 
 
 def select_in_order(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
@@ -110,12 +110,26 @@ def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _expression(pattern: str, *, below: bool = True) -> re.Pattern[str]:
+def _compiled(pattern: str, *, below: bool = True) -> re.Pattern[str]:
     """The regular expression of a pattern, and of everything below it, for paths with a trailing dot."""
+    return re.compile(expression(pattern, "[^.]*", r"(?:[^.]+\.)*") + ".*" * below, re.DOTALL)
+
+
+def expression(pattern: str, part: str, segments: str) -> str:
+    r"""The regular expression of a pattern for paths with a trailing dot.
+
+    Args:
+        pattern: a pattern without a `!`.
+        part: the expression for `*`.
+        segments: that for `**`, with the dots after its segments.
+
+    >>> expression("h.*.ln.**", "([^.]+)", r"(?:(.+)\.)?")
+    'h\\.([^.]+)\\.ln\\.(?:(.+)\\.)?'
+    """
     text = ""
     for segment in pattern.split("."):
-        text += r"(?:[^.]+\.)*" if segment == "**" else "[^.]*".join(map(re.escape, segment.split("*"))) + r"\."
-    return re.compile(f"{text}.*" if below else text, re.DOTALL)
+        text += segments if segment == "**" else part.join(map(re.escape, segment.split("*"))) + r"\."
+    return text
 
 
 def _suggestions(pattern: str, paths: Sequence[str]) -> Iterator[str]:

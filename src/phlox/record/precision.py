@@ -136,6 +136,8 @@ def stored_type(precision: Precision, path: str, dtype: DType, state: bool = Fal
     given = cast("object", precision.stored(path, dtype))
     if state and isinstance(precision, PrecisionSettings):
         given = precision.stored_state(dtype)
+    if given is dtype:
+        return dtype
     # np.dtype(None) is float64, and np.dtype("i8") is what is called i64 here.
     if not isinstance(given, (np.dtype, type)):
         raise RecordError(

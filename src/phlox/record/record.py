@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import html_by
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.names import fingerprint_of as fingerprint_of
 from phlox.record.names import nearest
@@ -59,10 +60,10 @@ class Record:
     >>> import numpy as np
     >>> record = Record({"weight": np.zeros((2, 3), np.float32), "step": 7})
     >>> record
-    Record: 2 entries, 24 bytes of tensors
-    path    kind   shape   dtype
-    weight  float  (2, 3)  float32
-    step    value          7
+    Record: 2 entries, 24 B of tensors
+      path    type     shape or value  bytes
+      weight  float32  (2, 3)           24 B
+      step    value    7
     >>> record["step"], record["weight"].tensor.read().sum()
     (7, np.float32(0.0))
     """
@@ -118,7 +119,7 @@ class Record:
     @property
     def nbytes(self) -> int:
         """The size of all tensors together, in bytes."""
-        return sum(entry.tensor.nbytes for entry in self._tensors.values())
+        return sum([entry.tensor.nbytes for entry in self._tensors.values()])
 
     def paths(self) -> list[str]:
         """The paths of tensors and values, in order."""
@@ -212,14 +213,21 @@ class Record:
         checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
-            tensor = entry.tensor.astype(stored_type(precision, path, entry.tensor.dtype, entry.state), path, underflow)
-            if tensor is not entry.tensor:
-                cast[path] = TensorEntry(tensor, entry.id, entry.state)
-        if not cast:
-            return self
+            tensor = entry.tensor
+            dtype = stored_type(precision, path, tensor.dtype, entry.state)
+            if dtype is not tensor.dtype or path != tensor.path:
+                cast[path] = TensorEntry(tensor.astype(dtype, path, underflow), entry.id, entry.state)
+        return self.with_entries(cast) if cast else self
+
+    def with_entries(self, entries: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Record:
+        """This record with these entries at their paths and, unless it is None, with this metadata.
+
+        >>> Record({"step": 3, "epoch": 1}).with_entries({"step": 4}).values
+        mappingproxy({'step': 4, 'epoch': 1})
+        """
         return Record(
-            self._entries | cast,
-            self.metadata,
+            {**self._entries, **entries},
+            self.metadata if metadata is None else metadata,
             aliases=self.aliases,
             positional=self.positional,
             header=self.header,
@@ -227,23 +235,11 @@ class Record:
         )
 
     def __repr__(self) -> str:
-        rows = [("path", "kind", "shape", "dtype"), *(_row(p, self._entries[p]) for p in self.paths()[:_SHOWN])]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines = [
-            f"Record: {len(self)} {'entry' if len(self) == 1 else 'entries'}, {self.nbytes} bytes of tensors",
-            *("  ".join((*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3])) for row in rows),
-        ]
-        if len(self) > _SHOWN:
-            lines.append(f"... and {len(self) - _SHOWN} more")
-        lines += [f"cannot be read: {path}: {why}" for path, why in list(self.unreadable.items())[:_SHOWN]]
-        if len(self.unreadable) > _SHOWN:
-            lines.append(f"... and {len(self.unreadable) - _SHOWN} more that cannot be read")
-        return "\n".join(lines)
+        from phlox.record.pages import page_of_record
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_record
+        return page_of_record(self, _SHOWN).text()
 
-        return html_of_record(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_record")
 
     def _checked_unreadable(self, unreadable: Mapping[str, str]) -> dict[str, str]:
         for path, why in unreadable.items():
@@ -299,10 +295,3 @@ def _entry(entry: object, path: str) -> Entry:
     if isinstance(entry, np.ndarray):
         return TensorEntry(LazyTensor.from_array(entry, path))
     return checked_value(entry, path)
-
-
-def _row(path: str, entry: Entry) -> tuple[str, str, str, str]:
-    if isinstance(entry, TensorEntry):
-        return path, entry.tensor.kind, str(entry.tensor.shape), str(entry.tensor.dtype)
-    text = repr(entry)
-    return path, "value", "", text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -13,6 +13,7 @@ from phlox.backend.analysis import Analysis
 from phlox.backend.contract import Backend, Decorator
 from phlox.backend.contract.catalogue import OPERATIONS
 from phlox.backend.contract.collectives import Later
+from phlox.backend.contract.signatures import ELEMENTWISE, declared
 from phlox.backend.contract.types import Array, Gradients, Kinds, Needed, Shape
 from phlox.backend.contract.update import AdamScalars, Piece, ReusedBuffer
 from phlox.backend.device import Device
@@ -20,17 +21,12 @@ from phlox.backend.kind import Kind
 from phlox.backend.parallel import are_gradients_local, is_same_everywhere, row_group
 from phlox.backend.processes import processes
 from phlox.backend.sharding import Index, Shard, Sharding
-from phlox.batching.build import ElementwiseRule
-from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.errors import BackendError, DistributedError, UnsupportedError
 from phlox.host.dtypes import FloatElement
 from phlox.sharding.programs import compiled
 from phlox.sharding.slices import Cut, Slice, SliceBuffer, cut_by
 
-_REDUCTIONS = (
-    "float_sum", "float_prod", "float_max", "float_min", "float_mean", "int_sum", "int_prod", "int_max", "int_min",
-    "bool_any", "bool_all",
-)  # fmt: skip
+_REDUCTIONS = (*declared("Reduction"), "float_mean")
 """Operations `(x, axes, keepdims)`: the result for an array is the same reduction of the results for its slices."""
 _DERIVED = ("squeeze", "expand_dims")
 """The contract defines these by other operations, which are defined here."""
@@ -72,9 +68,8 @@ class Sharded(Decorator):
                 function = getattr(inner, name)
             except BackendError:
                 continue  # An operation that the inner backend lacks is missing here too.
-            rule = ELEMENTWISE.get(name)
-            if isinstance(rule, ElementwiseRule):
-                operation = _elementwise(self, function, rule.operands)
+            if name in ELEMENTWISE:
+                operation = _elementwise(self, function, ELEMENTWISE[name])
             elif name in _REDUCTIONS:
                 operation = _reduction(self, function)
             else:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from phlox.lazy import lend
-from phlox.tensor import functional, linalg, signal
+from phlox.lazy import lazily, lend
 from phlox.tensor.argument_errors import guard_functions, guard_methods
 from phlox.tensor.creation import (
     arange,
@@ -42,6 +42,9 @@ from phlox.tensor.multiplication import (
     vecdot,
 )
 from phlox.tensor.tensor import Gradients, Tensor
+
+if TYPE_CHECKING:
+    from phlox.tensor import functional, linalg, signal
 
 __all__ = [
     "Gradients",
@@ -88,9 +91,9 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 
+__getattr__, __dir__ = lazily(__name__, {"functional": "", "linalg": "", "signal": ""})
+
 lend({base.__module__ for base in Tensor.__mro__ if base.__module__.startswith("phlox.")}, Tensor=Tensor)
 guard_methods(Tensor)
-for _module in (sys.modules[__name__], functional, linalg, signal):
-    # `wrap` is left out: its arguments are always valid, and every operation calls it.
-    guard_functions(_module, [_name for _name in vars(_module) if not _name.startswith("_") and _name != "wrap"])
+guard_functions(sys.modules[__name__], __all__)
 _register_with_einops()

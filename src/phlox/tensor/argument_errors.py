@@ -27,15 +27,14 @@ _MARK = "guarded"
 
 
 def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
-    """Wrap the functions of Phlox that a module exports, there and in the module that defines them."""
+    """Wrap the functions of Phlox that a module exports; where they are defined, Phlox's own calls find them bare."""
     for name in names:
         function = vars(module).get(name)
         if isinstance(function, FunctionType) and function.__module__.startswith("phlox."):
-            home = sys.modules[function.__module__]
             wrapped = guarded(function)
+            if wrapped is not function:
+                wrapped.__module__ = module.__name__  # so that it can be pickled by name
             setattr(module, name, wrapped)
-            if vars(home).get(function.__name__) is function:
-                setattr(home, function.__name__, wrapped)  # so that it can be pickled by name
 
 
 def guard_methods(cls: type[Any]) -> None:

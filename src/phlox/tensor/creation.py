@@ -163,8 +163,12 @@ def full_like(like: T, value: float) -> T:
     if like._operand("full_like", value) is NotImplemented:  # pyright: ignore[reportPrivateUsage]
         raise KindError(f"full_like: the value must be a scalar, got {value!r}")
     like.backend.check_scalar(value, kind)
-    backend = like.backend
-    primitive = getattr(backend, f"{kind.name}_full")(like.shape, _PYTHON[kind.name](value), like.device)
+    return _filled_like(like, value)
+
+
+def _filled_like(like: T, value: float) -> T:
+    backend, name = like.backend, like.kind.name
+    primitive = getattr(backend, f"{name}_full")(like.shape, _PYTHON[name](value), like.device)
     return like._with(backend.replicate_like(primitive, like.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
@@ -174,7 +178,7 @@ def zeros_like(like: T) -> T:
     >>> zeros_like(tensor([1, 2])).tolist()
     [0, 0]
     """
-    return full_like(like, _PYTHON[like.kind.name](0))
+    return _filled_like(like, 0)
 
 
 def ones_like(like: T) -> T:
@@ -183,7 +187,7 @@ def ones_like(like: T) -> T:
     >>> ones_like(tensor([1, 2])).tolist()
     [1, 1]
     """
-    return full_like(like, _PYTHON[like.kind.name](1))
+    return _filled_like(like, 1)
 
 
 @overload

@@ -127,7 +127,7 @@ def _show_operand(ops: Ops, x: Any) -> str:
 def shape_mismatch(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
     """Why the operands' shapes do not fit; None if they fit, or if the operation has no shape check."""
     rule = _SHAPES.get(name)
-    from phlox.batching.rules.elementwise import ELEMENTWISE  # imported only after an error
+    from phlox.backend.contract.signatures import ELEMENTWISE  # imported only after an error
 
     if rule is None and (f"{ops.kind.name}_{name}" in ELEMENTWISE or name in ELEMENTWISE):
         rule = _broadcast

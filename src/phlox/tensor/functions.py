@@ -71,13 +71,13 @@ def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
     """Check that tensors have one kind, and promote them to one backend."""
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
-    if not all(isinstance(x, Tensor) for x in tensors):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if [x for x in tensors if not isinstance(x, Tensor)]:  # pyright: ignore[reportUnnecessaryIsInstance]
         types = ", ".join(type_shown(x) for x in tensors)
         raise KindError(f"{name}: takes a sequence of tensors, got {types}")
-    first = tensors[0]
+    ops = tensors[0]._ops  # pyright: ignore[reportPrivateUsage]
     for other in tensors[1:]:
-        if other.kind is not first.kind:
-            raise mixed(name, first._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
+        if other._ops.kind is not ops.kind:  # pyright: ignore[reportPrivateUsage]
+            raise mixed(name, ops, other._ops)  # pyright: ignore[reportPrivateUsage]
     return promote(name, tensors)
 
 
@@ -97,7 +97,11 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
         a, b = list(first.shape), list(other.shape)
         if len(a) != len(b) or a[:axis] + a[axis + 1 :] != b[:axis] + b[axis + 1 :]:
             raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ in an axis other than {axis}")
-    arrays = [x.primitive for x in tensors]
+    return _join(tensors, axis)
+
+
+def _join(tensors: Sequence[T], axis: int) -> T:
+    first, arrays = tensors[0], [x.primitive for x in tensors]
     try:
         return first._with(first.backend.concat(arrays, axis))  # pyright: ignore[reportPrivateUsage]
     except Exception as error:
@@ -112,11 +116,11 @@ def stack(tensors: Sequence[T], axis: int = 0) -> T:
     [[1, 3], [2, 4]]
     """
     tensors = _promote_same_kind("stack", tensors)
-    first = tensors[0]
-    for other in tensors:
-        if other.shape != first.shape:
-            raise ShapeError(f"stack: shapes {first.shape} and {other.shape} differ")
-    return concat([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + first.ndim + 1)
+    shape = tensors[0].shape
+    for other in tensors[1:]:
+        if other.shape != shape:
+            raise ShapeError(f"stack: shapes {shape} and {other.shape} differ")
+    return _join([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + len(shape) + 1)
 
 
 def broadcast_arrays(*tensors: T) -> list[T]:

@@ -12,6 +12,7 @@ half precision everything is computed in f32.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from phlox.backend import Int
 from phlox.errors import ShapeError
 from phlox.lazy import lazily
+from phlox.tensor.argument_errors import guard_functions
 from phlox.tensor.creation import eye
 from phlox.tensor.einsum import einsum
 from phlox.tensor.explain import failure
@@ -337,3 +339,6 @@ def matrix_exp(x: Tensor) -> Tensor:
     """
     check_square("matrix_exp", x)
     return x._apply("matrix_exp")  # pyright: ignore[reportPrivateUsage]
+
+
+guard_functions(sys.modules[__name__], __all__)

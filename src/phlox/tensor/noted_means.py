@@ -20,25 +20,28 @@ class Means:
     """The means that losses have computed in a scope of `noting_means`."""
 
     def __init__(self) -> None:
-        self._noted: list[tuple[Any, Callable[[], Loss]]] = []
+        self._noted: dict[int, tuple[Any, Any, Callable[[], Loss]]] = {}
+        """By the identity of a mean: the mean, its weight, and the function that gives its sums."""
         self.weighted = False
         """Does one of the means leave out items, or weigh them unequally? Otherwise all items have the same weight."""
 
-    def note(self, mean: Any, loss: Callable[[], Loss], *, weighted: bool) -> None:
-        """Note a mean, and the function that gives its sums."""
-        self._noted.append((mean, loss))
+    def note(self, mean: Any, weight: Any, loss: Callable[[], Loss], *, weighted: bool) -> None:
+        """Note a mean, its weight, and the function that gives its sums."""
+        self._noted[id(mean)] = mean, weight, loss
         self.weighted |= weighted
 
     def follow(self, mean: Any, rounded: Any) -> None:
         """Note that a mean has been rounded to another tensor."""
-        self._noted += [(rounded, loss) for noted, loss in self._noted if noted is mean]
+        if (noted := self._noted.get(id(mean))) is not None:
+            self._noted[id(rounded)] = rounded, *noted[1:]
 
-    def loss_of(self, value: Any) -> Loss | None:
-        """The sums of a mean that was noted, at full precision; None for other values, such as a sum of means.
+    def of(self, value: Any) -> tuple[Any, Callable[[], Loss] | None]:
+        """The weight of a mean that was noted, and the function that gives its sums, at full precision.
 
-        Call it within the trace in which the mean was computed.
+        Both are None for other values, such as a sum of means. Call the function within the trace in which the mean
+        was computed.
         """
-        return next((loss() for noted, loss in self._noted if noted is value), None)
+        return self._noted.get(id(value), (value, None, None))[1:]
 
 
 _means: ContextVar[Means | None] = ContextVar("phlox_means", default=None)
@@ -58,8 +61,8 @@ def noting_means() -> Generator[Means]:
     >>> logits, targets = px.zeros((4, 2)), px.tensor([0, 1, -100, -100])
     >>> with noting_means() as noted:
     ...     mean = nn.cross_entropy_loss(logits, targets, ignore_index=-100)
-    >>> noted.weighted, noted.loss_of(mean).weight.item(), noted.loss_of(mean * 0.5)
-    (True, 2.0, None)
+    >>> noted.weighted, noted.of(mean)[0].item(), noted.of(mean * 0.5)
+    (True, 2.0, (None, None))
     """
     with scope(_means, Means()) as noted:
         assert noted is not None

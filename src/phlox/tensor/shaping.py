@@ -148,10 +148,11 @@ class Shaping(TensorBase):
     def expand_dims(self, axis: int | tuple[int, ...]) -> Self:
         """Insert new axes of size one at these positions of the result."""
         axes = axis if isinstance(axis, tuple) else (axis,)
-        rank = self.ndim + len(axes)
-        if not all(-rank <= dim < rank for dim in axes) or len({dim % rank for dim in axes}) < len(axes):
+        rank = len(self.shape) + len(axes)
+        positions = {dim % rank for dim in axes if -rank <= dim < rank}
+        if len(positions) < len(axes):
             raise ShapeError(f"expand_dims: axis {axis} does not fit a tensor of shape {self.shape}")
-        return self._apply("expand_dims", tuple(sorted(dim % rank for dim in axes)))
+        return self._apply("expand_dims", tuple(sorted(positions)))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Broadcast to a shape: axes of size one, and new leading axes, are repeated."""

@@ -6,10 +6,12 @@ gradients with respect to the real and imaginary parts.
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 from phlox.errors import ShapeError
 from phlox.lazy import lazily
+from phlox.tensor.argument_errors import guard_functions
 from phlox.tensor.fourier import (
     Complex,
     fft,
@@ -96,3 +98,6 @@ def correlate(x: Tensor, y: Tensor, *, mode: Literal["full", "same", "valid"] = 
     array([3., 5.], dtype=float32)
     """
     return convolve(x, float_of("correlate", y).flip(-1), mode=mode)
+
+
+guard_functions(sys.modules[__name__], __all__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import math
 from typing import Any, Generic, Self, cast
 
@@ -16,6 +15,7 @@ from phlox.backend.levels import is_followed, levels
 from phlox.backend.pytree import PyTreeNode, StructureSerializer, register_node
 from phlox.backend.registry import load_backend, load_decorator
 from phlox.errors import AutodiffError, BackendError, KindError, ShapeError
+from phlox.host.text import html_by
 from phlox.tensor.activation import Activation
 from phlox.tensor.arithmetic import Arithmetic
 from phlox.tensor.dispatch import Ops, ops_of
@@ -54,10 +54,7 @@ class Gradients:
     def __repr__(self) -> str:
         return f"Gradients(of {len(self)} leaves on {self.backend!r})"
 
-    def _repr_html_(self) -> str:
-        from phlox.tensor.html import html_of_gradients
-
-        return html_of_gradients(self)
+    _repr_html_ = html_by("phlox.tensor.pages", "page_of_gradients")
 
 
 class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, Indexing, Sorting, Generic[B, D, K]):
@@ -302,10 +299,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
     def __repr__(self) -> str:
         return _text_of(self._ops.backend, self._ops.kind, self.primitive)
 
-    def _repr_html_(self) -> str:
-        from phlox.tensor.html import html_of_tensor
-
-        return html_of_tensor(self)
+    _repr_html_ = html_by("phlox.tensor.pages", "page_of_tensor")
 
     # Pickling keeps only the values, not the history. A copy is the tensor itself, since it is immutable.
 
@@ -413,6 +407,8 @@ def _unflatten(ops: Ops, leaves: Any) -> Tensor[Any, Any, Any]:
 
 def ops_to_bytes(ops: Ops) -> bytes:
     """Serialise kind, engine, dtypes and decorators (outermost first) of a tensor, for exported programs."""
+    import json  # not at the top, like all modules that are slow to import and seldom needed
+
     backend: Backend = ops.backend
     decorators: list[tuple[str, dict[str, Any]]] = []
     while isinstance(backend, Decorator):
@@ -423,6 +419,8 @@ def ops_to_bytes(ops: Ops) -> bytes:
 
 def ops_from_bytes(text: bytes) -> Ops:
     """The inverse of `ops_to_bytes`."""
+    import json
+
     name, engine, floats, ints, decorators = json.loads(text)
     backend: Backend = cast("Any", load_backend(engine))(float=floats, int=ints)
     for decorator, options in reversed(decorators):

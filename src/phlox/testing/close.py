@@ -1,7 +1,8 @@
-"""`assert_close`: compare a tensor with another tensor or an array."""
+"""`assert_close`: compare a tensor with another tensor or an array; and differences in place of derivatives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,20 @@ def compare(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], tolerance: 
         f"{name}: {int(off.sum())} of {off.size} elements are off; worst at {where}: got {float(got[place])!r}, "
         f"expected {float(wanted[place])!r} (tolerance rtol={tolerance.rtol:.3g}, atol={tolerance.atol:.3g})"
     )
+
+
+def central_difference(
+    f: Callable[[np.ndarray[Any, Any]], float], x: np.ndarray[Any, Any], at: tuple[int, ...], step: float = 1e-6
+) -> float:
+    """The derivative of `f` with respect to one element of x; the step is relative to elements beyond 1.
+
+    >>> round(central_difference(lambda x: float((x**3).sum()), np.array([1.0, 2.0]), (1,)), 6)
+    12.0
+    """
+    h = step * max(1.0, abs(float(x[at])))
+    sides: list[float] = []
+    for moved in (x[at] + h, x[at] - h):
+        near = x.copy()
+        near[at] = moved
+        sides.append(f(near))
+    return (sides[0] - sides[1]) / (2.0 * h)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from phlox.errors import AutodiffError
 from phlox.module import Module
 from phlox.random import stream
 from phlox.tensor import Tensor, tensor, zeros
-from phlox.testing.close import compare
+from phlox.testing.close import central_difference, compare
 from phlox.testing.tolerances import Tolerance
 
 _Visit: TypeAlias = "Callable[[str, Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]"
@@ -46,8 +46,8 @@ def check_gradients(
     """
     if order not in (1, 2):
         raise AutodiffError(f"check_gradients: order must be 1 or 2, got {order!r}")
-    given = [_mapped(value, f"inputs[{i}]", _Moved(_device(inputs)), _same) for i, value in enumerate(inputs)]
-    if not _call(fn, [_mapped(value, "", _stay, _tracked) for value in given]).is_require_grad():
+    given = [_mapped(value, f"inputs[{i}]", _to(_device(inputs)), _same) for i, value in enumerate(inputs)]
+    if not _call(fn, [_mapped(value, "", _STAY, _tracked) for value in given]).is_require_grad():
         raise AutodiffError("check_gradients: the result does not depend on any input through autodiff")
     _compare(fn, given, step, tolerance, "gradient")
     if order == 2:
@@ -60,7 +60,7 @@ def _compare(
     """Compare autodiff with finite differences."""
 
     def changed(visit: _Visit) -> list[Any]:
-        return [_mapped(value, f"inputs[{i}]", _stay, visit) for i, value in enumerate(inputs)]
+        return [_mapped(value, f"inputs[{i}]", _STAY, visit) for i, value in enumerate(inputs)]
 
     tracked = changed(_tracked)
     leaves = [leaf for i, value in enumerate(tracked) for leaf in _leaves(value, f"inputs[{i}]")]
@@ -72,14 +72,12 @@ def _compare(
         found = None if gradients is None else leaf.grad(gradients)
         got = np.zeros_like(values) if found is None else found.numpy()
         wanted = np.empty_like(values)
+
+        def total(near: np.ndarray[Any, Any], path: str = path) -> float:
+            return float((_call(fn, changed(_setter(path, near))).numpy() * weights).sum())
+
         for place in np.ndindex(*values.shape):
-            h = step * max(1.0, abs(float(values[place])))
-            sides: list[float] = []
-            for moved in (values[place] + h, values[place] - h):
-                near = values.copy()
-                near[place] = moved
-                sides.append(float((_call(fn, changed(_setter(path, near))).numpy() * weights).sum()))
-            wanted[place] = (sides[0] - sides[1]) / (2.0 * h)
+            wanted[place] = central_difference(total, values, place, step)
         compare(got, wanted, tolerance, f"{name} towards {path}")
 
 
@@ -90,7 +88,7 @@ class _Directional:
         self.fn = fn
 
     def __call__(self, *inputs: Any) -> Tensor[Any, Any, Any]:
-        lifted = [_mapped(v, f"inputs[{i}]", _lifted, _tracked) for i, v in enumerate(inputs)]
+        lifted = [_mapped(v, f"inputs[{i}]", _LIFT, _tracked) for i, v in enumerate(inputs)]
         y = self.fn(*lifted)
         below = _below(y.device)
         total = zeros((), device=below)
@@ -148,40 +146,33 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]
             yield from _leaves(one, f"{path}[{i}]")
 
 
-class _Moved:
-    """Moves tensors and modules to a device."""
+class _Move(NamedTuple):
+    """Where tensors and modules go before their leaves are visited."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return tensor(x.numpy(), device=self.device, kind=x.kind)
-
-    def module(self, module: Module) -> Module:
-        return module.to_device(self.device).init()
+    tensor: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]
+    module: Callable[[Module], Module]
 
 
-class _Stay:
-    """Leaves tensors and modules unchanged."""
+def _to(device: Device) -> _Move:
+    def of_tensor(x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+        return tensor(x.numpy(), device=device, kind=x.kind)
 
-    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return x
+    def of_module(module: Module) -> Module:
+        return module.to_device(device).init()
 
-    def module(self, module: Module) -> Module:
-        return module
-
-
-class _Lifted:
-    """Lifts tensors and modules to one more tape, as constants, keeping lower history."""
-
-    def tensor(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        return Tensor.from_inner(x)
-
-    def module(self, module: Module) -> Module:
-        return module.map(lambda name, param: param.holding(Tensor.from_inner(param.val())))
+    return _Move(of_tensor, of_module)
 
 
-_stay, _lifted = _Stay(), _Lifted()
+def _unchanged(x: Any) -> Any:
+    return x
+
+
+def _lifted(module: Module) -> Module:
+    return module.map(lambda name, param: param.holding(Tensor.from_inner(param.val())))
+
+
+_STAY, _LIFT = _Move(_unchanged, _unchanged), _Move(Tensor.from_inner, _lifted)
+"""Nowhere; and to one more tape, as constants, keeping lower history."""
 
 
 def _same(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -192,21 +183,21 @@ def _tracked(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     return x.require_grad()
 
 
-def _mapped(value: Any, path: str, bring: _Moved | _Stay | _Lifted, visit: _Visit) -> Any:
-    """The same structure, moved by `bring`, with `visit(path, tensor)` in place of each tensor to differentiate."""
+def _mapped(value: Any, path: str, move: _Move, visit: _Visit) -> Any:
+    """The same structure, moved, with `visit(path, tensor)` in place of each tensor to differentiate."""
     if isinstance(value, Tensor):
-        x = bring.tensor(cast("Tensor[Any, Any, Any]", value))
+        x = move.tensor(cast("Tensor[Any, Any, Any]", value))
         return visit(path, x) if x.kind is Float else x
     if isinstance(value, Module):
-        return bring.module(value).map(
+        return move.module(value).map(
             # Not by `Param.map`, which detaches values from every tape, including that of the second order.
             lambda name, param: param.holding(visit(f"{path}.{name}", param.val())) if param.trained else param
         )
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        return {key: _mapped(one, f"{path}[{key!r}]", bring, visit) for key, one in entries.items()}
+        return {key: _mapped(one, f"{path}[{key!r}]", move, visit) for key, one in entries.items()}
     if isinstance(value, (list, tuple)):
         items = cast("list[Any]", value)
-        mapped = [_mapped(one, f"{path}[{i}]", bring, visit) for i, one in enumerate(items)]
+        mapped = [_mapped(one, f"{path}[{i}]", move, visit) for i, one in enumerate(items)]
         return mapped if isinstance(value, list) else tuple(mapped)
     return value

@@ -10,7 +10,7 @@ from phlox.train.events import EpochReport, Growing, History, Plan
 from phlox.train.learner import Learner
 from phlox.train.loop.fit import Fit
 from phlox.train.observers.callback import Callback, LambdaCallback
-from phlox.train.observers.callbacks.control import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
+from phlox.train.observers.callbacks.control import EarlyStopping, ReduceOnPlateau, StopAfter, Unfreeze
 from phlox.train.observers.callbacks.monitor import Monitor, Watch
 from phlox.train.observers.callbacks.nan_guard import NanGuard
 from phlox.train.observers.callbacks.profiling import Profile, Throughput
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from phlox.train.observers.views.curves import draw_curves
     from phlox.train.observers.views.report import Report
     from phlox.train.observers.views.schedule_plot import draw_schedule
-    from phlox.train.observers.views.view import NotebookProgress, PlainProgress, RichProgress, View, progress
+    from phlox.train.observers.views.view import NotebookProgress, PlainProgress, Print, RichProgress, View, progress
     from phlox.train.trials.dry_run import DryRun
     from phlox.train.trials.lr_find import LrCurve
 
@@ -49,6 +49,6 @@ __getattr__, __dir__ = lazily(
         "observers.views.curves": "draw_curves", "observers.views.report": "Report",
         "observers.views.schedule_plot": "draw_schedule",
         "observers.loggers.trackers": "MlflowLogger TensorBoardLogger WandbLogger",
-        "observers.views.view": "NotebookProgress PlainProgress RichProgress View progress",
+        "observers.views.view": "NotebookProgress PlainProgress Print RichProgress View progress",
     },
 )  # fmt: skip

@@ -270,7 +270,7 @@ class Control(Generic[M]):
 
     def read(self) -> None:
         """Read the losses of all steps, and raise `RunError` for one that is not finite."""
-        for step, loss in self.stepper.read():
+        for step, loss in self.stepper.meter.read():
             if self._fit is not None:
                 self._fit.check_loss(step, loss)
         self._remark(self.stepper.meter)

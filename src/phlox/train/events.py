@@ -13,6 +13,7 @@ import numpy as np
 
 from phlox.data.structure import host_array
 from phlox.errors import RecordError, RunError
+from phlox.host.text import html_by
 from phlox.optim.optimizer import Rate
 from phlox.train.values import is_picture, row_values, to_plain
 
@@ -89,10 +90,7 @@ class EpochReport:
         """Make a report from the plain values of `to_plain`."""
         return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_epoch
-
-        return html_of_epoch(self)
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_epoch")
 
 
 @dataclass(slots=True)
@@ -172,10 +170,7 @@ class History(Growing[EpochReport]):
     def encode(self, entry: EpochReport) -> Any:
         return entry.to_plain()
 
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_history
-
-        return html_of_history(self)
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_history")
 
 
 def entries_of(lines: str) -> list[Any]:

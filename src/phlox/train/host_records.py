@@ -35,18 +35,6 @@ def in_memory(record: Record) -> Record:
     return Record(entries, record.metadata, aliases=record.aliases)
 
 
-def with_value(record: Record, path: str, value: Any) -> Record:
-    """The record with another plain value at a path."""
-    return Record(
-        {one: value if one == path else record[one] for one in record},
-        record.metadata,
-        aliases=record.aliases,
-        positional=record.positional,
-        header=record.header,
-        unreadable=record.unreadable,
-    )
-
-
 def in_parts(record: Record) -> Record:
     """As `in_memory`, of tensors in shards only what this process saves; it can be saved in shards, and not read."""
     entries: dict[str, Entry] = {}

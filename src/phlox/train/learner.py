@@ -16,6 +16,7 @@ from phlox.distributed.mesh import Mesh
 from phlox.errors import RunError, RunWarning
 from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.host.output import output
+from phlox.host.text import html_by
 from phlox.metrics.base import Metric
 from phlox.module import Module
 from phlox.optim import (
@@ -376,10 +377,7 @@ class Learner(Control[M]):
         """
         return predict(self.stepper, data, function)
 
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_learner
-
-        return html_of_learner(self)
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_learner")
 
     def feed(self, data: Any, name: str = "data") -> Feed:
         """The batches of this process, to train on or, with `name="validation"`, to validate on."""

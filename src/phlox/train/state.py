@@ -15,7 +15,6 @@ from phlox.optim import LrSchedule, Optimizer
 from phlox.random.stream import Stream
 from phlox.record import Record, gather, restore
 from phlox.train.events import EpochReport, Growing, History, Values, entries_of, kept, plain
-from phlox.train.host_records import with_value
 from phlox.train.values import from_plain
 
 FORMAT = 3
@@ -273,7 +272,7 @@ def with_lines(record: Record, grown: Mapping[str, Growing[Any]]) -> Record:
     """The record of a state with the lines of all that only grows, so that it needs no other file."""
     counts: Mapping[str, int] = record[LOG][COUNTS]
     lines = {name: "".join(grown[name].lines(count)[:count]) for name, count in counts.items()}
-    return with_value(record, LOG, {COUNTS: dict(counts), LINES: lines})
+    return record.with_entries({LOG: {COUNTS: dict(counts), LINES: lines}})
 
 
 def _entries(format: int, values: Mapping[str, Any]) -> dict[str, list[Any]]:

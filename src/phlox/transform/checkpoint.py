@@ -27,7 +27,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
 
     Use it for blocks of a network whose intermediate values do not fit into memory; only their inputs are saved. The
     arguments can be anything. The result is tensors, modules or gradients, or lists, tuples and dicts of them. The
-    function must compute the same when it is called again. Its random draws, also dropout masks, are then the same, and
+    function must compute the same when it is called again. Random draws, also dropout masks, are then the same, and
     running statistics are set only once.
 
     Gradients flow to the arguments, and to parameters and tensors that the function takes from outside. On an eager
@@ -44,36 +44,36 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(fn)
     def checkpointed(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = (args, kwargs)
-        backend = _highest([x.backend for x in tensors_of(given) if x.backend.differentiates])
+        arguments = (args, kwargs)
+        backend = _highest([x.backend for x in tensors_of(arguments) if x.backend.differentiates])
         if backend is None:
             return fn(*args, **kwargs)
-        around = levels()
+        outer_levels = levels()
         stream, group = random.current(), row_group()
         start = stream.position
-        first: list[Any] = []
+        results: list[Any] = []
         changes: dict[Param, AnyTensor] = {}
 
-        def run(after: Any) -> Sequence[Any]:
+        def compute(after: Any) -> Sequence[Any]:
             if after is None:
-                with noting_changes() as found:
-                    first.append(fn(*args, **kwargs))
-                changes.update(found)
-                return [x.primitive for x in _floats(first[0], backend)]
-            tied: Any = map_tensors(lambda x: _tied(x, backend, after), given)
-            again: Callable[..., R] = fn
-            # A module from outside has gone on since; here it is what it was, and nothing of what it is given stays.
+                with noting_changes() as changed:
+                    results.append(fn(*args, **kwargs))
+                changes.update(changed)
+                return [x.primitive for x in _floats(results[0], backend)]
+            inputs: Any = map_tensors(lambda x: _after_barrier(x, backend, after), arguments)
+            function: Callable[..., R] = fn
+            # A module from outside may have changed since: it has its old values here, and changes to it are undone.
             with (
-                rows_of(group), random.stream(stream.replay(start)), with_old_values(changes), resumed(around)
+                rows_of(group), random.stream(stream.replay(start)), with_old_values(changes), resumed(outer_levels)
             ):  # fmt: skip
-                return [x.primitive for x in _floats(again(*tied[0], **tied[1]), backend)]
+                return [x.primitive for x in _floats(function(*inputs[0], **inputs[1]), backend)]
 
-        results = iter(backend.checkpoint(run))
+        arrays = iter(backend.checkpoint(compute))
 
-        def forgotten(x: AnyTensor) -> AnyTensor:
-            return x._with(next(results)) if x.kind is Float and x.backend is backend else x  # pyright: ignore[reportPrivateUsage]
+        def checkpointed_tensor(x: AnyTensor) -> AnyTensor:
+            return x._with(next(arrays)) if x.kind is Float and x.backend is backend else x  # pyright: ignore[reportPrivateUsage]
 
-        return map_tensors(forgotten, first.pop())
+        return map_tensors(checkpointed_tensor, results.pop())
 
     return checkpointed
 
@@ -89,17 +89,17 @@ def _highest(backends: list[Backend]) -> Backend | None:
 
 
 def _floats(result: Any, backend: Backend) -> list[AnyTensor]:
-    found = tensors_of(result)
-    for x in found:
+    tensors = tensors_of(result)
+    for x in tensors:
         if x.backend is not backend and not is_below(x.backend, backend):
             raise AutodiffError(
                 f"checkpoint: the function was given tensors on {backend!r} and returned one on {x.backend!r}; "
                 "results must be on the backend of the arguments"
             )
-    return [x for x in found if x.kind is Float and x.backend is backend]
+    return [x for x in tensors if x.kind is Float and x.backend is backend]
 
 
-def _tied(x: AnyTensor, backend: Backend, after: Any) -> AnyTensor:
+def _after_barrier(x: AnyTensor, backend: Backend, after: Any) -> AnyTensor:
     if x.backend is not backend:
         if not (x.backend.differentiates and is_below(x.backend, backend)):
             return x

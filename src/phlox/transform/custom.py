@@ -17,7 +17,7 @@ from phlox.tensor.backend_promotion import is_below, promote
 from phlox.transform.tree import AnyTensor
 
 Backward: TypeAlias = Callable[..., Any]
-"""`(g, ...)`: for one gradient a result, the gradient (or the tuple of gradients) towards the Float arguments."""
+"""`(g, ...)`: one gradient for each result; returns the gradient, or a tuple of them, towards the Float arguments."""
 
 
 class custom_gradient:
@@ -61,47 +61,47 @@ class custom_gradient:
         if not any(has_history(x.backend, x.primitive) for x in tensors):
             return self._call(arguments, options)[0]
         common = promote(self.name, tensors)
-        while not any(x.is_require_grad() for x in common):  # tapes above that follow none of them
+        while not any(x.is_require_grad() for x in common):  # tapes above that track none of them
             common = [x.inner() for x in common]
-        met = iter(common)
-        arguments = tuple(next(met) if isinstance(x, Tensor) else x for x in arguments)
+        promoted = iter(common)
+        arguments = tuple(next(promoted) if isinstance(x, Tensor) else x for x in arguments)
         backend: Backend = common[0].backend
         view = _View.of(self.name, backend)
         inside = view.inside
-        places = [i for i, x in enumerate(arguments) if isinstance(x, Tensor) and x.kind is Float]
-        given: list[Any] = [x.inner() if isinstance(x, Tensor) else x for x in arguments]
-        operands = [given[i] for i in places]
-        alone: list[bool] = []
-        made: list[AnyTensor] = []
+        positions = [i for i, x in enumerate(arguments) if isinstance(x, Tensor) and x.kind is Float]
+        inner_arguments: list[Any] = [x.inner() if isinstance(x, Tensor) else x for x in arguments]
+        operands = [inner_arguments[i] for i in positions]
+        is_single: list[bool] = []
+        outputs: list[AnyTensor] = []
 
         def run(*values: Any) -> tuple[tuple[Any, ...], Any]:
-            with resumed(view.around):
-                result, backward = self._call(given, options)
-            alone.append(not isinstance(result, tuple))
-            several = cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,))
-            made.extend(x._on(inside) if is_below(x.backend, inside) else x for x in several)  # pyright: ignore[reportPrivateUsage]
-            for x in made:
+            with resumed(view.outer_levels):
+                result, backward = self._call(inner_arguments, options)
+            is_single.append(not isinstance(result, tuple))
+            returned = cast("tuple[AnyTensor, ...]", result if isinstance(result, tuple) else (result,))
+            outputs.extend(x._on(inside) if is_below(x.backend, inside) else x for x in returned)  # pyright: ignore[reportPrivateUsage]
+            for x in outputs:
                 if x.backend is not inside or x.kind is not Float:
                     raise AutodiffError(
                         f"{self.name}: its results must be Float tensors made of its arguments, which are on "
                         f"{inside!r} inside; got {x.kind.__name__} on {x.backend!r}"
                     )
-            return tuple(view.shown(x.primitive) for x in made), (backward, tuple(made))
+            return tuple(view.unbox(x.primitive) for x in outputs), (backward, tuple(outputs))
 
         def differentiate(inner: Any, saved: Any, gs: tuple[Any, ...], needed: Any) -> tuple[Any, ...]:
             backward, results = saved
-            with view.again(), resumed(view.around):
+            with view.reenter(), resumed(view.outer_levels):
                 pairs = zip(results, gs, strict=True)
-                filled = [x * 0.0 if g is None else x._with(view.hidden(g, x.primitive)) for x, g in pairs]
+                filled = [x * 0.0 if g is None else x._with(view.box_like(g, x.primitive)) for x, g in pairs]
                 gradients = self._gradients(backward(*filled), operands)
-            found = zip(gradients, operands, strict=True)
-            return tuple(None if g is None else view.towards(g, x.primitive, results) for g, x in found)
+            with_operands = zip(gradients, operands, strict=True)
+            return tuple(None if g is None else view.gradient_for(g, x.primitive, results) for g, x in with_operands)
 
-        shown = tuple(view.shown(arguments[i].primitive) for i in places)
-        results = view.tape.tape_function(shown, run, differentiate)
-        pairs = zip(results, made, strict=True)
-        wrapped = tuple(Tensor.from_primitive(view.hidden(y, x.primitive), backend, Float) for y, x in pairs)
-        return wrapped[0] if alone[0] else wrapped
+        operand_arrays = tuple(view.unbox(arguments[i].primitive) for i in positions)
+        results = view.tape.tape_function(operand_arrays, run, differentiate)
+        pairs = zip(results, outputs, strict=True)
+        wrapped = tuple(Tensor.from_primitive(view.box_like(y, x.primitive), backend, Float) for y, x in pairs)
+        return wrapped[0] if is_single[0] else wrapped
 
     def _call(self, arguments: Any, options: dict[str, Any]) -> tuple[Any, Backward]:
         pair: Any = self.fn(*arguments, **options)
@@ -109,38 +109,38 @@ class custom_gradient:
         if len(parts) != 2 or not callable(parts[1]):
             raise AutodiffError(
                 f"{self.name}: a function with a custom gradient returns a pair, its result and a function from the "
-                "gradient of the result to those of the arguments"
+                "gradient of the result to the gradients of the arguments"
             )
         return parts[0], parts[1]
 
-    def _gradients(self, found: Any, operands: list[AnyTensor]) -> tuple[Any, ...]:
-        given = cast("tuple[AnyTensor | None, ...]", found if isinstance(found, tuple) else (found,))
-        if len(given) != len(operands):
+    def _gradients(self, returned: Any, operands: list[AnyTensor]) -> tuple[Any, ...]:
+        gradients = cast("tuple[AnyTensor | None, ...]", returned if isinstance(returned, tuple) else (returned,))
+        if len(gradients) != len(operands):
             raise AutodiffError(
-                f"{self.name}: its backward function returned {len(given)} gradients for {len(operands)} Float "
+                f"{self.name}: its backward function returned {len(gradients)} gradients for {len(operands)} Float "
                 "arguments; return one for each, or None"
             )
-        for place, (gradient, x) in enumerate(zip(given, operands, strict=True)):
+        for position, (gradient, x) in enumerate(zip(gradients, operands, strict=True)):
             if gradient is not None and gradient.shape != x.shape:
                 raise ShapeError(
-                    f"{self.name}: the gradient towards Float argument {place} has shape {gradient.shape}, "
+                    f"{self.name}: the gradient towards Float argument {position} has shape {gradient.shape}, "
                     f"but the argument has shape {x.shape}"
                 )
-        return tuple(None if gradient is None else gradient.primitive for gradient in given)
+        return tuple(None if gradient is None else gradient.primitive for gradient in gradients)
 
 
 @dataclass(frozen=True)
 class _View:
-    """How a function sees its arguments, and the tape below them their arrays: inside `phlox.vmap`, of all examples."""
+    """The backends of a function and of the tape below it; inside `phlox.vmap`, the tape sees all examples."""
 
     tape: Backend
-    """The one that follows the arguments."""
+    """The backend of the tape that tracks the arguments."""
     inside: Backend
     """The backend without its tape, on which the function computes."""
     batch: Batched | None
     """The backend, if it is a batch above the tape."""
     frame: Frame | None
-    around: tuple[Level, ...]
+    outer_levels: tuple[Level, ...]
     """The enclosing differentiated functions, except those whose tapes record this call as one step."""
 
     @classmethod
@@ -153,23 +153,23 @@ class _View:
                 "take the gradient inside: vmap(grad(fn))"
             )
         assert inside is not None
-        around = tuple([level for level in levels() if depth(level.backend) <= depth(inside)])
-        return cls(tape, inside, batch, innermost(), around)
+        outer_levels = tuple([level for level in levels() if depth(level.backend) <= depth(inside)])
+        return cls(tape, inside, batch, innermost(), outer_levels)
 
-    def again(self) -> AbstractContextManager[object]:
-        """Within this scope the batch is entered again, for the backward pass, which runs outside of it."""
+    def reenter(self) -> AbstractContextManager[object]:
+        """A scope inside the batch again, for the backward pass, which runs outside of it."""
         return nullcontext() if self.batch is None or self.frame is None else entered(self.frame)
 
-    def shown(self, x: Any) -> Any:
-        """An array with the axis of the batch, if it has one."""
+    def unbox(self, x: Any) -> Any:
+        """The array of all examples in a boxed array; any other array unchanged."""
         return x if self.batch is None or type(x) is not self.batch.box else x.value
 
-    def hidden(self, x: Any, like: Any) -> Any:
-        """An array of all examples as one of each, if another is."""
+    def box_like(self, x: Any, like: Any) -> Any:
+        """The array of all examples in a box, if `like` is boxed; otherwise unchanged."""
         return x if self.batch is None or type(like) is not self.batch.box else self.batch.boxed(x)
 
-    def towards(self, gradient: Any, operand: Any, results: tuple[AnyTensor, ...]) -> Any:
-        """The gradient towards an operand: if all examples share it, the sum of theirs."""
+    def gradient_for(self, gradient: Any, operand: Any, results: tuple[AnyTensor, ...]) -> Any:
+        """The gradient towards an operand; if all examples share the operand, the sum of their gradients."""
         batch = self.batch
         if batch is None or self.frame is None:
             return gradient

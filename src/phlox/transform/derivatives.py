@@ -11,7 +11,7 @@ from phlox.errors import AutodiffError, KindError, ShapeError
 from phlox.module import GradientsParams, Module
 from phlox.tensor import Gradients, Tensor, stack, zeros_like
 from phlox.transform.grad import grad
-from phlox.transform.leaves import Leaves, chosen, one_number
+from phlox.transform.leaves import Leaves, one_number, select_arguments
 from phlox.transform.tree import AnyTensor, map_tensors, parts_of, tensors_of
 
 Function: TypeAlias = Callable[..., Any]
@@ -37,8 +37,8 @@ def vjp(fn: Function, *inputs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     leaves.write_back()
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        given = _fitting("vjp", "cotangent", cotangent, roots)
-        return leaves.found(_backward(leaves, roots, given), zeros=True)
+        cotangents = _fitting("vjp", "cotangent", cotangent, roots)
+        return leaves.collect(_backward(leaves, roots, cotangents), zeros=True)
 
     return leaves.down(y), pull
 
@@ -56,12 +56,12 @@ def jvp(fn: Function, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     [2.0, 40.0]
     """
 
-    def of_all(given: Any) -> Any:
-        return fn(*given)
+    def apply(arguments: Any) -> Any:
+        return fn(*arguments)
 
-    y, cotangents, gradients = _transposed("jvp", of_all, tuple(inputs))
+    y, cotangents, gradients = _transposed("jvp", apply, tuple(inputs))
     directions = _fitting("jvp", "tangent", _directions("jvp", tuple(tangents), gradients), tensors_of(gradients))
-    return y, cotangents.found(_backward(cotangents, tensors_of(gradients), directions), zeros=True)
+    return y, cotangents.collect(_backward(cotangents, tensors_of(gradients), directions), zeros=True)
 
 
 def hvp(fn: Function, at: Any, direction: Any) -> Any:
@@ -83,11 +83,11 @@ def hvp(fn: Function, at: Any, direction: Any) -> Any:
         with entered(inner.level):
             y = one_number("hvp", _single("hvp", fn(inner.structure)))
         root = inner.root(y)
-        found = inner.found(None if root is None else inner.backward(root), zeros=True)
+        gradient = inner.collect(None if root is None else inner.backward(root), zeros=True)
         inner.write_back()
-    gradients = tensors_of(found)
-    given = _fitting("hvp", "direction", _directions("hvp", direction, found), gradients)
-    result = leaves.found(_backward(leaves, gradients, given), zeros=True)
+    gradients = tensors_of(gradient)
+    directions = _fitting("hvp", "direction", _directions("hvp", direction, gradient), gradients)
+    result = leaves.collect(_backward(leaves, gradients, directions), zeros=True)
     leaves.write_back()
     return result
 
@@ -106,24 +106,24 @@ def jacobian(fn: Function, argnums: int | Sequence[int] = 0) -> Function:
     """
 
     def evaluate(*arguments: Any, **options: Any) -> Any:
-        given, put = chosen("jacobian", argnums, arguments)
+        target, replace = select_arguments("jacobian", argnums, arguments)
 
-        def alone(at: Any) -> Any:
-            return fn(*put(at), **options)
+        def of_target(value: Any) -> Any:
+            return fn(*replace(value), **options)
 
-        leaves = Leaves("jacobian", given)
+        leaves = Leaves("jacobian", target)
         with entered(leaves.level):
-            y = alone(leaves.structure)
+            y = of_target(leaves.structure)
         roots = _floats("jacobian", y)
-        if sum(x.size for x in roots) <= sum(place.given.size for place in leaves.places()):
+        if sum(x.size for x in roots) <= sum(entry.original.size for entry in leaves.entries()):
             leaves.write_back()
             return map_tensors(lambda root: _rows(leaves, root), y)
-        y, cotangents, gradients = _transposed("jacobian", alone, given)
+        y, cotangents, gradients = _transposed("jacobian", of_target, target)
         columns = [(x, iter(tensors_of(_rows(cotangents, x)))) for x in tensors_of(gradients)]
 
-        def of_result(one: AnyTensor) -> Any:
-            found = iter([_turned(next(blocks), x.ndim) for x, blocks in columns])
-            return map_tensors(lambda _: next(found), gradients)
+        def of_result(result: AnyTensor) -> Any:
+            transposed = iter([_transpose_block(next(blocks), x.ndim) for x, blocks in columns])
+            return map_tensors(lambda _: next(transposed), gradients)
 
         return map_tensors(of_result, y)
 
@@ -153,11 +153,11 @@ def hessian(fn: Function, argnums: int | Sequence[int] = 0) -> Function:
 
 def _floats(name: str, y: Any) -> list[AnyTensor]:
     """The tensors of a result, which must be Float."""
-    found = tensors_of(y)
-    if not found or any(x.kind is not Float for x in found):
-        got = ", ".join(x.kind.__name__ for x in found) or type(y).__name__
+    tensors = tensors_of(y)
+    if not tensors or any(x.kind is not Float for x in tensors):
+        got = ", ".join(x.kind.__name__ for x in tensors) or type(y).__name__
         raise KindError(f"{name}: the function must return Float tensors, got {got}")
-    return found
+    return tensors
 
 
 def _single(name: str, y: Any) -> AnyTensor:
@@ -166,28 +166,28 @@ def _single(name: str, y: Any) -> AnyTensor:
     return cast("AnyTensor", y)
 
 
-def _directions(name: str, given: Any, like: Any) -> Any:
-    """Directions in the order of the gradients that they are multiplied with; by id where these are a module's."""
+def _directions(name: str, directions: Any, like: Any) -> Any:
+    """Directions in the order of the gradients that they are multiplied with; a module's are matched by id."""
     if isinstance(like, GradientsParams):
-        if not isinstance(given, GradientsParams):
-            got = type(given).__name__
+        if not isinstance(directions, GradientsParams):
+            got = type(directions).__name__
             raise AutodiffError(
                 f"{name}: the direction for a module is GradientsParams, as phlox.grad gives, got {got}"
             )
-        return [zeros_like(g) if (v := given.get(id)) is None else v for id, g in like.items()]
-    mine, wanted = parts_of(given), parts_of(like)
-    if mine is None or wanted is None or len(mine) != len(wanted):
-        return given
-    by_label = dict(mine)  # the keys of a dict may come in another order
-    return [_directions(name, by_label.get(label), part) for label, part in wanted]
+        return [zeros_like(g) if (v := directions.get(id)) is None else v for id, g in like.items()]
+    parts, like_parts = parts_of(directions), parts_of(like)
+    if parts is None or like_parts is None or len(parts) != len(like_parts):
+        return directions
+    by_label = dict(parts)  # the keys of a dict may come in another order
+    return [_directions(name, by_label.get(label), part) for label, part in like_parts]
 
 
-def _fitting(name: str, what: str, given: Any, like: Sequence[AnyTensor]) -> list[AnyTensor]:
-    found = tensors_of(given)
-    mine, theirs = [x.shape for x in found], [x.shape for x in like]
-    if mine != theirs:
-        raise ShapeError(f"{name}: the {what} must have shape {_listed(theirs)}, got {_listed(mine)}")
-    return found
+def _fitting(name: str, role: str, value: Any, like: Sequence[AnyTensor]) -> list[AnyTensor]:
+    tensors = tensors_of(value)
+    shapes, expected = [x.shape for x in tensors], [x.shape for x in like]
+    if shapes != expected:
+        raise ShapeError(f"{name}: the {role} must have shape {_listed(expected)}, got {_listed(shapes)}")
+    return tensors
 
 
 def _listed(shapes: list[tuple[int, ...]]) -> str:
@@ -195,7 +195,7 @@ def _listed(shapes: list[tuple[int, ...]]) -> str:
 
 
 def _dot(leaves: Leaves, xs: Iterable[AnyTensor], ys: Iterable[AnyTensor]) -> AnyTensor | None:
-    """The sum of all products of elements of results with others; None if it does not depend on any leaf."""
+    """The sum of the elementwise products of results xs with ys; None if it does not depend on any leaf."""
     total: AnyTensor | None = None
     for x, y in zip(xs, ys, strict=True):
         root = leaves.root(x)
@@ -219,26 +219,26 @@ def _transposed(name: str, fn: Function, inputs: Any) -> tuple[Any, Leaves, Any]
     leaves.write_back()
     result = leaves.down(y)
     cotangents = Leaves(name, map_tensors(zeros_like, result), at=leaves.depth - 1)
-    gradients = leaves.found(_backward(leaves, roots, tensors_of(cotangents.structure)), zeros=True)
+    gradients = leaves.collect(_backward(leaves, roots, tensors_of(cotangents.structure)), zeros=True)
     return result, cotangents, gradients
 
 
 def _rows(leaves: Leaves, y: AnyTensor) -> Any:
-    """The gradient towards the leaves of every element of y: a structure like that of the leaves, of [*y, *leaf]."""
+    """The gradients of every element of y: a structure like the leaves', with tensors of shape [*y, *leaf]."""
     root = leaves.root(y)
     flat = None if root is None else root.flatten()
     rows = [
-        leaves.found(None if flat is None else leaves.backward(flat[place], retain=True), zeros=True)
-        for place in range(y.size)
+        leaves.collect(None if flat is None else leaves.backward(flat[index], retain=True), zeros=True)
+        for index in range(y.size)
     ]
     if not rows:
         return map_tensors(
-            lambda x: zeros_like(x).expand_dims(0)[:0].reshape((*y.shape, *x.shape)), leaves.found(None, zeros=True)
+            lambda x: zeros_like(x).expand_dims(0)[:0].reshape((*y.shape, *x.shape)), leaves.collect(None, zeros=True)
         )
     columns = iter([stack(list(column), 0) for column in zip(*map(tensors_of, rows), strict=True)])
     return map_tensors(lambda x: next(columns).reshape((*y.shape, *x.shape)), rows[0])
 
 
-def _turned(block: AnyTensor, ndim: int) -> AnyTensor:
+def _transpose_block(block: AnyTensor, ndim: int) -> AnyTensor:
     """[*x, *y] as [*y, *x], for x of `ndim` axes."""
     return block.permute_dims(*range(ndim, block.ndim), *range(ndim))

@@ -77,6 +77,8 @@ class TensorSpec:
 
     def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpec:
         """The same spec with sizes in place of names; other names stay."""
+        if not self.open_axes:
+            return self
         return TensorSpec([sizes.get(cast(Any, one), one) for one in self.shape], self.kind, self.device)
 
     @property
@@ -100,15 +102,15 @@ def _sizes(shape: Any) -> tuple[int, ...]:
             raise ShapeError(f"TensorSpec: an open axis is named like a variable (batch, time), got {name!r}")
     if not names:
         return sizes_of("TensorSpec", shape)
-    known = iter(sizes_of("TensorSpec", [entry for entry in entries if not isinstance(entry, str)]))
-    return tuple([cast(Any, entry) if isinstance(entry, str) else next(known) for entry in entries])
+    sizes = iter(sizes_of("TensorSpec", [entry for entry in entries if not isinstance(entry, str)]))
+    return tuple([cast(Any, entry) if isinstance(entry, str) else next(sizes) for entry in entries])
 
 
-def check_closed(what: str, spec: TensorSpec) -> None:
+def check_closed(name: str, spec: TensorSpec) -> None:
     """Raise `ShapeError` if an axis is open."""
     if spec.open_axes:
         raise ShapeError(
-            f"{what}: the axes {', '.join(spec.open_axes.values())} of {spec!r} are open, and sizes are needed here; "
+            f"{name}: the axes {', '.join(spec.open_axes.values())} of {spec!r} are open, but {name} needs sizes; "
             "spec.with_sizes({name: size}) gives them; names are for phlox.export"
         )
 
@@ -133,23 +135,23 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     if isinstance(fn, MethodType):
         fn, args = fn.__func__, (fn.__self__, *args)
-    given = (fn, args, kwargs)
+    call = (fn, args, kwargs)
     specs: list[TensorSpec] = []
-    _map(specs.append, given, "")
+    _map(specs.append, call, "")
     for spec in specs:
         check_closed("eval_shape", spec)
     engines = {engine_of(spec.backend): spec for spec in specs}
     engine = next(iter(engines), engine_of(as_device(None).backend))
     _check(engine, engines)
     token = object()
-    found: list[Any] = []
+    results: list[Any] = []
 
     def body(donated: Any, kept: Any) -> list[Any]:
         words, *arrays = kept
-        rest = iter(arrays)
+        remaining = iter(arrays)
         with scope(tracing, token), random.stream(random.TracedStream(words)), resumed(()):
-            again, values, named = _map(lambda spec: next(rest), given, "", token)
-            found.append(_map(lambda spec: spec, again(*values, **named), _RESULT))
+            function, values, keywords = _map(lambda spec: next(remaining), call, "", token)
+            results.append(_map(lambda spec: spec, function(*values, **keywords), _RESULT))
         return []
 
     blanks = [engine.abstract_array(spec.shape, spec.kind, spec.device.on(engine)) for spec in specs]
@@ -160,12 +162,12 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         while cause is not None:
             if isinstance(cause, Exception) and engine.is_trace_error(cause):
                 raise CompileError(
-                    "eval_shape: the function asks for the value of a tensor, and there is none (by item(), float(), "
+                    "eval_shape: the function reads the value of a tensor that has none (by item(), float(), "
                     "bool() or numpy()); use phlox.where, or compute it outside"
                 ) from error
             cause = cause.__cause__
         raise
-    return found[-1]
+    return results[-1]
 
 
 def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
@@ -177,8 +179,8 @@ def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
             )
     if not engine.compiles:
         raise UnsupportedError(
-            f"eval_shape: {engine!r} computes at once, and cannot tell shapes without values; use Jax or Torch: "
-            "model.to_device('jax') makes no parameter that is deferred, and TensorSpec(shape, device='jax') is a "
+            f"eval_shape: {engine!r} computes at once, and has no shapes without values; use Jax or Torch: "
+            "model.to_device('jax') leaves deferred parameters deferred, and TensorSpec(shape, device='jax') is a "
             "tensor without values there"
         )
 
@@ -186,15 +188,15 @@ def _check(engine: Backend, engines: dict[Backend, TensorSpec]) -> None:
 def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object | None = None) -> Any:
     """A structure with `leaf(spec)` in place of each tensor.
 
-    Within a program, whose `token` is given, `leaf` returns an array, and the structure gets a tensor around it.
+    With the `token` of a program, `leaf` returns an array, and the structure gets a tensor around it.
     """
     if isinstance(value, TensorSpec):
-        found = leaf(value)
-        return found if token is None else Tensor.from_primitive(found, value.backend, value.kind)
+        array = leaf(value)
+        return array if token is None else Tensor.from_primitive(array, value.backend, value.kind)
     if isinstance(value, Tensor):
-        given = cast("AnyTensor", value)
-        made = _map(leaf, TensorSpec(given.shape, given.kind, given.device), path, token)
-        return made.require_grad() if token is not None and given.is_require_grad() else made
+        tensor = cast("AnyTensor", value)
+        result = _map(leaf, TensorSpec(tensor.shape, tensor.kind, tensor.device), path, token)
+        return result.require_grad() if token is not None and tensor.is_require_grad() else result
     if isinstance(value, Module):
         structure = value.structure()
         return structure.build([_param(leaf, name, param, token) for name, param in structure.named()])
@@ -202,22 +204,22 @@ def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object
         if path.startswith(_RESULT):
             raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
         return _twin(value, token)
-    return map_parts(lambda part, where: _map(leaf, part, where, token), value, path)
+    return map_parts(lambda part, path: _map(leaf, part, path, token), value, path)
 
 
 def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: object | None) -> Param:
-    found = leaf(TensorSpec(param.shape, param.kind, param.device))
+    array = leaf(TensorSpec(param.shape, param.kind, param.device))
     ops = ops_of(param.backend, param.kind)
     marks = param.trained, param.trainable, param.id, param.full_precision
     if token is not None:
-        return Param.revive(ops, found, *marks)
-    return Param.without_array(Foreign(found, ops, name), *marks)
+        return Param.revive(ops, array, *marks)
+    return Param.without_array(Foreign(array, ops, name), *marks)
 
 
 def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:
     """An optimizer with the same states, for use inside the program."""
     if token is None:
-        optimizer.states  # noqa: B018  (unpacked, while this may still be asked for)
+        optimizer.states  # noqa: B018  (unpacked now, before tracing)
         return optimizer
     twin = copy.copy(optimizer)
     twin._states, twin._home = dict(optimizer._states), token  # pyright: ignore[reportPrivateUsage]

@@ -9,7 +9,7 @@ from typing import Any
 from phlox.backend.levels import entered
 from phlox.errors import AutodiffError
 from phlox.other_names import answering
-from phlox.transform.leaves import Leaves, chosen, loss_of
+from phlox.transform.leaves import Leaves, loss_of, select_arguments
 
 
 @answering
@@ -30,7 +30,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     tape; inside a differentiated function both are also on the outer tape.
 
     If each process computes on its rows of a global batch, the gradients of modules are the mean over all processes, as
-    in `GradientsParams.from_grads`. Gradients of tensors are those of this process.
+    in `GradientsParams.from_grads`. Gradients of tensors are this process's own.
 
     Raises `AutodiffError` if there is nothing to differentiate, or if history would be lost.
 
@@ -54,11 +54,11 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[.
     >>> px.grad(lambda a, b: (a * b).sum(), argnums=1)(px.tensor(2.0), px.tensor(3.0)).item()
     2.0
     """
-    both = _differentiated("grad", fn, argnums)
+    evaluate_both = _differentiated("grad", fn, argnums)
 
     @wraps(fn, updated=())
     def evaluate(*arguments: Any, **options: Any) -> Any:
-        return both(*arguments, **options)[1]
+        return evaluate_both(*arguments, **options)[1]
 
     return evaluate
 
@@ -66,10 +66,10 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[.
 def _differentiated(name: str, fn: Callable[..., Any], argnums: int | Sequence[int]) -> Callable[..., tuple[Any, Any]]:
     @wraps(fn, updated=())
     def evaluate(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-        target, put = chosen(name, argnums, arguments)
+        target, replace = select_arguments(name, argnums, arguments)
         leaves = Leaves(name, target, ends=True)
         with entered(leaves.level):
-            value = fn(*put(leaves.structure), **options)
+            value = fn(*replace(leaves.structure), **options)
         root = leaves.root(loss_of(name, value))
         if root is None and leaves.has_modules:
             raise AutodiffError(
@@ -78,6 +78,6 @@ def _differentiated(name: str, fn: Callable[..., Any], argnums: int | Sequence[i
             )
         gradients = None if root is None else leaves.backward(root)
         leaves.write_back()
-        return leaves.down(value), leaves.found(gradients, averages=True)
+        return leaves.down(value), leaves.collect(gradients, averages=True)
 
     return evaluate

@@ -1,4 +1,4 @@
-"""`scan`: a loop whose body a compiled function contains once, for any number of steps."""
+"""`scan`: a loop that a compiled function contains as one loop, whatever the number of steps."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def scan(
     while True:
         try:
             return loop.trace(backend)
-        except _Higher as found:
-            if found.loop is not loop:
+        except _HigherBackend as higher:
+            if higher.loop is not loop:
                 raise
-            backend = found.backend
+            backend = higher.backend
 
 
 def _length(along: _TreeLeaves, length: int | None) -> int:
-    """How many steps there are."""
+    """The number of steps."""
     if length is not None:
         try:
             length = index(length)
@@ -96,37 +96,37 @@ def _length(along: _TreeLeaves, length: int | None) -> int:
     scalar = next((path for path, size in sizes.items() if size is None), None)
     if scalar is not None:
         raise ShapeError(
-            f"scan: {scalar} has no axis to run along; what is the same in every step needs no place in xs"
+            f"scan: {scalar} has no axis to loop over; use values that are the same in every step without xs"
         )
-    found: list[int] = []
+    distinct: list[int] = []
     for size in sizes.values():
-        if size not in found:  # symbolic dimensions have no hash
-            found.append(cast(int, size))
-    if len(found) > 1 or (found and length is not None and found != [length]):
+        if size not in distinct:  # symbolic dimensions have no hash
+            distinct.append(cast(int, size))
+    if len(distinct) > 1 or (distinct and length is not None and distinct != [length]):
         have = ", ".join(f"{path} has {size}" for path, size in sizes.items())
-        wanted = "" if length is None else f", and length is {length}"
+        suffix = "" if length is None else f", and length is {length}"
         raise ShapeError(
-            f"scan: the first axes of xs must be of one size: {have}{wanted} (a list of layers is not "
+            f"scan: the first axes of xs must be of one size: {have}{suffix} (a list of layers is not "
             "run along: make them one with phlox.stack_modules)"
         )
-    if not found and length is None:
-        raise ShapeError("scan: without tensors in xs, say how many steps there are: length=...")
-    steps = cast("int", found.pop() if found else length)
+    if not distinct and length is None:
+        raise ShapeError("scan: without tensors in xs, give the number of steps: length=...")
+    steps = cast("int", distinct.pop() if distinct else length)
     if less(steps, 1):
-        raise ShapeError(f"scan: there must be one step at least, to know what it gives; got {steps}")
+        raise ShapeError(f"scan: there must be at least one step, to know the form of its results; got {steps}")
     return steps
 
 
 def _highest(tensors: Iterable[AnyTensor], backend: Backend) -> Backend:
-    """The highest of the backends of these tensors that decorate this one; itself if none does."""
+    """The highest backend of these tensors that decorates this one; this one if none does."""
     for x in tensors:
         if is_below(backend, x.backend):
             backend = x.backend
     return backend
 
 
-class _Higher(Exception):
-    """The function computes on a backend above that of its arguments."""
+class _HigherBackend(Exception):
+    """The function computes on a backend above the backend of its arguments."""
 
     def __init__(self, loop: _Loop, backend: Backend) -> None:
         self.loop, self.backend = loop, backend
@@ -137,40 +137,40 @@ class _Loop:
 
     def __init__(self, fn: ScanBody, start: _TreeLeaves, along: _TreeLeaves, length: int, reverse: bool) -> None:
         self.fn, self.start, self.along, self.length, self.reverse = fn, start, along, length, reverse
-        self.raised = False
-        """Has it been found that the carry belongs on a higher backend?"""
+        self.is_raised = False
+        """Was a tensor of the carry raised to a higher backend?"""
 
     def _step(self, carry: Any, x: Any) -> tuple[_TreeLeaves, _TreeLeaves]:
-        """The results of the function, the carry being as it was."""
-        found: Any = self.fn(carry, x)
-        if not isinstance(found, tuple) or len(cast("tuple[Any, ...]", found)) != 2:
+        """Call the function, and check that the carry kept its form."""
+        result: Any = self.fn(carry, x)
+        if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
             raise ModuleError(
-                f"scan: the function must return a pair (carry, y), got {type(cast('object', found)).__name__}; "
+                f"scan: the function must return a pair (carry, y), got {type(cast('object', result)).__name__}; "
                 "y may be None"
             )
         device = self.start.device() or self.along.device()
-        after, y = _TreeLeaves(found[0], "carry").on(device), _TreeLeaves(found[1], "y", own=True).on(device)
-        self.raised |= self.start.meet(after)
+        after, y = _TreeLeaves(result[0], "carry").on(device), _TreeLeaves(result[1], "y", is_result=True).on(device)
+        self.is_raised |= self.start.meet(after)
         difference = self.start.difference(after)
         if difference is not None:
             raise ModuleError(
-                "scan: the carry must come back as it went in, with the same structure, shapes and kinds: "
-                f"{difference}; return it like that, or start with one like what is returned"
+                "scan: the carry must be returned with the structure, shapes and kinds that it had: "
+                f"{difference}; return it like that, or start with a carry like the returned one"
             )
         return after, y
 
     def run(self) -> tuple[Any, Any]:
-        """As an ordinary loop."""
-        entries = [[x._with(one) for one in x.backend.unstack(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
+        """Run as an ordinary loop."""
+        entries = [[x._with(row) for row in x.backend.unstack(x.primitive)] for x in self.along.tensors]  # pyright: ignore[reportPrivateUsage]
         carry, rows = self.start, list[_TreeLeaves]()
         for number in reversed(range(self.length)) if self.reverse else range(self.length):
-            x = self.along.build(iter([one[number] for one in entries]))
+            x = self.along.build(iter([rows[number] for rows in entries]))
             carry, y = self._step(carry.build(iter(carry.tensors)), x)
             if rows:
                 rows[0].meet(y)
             difference = rows[0].difference(y) if rows else None
             if difference is not None:
-                raise ModuleError(f"scan: what is returned beside the carry must be alike in every step: {difference}")
+                raise ModuleError(f"scan: the result beside the carry must have one form in every step: {difference}")
             rows.append(y)
         if self.reverse:
             rows.reverse()
@@ -178,40 +178,40 @@ class _Loop:
         return carry.build(iter(carry.tensors)), rows[0].build(map(stack, columns))
 
     def trace(self, backend: Backend) -> tuple[Any, Any]:
-        """As one loop of the program that is being traced."""
+        """Run as one loop of the program that is being traced."""
         stream, start, along = random.current(), self.start.tensors, self.along.tensors
         self._check_engine(backend, [*start, *along], [*self.start.paths(), *self.along.paths()])
         tracer = checks.tracer()
         checked = tracer is not None and backend.trace_of(tracer) is backend.current_trace()
         last: list[Any] = []
 
-        def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
+        def body(state: tuple[Any, ...], entry: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
             rng = random.TracedStream(state[0])
             rng.whole = stream.whole
-            carry = self.start.build(map(_around, [backend] * len(start), start, state[1:]))
-            x = self.along.build(map(_around, [backend] * len(along), along, one))
-            # Traced: an optimizer from outside would be left with what ends with the loop.
+            carry = self.start.build(map(_tensor_like, [backend] * len(start), start, state[1:]))
+            x = self.along.build(map(_tensor_like, [backend] * len(along), along, entry))
+            # Traced: an optimizer from outside would otherwise keep tracers after the loop.
             with scope(tracing, rng), random.stream(rng), checks.collecting(checked, state[0]) as collected:
                 after, y = self._step(carry, x)
-            found = [*after.tensors, *y.tensors]
-            higher = _highest(found, backend)
-            if higher is not backend or self.raised:
-                self.raised = False
-                raise _Higher(self, higher)
-            self._check_engine(backend, found, [*after.paths(), *y.paths()])
+            tensors = [*after.tensors, *y.tensors]
+            higher = _highest(tensors, backend)
+            if higher is not backend or self.is_raised:
+                self.is_raised = False
+                raise _HigherBackend(self, higher)
+            self._check_engine(backend, tensors, [*after.paths(), *y.paths()])
             last[:] = after, y, rng.position, collected
             ys = [x.primitive for x in y.tensors]
             return [rng.words(), *(x.primitive for x in after.tensors)], [*ys, *collected.values]
 
         state, entries = [stream.words(), *(x.primitive for x in start)], [x.primitive for x in along]
-        (_, *carry), found = backend.scan(body, state, entries, self.length, reverse=self.reverse)
+        (_, *carry), stacked = backend.scan(body, state, entries, self.length, reverse=self.reverse)
         after, y, draws, collected = last
         stream.skip(draws * self.length, backend)
         count = len(y.tensors)
         if collected.checks:
-            checks.add_from_loop(collected, [backend.strip(x) for x in found[count:]])
-        ends = after.build(map(_around, [backend] * len(carry), after.tensors, carry))
-        return ends, y.build(map(_around, [backend] * count, y.tensors, found[:count]))
+            checks.add_from_loop(collected, [backend.strip(x) for x in stacked[count:]])
+        ends = after.build(map(_tensor_like, [backend] * len(carry), after.tensors, carry))
+        return ends, y.build(map(_tensor_like, [backend] * count, y.tensors, stacked[:count]))
 
     def _check_engine(self, backend: Backend, tensors: Sequence[AnyTensor], paths: Sequence[str]) -> None:
         for x, path in zip(tensors, paths, strict=True):
@@ -222,8 +222,8 @@ class _Loop:
                 )
 
 
-def _around(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
-    """A tensor like another one around an array of its backend, or of one above it."""
+def _tensor_like(backend: Backend, like: AnyTensor, array: Any) -> AnyTensor:
+    """A tensor like another, around an array of its backend or of a backend above it."""
     while backend is not like.backend and (below := backend.without_tape()) is not None:
         array, backend = backend.value(array), below
     if backend is not like.backend:  # a constant, beside arrays of a decorator without a tape
@@ -244,12 +244,12 @@ class _Part(NamedTuple):
 
 
 class _TreeLeaves:
-    """A structure taken apart: its tensors, and how to put it together around others."""
+    """A flattened structure: its tensors, and how to build it around other tensors."""
 
-    def __init__(self, value: Any, name: str, *, own: bool = False) -> None:
-        self._name, self._own = name, own
+    def __init__(self, value: Any, name: str, *, is_result: bool = False) -> None:
+        self._name, self._is_result = name, is_result
         self._parts: list[_Part] = []
-        self.build: Build = self._take(value, name)
+        self.build: Build = self._flatten(value, name)
         self._leaves: list[Any] = [part.leaf for part in self._parts if part.form is None]
 
     def device(self) -> Device | None:
@@ -257,7 +257,7 @@ class _TreeLeaves:
         return next((x.device for x in self._leaves if isinstance(x, Tensor)), None)
 
     def on(self, device: Device | None) -> _TreeLeaves:
-        """This, with scalars as tensors on a device."""
+        """Make tensors on a device of the scalars; returns self."""
         self._leaves = [
             on_vmap_backend(x if isinstance(x, Tensor) else _of_scalar(x, as_device(device))) for x in self._leaves
         ]
@@ -265,7 +265,7 @@ class _TreeLeaves:
 
     @property
     def tensors(self) -> list[AnyTensor]:
-        """The tensors, in order; scalars are among them once it is known where."""
+        """The tensors, in order; scalars are tensors after `on`."""
         return self._leaves
 
     def paths(self) -> list[str]:
@@ -273,30 +273,30 @@ class _TreeLeaves:
         return [part.path for part in self._parts if part.form is None]
 
     def meet(self, other: _TreeLeaves) -> bool:
-        """Bring each tensor, here and in another such structure, to the higher backend of the two; was any here moved?
+        """Raise each pair of tensors, of this and another structure, to the higher of their backends.
 
-        On a decorator of its backend a tensor is a constant.
+        A raised tensor is a constant of the higher backend. Returns whether one of this structure was raised.
         """
         moved = False
         if self._forms() == other._forms():
-            for place, (mine, theirs) in enumerate(zip(self._leaves, other._leaves, strict=True)):
-                if is_below(mine.backend, theirs.backend):
-                    self._leaves[place], moved = mine._on(theirs.backend), True
-                elif is_below(theirs.backend, mine.backend):
-                    other._leaves[place] = theirs._on(mine.backend)
+            for index, (x, y) in enumerate(zip(self._leaves, other._leaves, strict=True)):
+                if is_below(x.backend, y.backend):
+                    self._leaves[index], moved = x._on(y.backend), True
+                elif is_below(y.backend, x.backend):
+                    other._leaves[index] = y._on(x.backend)
         return moved
 
     def difference(self, other: _TreeLeaves) -> str | None:
-        """The first difference from another structure, except in values: the path, and the two parts; else None."""
+        """The first difference from another structure, apart from values, in words; None if there is none."""
         if self._forms() == other._forms() and self._shapes() == other._shapes():
             return None
-        mine, theirs = self._described(), other._described()
-        for path, (key, text) in mine.items():
-            if path not in theirs:
+        before, after = self._describe(), other._describe()
+        for path, (key, text) in before.items():
+            if path not in after:
                 return f"{path} ({text}) is missing"
-            if theirs[path][0] != key:
-                return f"{path} was {text} and is {theirs[path][1]}"
-        return next((f"{path} ({text}) is new" for path, (_, text) in theirs.items() if path not in mine), None)
+            if after[path][0] != key:
+                return f"{path} was {text} and is {after[path][1]}"
+        return next((f"{path} ({text}) is new" for path, (_, text) in after.items() if path not in before), None)
 
     def _forms(self) -> list[tuple[str, Hashable]]:
         return [(part.path, part.form) for part in self._parts]
@@ -304,19 +304,19 @@ class _TreeLeaves:
     def _shapes(self) -> list[Any]:
         return [(x.backend, x.kind, x.shape) for x in self._leaves]
 
-    def _described(self) -> dict[str, tuple[Hashable, str]]:
+    def _describe(self) -> dict[str, tuple[Hashable, str]]:
         leaves = iter(self._leaves)
-        found: dict[str, tuple[Hashable, str]] = {}
+        described: dict[str, tuple[Hashable, str]] = {}
         for part in self._parts:
             if part.form is None:
                 x = next(leaves)
                 text = f"{x.kind.__name__} of shape {x.shape} on {x.backend!r}"
-                found[part.path] = (text, text)
+                described[part.path] = (text, text)
             else:
-                found[part.path] = (part.form, part.text)
-        return found
+                described[part.path] = (part.form, part.text)
+        return described
 
-    def _take(self, value: Any, path: str) -> Build:
+    def _flatten(self, value: Any, path: str) -> Build:
         if isinstance(value, Tensor):
             return self._leaf(cast("AnyTensor", value), path)
         if isinstance(value, Module):
@@ -334,13 +334,13 @@ class _TreeLeaves:
         builds: dict[int, Build] = {}
         # The keys of a dict may come in another order each time.
         order = range(len(parts))
-        for place in sorted(order, key=lambda place: parts[place][0]) if isinstance(value, dict) else order:
-            label, part = parts[place]
-            builds[place] = self._take(part, path + label)
+        for position in sorted(order, key=lambda position: parts[position][0]) if isinstance(value, dict) else order:
+            label, part = parts[position]
+            builds[position] = self._flatten(part, path + label)
 
         def build(tensors: Iterator[AnyTensor]) -> Any:
-            made = {place: one(tensors) for place, one in builds.items()}
-            return with_parts(value, [made[place] for place in order])
+            built = {position: build_part(tensors) for position, build_part in builds.items()}
+            return with_parts(value, [built[position] for position in order])
 
         return build
 
@@ -352,10 +352,10 @@ class _TreeLeaves:
         structure = module.structure()
         for name, param in structure.named():
             value = param.val()
-            self._leaf(value.detach() if self._own else value, f"{path}.{name}")
+            self._leaf(value.detach() if self._is_result else value, f"{path}.{name}")
         self._parts.append(_Part(path, None, aux_of(structure).template, f"a {type(module).__name__}"))
-        around = Param.another if self._own else Param.around
-        return lambda tensors: structure.build([around(param, next(tensors)) for param in structure.params])
+        make_param = Param.another if self._is_result else Param.around
+        return lambda tensors: structure.build([make_param(param, next(tensors)) for param in structure.params])
 
     def _static(self, value: Any, path: str) -> Build:
         if isinstance(value, Optimizer):
@@ -380,7 +380,7 @@ def _of_scalar(value: Any, device: Device) -> AnyTensor:
         return tensor(value, device=device, kind=kind)
     if isinstance(value, TracedScalar):
         return tensor(value, device=device)
-    backend = device.backend  # of which this stands for a scalar, an argument of a compiled function
+    backend = device.backend  # the value is a traced scalar of this backend
     kind = backend.kind_of(value)
     if kind is Float:
         return Tensor.from_primitive(backend.float_full((), 0.0, device), backend, Float) + value

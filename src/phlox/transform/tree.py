@@ -37,8 +37,8 @@ def _holds(value: Any, container: Container) -> bool:
     for _, part in container.items(value):
         if isinstance(part, _CARRIED):
             return True
-        inside = container_of(part)
-        if inside is not None and (inside is DATACLASS or _holds(part, inside)):  # which has been asked
+        nested = container_of(part)
+        if nested is not None and (nested is DATACLASS or _holds(part, nested)):  # checked by `container_of`
             return True
     return False
 
@@ -84,18 +84,18 @@ def map_tensors(fn: Callable[[AnyTensor], Any], value: Any) -> Any:
     A module is replaced by a new one with the same parameter ids, around the results of `fn`.
     """
 
-    def mapped(leaf: Any) -> Any:
+    def map_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Module):
             return leaf.map(lambda path, param: param.around(fn(param.val())))
         return fn(leaf)
 
-    return map_leaves(mapped, value, (Tensor, Module))
+    return map_leaves(map_leaf, value, (Tensor, Module))
 
 
 def tensors_of(value: Any) -> list[AnyTensor]:
-    """The tensors in a tree, in order, with those of modules and gradients."""
+    """The tensors in a tree, in order, including the tensors of modules and gradients."""
     leaves: Iterable[Any] = (leaf for _, leaf in leaves_of(value, (Tensor, Module)))
-    found: list[AnyTensor] = []
+    tensors: list[AnyTensor] = []
     for leaf in leaves:
-        found += [param.val() for param in leaf.params()] if isinstance(leaf, Module) else [leaf]
-    return found
+        tensors += [param.val() for param in leaf.params()] if isinstance(leaf, Module) else [leaf]
+    return tensors

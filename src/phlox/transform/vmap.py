@@ -27,7 +27,7 @@ def vmap(
 ) -> Callable[..., Any]:
     """Vectorise `fn`, a function of one example, into a function of a batch of examples.
 
-    The result is that of a loop over the examples, stacked. But every operation runs once, on the whole batch; only
+    The result equals the stacked results of a loop. But every operation runs once, on the whole batch; only
     foreign functions (`phlox.lift`) run once per example. It works on every backend, on tapes, under `phlox.compile`
     and inside another `vmap`; `vmap(grad(loss))` gives the gradient of each example. If `fn` sets batched parameters
     (running statistics), they have the new values after the call.
@@ -65,7 +65,7 @@ def vmap(
         with entered(Frame(call.backend, call.size, randomness)):
             result = fn(*call.args, **call.kwargs)
         call.write_back()
-        return _AxisWalk("out_axes", call.returned).over(result, out_axes, "the result")
+        return _AxisWalk("out_axes", call.unbatch).over(result, out_axes, "the result")
 
     return batched
 
@@ -81,17 +81,17 @@ class _Names:
     def of(cls, fn: Callable[..., Any]) -> _Names:
         try:
             parameters = inspect.signature(fn).parameters.values()
-        except (TypeError, ValueError):  # of a function that is not written in Python
+        except (TypeError, ValueError):  # the function is not written in Python
             parameters = ()
         named = tuple([p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)])
         return cls(getattr(fn, "__qualname__", None) or type(fn).__name__, named)
 
-    def argument(self, place: int) -> str:
-        return f"argument `{self.positional[place]}`" if place < len(self.positional) else f"argument {place}"
+    def argument(self, position: int) -> str:
+        return f"argument `{self.positional[position]}`" if position < len(self.positional) else f"argument {position}"
 
 
 class _Call:
-    """One call: its arguments as one example has them, and how its results leave the batch."""
+    """One call: its arguments as one example sees them, and the way of its results out of the batch."""
 
     def __init__(self, names: _Names, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any) -> None:
         axes: list[Any] = [in_axes] * len(args)
@@ -103,31 +103,31 @@ class _Call:
                     "arguments; give one entry an argument, or one axis for all"
                 )
         paths = [*map(names.argument, range(len(args))), *(f"argument `{key}`" for key in kwargs)]
-        given = list(zip((*args, *kwargs.values()), (*axes, *(0 for _ in kwargs)), paths, strict=True))
+        arguments = list(zip((*args, *kwargs.values()), (*axes, *(0 for _ in kwargs)), paths, strict=True))
 
         frame = innermost()
         self.base: Backend | None = None if frame is None else frame.backend
         self.first: tuple[int, str] | None = None
-        look = _AxisWalk("in_axes", self._look)
-        for value, axis, path in given:
-            look.over(value, axis, path)
+        measure = _AxisWalk("in_axes", self._measure)
+        for value, axis, path in arguments:
+            measure.over(value, axis, path)
         if self.first is None or self.base is None:
             raise ShapeError(
-                f"vmap: no argument of {names.function} has a batch: one at least must be, or hold, a tensor or a "
+                f"vmap: no argument of {names.function} has a batch: at least one must be, or hold, a tensor or a "
                 "module whose entry in in_axes is an axis"
             )
         self.size = self.first[0]
         self.backend = Batched(self.base)
         self._params: list[tuple[Param, Param, AnyTensor, _Axis, str]] = []
         enter = _AxisWalk("in_axes", self._enter, self._remember)
-        lifted = [enter.over(value, axis, path) for value, axis, path in given]
+        lifted = [enter.over(value, axis, path) for value, axis, path in arguments]
         self.args = tuple(lifted[: len(args)])
         self.kwargs = dict(zip(kwargs, lifted[len(args) :], strict=True))
 
-    # --- the way in
+    # --- into the batch
 
-    def _look(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
-        """Learn the size of the batch, and the backend that all arguments can meet on."""
+    def _measure(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
+        """Find the size of the batch, and the backend that combines all arguments."""
         if axis is not None:
             if not -x.ndim <= axis < x.ndim:
                 raise ShapeError(f"vmap: {path} of shape {x.shape} has no axis {axis} to be the batch; see in_axes")
@@ -137,20 +137,20 @@ class _Call:
             elif self.first[0] != size:
                 raise ShapeError(
                     f"vmap: the batch is of size {self.first[0]} in {self.first[1]} and of size {size} in {path} "
-                    f"(axis {axis} of shape {x.shape}); what is the same for all examples has None in in_axes"
+                    f"(axis {axis} of shape {x.shape}); give None in in_axes for what all examples share"
                 )
         base = x.backend if self.base is None else joined(self.base, x.backend)
         if base is not None:
             self.base = base
         elif axis is not None:
             raise BackendError(
-                f"vmap: {path} is on {x.backend!r}, and what comes before it on {self.base!r}; "
+                f"vmap: {path} is on {x.backend!r}, and earlier arguments are on {self.base!r}; "
                 "move one of them with .to_device(...)"
             )
         return x
 
     def _enter(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
-        """The tensor as one example has it."""
+        """The tensor as one example sees it."""
         backend = self.backend
         if axis is None:
             meets = joined(x.backend, backend) is backend
@@ -160,13 +160,13 @@ class _Call:
     def _remember(self, param: Param, twin: Param, axis: _Axis, path: str) -> None:
         self._params.append((param, twin, twin.val(), axis, path))
 
-    # --- the way out
+    # --- out of the batch
 
-    def returned(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
-        """All examples of a result."""
+    def unbatch(self, x: AnyTensor, axis: _Axis, path: str) -> AnyTensor:
+        """A result with the values of all examples."""
         level = self.backend.batched
         backend: Backend = x.backend
-        value, mapped = x.primitive, False
+        value, is_batched = x.primitive, False
         if backend.batched > level:
             raise UnsupportedError(
                 f"vmap: {path}, of shape {x.shape}, is one example inside another vmap that has ended"
@@ -174,57 +174,57 @@ class _Call:
         if backend.batched == level:
             if not isinstance(backend, Batched):
                 raise AutodiffError(
-                    f"vmap: {path}, of shape {x.shape}, has a tape inside of the batch, which ends with the call; "
+                    f"vmap: {path}, of shape {x.shape}, has a tape inside the batch, which ends with the call; "
                     "return it with .inner()"
                 )
-            mapped = type(value) is backend.box
-            value = value.value if mapped else value
+            is_batched = type(value) is backend.box
+            value = value.value if is_batched else value
             backend = backend.inner
         if axis is None:
-            if mapped:
+            if is_batched:
                 raise ShapeError(
-                    f"vmap: {path}, of shape {x.shape}, is another one for every example, while out_axes says None, "
-                    "that it is the same for all; give it an axis"
+                    f"vmap: {path}, of shape {x.shape}, differs from example to example, but out_axes says None, which "
+                    "means that all share it; give it an axis"
                 )
             return Tensor.from_primitive(value, backend, x.kind)
         rank = x.ndim
         if not -rank - 1 <= axis <= rank:
             raise ShapeError(f"vmap: {path} of shape {x.shape} can have no axis {axis} for the batch; see out_axes")
-        if not mapped:
+        if not is_batched:
             value = backend.broadcast_to(value, (self.size, *x.shape))
-        place = axis % (rank + 1)
-        if place:
-            value = backend.permute_dims(value, (*range(1, place + 1), 0, *range(place + 1, rank + 1)))
+        position = axis % (rank + 1)
+        if position:
+            value = backend.permute_dims(value, (*range(1, position + 1), 0, *range(position + 1, rank + 1)))
         return Tensor.from_primitive(value, backend, x.kind)
 
     def write_back(self) -> None:
         """Copy values that were set into parameters (running statistics) to the parameters of the arguments."""
         for param, twin, before, axis, path in self._params:
             if twin.val() is not before:
-                param.set(self.returned(twin.val(), axis, path))
+                param.set(self.unbatch(twin.val(), axis, path))
 
 
-# --- trees of arguments or results, with the axis that says where the batch is
+# --- trees of arguments or results, with the axis of the batch
 
 
 @dataclass(frozen=True, slots=True)
 class _AxisWalk:
-    """A walk over a structure along with its axes: an axis, or a list, tuple or dict of them, as far as they differ."""
+    """A walk over a structure and its axes: one axis, or a list, tuple or dict of axes for its parts."""
 
     option: str
-    """Which option of `vmap` the axes were given as."""
+    """The option of `vmap` that gave the axes."""
     visit: Callable[[AnyTensor, _Axis, str], AnyTensor]
     """`(tensor, axis, path)` returns the replacement of the tensor."""
-    settle: Callable[[Param, Param, _Axis, str], None] | None = None
-    """`(param, twin, axis, path)`: called for each parameter and the one that stands in its place."""
+    on_param: Callable[[Param, Param, _Axis, str], None] | None = None
+    """`(param, twin, axis, path)`: called for each parameter and the parameter that replaces it."""
 
     def over(self, value: Any, axes: Any, path: str) -> Any:
         """The same structure around the results of `visit`. Raises `ShapeError` if the axes do not fit it."""
         if isinstance(axes, (list, tuple, dict)):
-            given, wanted = parts_of(value) or [], dict(parts_of(cast("Any", axes)) or [])
-            if {label for label, _ in given} != wanted.keys() or parts_of(value) is None:
+            parts, axes_by_label = parts_of(value) or [], dict(parts_of(cast("Any", axes)) or [])
+            if {label for label, _ in parts} != axes_by_label.keys() or parts_of(value) is None:
                 raise self._misfit(cast("Any", axes), value, path)
-            return with_parts(value, [self.over(one, wanted[label], path + label) for label, one in given])
+            return with_parts(value, [self.over(part, axes_by_label[label], path + label) for label, part in parts])
         if axes is not None:
             try:
                 axes = index(axes)
@@ -233,20 +233,20 @@ class _AxisWalk:
                     f"vmap: {self.option} for {path} must be an integer, None, or a list, tuple or dict of these, "
                     f"got {axes!r}"
                 ) from None
-        return self._every(value, axes, path)
+        return self._with_one_axis(value, axes, path)
 
-    def _every(self, value: Any, axis: _Axis, path: str) -> Any:
-        """One axis for all that is in the value."""
+    def _with_one_axis(self, value: Any, axis: _Axis, path: str) -> Any:
+        """The same structure, with one axis for every tensor in it."""
         if isinstance(value, Tensor):
             return self.visit(cast("AnyTensor", value), axis, path)
         if isinstance(value, Module):
             return value.map(lambda name, param: self._param(param, axis, f"{path}, parameter `{name}`"))
-        return map_parts(lambda part, below: self._every(part, axis, below), value, path)
+        return map_parts(lambda part, below: self._with_one_axis(part, axis, below), value, path)
 
     def _param(self, param: Param, axis: _Axis, path: str) -> Param:
         twin = param.around(self.visit(param.val(), axis, path))
-        if self.settle is not None:
-            self.settle(param, twin, axis, path)
+        if self.on_param is not None:
+            self.on_param(param, twin, axis, path)
         return twin
 
     def _misfit(self, axes: Any, value: Any, path: str) -> ShapeError:

@@ -54,7 +54,7 @@ def test_what_is_faster_in_every_round_is_chosen() -> None:
     failed = Configuration(Settings(threads=8), [Trial("crashed (SIGILL)")])
     search = searched(PRESENT, failed, fastest, once, noisy, faster, rounds=2)
     assert search.best() is faster
-    text = results(search, None)
+    text = results(search).text()
     assert "0.55  0.50 to 0.60" in text
     assert text.index("device jax") < text.index("allocator keep") < text.index("threads 1") < text.index("crashed")
     assert advice(search, "tuned.json").splitlines() == [
@@ -68,7 +68,7 @@ def test_the_present_configuration_may_fail_in_a_later_round() -> None:
     present = Configuration(Settings(), [Trial(windows=[1.0]), Trial("crashed (SIGILL)")])
     search = searched(present, measured(Settings(threads=1), [0.5]), rounds=2)
     assert search.best() is present
-    lines = [line.split() for line in results(search, None).splitlines()]
+    lines = [line.split() for line in results(search).text().splitlines()]
     assert lines[-2:] == [["threads", "1", "500"], ["unchanged", "crashed", "(SIGILL)"]]
 
 

@@ -1,7 +1,6 @@
 """Every operation of the conformance kit as a file, run by onnxruntime and compared with the model in f64.
 
-Serves: phlox/export/to_onnx/{table,elementwise,creation,moving,reductions,products,norms,attention}.py
-Serves: phlox/export/to_onnx/{pooling,resampling,recurrent,loops,engine}.py
+Serves: phlox/export/to_onnx/{table,elementwise,moving,reductions,products,pooling,loops,engine}.py
 """
 
 from __future__ import annotations

@@ -429,7 +429,7 @@ def test_what_is_left_keeps_its_names() -> None:
 def test_names_of_strangers_are_shown_shortly() -> None:
     with pytest.raises(RecordError, match="no rule matches it") as error:
         Adapter([rename("a", "x")]).read(Record({"b" * 100_000: 1, "c\nd": 2}))
-    assert len(str(error.value)) < 1000 and "'c\\nd'" in str(error.value)
+    assert len(str(error.value)) < 1000 and "c\\nd" in str(error.value)
 
 
 def test_writing_what_has_no_way_back() -> None:

@@ -266,21 +266,21 @@ def test_two_groups_and_their_states() -> None:
 def test_the_page() -> None:
     optimizer, model = optim.AdamWConfig().init(), net(NumPy(), 1)
     assert str(optimizer.report(model)) == (
-        "0 of 2 parameters have a usable state\n  to start anew: layers.0.weight, layers.0.bias"
+        "0 of 2 parameters have a usable state: not ok\n  to start anew: layers.0.weight, layers.0.bias"
     )
     model = train(model, optimizer, range(1), False)
     id = model.layers[0].bias.id
     model.layers[0].bias = None
     model.layers[0].weight = px.Param(px.ones((3, 1)), id=model.layers[0].weight.id)
     assert str(optimizer.report(model)) == (
-        "0 of 1 parameters have a usable state\n"
+        "0 of 1 parameters have a usable state: not ok\n"
         "  of another shape: layers.0.weight: it was of shape (3, 3), and the parameter is of (3, 1)\n"
         f"  states of parameters that the module has not (`forget` drops them): {id}"
     )
     many = net(NumPy(), 6)
     assert str(optim.SgdConfig().init().report(many)).endswith("layers.3.weight, layers.3.bias and 4 more")
     assert optimizer.forget(model).orphans == [id] and not optimizer.states
-    assert str(optimizer.report(nn.Sequential())) == "no parameters to be stepped"
+    assert str(optimizer.report(nn.Sequential())) == "no parameters to be stepped: ok"
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -162,7 +162,7 @@ def test_a_crash_between_any_two_system_calls(after: bool, tmp_path: Path, monke
 
     for owner, name in (
         (os, "fsync"), (os, "open"), (os, "close"), (Path, "replace"), (Path, "chmod"),
-        (files_module._EagerFile, "write"), (os, "pwrite"), (os, "pwritev"), (files_module.fcntl, "flock"),
+        (files_module.EagerFile, "write"), (os, "pwrite"), (os, "pwritev"), (files_module.fcntl, "flock"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, crashing(getattr(owner, name)))
     save(OLD, path)
@@ -224,7 +224,7 @@ def test_what_need_not_be_durable_is_whole_and_not_synced(
 @pytest.mark.parametrize("room", [0, 1000, 390_000])
 def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(OLD, tmp_path / "m")
-    write, pwrite = files_module._EagerFile.write, os.pwrite
+    write, pwrite = files_module.EagerFile.write, os.pwrite
     there = 0
 
     def full(data: Any, write: Callable[[], int]) -> int:
@@ -234,7 +234,7 @@ def test_a_full_disk_leaves_the_old_file(room: int, code: int, tmp_path: Path, m
         there += (count := write())
         return count
 
-    monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: full(data, lambda: write(file, data)))
+    monkeypatch.setattr(files_module.EagerFile, "write", lambda file, data: full(data, lambda: write(file, data)))
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: full(data, lambda: pwrite(file, data, at)))
     monkeypatch.setattr(os, "pwritev", lambda file, parts, at: os.pwrite(file, b"".join(parts), at))
     with pytest.raises(RecordError) as caught:
@@ -248,7 +248,7 @@ def test_a_system_that_writes_less_than_it_is_given_gets_the_rest(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    write, pwrite = files_module._EagerFile.write, os.pwrite
+    write, pwrite = files_module.EagerFile.write, os.pwrite
 
     def some(data: Any) -> Any:
         calls.append(len(data))
@@ -256,7 +256,7 @@ def test_a_system_that_writes_less_than_it_is_given_gets_the_rest(
 
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, some(data), at))
     monkeypatch.setattr(os, "pwritev", lambda file, parts, at: os.pwrite(file, b"".join(parts), at))
-    monkeypatch.setattr(files_module._EagerFile, "write", lambda file, data: write(file, some(data)))
+    monkeypatch.setattr(files_module.EagerFile, "write", lambda file, data: write(file, some(data)))
     expected = {f"w{i}": np.random.default_rng(i).normal(size=(3, 10_000 + i)) for i in range(9)} | {"e": np.ones(0)}
     for suffix in ("phlox", "npz"):  # by places, and one after the other
         calls.clear()
@@ -271,7 +271,7 @@ def test_no_call_goes_beyond_where_the_system_divides_its_memory(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: list[tuple[int, int]] = []
-    write, pwrite = files_module._EagerFile.write, os.pwrite
+    write, pwrite = files_module.EagerFile.write, os.pwrite
 
     def follow(file: Any, data: Any) -> int:
         at = file.tell()
@@ -282,7 +282,7 @@ def test_no_call_goes_beyond_where_the_system_divides_its_memory(
         parts.append((at, pwrite(file, data, at)))
         return parts[-1][1]
 
-    monkeypatch.setattr(files_module._EagerFile, "write", follow)
+    monkeypatch.setattr(files_module.EagerFile, "write", follow)
     monkeypatch.setattr(os, "pwrite", place)
     monkeypatch.setattr(os, "pwritev", lambda file, parts, at: place(file, b"".join(parts), at))
     path = save(Record({"w": np.ones(files_module.CALL, np.float32)}), tmp_path / f"m{suffix}")
@@ -315,7 +315,7 @@ def test_a_disk_that_is_too_full_says_so_before_anything_is_written(
     path = save(OLD, tmp_path / "m")
     asked = refuse_room(monkeypatch, code)
     written: list[Any] = []
-    monkeypatch.setattr(files_module._EagerFile, "write", lambda _, data: written.append(data))
+    monkeypatch.setattr(files_module.EagerFile, "write", lambda _, data: written.append(data))
     with pytest.raises(RecordError) as caught:
         save(NEW, tmp_path / "m")
     assert str(caught.value) == f"cannot save {path}: {os.strerror(code)}"
@@ -422,7 +422,7 @@ def test_a_folder_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             def refuse(*args: Any) -> None:
                 raise PermissionError(errno.EACCES, "Permission denied")
 
-            monkeypatch.setattr(files_module, "_EagerFile", refuse)
+            monkeypatch.setattr(files_module, "EagerFile", refuse)
         with pytest.raises(RecordError) as caught:
             save(NEW, path)
     finally:

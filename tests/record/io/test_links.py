@@ -20,7 +20,7 @@ from phlox.record.io import links
 from phlox.record.io.links import remove_files
 from phlox.train import Callback, Checkpoints, RunFolder
 from phlox.train.observers.checkpoints.files import Job
-from phlox.train.observers.checkpoints.in_shards import ShardWriter
+from phlox.train.observers.checkpoints.writers import ShardWriter
 from tests.train.fake_learner import FakeLearner, at_once, steps, steps_in
 
 RECORD = Record({"w": np.arange(3, dtype=np.float32)})

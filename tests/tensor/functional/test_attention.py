@@ -129,11 +129,11 @@ def test_large_is_as_small_and_the_number_of_threads_does_not_matter(monkeypatch
     options = (True, 0.3, 0.0)
 
     def run(backend: Any) -> list[Any]:
-        y, saved = backend.attention_forward(q, k, v, None, None, None, *options)
-        return [y, *backend.attention_backward(saved, g, (True, True, True, False), *options)[:3]]
+        y, saved = backend.attention_forward(q, k, v, None, None, None, options)
+        return [y, *backend.attention_backward(saved, g, (True, True, True, False), options)[:3]]
 
     several = run(NumPy())
-    np.testing.assert_array_equal(several[0], NumPy().attention(q, k, v, None, None, None, *options))
+    np.testing.assert_array_equal(several[0], NumPy().attention(q, k, v, None, None, None, options))
     monkeypatch.setattr(blocks, "_pool", lambda process: (ThreadPoolExecutor(1), 0))
     for found, alone, plain in zip(several, run(NumPy()), run(Plain()), strict=True):
         np.testing.assert_array_equal(found, alone)

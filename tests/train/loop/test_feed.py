@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from phlox import nn, optim
 from phlox.backend import NumPy
 from phlox.data import Loader
+from phlox.data.loader import placed
 from phlox.errors import DataError, DataWarning, RunWarning
 from phlox.record import PrecisionSettings, SafetensorsRecorder
 from phlox.tensor import Tensor
 from phlox.train import LambdaCallback, Learner
 from phlox.train.loop.feed import Feed, as_batch, decoded, encoded
-from phlox.train.step.batch import count, onto
+from phlox.train.step.batch import count
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2)
 Y = X.sum(axis=1, keepdims=True)
@@ -283,7 +284,7 @@ def test_rows_of_a_batch_are_those_of_the_loader() -> None:
 
 
 def test_batches_become_tensors_where_they_are_needed() -> None:
-    batch = onto({"x": X, "name": "a"}, NumPy().device())
+    batch = placed({"x": X, "name": "a"}, NumPy().device())
     assert isinstance(batch["x"], Tensor) and batch["name"] == "a"
     assert as_batch("text") == "text" and as_batch(X) is X
 

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from phlox import metrics, nn, optim
+from phlox.backend import Autodiff, NumPy
 from phlox.data import Loader
 from phlox.errors import KindError, RunError
 from phlox.train import Callback, EpochReport, LambdaCallback, Learner, Plan
 from phlox.train.events import flattened, plain
+from tests.calls import calls_of
 
 X = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]]).astype(np.float32)
@@ -292,3 +294,16 @@ def test_reports_as_plain_values() -> None:
         "validation/loss": 1, "seconds": 2.0, "rows_per_second": 48.0,
     }  # fmt: skip
     assert flattened("a", {"b": {"c": 1}, "d": "text"}) == {"a/b/c": 1}
+
+
+@pytest.mark.parametrize(("measured", "most"), [({}, 365), ({"accuracy": metrics.Accuracy()}, 610)])
+def test_a_step_makes_few_calls(measured: dict[str, Any], most: int) -> None:
+    """Counted between two trainings, so that what happens once does not count; five calls ask JAX, once it is there."""
+    rows, labels = X[:4], np.array([0, 2, 1, 1], np.int32)
+    model = nn.Linear(3, 3, device=Autodiff(NumPy()).device()).init(0)
+    trained = Learner(model, optim.SgdConfig(), 0.05, nn.cross_entropy_loss, metrics=measured)
+    counts: list[int] = []
+    for steps in (4, 4, 20):
+        calls, _ = calls_of(lambda steps=steps: trained.fit(lambda: [(rows, labels)] * 24, steps=steps, progress=False))
+        counts.append(calls)
+    assert (counts[2] - counts[1]) / 16 <= most

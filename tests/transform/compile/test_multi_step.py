@@ -195,8 +195,8 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "numbers": (lambda x, lr: x, (data(XS), RATES[:3]), "lr: it must have a number for each of the 4 steps, and has 3"),
     "one number": (lambda x, lr: x, (data(XS), 0.1), r"lr: it must be a list or an array of 4 numbers.*\[0.1\] \* 4"),
     "array": (lambda x, lr: x, (data(XS), XS[:3]), r"lr: .* for each of the 4 steps .*, and is of shape \(3, 6, 4\)"),
-    "module": (lambda x, lr: x, (network(), RATES), "x: a Sequential goes on from step to step by itself"),
-    "optimizer": (lambda x, lr: x, (optim.SgdConfig().init(), RATES), "x: a OptimizerAdaptor goes on"),
+    "module": (lambda x, lr: x, (network(), RATES), "x: a Sequential is continued from step to step by itself"),
+    "optimizer": (lambda x, lr: x, (optim.SgdConfig().init(), RATES), "x: a OptimizerAdaptor is continued"),
     "missing": (lambda x=None, lr=0.1: data(), (), "lr, x, named in `over`, must be passed"),
 }  # fmt: skip
 
@@ -235,12 +235,12 @@ def test_what_goes_on_must_keep_its_form() -> None:
     model = network(rate=0.5)
     with pytest.raises(
         CompileError,
-        match=r"the result goes on as model in the next step and must be built like it; "
+        match=r"the result becomes model in the next step and must have its structure; "
         r"model\.layers\.0\.weight was a Param, Float \(4, 8\) .* and is a Param, Float \(8, 8\)",
     ):
         px.compile(lambda model: grown(model), steps=2)(model)
     with pytest.raises(
-        CompileError, match=r"the result\[0\] goes on as model .*; model\.layers\.2\.rate was 0\.5 and is 0\.25"
+        CompileError, match=r"the result\[0\] becomes model .*; model\.layers\.2\.rate was 0\.5 and is 0\.25"
     ):
         px.compile(lambda model: (renamed(model), 1), steps=2)(model)
 
@@ -251,7 +251,7 @@ def test_what_goes_on_must_keep_its_form() -> None:
     optimizer = optim.OptimizerAdaptor(Growing())
     with pytest.raises(
         CompileError,
-        match=r"the state of an optimizer \(OptimizerAdaptor\) .*that of model\.layers\.0\.weight was empty "
+        match=r"the state of an optimizer \(OptimizerAdaptor\) .*the state of model\.layers\.0\.weight was empty "
         r"and is 0 float \(4, 8\)",
     ):
         px.compile(step, steps=2)(model, optimizer, 0.1, data())

@@ -32,7 +32,7 @@ assert double.traces == 1 and double.compilations == 3, (double.traces, double.c
 assert [one.number for one in found] == [2, 3]
 assert str(found[0]).startswith(
     "<lambda> is compiled for the 2nd time: x was cut ('data', None) on data=2, model=4 and is cut ('model', None) on "
-    "data=2, model=4 (every layout is a program of its own"
+    "data=2, model=4 (every layout needs a program of its own"
 ), found[0]
 assert "x was cut ('model', None) on data=2, model=4 and is whole on" in str(found[1])
 

@@ -11,7 +11,11 @@ import pytest
 import phlox as px
 from phlox import nn, optim
 from phlox.backend import Autodiff, Backend, Jax, NumPy, Torch
+from phlox.backend.analysis import Analysis, Traffic
 from phlox.errors import CompileError
+from phlox.host.text import amount
+from phlox.transform.compile.report import ExecutableReport
+from tests.markup import read
 from tests.simulated_devices import check_on_devices
 from tests.transform.steps import TAPE, data, network, step, values
 
@@ -126,7 +130,7 @@ def test_plain_values_and_text() -> None:
     stored = json.loads(json.dumps(report.to_dict()))
     assert stored["flops"] == report.flops and stored["memory"] == report.memory and stored["collectives"] == {}
     lines = str(report).splitlines()
-    assert lines[0] == "step on Jax(): one call, one device, by XLA" and lines[-1] == "collectives     none"
+    assert lines[0] == "step: one call on Jax(), one device, by XLA" and lines[-1].split() == ["collectives", "none"]
     assert repr(report) == str(report)
 
 
@@ -134,7 +138,7 @@ def test_bad_calls() -> None:
     model, optimizer, calls = network(), optim.AdamWConfig().init(), px.compile(step)
     with pytest.raises(CompileError, match="the value of a tensor or number is needed while"):
         px.compile(lambda x: x if x.sum().item() > 0 else -x).lower(data())
-    with pytest.raises(CompileError, match=r"lower\(\) is for calls from outside"):
+    with pytest.raises(CompileError, match=r"lower\(\) cannot be called while another"):
         px.compile(lambda x: calls.lower(model, optimizer, 0.1, x))(data())
 
 
@@ -176,3 +180,30 @@ assert "each of 8 devices" in str(report) and "all-reduce" in str(report)
 @pytest.mark.full
 def test_a_program_of_eight_devices() -> None:
     check_on_devices(8, SCRIPT)
+
+
+# --- in a notebook
+
+
+def product(x: Any) -> Any:
+    return x @ x
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch()], ids=repr)
+def test_in_a_notebook(backend: Backend) -> None:
+    report = px.compile(product).lower(px.ones((16, 16), device=backend))
+    found = read(report)
+    assert found.texts[0] == "product" and f"by {report.source}" in found.text
+    assert ["arguments", "1.02 kB"] in found.rows and report.flops is not None
+    assert ["FLOPs", amount(report.flops)] in found.rows and report.flops > 8000
+
+
+def test_traffic_and_what_is_unknown() -> None:
+    found = read(ExecutableReport.of(Analysis("XLA", devices=8, loops_of_unknown_length=1), "<script>", "Jax()"))
+    assert (
+        "<script>" in found.texts and ["memory", "unknown"] in found.rows and ["collectives", "unknown"] in found.rows
+    )
+    assert "each of 8 devices" in found.text and "1 loop of unknown length" in found.text
+    traffic = {"all-reduce": Traffic(2, 1024, 2048)}
+    found = read(ExecutableReport.of(Analysis("XLA", collectives=traffic), "f", "Jax()"))
+    assert ["all-reduce", "2", "1.02 kB", "2.05 kB"] in found.rows

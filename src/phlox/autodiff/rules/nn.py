@@ -1,4 +1,7 @@
-"""Composites of neural networks: the backend has a forward and a backward function for each; see `contract.nn`."""
+"""Composites of neural networks: those for which the contract has a forward and a backward function; see `contract.nn`.
+
+The backward function of several results gets one gradient a result.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 from phlox.autodiff.build import General, MultiOutputRule, Result, Rule
 from phlox.backend.contract import Backend
+from phlox.backend.contract.signatures import COMPOSITES, SEVERAL
 from phlox.backend.contract.types import Array, Gradients, Needed
 
 
@@ -16,33 +20,7 @@ def _composite(name: str, operands: int) -> Rule:
     def backward(B: Backend, saved: Any, g: Array, needed: Needed, *options: Any) -> Gradients:
         return getattr(B, f"{name}_backward")(saved, g, needed, *options)
 
-    return (MultiOutputRule if name in _SEVERAL else General)(operands, forward, backward)
+    return (MultiOutputRule if name in SEVERAL else General)(operands, forward, backward)
 
 
-_OPERANDS = {
-    "linear": 3,
-    "softmax": 1,
-    "log_softmax": 1,
-    "cross_entropy": 3,
-    "ctc_loss": 4,
-    "gelu": 1,
-    "glu": 1,
-    "layer_norm": 3,
-    "rms_norm": 2,
-    "group_norm": 3,
-    "batch_norm_train": 3,
-    "attention": 6,
-    "lstm": 7,
-    "gru": 7,
-    "rnn": 6,
-    "interpolate": 1,
-    "grid_sample": 2,
-    "conv": 3,
-    "max_pool": 1,
-    "avg_pool": 1,
-}
-
-_SEVERAL = frozenset({"batch_norm_train", "lstm", "gru", "rnn"})
-"""Composites with several results; their backward functions get one gradient per result."""
-
-NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in _OPERANDS.items()}
+NN: dict[str, Rule] = {name: _composite(name, operands) for name, operands in COMPOSITES.items()}

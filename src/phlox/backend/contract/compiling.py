@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phlox.backend.analysis import Analysis
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.settings import Settings
 from phlox.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from phlox.backend.analysis import Analysis
 
 
 class CompilingOps:

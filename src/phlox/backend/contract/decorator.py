@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phlox.backend.analysis import Analysis
 from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.collectives import Later, Presence, Ranks, Reduction
 from phlox.backend.contract.types import Array, Shape
@@ -15,6 +14,9 @@ from phlox.backend.device import Device
 from phlox.backend.kind import Kind
 from phlox.backend.sharding import Index, Shard
 from phlox.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from phlox.backend.analysis import Analysis
 
 
 class Decorator(Backend):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phlox.backend.contract.types import ArgReduction, Array, Arrays, Axes, Binary, Index, Reduction, Shape, Unary
+from phlox.backend.contract.types import ArgReduction, Array, Arrays, Axes, Binary, Index, Reduction, Scan, Shape, Unary
 from phlox.backend.device import Device
 
 
@@ -73,7 +73,7 @@ class FloatOps:
     float_min: Reduction
     float_argmax: ArgReduction
     float_argmin: ArgReduction
-    float_cumsum: Callable[[Array, int], Array]
+    float_cumsum: Scan
     float_matmul: Callable[[Array, Array], Array]
     """`[..., m, k] @ [..., k, n]`, both of rank two or more; batch axes broadcast."""
 
@@ -109,7 +109,7 @@ class IntOps:
     int_min: Reduction
     int_argmax: ArgReduction
     int_argmin: ArgReduction
-    int_cumsum: Callable[[Array, int], Array]
+    int_cumsum: Scan
     int_into_float: Unary
     int_into_bool: Unary
 
@@ -122,8 +122,8 @@ class BoolOps:
     bool_or: Binary
     bool_xor: Binary
     bool_not: Unary
-    bool_any: Callable[[Array, Axes, bool], Array]
-    bool_all: Callable[[Array, Axes, bool], Array]
+    bool_any: Reduction
+    bool_all: Reduction
     bool_into_int: Unary
     bool_into_float: Unary
 

@@ -38,9 +38,10 @@ class ShapingOps(ArrayOps):
 
     def expand_dims(self, x: Array, axes: Axes) -> Array:
         """Insert axes of size one at these places of the result."""
-        sizes = iter(self.shape(x))
-        rank = len(self.shape(x)) + len(axes)
-        return self.reshape(x, tuple(1 if axis in axes else next(sizes) for axis in range(rank)))
+        sizes = list(self.shape(x))
+        for axis in sorted(axes):
+            sizes.insert(axis, 1)
+        return self.reshape(x, tuple(sizes))
 
     def roll(self, x: Array, shifts: tuple[int, ...], axes: Axes) -> Array:
         """Roll elements along axes, as `numpy.roll`; one shift an axis."""

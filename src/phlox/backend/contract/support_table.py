@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phlox.backend.contract.backend import Backend
 from phlox.backend.contract.catalogue import families, provision
+from phlox.host.page import Cell, Page, Table
 
 SIGNS = {"native": "native", "derived": "derived", "unsupported": "-"}
 WIDE = "f32"
@@ -48,17 +50,11 @@ class SupportTable:
     def text(self) -> str:
         """The table as columns for a terminal, by family."""
         columns = list(self.backends)
-        rows = [(title, [(name, [self.cell(name, one) for one in columns]) for name in names])
-                for title, names in families().items()]  # fmt: skip
-        first = max(len(name) for _, body in rows for name, _ in body) + 2
-        widths = [
-            max(len(one), *(len(cells[i]) for _, body in rows for _, cells in body)) for i, one in enumerate(columns)
-        ]
-        lines = [_line("", columns, first, widths)]
-        for title, body in rows:
-            lines += ["", title]
-            lines += [_line(f"  {name}", cells, first, widths) for name, cells in body]
-        return "\n".join([*lines, "", *self.summary()])
+        rows: list[Sequence[str | Cell]] = []
+        for title, names in families().items():
+            rows += [[], [title]]
+            rows += [[Cell(name, indent=1), *[self.cell(name, column) for column in columns]] for name in names]
+        return Page("", parts=[Table(["", *columns], rows, len(columns) + 1), *self.summary()]).text()
 
     def markdown(self) -> str:
         """The table in Markdown, one for each family."""
@@ -69,8 +65,3 @@ class SupportTable:
             lines += ["| operation | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
             lines += [f"| `{name}` | " + " | ".join(self.cell(name, one) for one in columns) + " |" for name in names]
         return "\n".join(lines)
-
-
-def _line(name: str, cells: list[str], first: int, widths: list[int]) -> str:
-    columns = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return (name.ljust(first) + "  " + "  ".join(columns)).rstrip()

@@ -39,6 +39,9 @@ Reduction: TypeAlias = Callable[[Array, Axes, bool], Array]
 ArgReduction: TypeAlias = Callable[[Array, int], Array]
 """`(x, axis)`, the axis removed; the first of equal values, and the first NaN before all."""
 
+Scan: TypeAlias = Callable[[Array, int], Array]
+"""`(x, axis)`: each element combined with those before it."""
+
 Arrays: TypeAlias = Sequence[Array]
 
 

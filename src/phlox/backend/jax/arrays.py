@@ -21,8 +21,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.jax import compat, ops, sharding, x64
-from phlox.backend.jax.cpu import is_shared
-from phlox.backend.jax.sharding import argument_spec, device_name
+from phlox.backend.jax.sharding import argument_spec, device_name, is_shared
 from phlox.backend.kind import Int, Kind, kind_of_dtype
 from phlox.errors import DeviceError
 from phlox.host.dtypes import HOST_DTYPES

@@ -14,11 +14,11 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.contract.widening import composed
-from phlox.backend.jax.cpu import is_shared
 from phlox.backend.jax.fused import fused
+from phlox.backend.jax.sharding import is_shared
 from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.sharding import SEQUENCE
 
@@ -45,17 +45,9 @@ def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
 
 
 def _forward(
-    self: Any,
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    self: Any, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> tuple[Array, Any]:
+    causal, scale, dropout = weighting
     n, m = query.shape[2], key.shape[2]
     parts: list[Array] = []
     saved: list[Any] = []
@@ -66,7 +58,7 @@ def _forward(
             seen = earlier[None, None] if seen is None else seen & earlier
         masks = _part(bias, rows, keys), seen, _part(kept, rows, keys)
         y, state = AttentionOps.attention_forward(
-            self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, False, scale, dropout
+            self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, (False, scale, dropout)
         )
         parts.append(y)
         # Not y, of which the layer that follows keeps a copy in another order: the sum over P is as cheap there.
@@ -74,8 +66,9 @@ def _forward(
     return jnp.concatenate(parts, 2), (query, key, value, bias, tuple(saved))
 
 
-def _backward(self: Any, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float) -> Gradients:
+def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
     query, key, value, bias, states = saved
+    causal, scale, dropout = weighting
     m = key.shape[2]
     dqs: list[Array] = []
     dk: Any = None
@@ -85,7 +78,7 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, causal: bool, sca
     biases: list[Array] = []
     for (rows, keys), state in zip(_spans(query.shape[2], m, causal), states, strict=True):
         part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _part(bias, rows, keys), *state
-        found: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, False, scale, dropout)
+        found: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, (False, scale, dropout))
         dq, dkey, dvalue, db, *_ = found
         if needed[0]:
             dqs.append(dq)
@@ -129,30 +122,24 @@ def _forward_apart(
     query: Array,
     key: Array,
     value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    bias: Mask,
+    allowed: Mask,
+    kept: Mask,
+    weighting: Weighting,
 ) -> tuple[Array, Any]:
     query = _along(query, mesh, cut=True)
     heads = query.shape[1]
     keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
-    y, state = AttentionOps.attention_forward(self, query, keys, values, bias, allowed, kept, causal, scale, dropout)
+    y, state = AttentionOps.attention_forward(self, query, keys, values, bias, allowed, kept, weighting)
     return _along(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
 
 
-def _backward_apart(
-    self: Any, mesh: Any, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
-) -> Gradients:
+def _backward_apart(self: Any, mesh: Any, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
     query, key, value, bias, state = saved
     heads, groups = query.shape[1], key.shape[1]
     keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
     part = query, keys, values, bias, *state
-    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(
-        self, part, _along(g, mesh, cut=True), needed, causal, scale, dropout
-    )
+    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(self, part, _along(g, mesh, cut=True), needed, weighting)
 
     def own(x: Array | None) -> Array | None:
         if x is not None and heads != groups:
@@ -162,8 +149,8 @@ def _backward_apart(
     return None if dq is None else _along(dq, mesh, cut=True), own(dk), own(dv), dbias, None, None
 
 
-_MERGED, _APART = fused(_forward, 6, 7, 8), fused(_forward_apart, 0, 7, 8, 9)
-_BACKWARD_MERGED, _BACKWARD_APART = fused(_backward, 2, 3, 4, 5), fused(_backward_apart, 0, 3, 4, 5, 6)
+_MERGED, _APART = fused(_forward, 6), fused(_forward_apart, 0, 7)
+_BACKWARD_MERGED, _BACKWARD_APART = fused(_backward, 2, 3), fused(_backward_apart, 0, 3, 4)
 
 
 @composed

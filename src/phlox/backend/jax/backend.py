@@ -27,19 +27,18 @@ from phlox.backend.jax.attention import Attention
 from phlox.backend.jax.collectives import Collectives
 from phlox.backend.jax.conv import Conv
 from phlox.backend.jax.elementwise import Elementwise
+from phlox.backend.jax.fused import Norm, Sampling
 from phlox.backend.jax.indexing import Indexing
 from phlox.backend.jax.linalg import Linalg
 from phlox.backend.jax.linear import Dense
 from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.meshes import Meshes
-from phlox.backend.jax.norm import Norm
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
 from phlox.backend.jax.pooling import Pooling
 from phlox.backend.jax.processes import ProcessesOfJax
 from phlox.backend.jax.profiling import Profiling
 from phlox.backend.jax.recurrent import Recurrent
 from phlox.backend.jax.reduction import Reduction
-from phlox.backend.jax.sampling import Sampling
 from phlox.backend.jax.shape import Shaping
 from phlox.backend.jax.sharding import in_shards
 from phlox.backend.jax.signal import Signal

@@ -13,8 +13,7 @@ from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.special import SpecialOps
 from phlox.backend.contract.types import Array
-from phlox.backend.jax.activation import Activation
-from phlox.backend.jax.fused import fused
+from phlox.backend.jax.fused import Activation, fused
 from phlox.backend.jax.ops import several, simple
 
 

@@ -1,4 +1,7 @@
-"""The contract's own definition of an operation as one compiled program: eagerly it is then one call, not ten."""
+"""The contract's own definitions as one compiled program each: eagerly that is one call, not ten.
+
+Activations, normalisation and interpolation are nothing else.
+"""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,7 +14,12 @@ from typing import Any
 
 import jax
 
+from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.activation import ActivationOps
+from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.sampling import SamplingOps
 from phlox.backend.contract.widening import composed
+from phlox.backend.jax.ops import simple
 
 
 def fused(definition: Callable[..., Any], *static: int) -> Any:
@@ -25,3 +33,60 @@ def fused(definition: Callable[..., Any], *static: int) -> Any:
         return run(self, *arguments)
 
     return composed(operation)
+
+
+class Activation(Backend):
+    """See `phlox.backend.contract.nn.activation`."""
+
+    float_relu = simple(jax.nn.relu)  # whose own gradient at zero, unlike that of a maximum, is zero
+    float_relu_backward = fused(ActivationOps.float_relu_backward)
+    float_leaky_relu = fused(ActivationOps.float_leaky_relu)
+    float_leaky_relu_backward = fused(ActivationOps.float_leaky_relu_backward)
+    float_prelu = fused(ActivationOps.float_prelu)
+    float_threshold = fused(ActivationOps.float_threshold)
+    float_threshold_backward = fused(ActivationOps.float_threshold_backward)
+    float_elu = fused(ActivationOps.float_elu)
+    float_elu_backward = fused(ActivationOps.float_elu_backward)
+    float_softplus = fused(ActivationOps.float_softplus)
+    float_softplus_backward = fused(ActivationOps.float_softplus_backward)
+    float_log_sigmoid = fused(ActivationOps.float_log_sigmoid)
+    float_log_sigmoid_backward = fused(ActivationOps.float_log_sigmoid_backward)
+    float_silu = fused(ActivationOps.float_silu)
+    float_silu_backward = fused(ActivationOps.float_silu_backward)
+    float_mish = fused(ActivationOps.float_mish)
+    float_mish_backward = fused(ActivationOps.float_mish_backward)
+    float_softsign = fused(ActivationOps.float_softsign)
+    float_softsign_backward = fused(ActivationOps.float_softsign_backward)
+    float_tanhshrink = fused(ActivationOps.float_tanhshrink)
+    float_tanhshrink_backward = fused(ActivationOps.float_tanhshrink_backward)
+    float_hardtanh = fused(ActivationOps.float_hardtanh)
+    float_hardtanh_backward = fused(ActivationOps.float_hardtanh_backward)
+    float_hardsigmoid = fused(ActivationOps.float_hardsigmoid)
+    float_hardsigmoid_backward = fused(ActivationOps.float_hardsigmoid_backward)
+    float_hardswish = fused(ActivationOps.float_hardswish)
+    float_hardswish_backward = fused(ActivationOps.float_hardswish_backward)
+    float_softshrink = fused(ActivationOps.float_softshrink)
+    float_softshrink_backward = fused(ActivationOps.float_softshrink_backward)
+    float_hardshrink = fused(ActivationOps.float_hardshrink)
+    float_hardshrink_backward = fused(ActivationOps.float_hardshrink_backward)
+
+
+class Norm(Backend):
+    """See `phlox.backend.contract.nn.norm`."""
+
+    layer_norm_forward = fused(NormOps.layer_norm_forward, 3)
+    layer_norm_backward = fused(NormOps.layer_norm_backward, 2, 3)
+    rms_norm_forward = fused(NormOps.rms_norm_forward, 2)
+    rms_norm_backward = fused(NormOps.rms_norm_backward, 2, 3)
+    group_norm_forward = fused(NormOps.group_norm_forward, 3, 4)
+    group_norm_backward = fused(NormOps.group_norm_backward, 2, 3, 4)
+    batch_norm_train_forward = fused(NormOps.batch_norm_train_forward, 3)
+    batch_norm_train_backward = fused(NormOps.batch_norm_train_backward, 2, 3)
+
+
+class Sampling(Backend):
+    """See `phlox.backend.contract.nn.sampling`."""
+
+    interpolate = fused(SamplingOps.interpolate, 1)
+    grid_sample_forward = fused(SamplingOps.grid_sample_forward, 2, 3, 4)
+    grid_sample_backward = fused(SamplingOps.grid_sample_backward, 2, 3, 4, 5)

@@ -24,6 +24,7 @@ from phlox.backend.device import Device
 from phlox.backend.jax import compat
 from phlox.backend.sharding import AxisNames, Index, Sharding
 from phlox.errors import DistributedError, ShardingWarning
+from phlox.host.text import size
 
 _WORTH_TELLING = 1 << 20
 """Bytes from which gathering an array in shards on one device gives a warning."""
@@ -162,7 +163,7 @@ def check_gathered(x: Array, device: Device) -> None:
         )
     if x.nbytes >= _WORTH_TELLING and not x.is_fully_replicated:
         warnings.warn(
-            f"an array of shape {x.shape}, {x.nbytes / 2**20:.0f} MiB in shards on {len(x.devices())} devices, is "
+            f"an array of shape {x.shape}, {size(x.nbytes)} in shards on {len(x.devices())} devices, is "
             f"gathered on {device.name!r}",
             ShardingWarning,
             stacklevel=2,
@@ -291,3 +292,12 @@ def kept(x: Array, like: Array) -> Array:
         return x
     known.places.add(known.place)
     return x if known.sharding is None else jax.lax.with_sharding_constraint(x, known.sharding)
+
+
+def is_shared() -> bool:
+    """Does the processor appear as several devices, as when code for many devices is tried out on one machine?
+
+    They share its threads, for which XLA's loops for a product with a transposed left operand wait. Then it pays to
+    transpose the operand first, however small it is, and use XLA's better kernels.
+    """
+    return jax.default_backend() == "cpu" and jax.local_device_count() > 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.attention import Mask, Weighting
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import LARGE, Block, in_blocks, scratch
 
@@ -16,45 +17,26 @@ class Attention(Backend):
     """See `phlox.backend.contract.nn.attention`. Inside, arrays are [batch * groups, heads / groups, n, ...]."""
 
     def attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> Array:
-        return _forward(query, key, value, (bias, allowed, kept), causal, scale, dropout, weights=None)
+        return _forward(query, key, value, (bias, allowed, kept), weighting, weights=None)
 
     def attention_forward(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
         groups = key.shape[0] * key.shape[1]
         # Zeros, where causal chunks write nothing; the system gives such pages for free.
         shape = (groups, query.shape[1] // max(key.shape[1], 1), query.shape[2], key.shape[2])
-        weights = np.zeros(shape, query.dtype) if causal else np.empty(shape, query.dtype)
-        y = _forward(query, key, value, (bias, allowed, kept), causal, scale, dropout, weights)
+        weights = np.zeros(shape, query.dtype) if weighting[0] else np.empty(shape, query.dtype)
+        y = _forward(query, key, value, (bias, allowed, kept), weighting, weights)
         return y, (query, key, value, bias, kept, weights, y)
 
-    def attention_backward(
-        self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
-    ) -> Gradients:
+    def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         query, key, value, _, kept, weights, y = saved
         if needed[3] or not weights.size:
             saved = (*saved[:5], weights.reshape(*query.shape[:3], key.shape[2]), y)
-            return super().attention_backward(saved, g, needed, causal, scale, dropout)
+            return super().attention_backward(saved, g, needed, weighting)
+        causal, scale, dropout = weighting
         groups, share, n, m = weights.shape
         q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _along(g, y)))
         k, v = (x.reshape(groups, m, x.shape[3]) for x in (key, value))
@@ -95,12 +77,11 @@ def _forward(
     key: Block,
     value: Block,
     masks: tuple[Block | None, Block | None, Block | None],
-    causal: bool,
-    scale: float,
-    dropout: float,
+    weighting: Weighting,
     weights: Block | None,
 ) -> Block:
     """The result; the weights into memory that is given, if they are wanted."""
+    causal, scale, dropout = weighting
     (batch, heads, n, d), (groups, m) = query.shape, key.shape[1:3]
     share = heads // max(groups, 1)
     q = (query * np.asarray(scale, query.dtype)).reshape(batch * groups, share, n, d)

@@ -10,6 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.indexing import Mode, scatter
+from phlox.backend.contract.linalg import NEARLY
 from phlox.backend.contract.types import Array, Axes, Binary, Index, Shape, Unary, native
 from phlox.backend.contract.widening import COMPUTING, widen
 from phlox.backend.device import Device
@@ -18,15 +20,11 @@ from phlox.backend.numpy.attention import Attention
 from phlox.backend.numpy.conv import Conv
 from phlox.backend.numpy.elementwise import Elementwise
 from phlox.backend.numpy.erf import erf
-from phlox.backend.numpy.indexing import Indexing
-from phlox.backend.numpy.linalg import Linalg
 from phlox.backend.numpy.linear import Dense
 from phlox.backend.numpy.loss import Loss
 from phlox.backend.numpy.norm import Norm
 from phlox.backend.numpy.pooling import Pooling
 from phlox.backend.numpy.reduction import Reduction
-from phlox.backend.numpy.shape import Shaping
-from phlox.backend.numpy.signal import Signal
 from phlox.backend.numpy.sorting import Sorting
 from phlox.backend.numpy.sums import running, total
 from phlox.backend.numpy.update import Update
@@ -75,13 +73,22 @@ def _matmul(x: Array, y: Array) -> Array:
     return np.matmul(x, y)
 
 
+def _complex(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Pairs as complex numbers, in the same memory where it is in order."""
+    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
+
+
+def _pairs(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(x)[..., None].view(x.real.dtype)
+
+
 @lru_cache(maxsize=64)
 def _dtype_of(backend: NumPy, kind: type[Kind]) -> np.dtype[Any]:
     return backend.host_dtype(kind)
 
 
 class NumPy(
-    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Elementwise, Reduction, Sorting, Dense, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
 ):  # fmt: skip
     """The backend of NumPy, the reference engine, which needs only NumPy; f32 by default, or f64, bf16, f16.
@@ -196,6 +203,48 @@ class NumPy(
         if isinstance(if_false, float):
             if_false = np.asarray(if_false, self.host_float_dtype)
         return np.where(condition, if_true, if_false)
+
+    repeat = native(np.repeat)
+    tile = native(np.tile)
+
+    def windows(self, x: Array, axis: int, size: int, step: int) -> Array:
+        found = np.lib.stride_tricks.sliding_window_view(x, size, axis)
+        return found[(*(slice(None),) * axis, slice(None, None, step))]
+
+    def index_set(self, x: Array, values: Array, index: Index) -> Array:
+        out = np.array(x)
+        out[index] = values
+        return out
+
+    def float_index_adjoint(self, g: Array, shape: Shape, index: Index) -> Array:
+        out = np.zeros(shape, g.dtype)
+        out[index] = g
+        return out
+
+    def float_scatter(self, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
+        return scatter(x, positions, updates, mode)
+
+    int_scatter = float_scatter
+
+    # --- matrices and signals
+
+    def _signs(self, v: Array) -> Array:
+        size = np.abs(v)
+        near = size >= size.max(-2, keepdims=True) * NEARLY
+        first = near.argmax(-2, keepdims=True)
+        return np.where(np.take_along_axis(v, first, -2) < 0, -1.0, 1.0).astype(v.dtype)
+
+    def rfft(self, x: Array) -> Array:
+        return _pairs(np.fft.rfft(x))
+
+    def irfft(self, x: Array, n: int) -> Array:
+        return np.fft.irfft(_complex(x), n, norm="forward")
+
+    def fft(self, x: Array, inverse: bool) -> Array:
+        return _pairs(np.fft.ifft(_complex(x), norm="forward") if inverse else np.fft.fft(_complex(x)))
+
+    def frame(self, x: Array, length: int, hop: int) -> Array:
+        return np.lib.stride_tricks.sliding_window_view(x, length, -1)[..., ::hop, :]
 
     # --- float
 
@@ -322,6 +371,9 @@ class NumPy(
     bool_not: Unary = staticmethod(np.logical_not)
     bool_any = _reduction(np.logical_or)
     bool_all = _reduction(np.logical_and)
+
+    def bool_tri(self, rows: int, columns: int, k: int, device: Device) -> Array:
+        return np.tri(rows, columns, k, np.bool_)
 
     def bool_into_int(self, x: Array) -> Array:
         return x.astype(self.host_int_dtype)

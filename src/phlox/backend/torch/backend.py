@@ -10,12 +10,14 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from phlox.backend.contract import EngineBackend
+from phlox.backend.contract.profiling import Profiled
 from phlox.backend.contract.types import Array, Axes, Binary, Shape, Unary, native
 from phlox.backend.contract.widening import ATTENTION, CONVOLUTIONS, delicate, widen
 from phlox.backend.device import Device
@@ -39,12 +41,10 @@ from phlox.backend.torch.ops.pooling import Pooling
 from phlox.backend.torch.ops.recurrent import Recurrent
 from phlox.backend.torch.ops.reduction import Reduction
 from phlox.backend.torch.ops.sampling import Sampling
-from phlox.backend.torch.ops.shape import Shaping
 from phlox.backend.torch.ops.signal import Signal
 from phlox.backend.torch.ops.sorting import Sorting
 from phlox.backend.torch.ops.update import Update
 from phlox.backend.torch.processes import ProcessesOfTorch
-from phlox.backend.torch.profiling import Profiling
 from phlox.backend.torch.sizes import is_symbolic
 from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors, tracing
 from phlox.errors import RangeError
@@ -185,8 +185,8 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 
 class Torch(
-    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Update, TracerOps, Profiling, Collectives, ProcessesOfTorch, Arrays,
+    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of PyTorch, on a CPU or a GPU; f32 by default, or f64, bf16, f16.
@@ -229,6 +229,30 @@ class Torch(
 
     # --- shape
 
+    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
+        from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
+
+        return Program(fn, release, *self._numbers())
+
+    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
+        from phlox.backend.torch.compiler.program import trace_only
+
+        trace_only(fn, donated, kept)
+
+    def start_profile(self, folder: Path) -> Callable[[], Profiled]:
+        from torch import profiler  # which is slow to import
+
+        profile = profiler.profile()
+        profile.start()
+
+        def end() -> Profiled:
+            profile.stop()
+            path = folder / "trace.json"
+            profile.export_chrome_trace(str(path))
+            return Profiled(path, "https://ui.perfetto.dev, or chrome://tracing")
+
+        return end
+
     def shape(self, x: Array) -> Shape:
         return tuple(x.shape)
 
@@ -250,6 +274,10 @@ class Torch(
         if isinstance(if_true, (int, float)) and isinstance(if_false, (int, float)):
             if_true = torch.full((), if_true, dtype=self.torch_float, device=condition.device)
         return torch.where(condition, if_true, if_false)
+
+    roll = native(torch.roll)
+    tile = native(torch.tile)
+    windows = native(torch.Tensor.unfold)
 
     # --- float; Python's operators take a number on either side, torch's functions on the right only
 
@@ -410,6 +438,12 @@ class Torch(
         return x.to(self.torch_float)
 
     # --- random
+
+    def state_of_seed(self, seed: Array) -> Any:
+        return random.state_of_seed(seed)
+
+    def fold_in(self, state: Any, number: int) -> Any:
+        return random.fold_in(state, number)
 
     def random_uniform(self, state: Array, shape: Shape, device: Device, rows: RowGroup | None = None) -> Array:
         native = self.native_device(device)

@@ -133,16 +133,6 @@ class TracerOps(Backend):
 
         return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
-    def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
-
-        return Program(fn, release, *self._numbers())
-
-    def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
-        from phlox.backend.torch.compiler.program import trace_only
-
-        trace_only(fn, donated, kept)
-
     def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
         """The elements of numbers in the results of a program; halves would be too coarse."""
         return torch.promote_types(self.torch_float, torch.float32), self.torch_int
@@ -159,16 +149,6 @@ class TracerOps(Backend):
 
     def draws_from(self, state: Any) -> bool:
         return isinstance(state, RngState)
-
-    def state_of_seed(self, seed: Array) -> Any:
-        from phlox.backend.torch.ops import random
-
-        return random.state_of_seed(seed)
-
-    def fold_in(self, state: Any, number: int) -> Any:
-        from phlox.backend.torch.ops import random
-
-        return random.fold_in(state, number)
 
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         return _is_fake(x) and has_ended(x)

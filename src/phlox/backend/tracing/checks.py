@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from phlox.backend.contract.types import Array
@@ -20,8 +19,6 @@ from phlox.host.signal_guard import scope
 
 FindError: TypeAlias = Callable[..., Exception | None]
 """A function of values that returns the error to raise for them, if any."""
-
-_PACKAGE = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +126,6 @@ def _of_steps(find_error: FindError) -> FindError:
 def _users_line() -> str:
     """The innermost line outside of Phlox that led here."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("phlox."):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from phlox.batching.build import Rule
-from phlox.batching.rules.axes import ALONG
-from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.batching.rules.indexing import INDEXING
 from phlox.batching.rules.nn import NN
 from phlox.batching.rules.products import PRODUCTS
 from phlox.batching.rules.random import RANDOM
-from phlox.batching.rules.recurrent import RECURRENT
 from phlox.batching.rules.shape import SHAPE
 
-RULES: dict[str, Rule] = {**ELEMENTWISE, **ALONG, **SHAPE, **INDEXING, **PRODUCTS, **NN, **RECURRENT, **RANDOM}
+RULES: dict[str, Rule] = {**SHAPE, **INDEXING, **PRODUCTS, **NN, **RANDOM}
 """An operation without an entry is derived from operations that have one; see the contract."""
 
 FORWARDED = ("float_full", "int_full", "bool_full", "int_arange", "bool_tri")

@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.contract.types import Array, Index, Shape
 from phlox.batching.build import GeneralRule, Rule, fold, unfold
+from phlox.batching.mapped import MappedOps
 
 if TYPE_CHECKING:
     from phlox.backend.contract.indexing import Mode
-    from phlox.batching.decorator import Batched
 
 
-def _with_batch(M: Batched, size: int, index: Index) -> Index:
+def _with_batch(M: MappedOps, size: int, index: Index) -> Index:
     return (slice(0, size, 1), *index)
 
 
-def _index(M: Batched, x: Array, index: Index) -> Array:
+def _index(M: MappedOps, x: Array, index: Index) -> Array:
     return M.boxed(M.inner.index(x.value, _with_batch(M, M.size([x]), index)))
 
 
-def _index_set(M: Batched, x: Array, values: Array, index: Index) -> Array:
+def _index_set(M: MappedOps, x: Array, values: Array, index: Index) -> Array:
     size = M.size([x, values])
     return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _with_batch(M, size, index)))
 
 
-def _index_adjoint(M: Batched, g: Array, shape: Shape, index: Index) -> Array:
+def _index_adjoint(M: MappedOps, g: Array, shape: Shape, index: Index) -> Array:
     size = M.size([g])
     return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _with_batch(M, size, index)))
 
 
-def _flat_indices(M: Batched, indices: Array, count: int, size: int) -> Array:
+def _flat_indices(M: MappedOps, indices: Array, count: int, size: int) -> Array:
     """Indices [size, ...] into an axis of size `count` of each example, as indices into these axes concatenated."""
     B = M.inner
     example = B.int_arange(0, size, 1, B.device_of(indices))
@@ -40,7 +40,7 @@ def _flat_indices(M: Batched, indices: Array, count: int, size: int) -> Array:
     return B.int_ravel_index([example, indices], (size, count))
 
 
-def _take(M: Batched, x: Array, indices: Array, axis: int) -> Array:
+def _take(M: MappedOps, x: Array, indices: Array, axis: int) -> Array:
     B = M.inner
     if type(indices) is not M.box:
         return M.boxed(B.take(x.value, indices, axis + 1))
@@ -54,7 +54,7 @@ def _take(M: Batched, x: Array, indices: Array, axis: int) -> Array:
     return M.boxed(_swap_blocks(M, result, len(M.shape(indices)), axis))
 
 
-def _take_adjoint(M: Batched, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+def _take_adjoint(M: MappedOps, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     B = M.inner
     size = M.size([g, indices])
     if type(indices) is not M.box:
@@ -65,7 +65,7 @@ def _take_adjoint(M: Batched, g: Array, indices: Array, axis: int, shape: Shape)
     return M.boxed(M.moved(B.reshape(result, (size, count, *sizes)), 1, axis + 1))
 
 
-def _swap_blocks(M: Batched, value: Array, first: int, second: int) -> Array:
+def _swap_blocks(M: MappedOps, value: Array, first: int, second: int) -> Array:
     """Swap the `first` axes after the batch axis with the `second` axes after them."""
     rank = len(M.inner.shape(value))
     middle, end = 1 + first, 1 + first + second
@@ -73,19 +73,19 @@ def _swap_blocks(M: Batched, value: Array, first: int, second: int) -> Array:
     return M.inner.permute_dims(value, order) if first and second else value
 
 
-def _take_along_axis(M: Batched, x: Array, indices: Array, axis: int) -> Array:
+def _take_along_axis(M: MappedOps, x: Array, indices: Array, axis: int) -> Array:
     size = M.size([x, indices])
     return M.boxed(M.inner.take_along_axis(M.spread(x, size), M.spread(indices, size), axis + 1))
 
 
-def _take_along_axis_adjoint(M: Batched, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
+def _take_along_axis_adjoint(M: MappedOps, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     size = M.size([g, indices])
     values = M.spread(g, size), M.spread(indices, size)
     return M.boxed(M.inner.float_take_along_axis_adjoint(*values, axis + 1, (size, *shape)))
 
 
 def _scatter(name: str) -> Rule:
-    def rule(M: Batched, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
+    def rule(M: MappedOps, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
         size = M.size([x, positions, updates])
         count = M.shape(x)[0]
         M.check_indices(positions, count, from_end=True)

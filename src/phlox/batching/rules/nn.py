@@ -6,20 +6,19 @@ Otherwise (each example has its own weights) the contract's definition is used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phlox.backend.contract.nn.attention import AttentionOps
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
-def _all_share(M: Batched, *weights: Array | None) -> bool:
+def _all_share(M: MappedOps, *weights: Array | None) -> bool:
     """Do all examples share these operands?"""
     return all(type(weight) is not M.box for weight in weights)
 
@@ -28,7 +27,7 @@ def _all_share(M: Batched, *weights: Array | None) -> bool:
 
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
-    def rule(M: Batched, x: Array, *operands: Any) -> Array:
+    def rule(M: MappedOps, x: Array, *operands: Any) -> Array:
         if type(x) is M.box and _all_share(M, *operands[:weights]):
             return M.boxed(getattr(M.inner, name)(x.value, *operands))
         return definition(M, x, *operands)
@@ -39,7 +38,7 @@ def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
 # --- examples folded into the rows
 
 
-def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
+def _group_norm(M: MappedOps, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
     if not _all_share(M, gamma, beta):
         return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
     size = M.size([x])
@@ -47,7 +46,7 @@ def _group_norm(M: Batched, x: Array, gamma: Array | None, beta: Array | None, g
 
 
 def _cross_entropy(
-    M: Batched, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
+    M: MappedOps, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
 ) -> Array:
     if not _all_share(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
@@ -57,19 +56,10 @@ def _cross_entropy(
 
 
 def _attention(
-    M: Batched,
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array | None,
-    allowed: Array | None,
-    kept: Array | None,
-    causal: bool,
-    scale: float,
-    dropout: float,
+    M: MappedOps, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
     if all(type(x) is not M.box for x in (query, key, value)):
-        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, causal, scale, dropout)
+        return AttentionOps.attention(M, query, key, value, bias, allowed, kept, weighting)
     size = M.size([query, key, value])
     batch = M.shape(query)[0]
 
@@ -82,28 +72,28 @@ def _attention(
         return fold(M, M.broadcast_to(x, full), size)
 
     q, k, v = (fold(M, x, size) for x in (query, key, value))
-    y = M.inner.attention(q, k, v, folded(bias), folded(allowed), folded(kept), causal, scale, dropout)
+    y = M.inner.attention(q, k, v, folded(bias), folded(allowed), folded(kept), weighting)
     return unfold(M, y, size)
 
 
 # --- convolution: if each example has its own weights, each example becomes a group of channels
 
 
-def _join(M: Batched, x: Array, size: int) -> Array:
+def _join(M: MappedOps, x: Array, size: int) -> Array:
     """[n, channels, ...] of all examples as [n, size * channels, ...]."""
     value = M.moved(M.spread(x, size), 0, 1)
     n, _, channels, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n, size * channels, *rest))
 
 
-def _split(M: Batched, value: Array, size: int) -> Array:
+def _split(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `_join`."""
     n, channels, *rest = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
 
 
 def _conv(
-    M: Batched,
+    M: MappedOps,
     x: Array,
     weight: Array,
     bias: Array | None,
@@ -127,7 +117,7 @@ def _conv(
 
 
 def _conv_dx(
-    M: Batched, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([g, weight])
     n, channels, *sizes = shape
@@ -139,7 +129,7 @@ def _conv_dx(
 
 
 def _conv_dw(
-    M: Batched, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
+    M: MappedOps, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
     size = M.size([x, g])
     joint = (size * shape[0], *shape[1:])
@@ -147,9 +137,43 @@ def _conv_dw(
     return unfold(M, result, size)
 
 
-def _col2im(M: Batched, columns: Array, shape: Shape, *options: Any) -> Array:
+def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
     size = M.size([columns])
     return unfold(M, M.inner.col2im(fold(M, columns, size), (size * shape[0], *shape[1:]), *options), size)
+
+
+# --- recurrent layers: the sequences of all examples are one larger batch
+
+
+def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: int) -> Rule:
+    """The rule of an operation whose operands are x, `states` states, `weights` weights, and the mask."""
+    last = 1 + states + weights
+
+    def rule(M: MappedOps, *arguments: Any) -> tuple[Array, ...]:
+        x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
+        weight_operands = arguments[1 + states : last]
+        if any(type(weight) is M.box for weight in weight_operands):
+            return definition(M, *arguments)
+        size = M.size([*arguments[: 1 + states], alive])
+        start = [fold(M, state, size) for state in arguments[1 : 1 + states]]
+        mask = None if alive is None else _join_rows(M, alive, size)
+        y, *final_states = getattr(M.inner, name)(_join_rows(M, x, size), *start, *weight_operands, mask, *options)
+        return _split_rows(M, y, size), *(unfold(M, state, size) for state in final_states)
+
+    return GeneralRule(last + 1, rule)
+
+
+def _join_rows(M: MappedOps, x: Array, size: int) -> Array:
+    """[time, batch, width] of all examples as [time, size * batch, width]."""
+    value = M.moved(M.spread(x, size), 0, 1)
+    time, _, batch, width = M.inner.shape(value)
+    return M.inner.reshape(value, (time, size * batch, width))
+
+
+def _split_rows(M: MappedOps, value: Array, size: int) -> Array:
+    """The inverse of `_join_rows`."""
+    time, rows, width = M.inner.shape(value)
+    return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))
 
 
 _OF_EACH_EXAMPLE = (
@@ -167,6 +191,9 @@ NN: dict[str, Rule] = {
     "conv_dx": GeneralRule(2, _conv_dx),
     "conv_dw": GeneralRule(2, _conv_dw),
     "col2im": GeneralRule(1, _col2im),
+    "lstm": _recurrent("lstm", RecurrentOps.lstm, 2, 3),
+    "gru": _recurrent("gru", RecurrentOps.gru, 1, 4),
+    "rnn": _recurrent("rnn", RecurrentOps.rnn, 1, 3),
     "grid_sample": FoldedRule(2),
     **dict.fromkeys(_OF_EACH_EXAMPLE, FoldedRule(1)),
 }

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from phlox.backend.contract.types import Array, Axes
 from phlox.batching.build import GeneralRule, MatrixRule, Rule, shifted
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
 def _matmul(name: str) -> Rule:
-    def rule(M: Batched, lhs: Array, rhs: Array) -> Array:
+    def rule(M: MappedOps, lhs: Array, rhs: Array) -> Array:
         B = M.inner
         product = getattr(B, name)
         if type(lhs) is M.box and type(rhs) is not M.box and len(B.shape(rhs)) == 2:
@@ -30,7 +27,7 @@ def _matmul(name: str) -> Rule:
 
 
 def _dot_general(name: str) -> Rule:
-    def rule(M: Batched, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
+    def rule(M: MappedOps, x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes, Axes]) -> Array:
         product = getattr(M.inner, name)
         (bx, by), (sx, sy) = batch, summed
         if type(x) is M.box:

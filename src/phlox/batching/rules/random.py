@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phlox.backend.contract.types import Array, Shape
 from phlox.backend.device import Device
 from phlox.backend.parallel import RowGroup
 from phlox.batching.build import RandomRule, Rule
 from phlox.batching.frames import PerExample, frame_of
-
-if TYPE_CHECKING:
-    from phlox.batching.decorator import Batched
+from phlox.batching.mapped import MappedOps
 
 
-def _example_count(M: Batched) -> int | None:
+def _example_count(M: MappedOps) -> int | None:
     """The number of examples that have their own random numbers; None if all examples share them."""
     frame = frame_of(M)
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
-def _has_own_keys(M: Batched, state: Array) -> bool:
+def _has_own_keys(M: MappedOps, state: Array) -> bool:
     """Does every example of this batch have its own key? Keys of an outer batch are handled by that batch."""
     return isinstance(state, PerExample) and state.backend.batched == M.batched
 
 
 def _draw_rule(name: str) -> Rule:
-    def rule(M: Batched, state: Array, shape: Shape, *options: Any) -> Array:
+    def rule(M: MappedOps, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
         has_own_keys, size = _has_own_keys(M, state), _example_count(M)
         if size is not None and not has_own_keys:
@@ -40,7 +38,7 @@ def _draw_rule(name: str) -> Rule:
     return RandomRule(rule)
 
 
-def _permutation(M: Batched, state: Array, n: int, device: Device) -> Array:
+def _permutation(M: MappedOps, state: Array, n: int, device: Device) -> Array:
     """The argsort of random integers; equal integers, which are rare among 2**31, keep their order."""
     draw, size = M.inner.random_permutation, _example_count(M)
     if _has_own_keys(M, state):

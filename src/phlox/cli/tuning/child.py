@@ -23,6 +23,7 @@ import numpy as np
 
 from phlox.backend import Float
 from phlox.cli.tuning.trial import FAILED, Trial
+from phlox.host.process_memory import peak_bytes
 from phlox.module import Module
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
@@ -176,7 +177,7 @@ def main(arguments: list[str]) -> None:
 
     def finish(name: str | None, seen: Seen) -> None:
         windows = seen.windows or [perf_counter() - begun]
-        found = Trial(None, name, windows, seen.value, seen.device, peak_memory())
+        found = Trial(None, name, windows, seen.value, seen.device, peak_bytes() or None)
         part = Path(f"{report}.part")
         part.write_text(json.dumps(asdict(found)), encoding="utf-8")
         part.replace(report)
@@ -201,16 +202,6 @@ def main(arguments: list[str]) -> None:
         sys.stderr.flush()
         os._exit(FAILED)
     finish(*(watch.step() or (None, Seen())))
-
-
-def peak_memory() -> int | None:
-    """The peak resident memory of this process in bytes, if the system reports it."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("VmHWM:")), None)
-    return None if line is None else int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

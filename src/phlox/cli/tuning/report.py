@@ -6,8 +6,9 @@ import shlex
 import statistics
 
 from phlox.backend.settings import FILE, Settings
-from phlox.cli.text import count_text, printable, size_text, table
 from phlox.cli.tuning.search import Configuration, Search
+from phlox.host.page import Page, Table
+from phlox.host.text import count, printable, size
 
 _HEADS = ("configuration", "ms/step", "ratio", "in rounds", "memory", "")
 
@@ -20,7 +21,7 @@ def line(one: Configuration) -> str:
     return f"  {printable(one.name)}: {printable(said)}"
 
 
-def results(search: Search, width: int | None) -> str:
+def results(search: Search) -> Page:
     """The table, fastest first, and the notes below it."""
     measured = [one for one in search.configurations if one.trials]
     measured.sort(key=Configuration.seconds)
@@ -28,10 +29,8 @@ def results(search: Search, width: int | None) -> str:
     step = search.step
     what = f"A step is a call of {step}" if step else "No step was detected; the time is that of the whole script"
     rounds = max(len(one.trials) for one in measured)
-    head = f"{what}. The fastest were run {count_text(rounds, 'time')}, alternating."
-    shown = table(rows, _HEADS, right=(1, 2, 3, 4), spare=(4, 3), width=width)
-    notes = [f"Note: {printable(note)}." for note in search.notes]
-    return "\n".join([head, "", shown, *(["", *notes] if notes else [])])
+    head = f"{what}. The fastest were run {count(rounds, 'time')}, alternating."
+    return Page("", parts=[head, Table(_HEADS, rows, {0, 5}, spare=(4, 3)), *[f"Note: {one}." for one in search.notes]])
 
 
 def _row(one: Configuration, present: Configuration) -> list[str]:
@@ -44,7 +43,7 @@ def _row(one: Configuration, present: Configuration) -> list[str]:
         _milliseconds(one.seconds()),
         _ratio(statistics.median(ratios)) if ratios else "",
         f"{_ratio(min(ratios))} to {_ratio(max(ratios))}" if len(ratios) > 1 and one is not present else "",
-        size_text(max(peaks)) if peaks else "",
+        size(max(peaks)) if peaks else "",
         f"different values: {one.differs}" if one.differs else "",
     ]
 
@@ -86,4 +85,4 @@ def listing(present: Settings, choices: dict[str, list[str]]) -> str:
     """All settings, and their present values."""
     given = present.given()
     rows = [[key, *parts, str(given.get(key, "-"))] for key, parts in choices.items()]
-    return table(rows, ("setting", "variable", "values", "now"))
+    return Page("", parts=[Table(("setting", "variable", "values", "now"), rows, 4)]).text()

@@ -235,14 +235,11 @@ def _described(record: Record) -> Record:
     def gone() -> Any:
         raise RecordError("only its description was kept")
 
-    entries: dict[str, Any] = {}
-    for path in record:
-        entry = record[path]
-        if isinstance(entry, TensorEntry):
-            tensor = LazyTensor.from_function(entry.tensor.shape, entry.tensor.dtype, gone, path)
-            entry = TensorEntry(tensor, entry.id, entry.state)
-        entries[path] = entry
-    return Record(entries, record.metadata, aliases=record.aliases, positional=record.positional, header=record.header)
+    def described(path: str, entry: TensorEntry) -> TensorEntry:
+        tensor = LazyTensor.from_function(entry.tensor.shape, entry.tensor.dtype, gone, path)
+        return TensorEntry(tensor, entry.id, entry.state)
+
+    return record.with_entries({path: described(path, entry) for path, entry in record.tensors.items()})
 
 
 def _check(record: object, step: object, keep: object) -> None:

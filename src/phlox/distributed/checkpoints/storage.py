@@ -15,7 +15,7 @@ import re
 from collections.abc import Generator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -28,63 +28,6 @@ from phlox.record.io.links import remove_files, remove_link
 from phlox.record.io.sink import Sink
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
-
-
-class Storage(Protocol):
-    """The protocol of a folder. Names of files are relative to it, with `/`; the folder itself is ""."""
-
-    @property
-    def name(self) -> str:
-        """The folder, for messages."""
-        ...
-
-    def listing(self, folder: str) -> dict[str, int | None]:
-        """The entries of a folder: the size of each file, None for a folder; empty if it does not exist."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """A whole file; FileNotFoundError if there is none."""
-        ...
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a whole file, which appears complete or not at all."""
-        ...
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Write a file that does not exist yet; False if it does."""
-        ...
-
-    def writer(self, path: str, size: int) -> contextlib.AbstractContextManager[Sink]:
-        """A new large file of about this size, which appears complete or not at all."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a file; it is no error if there is none."""
-        ...
-
-    def remove_step(self, folder: str) -> None:
-        """Remove a folder with all files that a save writes, the index first; other files stay."""
-        ...
-
-    def working(self, target: str) -> str:
-        """The folder to which the files for `target` are written."""
-        ...
-
-    def prepare(self, working: str) -> None:
-        """Make an empty working folder."""
-        ...
-
-    def commit(self, working: str, target: str, index: bytes) -> None:
-        """Move the files of the working folder, with this index, to `target`, atomically."""
-        ...
-
-    def files(self, folder: str) -> Files:
-        """The files of a folder, to read parts of them."""
-        ...
-
-    def place(self, target: str) -> str:
-        """The path or URL of a folder, for the user."""
-        ...
 
 
 def storage_of(folder: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Storage:
@@ -104,14 +47,18 @@ def storage_of(folder: str | os.PathLike[str], options: Mapping[str, Any] | None
 
 @final
 class LocalFolder:
-    """A folder of a file system that this machine has mounted."""
+    """A folder of a file system that this machine has mounted.
+
+    Names of files are relative to it, with `/`; the folder itself is "".
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.name = str(root)
+        """The folder, for messages."""
 
     def listing(self, folder: str) -> dict[str, int | None]:
-        """See `Storage.listing`."""
+        """The entries of a folder: the size of each file, None for a folder; empty if it does not exist."""
         found: dict[str, int | None] = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
             for entry in entries:
@@ -125,16 +72,16 @@ class LocalFolder:
         return found
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
+        """A whole file; FileNotFoundError if there is none."""
         return (self.root / path).read_bytes()
 
     def write(self, path: str, data: bytes) -> None:
-        """See `Storage.write`."""
+        """Write a whole file, which appears complete or not at all."""
         with atomic_write(self.root / path, follow_links=False) as file:
             file.write(data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Storage.create`."""
+        """Write a file that does not exist yet; False if it does."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             remove_link(self.root / path)
@@ -148,29 +95,29 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def writer(self, path: str, size: int) -> Generator[Sink]:
-        """See `Storage.writer`."""
+        """A new large file of about this size, which appears complete or not at all."""
         with atomic_write(self.root / path, size, follow_links=False) as file:
             yield Sink(file, can_patch=True)
 
     def remove(self, path: str) -> None:
-        """See `Storage.remove`."""
+        """Remove a file; it is no error if there is none."""
         (self.root / path).unlink(missing_ok=True)
 
     def remove_step(self, folder: str) -> None:
-        """See `Storage.remove_step`."""
+        """Remove a folder with all files that a save writes, the index first; other files stay."""
         remove_files(self.root / folder, _is_written, INDEX)
 
     def working(self, target: str) -> str:
-        """See `Storage.working`."""
+        """The folder to which the files for `target` are written."""
         return f".phlox-{target or 'record'}.unfinished"
 
     def prepare(self, working: str) -> None:
-        """See `Storage.prepare`."""
+        """Make an empty working folder."""
         self.remove_step(working)
         (self.root / working).mkdir(parents=True, exist_ok=True)
 
     def commit(self, working: str, target: str, index: bytes) -> None:
-        """See `Storage.commit`."""
+        """Move the files of the working folder, with this index, to `target`, atomically."""
         source, goal = self.root / working, self.root / target
         self.write(f"{working}/{INDEX}", index)
         try:
@@ -193,11 +140,11 @@ class LocalFolder:
         sync_folder(self.root)
 
     def files(self, folder: str) -> Files:
-        """See `Storage.files`."""
+        """The files of a folder, to read parts of them."""
         return MappedFiles(self.root / folder if folder else self.root)
 
     def place(self, target: str) -> str:
-        """See `Storage.place`."""
+        """The path or URL of a folder, for the user."""
         return str(self.root / target)
 
 
@@ -222,22 +169,22 @@ class RemoteFolder:
         self.root = str(root).rstrip("/")
 
     def listing(self, folder: str) -> dict[str, int | None]:
-        """See `Storage.listing`."""
+        """See `LocalFolder.listing`."""
         return {
             name: None if entry["type"] == "directory" else int(entry["size"])
             for name, entry in self._entries(folder).items()
         }
 
     def read(self, path: str) -> bytes:
-        """See `Storage.read`."""
+        """See `LocalFolder.read`."""
         return bytes(self._system.cat_file(self._path(path)))
 
     def write(self, path: str, data: bytes) -> None:
-        """See `Storage.write`."""
+        """See `LocalFolder.write`."""
         self._system.pipe_file(self._path(path), data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Storage.create`; two processes that try at the same time find out by reading it again."""
+        """See `LocalFolder.create`; two processes that try at the same time find out by reading it again."""
         self._remove_link("", path)
         self._system.invalidate_cache()
         if self._system.exists(self._path(path)):
@@ -248,17 +195,17 @@ class RemoteFolder:
 
     @contextlib.contextmanager
     def writer(self, path: str, size: int) -> Generator[Sink]:
-        """See `Storage.writer`; an incomplete file belongs to no index."""
+        """See `LocalFolder.writer`; an incomplete file belongs to no index."""
         with self._system.open(self._path(path), "wb") as file:
             yield Sink(file)
 
     def remove(self, path: str) -> None:
-        """See `Storage.remove`."""
+        """See `LocalFolder.remove`."""
         with contextlib.suppress(FileNotFoundError):
             self._system.rm_file(self._path(path))
 
     def remove_step(self, folder: str) -> None:
-        """See `Storage.remove_step`."""
+        """See `LocalFolder.remove_step`."""
         self._remove_link("", folder)
         listing = self.listing(folder)
         own = [name for name in listing if name == INDEX or is_own_file(name)]
@@ -269,25 +216,25 @@ class RemoteFolder:
                 self._system.rmdir(self._path(folder))
 
     def working(self, target: str) -> str:
-        """See `Storage.working`."""
+        """See `LocalFolder.working`."""
         return target
 
     def prepare(self, working: str) -> None:
-        """See `Storage.prepare`."""
+        """See `LocalFolder.prepare`."""
         self._remove_link("", working)
         self._system.makedirs(self._path(working), exist_ok=True)
         self._remove_link(working, INDEX)
 
     def commit(self, working: str, target: str, index: bytes) -> None:
-        """See `Storage.commit`."""
+        """See `LocalFolder.commit`."""
         self.write(f"{target}/{INDEX}" if target else INDEX, index)
 
     def files(self, folder: str) -> Files:
-        """See `Storage.files`."""
+        """See `LocalFolder.files`."""
         return _RemoteFiles(self, folder)
 
     def place(self, target: str) -> str:
-        """See `Storage.place`."""
+        """See `LocalFolder.place`."""
         return f"{self.name}/{target}" if target else self.name
 
     def _entries(self, folder: str) -> dict[str, dict[str, Any]]:
@@ -319,6 +266,10 @@ class RemoteFolder:
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """The bytes of a range."""
         return bytes(self._system.cat_file(self._path(path), start=start, end=stop))
+
+
+Storage: TypeAlias = LocalFolder | RemoteFolder
+"""Where a record in shards is."""
 
 
 def _is_written(name: str) -> bool:

@@ -294,17 +294,9 @@ class _Launcher:
             return self._failed("the connection of ssh has ended", exit_status(-signal.SIGHUP), final=True)
         return None
 
-    def _failed(
-        self,
-        reason: str,
-        status: int,
-        *,
-        loses: bool = False,
-        final: bool = False,
-        hung: bool = False,
-        follows: bool = False,
-    ) -> Failure:
-        return Failure(reason, status, self._hosts.rank, time.time(), loses, final, hung, follows)
+    def _failed(self, reason: str, status: int, **marks: bool) -> Failure:
+        """A failure on this host, now; `marks` are the other fields."""
+        return Failure(reason, status, self._hosts.rank, time.time(), **marks)
 
     def _end_all(self, children: Children, failure: Failure) -> None:
         _say(f"{failure.reason}; ending the others" if failure.loses else f"{failure.reason}; ending all processes")

@@ -20,9 +20,7 @@ from phlox.distributed.planning.step_costs import Compiler, Exchange, PaperMesh,
 from phlox.errors import ShardingError
 from phlox.module import Module
 from phlox.optim import Optimizer, OptimizerAdaptor
-from phlox.optim.state.tree import flatten
-from phlox.tensor import Tensor
-from phlox.transform.summary.evaluate import blank, bytes_of
+from phlox.transform.summary.evaluate import blank, bytes_of, first_states
 
 if TYPE_CHECKING:
     from phlox.distributed.mesh import Mesh
@@ -215,18 +213,10 @@ def _state_bytes(optimizer: Any, model: Module, own: Mapping[str, int]) -> int:
     made = optimizer if isinstance(optimizer, Optimizer) else optimizer.init()
     if not isinstance(made, OptimizerAdaptor):
         raise ShardingError(f"{type(made).__name__} steps all parameters at once, and its state cannot be planned")
-    twin = made.twin()
-    twin.report(model)  # finds the groups, without a step
     total = 0
-    for path, param in model.structure().named():
-        if not param.trained:
-            continue
-        whole = blank(param.shape, param.kind, param.device)
-        leaves: list[Any] = []
-        flatten(twin.init_state(whole, twin.variant(param.id)), leaves)
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                tensor = cast("Tensor[Any, Any, Any]", leaf)
-                size = bytes_of(tensor)
-                total += size * own[path] // bytes_of(whole) if tensor.shape == param.shape else size
+    for path, param, tensors in first_states(made, model):
+        whole = bytes_of(blank(param.shape, param.kind, param.device))
+        for tensor in tensors:
+            size = bytes_of(tensor)
+            total += size * own[path] // whole if tensor.shape == param.shape else size
     return total

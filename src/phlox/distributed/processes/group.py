@@ -17,14 +17,7 @@ from typing import Any, NoReturn
 
 from phlox import random
 from phlox.backend import Backend, DeviceLike
-from phlox.backend.addresses import (
-    LOOPBACK,
-    address_towards,
-    from_outside,
-    join_address,
-    listen,
-    split_address,
-)
+from phlox.backend.addresses import LOOPBACK, address_towards, from_outside, join_address, listen, split_address
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.device import Device, backend_of
 from phlox.backend.greeting import LONGEST_WAIT

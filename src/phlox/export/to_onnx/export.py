@@ -176,7 +176,7 @@ def _traced(
 
 
 def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]) -> list[str]:
-    names = names_of_outputs([path for path, _ in results.tensors], given)
+    names = names_of_outputs([path for path, _ in results], given)
     if given is not None and taken & set(names):
         raise ExportError(f"export.onnx: output_names {sorted(taken & set(names))} are names of inputs too")
     while taken & set(names):

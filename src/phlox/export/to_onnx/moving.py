@@ -16,7 +16,7 @@ from phlox.backend.contract.signal import SignalOps
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.kind import KINDS
 from phlox.backend.tracing.dimension import broadcast_sizes, is_open, larger, same_size, smaller
-from phlox.export.to_onnx.creation import filled
+from phlox.export.to_onnx.elementwise import filled
 from phlox.export.to_onnx.graph import current
 from phlox.transform.abstract.rules import RULES as SHAPES
 from phlox.transform.abstract.rules import indexed, without

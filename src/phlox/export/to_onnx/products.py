@@ -1,11 +1,14 @@
-"""Matrix products and convolutions as operators."""
+"""Matrix products, convolutions, attention and normalisations as operators."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from phlox.backend import Float
+from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.conv import ConvOps
+from phlox.backend.contract.nn.norm import NormOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.backend.tracing.dimension import broadcast_sizes, is_open
 from phlox.export.to_onnx.graph import current
@@ -94,3 +97,77 @@ def conv_dx(
 def det(A: OnnxEngine, a: Array) -> Array:
     """Det."""
     return A.emit("Det", [a], A.shape(a)[:-2], Float)
+
+
+def attention(
+    A: OnnxEngine, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
+) -> Array:
+    """Attention, which operator sets have from 23 on; else its products around a Softmax."""
+    if kept is not None:
+        return AttentionOps.attention(A, query, key, value, bias, allowed, kept, weighting)
+    causal, scale, _ = weighting
+    batch, heads, n, _ = A.shape(query)
+    m, width = A.shape(value)[2:]
+    shape = (batch, heads, n, width)
+    if current().opset >= 23 and allowed is None and bias is None:
+        options = {"is_causal": 1} if causal else {}
+        return A.emit("Attention", [query, key, value], shape, Float, scale=float(scale), **options)
+    scores = _products(A, A.float_mul(query, scale), key, heads, n)
+    scores = scores if bias is None else A.float_add(scores, bias)
+    seen = allowed
+    if causal:
+        earlier = A._causal(query, n, m)  # pyright: ignore[reportPrivateUsage]
+        seen = earlier if seen is None else A.bool_and(seen, earlier)
+    if seen is not None:
+        scores = A.where(seen, scores, -math.inf)
+    weights = A.softmax(scores, 3)
+    # What sees nothing at all, of which Softmax makes NaN, gets zeros.
+    if bias is not None:
+        weights = A.where(A.float_equal(A.float_max(scores, (3,), True), -math.inf), 0.0, weights)
+    elif allowed is not None:
+        weights = A.where(seen, weights, 0.0)
+    mixed = A.float_matmul(A._by_group(weights, value), value)  # pyright: ignore[reportPrivateUsage]
+    return A._per_head(mixed, heads, n)  # pyright: ignore[reportPrivateUsage]
+
+
+def _products(A: OnnxEngine, query: Array, key: Array, heads: int, n: int) -> Array:
+    """[batch, heads, n, m]: of each query with each key of its group."""
+    folded = A._by_group(query, key)  # pyright: ignore[reportPrivateUsage]
+    return A._per_head(A.float_matmul(folded, A.permute_dims(key, (0, 1, 3, 2))), heads, n)  # pyright: ignore[reportPrivateUsage]
+
+
+def layer_norm(A: OnnxEngine, x: Array, gamma: Array | None, beta: Array | None, epsilon: float) -> Array:
+    """LayerNormalization over the last axis."""
+    operands = [x, _ones(A, x) if gamma is None else gamma, *([] if beta is None else [beta])]
+    return A.emit("LayerNormalization", operands, A.shape(x), Float, axis=-1, epsilon=float(epsilon))
+
+
+def rms_norm(A: OnnxEngine, x: Array, gamma: Array | None, epsilon: float) -> Array:
+    """RMSNormalization, which operator sets have from 23 on."""
+    if current().opset < 23:
+        return NormOps.rms_norm(A, x, gamma, epsilon)
+    operands = [x, _ones(A, x) if gamma is None else gamma]
+    return A.emit("RMSNormalization", operands, A.shape(x), Float, axis=-1, epsilon=float(epsilon))
+
+
+def _ones(A: OnnxEngine, x: Array) -> Array:
+    return A.float_full(A.shape(x)[-1:], 1.0, A.device_of(x))
+
+
+def group_norm(A: OnnxEngine, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
+    """InstanceNormalization of the groups as channels; of single channels with their scales."""
+    shape: Any = A.shape(x)
+    place = A.device_of(x)
+    if (groups,) == shape[1:2] and len(shape) > 2:
+        scale = A.float_full((groups,), 1.0, place) if gamma is None else gamma
+        shift = A.float_full((groups,), 0.0, place) if beta is None else beta
+        return A.emit("InstanceNormalization", [x, scale, shift], shape, Float, epsilon=float(epsilon))
+    n, channels, *sizes = shape
+    rows = A.reshape(x, (n, groups, channels // groups * math.prod(sizes)))
+    scales = [A.float_full((groups,), one, place) for one in (1.0, 0.0)]
+    y = A.emit("InstanceNormalization", [rows, *scales], A.shape(rows), Float, epsilon=float(epsilon))
+    y = A.reshape(y, shape)
+    for scale, apply in ((gamma, A.float_mul), (beta, A.float_add)):
+        if scale is not None:
+            y = apply(y, A.reshape(scale, (channels, *[1 for _ in sizes])))
+    return y

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phlox.export.report import Difference, ExportReport
+from phlox.host.text import count
 
 __all__ = ["Difference", "OnnxReport"]
 
@@ -32,8 +33,6 @@ class OnnxReport(ExportReport):
         found = ExportReport.to_dict(self)
         return found | {"files": [str(file) for file in self.files], "nodes": self.nodes}
 
-    def _about(self) -> list[str]:
-        return [
-            f"{self.path}: {self.size:,} bytes, opset {self.opset}, {self.nodes} nodes, {self.seconds:.1f} s",
-            "  " + ", ".join(f"{count} {op}" for op, count in self.operators.items()),
-        ]
+    def _about(self) -> tuple[list[str], str]:
+        content = ", ".join(f"{number} {operator}" for operator, number in self.operators.items())
+        return [f"opset {self.opset}", count(self.nodes, "node")], content

@@ -10,19 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from phlox.export.to_onnx import (
-    attention,
-    creation,
-    elementwise,
-    loops,
-    moving,
-    norms,
-    pooling,
-    products,
-    recurrent,
-    reductions,
-    resampling,
-)
+from phlox.export.to_onnx import elementwise, loops, moving, pooling, products, reductions
 
 Rule: TypeAlias = Callable[..., Any]
 """`(A, *arguments)`: the result on the engine A."""
@@ -54,6 +42,12 @@ OPERATORS: dict[str, str] = {
     "bool_into_int": "Cast", "bool_into_float": "Cast",
 }  # fmt: skip
 """Elementwise operations that are one operator."""
+
+
+def _both(name: str, rule: Rule) -> dict[str, Rule]:
+    """One rule for the operation on floats and that on integers."""
+    return {f"{kind}_{name}": rule for kind in ("float", "int")}
+
 
 RULES: dict[str, Rule] = {
     # elementwise
@@ -92,23 +86,16 @@ RULES: dict[str, Rule] = {
     "float_scatter": moving.scatter("float"),  # ScatterND
     "int_scatter": moving.scatter("int"),  # ScatterND
     # reductions
-    "float_sum": reductions.reduction("ReduceSum"),
+    **_both("sum", reductions.reduction("ReduceSum")),
     "float_mean": reductions.mean,
-    "float_prod": reductions.reduction("ReduceProd"),
-    "float_max": reductions.reduction("ReduceMax"),
-    "float_min": reductions.reduction("ReduceMin"),
-    "int_sum": reductions.reduction("ReduceSum"),
-    "int_prod": reductions.reduction("ReduceProd"),
-    "int_max": reductions.reduction("ReduceMax"),
-    "int_min": reductions.reduction("ReduceMin"),
+    **_both("prod", reductions.reduction("ReduceProd")),
+    **_both("max", reductions.reduction("ReduceMax")),
+    **_both("min", reductions.reduction("ReduceMin")),
     "bool_any": reductions.any_of,  # ReduceSum
     "bool_all": reductions.all_of,  # ReduceSum
-    "float_argmax": reductions.arg_reduction("ArgMax"),
-    "float_argmin": reductions.arg_reduction("ArgMin"),
-    "int_argmax": reductions.arg_reduction("ArgMax"),
-    "int_argmin": reductions.arg_reduction("ArgMin"),
-    "float_cumsum": reductions.cumsum,  # CumSum
-    "int_cumsum": reductions.cumsum,  # CumSum
+    **_both("argmax", reductions.arg_reduction("ArgMax")),
+    **_both("argmin", reductions.arg_reduction("ArgMin")),
+    **_both("cumsum", reductions.cumsum),  # CumSum
     "float_cumprod": loops.cumulative("float_cumprod", "float_mul", 1.0),  # Scan
     "int_cumprod": loops.cumulative("int_cumprod", "int_mul", 1),  # Scan
     "float_cummax": loops.cumulative("float_cummax", "float_maximum", -math.inf),  # Scan
@@ -118,46 +105,43 @@ RULES: dict[str, Rule] = {
     "float_logcumsumexp": loops.cumulative("float_logcumsumexp", "_log_add", -math.inf),  # Scan
     "softmax": reductions.along("Softmax"),
     "log_softmax": reductions.along("LogSoftmax"),
-    "float_argsort": reductions.argsort,  # TopK
-    "int_argsort": reductions.argsort,  # TopK
-    "float_argtopk": reductions.argtopk,  # TopK
-    "int_argtopk": reductions.argtopk,  # TopK
+    **_both("argsort", reductions.argsort),  # TopK
+    **_both("argtopk", reductions.argtopk),  # TopK
     # products
-    "float_matmul": products.matmul,  # MatMul
-    "int_matmul": products.matmul,  # MatMul
+    **_both("matmul", products.matmul),  # MatMul
     "linear": products.linear,  # Gemm, or MatMul and Add
     "conv": products.conv,  # Conv
     "conv_dx": products.conv_dx,  # ConvTranspose
     "det": products.det,  # Det
-    "attention": attention.attention,  # Attention, or MatMul, Softmax and MatMul
+    "attention": products.attention,  # Attention, or MatMul, Softmax and MatMul
     # norms
-    "layer_norm": norms.layer_norm,  # LayerNormalization
-    "rms_norm": norms.rms_norm,  # RMSNormalization
-    "group_norm": norms.group_norm,  # InstanceNormalization
+    "layer_norm": products.layer_norm,  # LayerNormalization
+    "rms_norm": products.rms_norm,  # RMSNormalization
+    "group_norm": products.group_norm,  # InstanceNormalization
     # pooling and resampling
     "max_pool": pooling.max_pool,  # MaxPool
     "avg_pool": pooling.avg_pool,  # AveragePool
     "adaptive_max_pool": pooling.adaptive_max_pool,  # GlobalMaxPool
     "adaptive_avg_pool": pooling.adaptive_avg_pool,  # GlobalAveragePool
-    "interpolate": resampling.interpolate,  # Resize
-    "grid_sample": resampling.grid_sample,  # GridSample
+    "interpolate": pooling.interpolate,  # Resize
+    "grid_sample": pooling.grid_sample,  # GridSample
     # recurrent layers
-    "lstm": recurrent.lstm,  # LSTM
-    "gru": recurrent.gru,  # GRU
-    "rnn": recurrent.rnn,  # RNN
+    "lstm": loops.lstm,  # LSTM
+    "gru": loops.gru,  # GRU
+    "rnn": loops.rnn,  # RNN
     "frame": moving.frame,
 }
 
 FROM_NOTHING: dict[str, Rule] = {
-    "float_full": creation.full("float"),  # Expand
-    "int_full": creation.full("int"),  # Expand
-    "bool_full": creation.full("bool"),  # Expand
-    "int_arange": creation.arange,  # Range
-    "random_uniform": creation.refuse_random,
-    "random_normal": creation.refuse_random,
-    "random_bernoulli": creation.refuse_random,
-    "random_integers": creation.refuse_random,
-    "random_permutation": creation.refuse_random,
+    "float_full": elementwise.full("float"),  # Expand
+    "int_full": elementwise.full("int"),  # Expand
+    "bool_full": elementwise.full("bool"),  # Expand
+    "int_arange": elementwise.arange,  # Range
+    "random_uniform": elementwise.refuse_random,
+    "random_normal": elementwise.refuse_random,
+    "random_bernoulli": elementwise.refuse_random,
+    "random_integers": elementwise.refuse_random,
+    "random_permutation": elementwise.refuse_random,
 }  # fmt: skip
 """Operations that take no array; with known sizes, they are a constant."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from phlox.export.arguments import Arguments, Input
 from phlox.export.lines import line_of_error
 from phlox.export.to_onnx.engine import OnnxEngine, Value
 from phlox.export.to_onnx.graph import Graph, Interface, writing
-from phlox.export.tracing import undisturbed, with_values
+from phlox.export.tracing import undisturbed
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
-from phlox.module.calls import Call, observed, with_function_layers
+from phlox.module.calls import observed, with_function_layers
 from phlox.optim.optimizer import tracing
 from phlox.tensor import Tensor
+from phlox.transform.summary.evaluate import with_values
 from phlox.transform.tree import AnyTensor, leaves_of
 
 
@@ -29,11 +30,8 @@ class UnfitSizes(ExportError):
     """The model does not take these sizes, or any."""
 
 
-class Results:
-    """The outputs of a traced model: their paths in what it returned, and the values."""
-
-    def __init__(self, outputs: Any) -> None:
-        self.tensors = list(leaves_of(outputs, Tensor))
+Results: TypeAlias = list[tuple[str, AnyTensor]]
+"""The outputs of a traced model: their paths in what it returned, and the values."""
 
 
 def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:
@@ -56,7 +54,10 @@ def trace(
         args, kwargs = arguments.filled(lambda one: next(values))
         twin = with_function_layers(_with_values(model, graph, parameters))
         try:
-            with _undisturbed(place), observed(twin, lambda call: _left(graph, call), on_enter=_enters(graph)):
+            with (
+                _undisturbed(place),
+                observed(twin, lambda call: graph.paths.pop(), on_enter=lambda call: graph.paths.append(call.path)),
+            ):
                 outputs = cast("Callable[..., Any]", twin)(*args, **kwargs)
         except Exception as error:
             if graph.refusal is not None:
@@ -66,19 +67,11 @@ def trace(
             of_sizes = isinstance(error, (ShapeError, RangeError, IndexRangeError)) or not isinstance(error, PhloxError)
             kind = UnfitSizes if of_sizes else ExportError
             raise kind(f"export.onnx: {graph.where(line_of_error(error))}: {error}") from error
-        results = Results(outputs)
-        if not results.tensors:
+        results = list(leaves_of(outputs, Tensor))
+        if not results:
             raise ExportError(f"export.onnx: {type(model).__name__} returned no tensor, but {type(outputs).__name__}")
-        graph.outputs = [_output(tensor) for _, tensor in results.tensors]
+        graph.outputs = [_output(tensor) for _, tensor in results]
     return graph, results
-
-
-def _enters(graph: Graph) -> Callable[[Call], object]:
-    return lambda call: graph.paths.append(call.path)
-
-
-def _left(graph: Graph, call: Call) -> None:
-    graph.paths.pop()
 
 
 def _input(graph: Graph, one: Input, sizes: Mapping[str, Dimension], place: Device) -> AnyTensor:

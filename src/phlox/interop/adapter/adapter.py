@@ -37,10 +37,10 @@ class Adapter:
     >>> ours.paths(), ours["blocks.0.key"].tensor.shape
     (['blocks.0.norm.gamma', 'blocks.0.query', 'blocks.0.key', 'blocks.0.value'], (4, 4))
     >>> adapter.write(ours)
-    Record: 2 entries, 416 bytes of tensors
-    path               kind   shape    dtype
-    h.0.ln.weight      float  (4,)     float64
-    h.0.c_attn.weight  float  (4, 12)  float64
+    Record: 2 entries, 416 B of tensors
+      path               type     shape or value  bytes
+      h.0.ln.weight      float64  (4,)             32 B
+      h.0.c_attn.weight  float64  (4, 12)         384 B
     """
 
     __slots__ = ("_stages",)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.interop.adapter.layout import Layout, Reversed, Same
 from phlox.interop.adapter.pattern import Pattern
 from phlox.interop.adapter.rules import Rule
 from phlox.record import LazyTensor, Record, TensorEntry
-from phlox.record.loading.report import shown
 from phlox.record.names import nearest
 from phlox.record.record import Entry
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from phlox.errors import RecordError
+from phlox.record.patterns import expression
 
 _WILD = re.compile(r"\*\*|\*")
 
@@ -31,14 +32,15 @@ class Pattern:
         wildcards = tuple(_WILD.findall(self.text))
         if wildcards.count("**") > 1 or ("**" in wildcards and "**" not in segments):
             raise RecordError(f"{self.text!r}: `**` may occur once in a pattern, as a whole segment")
+        text = expression(self.text, "([^.]+)", r"(?:(.+)\.)?")
         object.__setattr__(self, "wildcards", wildcards)
-        object.__setattr__(self, "_regex", re.compile(_expression(segments), re.DOTALL) if wildcards else None)
+        object.__setattr__(self, "_regex", re.compile(text, re.DOTALL) if wildcards else None)
 
     def captures(self, path: str) -> tuple[str, ...] | None:
         """What the wildcards match in `path`, in order; None if it does not match."""
         if self._regex is None:
             return () if path == self.text else None
-        found = self._regex.fullmatch(path)
+        found = self._regex.fullmatch(f"{path}.")
         return None if found is None else tuple(text or "" for text in found.groups())
 
     def filled(self, captures: tuple[str, ...]) -> str:
@@ -52,18 +54,3 @@ class Pattern:
     def under(self, prefix: str) -> Pattern:
         """This pattern below a prefix; "" for none."""
         return Pattern(f"{prefix}.{self.text}") if prefix else self
-
-
-def _expression(segments: list[str]) -> str:
-    if segments == ["**"]:
-        return "(.+)"
-    parts: list[str] = []
-    for i, segment in enumerate(segments):
-        last = i == len(segments) - 1
-        if segment == "**":  # it includes the dot after it or, at the end, the one before it
-            parts.append(r"(?:\.(.+))?" if last else r"(?:(.+)\.)?")
-            continue
-        parts.append("([^.]+)".join(map(re.escape, segment.split("*"))))
-        if not last and not (i == len(segments) - 2 and segments[-1] == "**"):
-            parts.append(r"\.")
-    return "".join(parts)

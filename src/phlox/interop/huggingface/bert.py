@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, rename, transpose
-from phlox.interop.huggingface.family import Family
-from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.interop.adapter import Adapter, Rule, rename
+from phlox.interop.huggingface.family import Entry, Family, dense, norm
+from phlox.interop.huggingface.settings import Settings
 from phlox.models import BertClassifierConfig, BertConfig, BertMaskedLmConfig
 
 _DENSE = (
@@ -50,26 +50,28 @@ class Bert(Family):
         "pooler_size_per_head", "pooler_type", "tie_word_embeddings",
     })  # fmt: skip
 
+    entries = (
+        Entry("vocab_size", "vocabulary", Settings.whole, 30522),
+        Entry("max_position_embeddings", "context", Settings.whole, 512),
+        Entry("num_hidden_layers", "n_layers", Settings.whole, 12),
+        Entry("hidden_size", "d_model", Settings.whole, 768),
+        Entry("num_attention_heads", "n_heads", Settings.whole, 12),
+        Entry("intermediate_size", "d_hidden", Settings.whole, 3072, saved="hidden_width"),
+        Entry("type_vocab_size", "segments", Settings.whole, 2),
+        Entry("hidden_dropout_prob", "dropout", Settings.number, 0.1),
+        Entry("attention_probs_dropout_prob", "attention_dropout", Settings.number, 0.1, same_as="dropout"),
+        Entry("pad_token_id", "padding_index", Settings.whole, None),
+        Entry("hidden_act", "activation", Settings.activation, "gelu"),
+        Entry("layer_norm_eps", "epsilon", Settings.number, 1e-12),
+        Entry("initializer_range", "init_std", Settings.number, 0.02),
+    )
+
     def config_from(self, settings: Settings, architecture: str) -> AnyConfig:
         """See `Family.config_from`."""
-        dropout = settings.number("hidden_dropout_prob", 0.1)
-        attention_dropout = settings.number("attention_probs_dropout_prob", 0.1)
-        bert = BertConfig(
-            vocabulary=settings.whole("vocab_size", 30522),
-            context=settings.whole("max_position_embeddings", 512),
-            n_layers=settings.whole("num_hidden_layers", 12),
-            d_model=settings.whole("hidden_size", 768),
-            n_heads=settings.whole("num_attention_heads", 12),
-            d_hidden=settings.whole("intermediate_size", 3072),
-            segments=settings.whole("type_vocab_size", 2),
-            dropout=dropout,
-            attention_dropout=None if attention_dropout == dropout else attention_dropout,
-            padding_index=settings.whole("pad_token_id", None if "pad_token_id" in settings.data else 0),
-            pooler=architecture in ("BertModel", "BertForSequenceClassification"),
-            activation=settings.activation("hidden_act", "gelu"),
-            epsilon=settings.number("layer_norm_eps", 1e-12),
-            init_std=settings.number("initializer_range", 0.02),
-        )
+        fields = self.fields_from(settings)
+        if "pad_token_id" not in settings.data:
+            fields["padding_index"] = 0
+        bert = BertConfig(**fields, pooler=architecture in ("BertModel", "BertForSequenceClassification"))
         if architecture in _MASKED:
             settings.only("tie_word_embeddings", True, "the head for masked tokens is the transpose of the embedding")
             return BertMaskedLmConfig(bert)
@@ -92,25 +94,7 @@ class Bert(Family):
                 "a BertClassifier by token with a pooler cannot be saved as a BertForTokenClassification; "
                 "create it with pooler=False"
             )
-        d_hidden = 4 * bert.d_model if bert.d_hidden is None else bert.d_hidden
-        rate = bert.dropout if bert.attention_dropout is None else bert.attention_dropout
-        result: dict[str, Any] = {
-            "architectures": ["BertModel"],
-            "vocab_size": bert.vocabulary,
-            "max_position_embeddings": bert.context,
-            "num_hidden_layers": bert.n_layers,
-            "hidden_size": bert.d_model,
-            "num_attention_heads": bert.n_heads,
-            "intermediate_size": d_hidden,
-            "type_vocab_size": bert.segments,
-            "hidden_dropout_prob": bert.dropout,
-            "attention_probs_dropout_prob": rate,
-            "pad_token_id": bert.padding_index,
-            "hidden_act": ACTIVATION_NAMES[bert.activation],
-            "layer_norm_eps": bert.epsilon,
-            "initializer_range": bert.init_std,
-            "tie_word_embeddings": True,
-        }
+        result = {"architectures": ["BertModel"], **self.entries_of(bert), "tie_word_embeddings": True}
         if isinstance(config, BertMaskedLmConfig):
             return result | {"architectures": ["BertForMaskedLM"]}
         if isinstance(config, BertConfig):
@@ -130,23 +114,23 @@ class Bert(Family):
             rename(f"{start}.word_embeddings.weight", "tokens.weight"),
             rename(f"{start}.position_embeddings.weight", "positions"),
             rename(f"{start}.token_type_embeddings.weight", "segments.weight"),
-            *_norm(f"{start}.LayerNorm", "norm"),
-            *_dense("pooler.dense", "pooler"),
+            *norm(f"{start}.LayerNorm", "norm"),
+            *dense("pooler.dense", "pooler"),
         ]
         for theirs, ours in _DENSE:
-            rules += _dense(f"encoder.layer.*.{theirs}", f"blocks.*.{ours}")
+            rules += dense(f"encoder.layer.*.{theirs}", f"blocks.*.{ours}")
         for theirs, ours in _NORMS:
-            rules += _norm(f"encoder.layer.*.{theirs}", f"blocks.*.{ours}")
+            rules += norm(f"encoder.layer.*.{theirs}", f"blocks.*.{ours}")
         if isinstance(config, BertConfig):
             return Adapter(rules).under(prefix, "")
         if isinstance(config, BertMaskedLmConfig):
             head = [
-                *_dense("cls.predictions.transform.dense", "transform"),
-                *_norm("cls.predictions.transform.LayerNorm", "norm"),
+                *dense("cls.predictions.transform.dense", "transform"),
+                *norm("cls.predictions.transform.LayerNorm", "norm"),
                 rename("cls.predictions.bias", "bias"),
             ]
         else:
-            head = _dense("classifier", "head")
+            head = dense("classifier", "head")
         return Adapter([*Adapter(rules).under(prefix, "bert").rules, *head])
 
     def n_layers(self, config: AnyConfig) -> int:
@@ -182,11 +166,3 @@ class Bert(Family):
 
 def _encoder(config: AnyConfig) -> BertConfig:
     return config if isinstance(config, BertConfig) else config.bert
-
-
-def _dense(theirs: str, ours: str) -> list[Rule]:
-    return [transpose(f"{theirs}.weight", f"{ours}.weight"), rename(f"{theirs}.bias", f"{ours}.bias")]
-
-
-def _norm(theirs: str, ours: str) -> list[Rule]:
-    return [rename(f"{theirs}.weight", f"{ours}.gamma"), rename(f"{theirs}.bias", f"{ours}.beta")]

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple, cast
 
 from phlox.config import Config
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule
-from phlox.interop.huggingface.settings import Settings
+from phlox.interop.adapter import Adapter, Rule, rename, transpose
+from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+
+
+class Entry(NamedTuple):
+    """One setting of theirs, and the field of our config that it is."""
+
+    theirs: str
+    ours: str
+    read: Callable[[Settings, str, Any], Any]
+    """`Settings.whole` and the like, with the default of `transformers`."""
+    default: Any
+    saved: str = ""
+    """The attribute of our config that is saved where the field is None."""
+    same_as: str = ""
+    """The field before this one that has the same value where ours is None, in both directions."""
 
 
 class Family(ABC):
@@ -30,6 +44,8 @@ class Family(ABC):
     """Other names of settings that `transformers` reads, each with its own one."""
     harmless: ClassVar[frozenset[str]] = frozenset()
     """Settings that change nothing of what our models compute, beside those that are so for all families."""
+    entries: ClassVar[tuple[Entry, ...]]
+    """The settings that are fields of our config."""
 
     @abstractmethod
     def config_from(self, settings: Settings, architecture: str) -> Any:
@@ -46,6 +62,23 @@ class Family(ABC):
     @abstractmethod
     def n_layers(self, config: Any) -> int:
         """The number of layers of the model."""
+
+    def fields_from(self, settings: Settings) -> dict[str, Any]:
+        """The fields of our config that are settings."""
+        fields: dict[str, Any] = {}
+        for one in self.entries:
+            value = one.read(settings, one.theirs, one.default)
+            fields[one.ours] = None if one.same_as and value == fields[one.same_as] else value
+        return fields
+
+    def entries_of(self, config: Any) -> dict[str, Any]:
+        """The inverse."""
+        found: dict[str, Any] = {}
+        for one in self.entries:
+            other = one.same_as or one.saved
+            value = getattr(config, other if other and getattr(config, one.ours) is None else one.ours)
+            found[one.theirs] = ACTIVATION_NAMES[value] if one.read is Settings.activation else value
+        return found
 
     def saved_prefix(self, config: Any) -> str:
         """The prefix of a model with this config in current files."""
@@ -82,6 +115,56 @@ class Family(ABC):
     def check_all_read(self, settings: Settings) -> None:
         """`ConfigError` for settings that nothing has read and that are not known to be harmless."""
         settings.check_all_read(_HARMLESS | self.harmless)
+
+
+class CausalFamily(Family):
+    """Language models, with one config. The first architecture has a head; the second one has none."""
+
+    embedding: ClassVar[str]
+    """Their name of the embedding, whose transpose the head may be."""
+
+    @abstractmethod
+    def rules(self) -> list[Rule]:
+        """From their names and layouts below the prefix to ours."""
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of our config that take more than one setting."""
+        return {}
+
+    def config_from(self, settings: Settings, architecture: str) -> Any:
+        """See `Family.config_from`."""
+        fields = self.fields_from(settings)
+        whole, headless = self.architectures
+        if architecture == headless and not fields["tied"]:
+            raise ConfigError(
+                f"{settings.place}: {headless} has no head, and with tie_word_embeddings=False its embedding cannot "
+                f"replace one; save it as {whole}"
+            )
+        return self.configs[0](**fields, **self.further_fields(settings, fields))
+
+    def adapter(self, config: Any, prefix: str) -> Adapter:
+        """See `Family.adapter`."""
+        head = [] if config.tied else [transpose("lm_head.weight", "head.weight")]
+        return Adapter([*Adapter(self.rules()).under(prefix, "").rules, *head])
+
+    def n_layers(self, config: Any) -> int:
+        """See `Family.n_layers`."""
+        return config.n_layers
+
+    def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
+        """See `Family.ties`."""
+        start = f"{prefix}." if prefix else ""
+        return (("lm_head.weight", f"{start}{self.embedding}.weight"),) if config.tied else ()
+
+
+def dense(theirs: str, ours: str) -> list[Rule]:
+    """The rules of a dense layer, whose weight PyTorch has transposed."""
+    return [transpose(f"{theirs}.weight", f"{ours}.weight"), rename(f"{theirs}.bias", f"{ours}.bias")]
+
+
+def norm(theirs: str, ours: str) -> list[Rule]:
+    """The rules of a normalization."""
+    return [rename(f"{theirs}.weight", f"{ours}.gamma"), rename(f"{theirs}.bias", f"{ours}.beta")]
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from phlox.errors import ConfigError
-from phlox.interop.adapter import Adapter, Rule, rename, transpose
-from phlox.interop.huggingface.family import Family
-from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
+from phlox.interop.adapter import Rule, rename
+from phlox.interop.huggingface.family import CausalFamily, Entry, dense
+from phlox.interop.huggingface.settings import Settings
 from phlox.models import LinearScaling, Llama3Scaling, LlamaConfig
 
 _DENSE = (
@@ -21,13 +21,14 @@ _DENSE = (
 )
 
 
-class Llama(Family):
+class Llama(CausalFamily):
     """`Llama` as LlamaForCausalLM. LlamaModel, without a head, is loaded if the head is the embedding's transpose."""
 
     model_type = "llama"
     configs = (LlamaConfig,)
     architectures = ("LlamaForCausalLM", "LlamaModel")
     prefix = "model"
+    embedding = "embed_tokens"
     unsupported = (("is_causal", True, "each token would see all others"),)
     # In how many pieces products are computed, and what only some kinds of rotary positions have.
     harmless = frozenset({
@@ -35,34 +36,28 @@ class Llama(Family):
         "original_max_position_embeddings",
     })  # fmt: skip
 
-    def config_from(self, settings: Settings, architecture: str) -> LlamaConfig:
-        """See `Family.config_from`."""
-        tied = settings.flag("tie_word_embeddings", False)
-        if architecture == "LlamaModel" and not tied:
-            raise ConfigError(
-                f"{settings.place}: LlamaModel has no head, and with tie_word_embeddings=False its embedding cannot "
-                "replace one; save it as LlamaForCausalLM"
-            )
-        context = settings.whole("max_position_embeddings", 2048)
-        return LlamaConfig(
-            vocabulary=settings.whole("vocab_size", 32000),
-            context=context,
-            n_layers=settings.whole("num_hidden_layers", 32),
-            d_model=settings.whole("hidden_size", 4096),
-            n_heads=settings.whole("num_attention_heads", 32),
-            n_kv_heads=settings.whole("num_key_value_heads", None),
-            d_hidden=settings.whole("intermediate_size", 11008),
-            d_head=settings.whole("head_dim", None),
-            attention_bias=settings.flag("attention_bias", False),
-            hidden_bias=settings.flag("mlp_bias", False),
-            tied=tied,
-            activation=settings.activation("hidden_act", "silu"),
-            epsilon=settings.number("rms_norm_eps", 1e-6),
-            attention_dropout=settings.number("attention_dropout", 0.0),
-            padding_index=settings.whole("pad_token_id", None),
-            init_std=settings.number("initializer_range", 0.02),
-            **_rotary(settings, context),
-        )
+    entries = (
+        Entry("vocab_size", "vocabulary", Settings.whole, 32000),
+        Entry("max_position_embeddings", "context", Settings.whole, 2048),
+        Entry("num_hidden_layers", "n_layers", Settings.whole, 32),
+        Entry("hidden_size", "d_model", Settings.whole, 4096),
+        Entry("num_attention_heads", "n_heads", Settings.whole, 32),
+        Entry("num_key_value_heads", "n_kv_heads", Settings.whole, None, saved="n_heads"),
+        Entry("intermediate_size", "d_hidden", Settings.whole, 11008, saved="hidden_width"),
+        Entry("head_dim", "d_head", Settings.whole, None, saved="head_width"),
+        Entry("attention_bias", "attention_bias", Settings.flag, False),
+        Entry("mlp_bias", "hidden_bias", Settings.flag, False),
+        Entry("tie_word_embeddings", "tied", Settings.flag, False),
+        Entry("hidden_act", "activation", Settings.activation, "silu"),
+        Entry("rms_norm_eps", "epsilon", Settings.number, 1e-6),
+        Entry("attention_dropout", "attention_dropout", Settings.number, 0.0),
+        Entry("pad_token_id", "padding_index", Settings.whole, None),
+        Entry("initializer_range", "init_std", Settings.number, 0.02),
+    )
+
+    def further_fields(self, settings: Settings, fields: dict[str, Any]) -> dict[str, Any]:
+        """See `CausalFamily.further_fields`."""
+        return _rotary(settings, fields["context"])
 
     def settings_of(self, config: LlamaConfig) -> dict[str, Any]:
         """See `Family.settings_of`."""
@@ -82,52 +77,24 @@ class Llama(Family):
         former = {"rope_theta": config.rotary_base, "rope_scaling": None if scaling is None else dict(rotary)}
         return {
             "architectures": ["LlamaForCausalLM"],
-            "vocab_size": config.vocabulary,
-            "max_position_embeddings": config.context,
-            "num_hidden_layers": config.n_layers,
-            "hidden_size": config.d_model,
-            "num_attention_heads": config.n_heads,
-            "num_key_value_heads": config.n_heads if config.n_kv_heads is None else config.n_kv_heads,
-            "intermediate_size": config.hidden_width,
-            "head_dim": config.head_width,
-            "attention_bias": config.attention_bias,
-            "mlp_bias": config.hidden_bias,
-            "tie_word_embeddings": config.tied,
-            "hidden_act": ACTIVATION_NAMES[config.activation],
-            "rms_norm_eps": config.epsilon,
-            "attention_dropout": config.attention_dropout,
-            "pad_token_id": config.padding_index,
-            "initializer_range": config.init_std,
+            **self.entries_of(config),
             "rope_parameters": {**rotary, "rope_theta": config.rotary_base},
             **former,
         }
 
-    def adapter(self, config: LlamaConfig, prefix: str) -> Adapter:
-        """See `Family.adapter`."""
-        rules: list[Rule] = [
+    def rules(self) -> list[Rule]:
+        """See `CausalFamily.rules`."""
+        return [
             rename("embed_tokens.weight", "tokens.weight"),
             rename("layers.*.input_layernorm.weight", "blocks.*.norm_1.gamma"),
             rename("layers.*.post_attention_layernorm.weight", "blocks.*.norm_2.gamma"),
             rename("norm.weight", "norm.gamma"),
+            *(rule for theirs, ours in _DENSE for rule in dense(f"layers.*.{theirs}", f"blocks.*.{ours}")),
         ]
-        for theirs, ours in _DENSE:
-            rules.append(transpose(f"layers.*.{theirs}.weight", f"blocks.*.{ours}.weight"))
-            rules.append(rename(f"layers.*.{theirs}.bias", f"blocks.*.{ours}.bias"))
-        head = [] if config.tied else [transpose("lm_head.weight", "head.weight")]
-        return Adapter([*Adapter(rules).under(prefix, "").rules, *head])
-
-    def n_layers(self, config: LlamaConfig) -> int:
-        """See `Family.n_layers`."""
-        return config.n_layers
 
     def ignored(self, config: LlamaConfig) -> tuple[str, ...]:
         """See `Family.ignored`: former versions saved the rotation frequencies."""
         return ("**.rotary_emb.inv_freq",)
-
-    def ties(self, config: LlamaConfig, prefix: str) -> tuple[tuple[str, str], ...]:
-        """See `Family.ties`."""
-        start = f"{prefix}." if prefix else ""
-        return (("lm_head.weight", f"{start}embed_tokens.weight"),) if config.tied else ()
 
 
 def _rotary(settings: Settings, context: int) -> dict[str, Any]:

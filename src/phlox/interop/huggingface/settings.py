@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from phlox.config.storage import parse_json, read_text
 from phlox.errors import ConfigError
+from phlox.host.text import short
 from phlox.models.parts import ActivationName
 
 _REQUIRED: Final[Any] = object()
@@ -100,7 +101,7 @@ class Settings:
             value = data.pop(other)
             if data.get(name, value) not in (None, value):
                 raise ConfigError(
-                    f"{self.place}: {other}={_shown(value)} and {name}={_shown(data[name])} are two names of one "
+                    f"{self.place}: {other}={short(value)} and {name}={short(data[name])} are two names of one "
                     "setting; leave one of them"
                 )
             data[name] = value
@@ -114,7 +115,7 @@ class Settings:
             if value is not None and key not in self._read and key not in harmless and not key.startswith("_")
         }
         if unknown:
-            shown = ", ".join(f"{key}={_shown(value)}" for key, value in list(unknown.items())[:5])
+            shown = ", ".join(f"{key}={short(value)}" for key, value in list(unknown.items())[:5])
             raise ConfigError(
                 f"{self.place}: {shown} {'is' if len(unknown) == 1 else 'are'} not known, and may change what the "
                 "model computes; delete what does not from the file"
@@ -136,14 +137,14 @@ class Settings:
         """`ConfigError` if the entry exists and is not `allowed`; `why` says what is not supported."""
         value = self.get(key, allowed)
         if value != allowed or type(value) is not type(allowed):
-            raise ConfigError(f"{self.place}: {key}={_shown(value)} is not supported: {why}")
+            raise ConfigError(f"{self.place}: {key}={short(value)} is not supported: {why}")
 
     def _typed(self, key: str, default: Any, types: tuple[type, ...], expected: str) -> Any:
         value = self.get(key, default)
         if self.data.get(key) is None:
             return default
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise ConfigError(f"{self.place}: {key} must be {expected}, got {_shown(value)}")
+            raise ConfigError(f"{self.place}: {key} must be {expected}, got {short(value)}")
         return value
 
 
@@ -156,8 +157,3 @@ def read_settings(folder: Path) -> Settings:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} does not contain a JSON object")
     return Settings(cast("dict[str, Any]", data), str(path))
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

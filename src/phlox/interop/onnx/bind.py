@@ -50,6 +50,20 @@ class Scope:
     """Inputs of the function that its node does not give."""
 
 
+@dataclass(slots=True)
+class Draft:
+    """A graph while it is bound."""
+
+    what: str
+    """How errors call it."""
+    scope: Scope
+    uses: Mapping[str, list[Use]]
+    constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    weights: dict[str, str] = field(default_factory=dict[str, str])
+    """The paths of the values that are parameters."""
+    steps: list[Step] = field(default_factory=list[Step])
+
+
 class Binder:
     """Binds the graphs of one model, and collects its parameters, and the operators that are not known."""
 
@@ -75,79 +89,40 @@ class Binder:
 
     def _graph(self, proto: Any, scope: Scope) -> Graph:
         what = f"the graph `{proto.name}`" + (f" in {scope.place}" if scope.place else "")
-        types = dict(scope.types)
-        constants: dict[str, Any] = {}
-        weights: dict[str, str] = {}
-        uses = self._uses(proto.node, scope)
+        draft = Draft(what, replace(scope, types=dict(scope.types)), self._uses(proto.node, scope))
+        types, constants = draft.scope.types, draft.constants
         for value in proto.input:
             types[value.name] = element_of_type(value.type) or types.get(value.name, 0)
-        known = {one.name: one for one in proto.initializer}
         for sparse in proto.sparse_initializer:
             constants[sparse.values.name] = host(self._sparse(sparse))
             types[sparse.values.name] = sparse.values.data_type
+        known = {one.name: one for one in proto.initializer}
         for name, one in known.items():
             types[name] = one.data_type
-            self._constant(name, self._tensors.array(one), uses.get(name, []), constants, weights, initializer=True)
+            self._constant(draft, name, self._tensors.array(one), initializer=True)
         inputs = tuple(value.name for value in proto.input if value.name not in known and value.name not in constants)
         optional = tuple(value.name for value in proto.input if value.name in known or value.name in constants)
         if len(set(inputs)) < len(inputs):
             raise RecordError(f"{self.model}: {what} has two inputs of one name")
-        inner = replace(scope, types=types)
-        steps = self._steps(proto.node, inner, what, {*inputs, *constants, *weights}, constants, weights, uses)
         outputs = tuple(value.name for value in proto.output)
-        made = {*inputs, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
+        made = self._make_steps(draft, proto.node, inputs)
         lacking = [name for name in outputs if name and name not in made and name not in scope.types]
         if lacking:
             raise RecordError(f"{self.model}: {what}: nothing makes its output `{lacking[0]}`")
-        return self._finished(proto.name, inputs + optional, outputs, steps, constants, weights, made, types)
+        return _finished(proto.name, inputs + optional, outputs, draft, made)
 
-    def _finished(
-        self,
-        name: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        steps: Sequence[Step],
-        constants: dict[str, Any],
-        weights: dict[str, str],
-        made: set[str],
-        types: Types,
-    ) -> Graph:
-        used = {one: None for step in steps for one in _used(step) if one and one not in made}
-        used.update((one, None) for one in outputs if one and one not in made)
-        last: dict[str, int] = {}
-        for number, step in enumerate(steps):
-            last.update((one, number) for one in (*_used(step), *step.node.outputs) if one)
-        for one in (*outputs, *constants, *weights):
-            last.pop(one, None)
-        frees: dict[int, list[str]] = {}
-        for one, number in last.items():
-            if one in made:
-                frees.setdefault(number, []).append(one)
-        for number, step in enumerate(steps):
-            step.last_uses = tuple(frees.get(number, ()))
-            step.from_constants = frozenset(place for place, one in enumerate(step.node.inputs) if one in constants)
-        found = tuple(types.get(one, 0) for one in outputs)
-        return Graph(name, inputs, outputs, tuple(steps), constants, weights, tuple(used), found)
-
-    def _steps(
-        self,
-        nodes: Sequence[Any],
-        scope: Scope,
-        what: str,
-        there: set[str],
-        constants: dict[str, Any],
-        weights: dict[str, str],
-        uses: Mapping[str, list[Use]],
-    ) -> list[Step]:
-        steps: list[Step] = []
+    def _make_steps(self, draft: Draft, nodes: Sequence[Any], inputs: Sequence[str]) -> set[str]:
+        """Bind the nodes of a graph that begins with its inputs and constants; the names of all values in it."""
+        scope, constants = draft.scope, draft.constants
+        made = {*inputs, *constants, *draft.weights}
         fixed = set(constants) | scope.constants
         inside = replace(scope, constants=fixed)
-        for proto in sorted_nodes(nodes, there, scope.types, f"{self.model}: {what}"):
+        for proto in sorted_nodes(nodes, made, scope.types, f"{self.model}: {draft.what}"):
             self._nodes += 1
             if self._nodes > _MOST_NODES:
                 raise RecordError(f"{self.model}: more than {_MOST_NODES:,} nodes, with those of its functions")
             if proto.op_type == "Constant" and domain_of(proto.domain) == "":
-                self._constant_node(proto, scope, constants, weights, uses)
+                self._constant_node(draft, proto)
                 fixed |= {*proto.output} & constants.keys()
                 continue
             step = self._step(proto, inside)
@@ -161,8 +136,8 @@ class Binder:
             if step.constant:
                 fixed |= {*proto.output}
             scope.types.update(zip(step.node.outputs, step.node.output_types, strict=False))
-            steps.append(step)
-        return steps
+            draft.steps.append(step)
+        return {*made, *constants, *draft.weights, *(name for step in draft.steps for name in step.node.outputs)}
 
     # --- constants
 
@@ -188,32 +163,17 @@ class Binder:
                         found[name] = [*beyond, *found[name]]
         return found
 
-    def _constant(
-        self,
-        name: str,
-        values: np.ndarray[Any, Any],
-        uses: list[Use],
-        constants: dict[str, Any],
-        weights: dict[str, str],
-        *,
-        initializer: bool,
-    ) -> None:
+    def _constant(self, draft: Draft, name: str, values: np.ndarray[Any, Any], *, initializer: bool) -> None:
+        uses = draft.uses.get(name, [])
         found = role(name, values, uses, initializer=initializer, ours=self._ours)
         if found is None:
-            constants[name] = values if values.dtype == object else host(values)
+            draft.constants[name] = values if values.dtype == object else host(values)
         else:
-            weights[name] = self.weights.add(name, values, uses, trained=found == "trained")
+            draft.weights[name] = self.weights.add(name, values, uses, trained=found == "trained")
 
-    def _constant_node(
-        self,
-        proto: Any,
-        scope: Scope,
-        constants: dict[str, Any],
-        weights: dict[str, str],
-        uses: Mapping[str, list[Use]],
-    ) -> None:
+    def _constant_node(self, draft: Draft, proto: Any) -> None:
         name = proto.output[0]
-        attributes, _ = self._attributes(proto, scope)
+        attributes, _ = self._attributes(proto, draft.scope)
         ((kind, value),) = attributes.items() or ((None, None),)
         if kind is None or not (kind.startswith("value") or kind == "sparse_value"):
             raise RecordError(f"{self.model}: the node {called(proto)} has no value")
@@ -223,8 +183,8 @@ class Binder:
             values = np.asarray(value)
             if kind in ("value_float", "value_floats"):
                 values = values.astype(np.float32)
-        scope.types[name] = STRING if values.dtype == object else self._element(values, kind, proto)
-        self._constant(name, values, uses.get(name, []), constants, weights, initializer=False)
+        draft.scope.types[name] = STRING if values.dtype == object else self._element(values, kind, proto)
+        self._constant(draft, name, values, initializer=False)
 
     @staticmethod
     def _element(values: np.ndarray[Any, Any], kind: str, proto: Any) -> int:
@@ -382,21 +342,35 @@ class Binder:
         given = [name not in scope.absent and name != "" for name in node.inputs]
         absent = {name for number, name in enumerate(function.input) if not any(given[number : number + 1])}
         inner = Scope(opsets, types, attributes, (*scope.functions, what), place, absent=absent)
-        constants: dict[str, Any] = {}
-        weights: dict[str, str] = {}
-        uses = self._uses(function.node, inner)
-        steps = self._steps(function.node, inner, place, set(function.input), constants, weights, uses)
-        made = {*function.input, *constants, *weights, *(name for step in steps for name in step.node.outputs)}
+        draft = Draft(place, inner, self._uses(function.node, inner))
+        made = self._make_steps(draft, function.node, function.input)
         lacking = [name for place, name in enumerate(function.output) if name not in made and node.wants(place)]
         if lacking:
             raise RecordError(f"{self.model}: {place}: nothing makes its output `{lacking[0]}`")
-        inputs, outputs = tuple(function.input), tuple(name if name in made else "" for name in function.output)
-        graph = self._finished(function.name, inputs, outputs, steps, constants, weights, made, types)
-        typed = Node(
-            node.operator, node.domain, node.version, node.name, node.inputs, node.outputs, node.attributes,
-            node.input_types, graph.output_types, node.graphs,
-        )  # fmt: skip
-        return Step(typed, None, graph)
+        outputs = tuple(name if name in made else "" for name in function.output)
+        graph = _finished(function.name, tuple(function.input), outputs, draft, made)
+        return Step(replace(node, output_types=graph.output_types), None, graph)
+
+
+def _finished(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], draft: Draft, made: set[str]) -> Graph:
+    """The graph of a draft in which all steps are; each step is told what it may free, and what is constant."""
+    steps, constants, weights, types = draft.steps, draft.constants, draft.weights, draft.scope.types
+    used = {one: None for step in steps for one in _used(step) if one and one not in made}
+    used.update((one, None) for one in outputs if one and one not in made)
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        last.update((one, number) for one in (*_used(step), *step.node.outputs) if one)
+    for one in (*outputs, *constants, *weights):
+        last.pop(one, None)
+    frees: dict[int, list[str]] = {}
+    for one, number in last.items():
+        if one in made:
+            frees.setdefault(number, []).append(one)
+    for number, step in enumerate(steps):
+        step.last_uses = tuple(frees.get(number, ()))
+        step.from_constants = frozenset(place for place, one in enumerate(step.node.inputs) if one in constants)
+    found = tuple(types.get(one, 0) for one in outputs)
+    return Graph(name, inputs, outputs, tuple(steps), constants, weights, tuple(used), found)
 
 
 def _plain(value: Any) -> Any:

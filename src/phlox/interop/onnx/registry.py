@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""The type of an operand whose values decide the shape of the result: it is given as an array of NumPy's."""
 
 Compute: TypeAlias = Callable[..., Any]
 """`compute(node, *inputs)`: absent optional inputs are None; several outputs are a tuple."""
@@ -29,8 +34,8 @@ class Operator:
         name: as ONNX calls it.
         since: the first version of the operator set that this is right for.
         compute: the function.
-        static: the operands that are given as NumPy arrays, for the shape of the result depends on them. They are known
-            without the inputs in most graphs, and must be while a function is compiled.
+        static: the operands that are given as NumPy arrays. Their values are known without the inputs in most graphs,
+            and must be while a function is compiled.
         own: it takes the state of the run and the values around it, as operators with subgraphs do.
         domain: of the operator set.
     """
@@ -64,14 +69,9 @@ class Table:
 TABLE = Table()
 
 
-def operators(
-    functions: Mapping[str, Written],
-    *,
-    static: Mapping[str, Iterable[int]] | None = None,
-    since: int = 1,
-    own: bool = False,
-    domain: str = DEFAULT,
-) -> None:
-    """Add operators: name -> function. `static` are the operands whose values must be known, by name."""
+def operators(functions: Mapping[str, Written], *, since: int = 1, own: bool = False, domain: str = DEFAULT) -> None:
+    """Add operators: name -> function. Its operands of the type `Array` are static."""
     for name, compute in functions.items():
-        TABLE.add(Operator(name, since, compute, frozenset((static or {}).get(name, ())), own, domain))
+        types = [kind for parameter, kind in compute.__annotations__.items() if parameter not in ("node", "return")]
+        static = frozenset(place for place, kind in enumerate(types) if kind in ("Array", "Array | None"))
+        TABLE.add(Operator(name, since, compute, static, own, domain))

@@ -62,10 +62,10 @@ def from_state_dict(state: State, module: Module, *, prefix: str = "") -> Record
     >>> import numpy as np
     >>> from phlox import nn
     >>> from_state_dict({"0.weight": np.ones((3, 2)), "0.bias": np.ones(3)}, nn.Sequential([nn.Linear(2, 3)]))
-    Record: 2 entries, 72 bytes of tensors
-    path             kind   shape   dtype
-    layers.0.weight  float  (2, 3)  float64
-    layers.0.bias    float  (3,)    float64
+    Record: 2 entries, 72 B of tensors
+      path             type     shape or value  bytes
+      layers.0.weight  float64  (2, 3)           48 B
+      layers.0.bias    float64  (3,)             24 B
     """
     return _read(_record_of(state, prefix), module, adapter(module))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phlox.models.causal import CausalCache, CausalModel
 
 BLOCK = 64
-"""The least capacity of a cache, and the least number of tokens that a compiled program processes at once."""
+"""The smallest capacity of a cache, and the smallest number of tokens that a compiled program processes at once."""
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -59,18 +59,18 @@ def generate(
 
     The text may become longer than the context of the model: whenever the context is full, the model continues from
     its last half. So at least half a context of previous tokens determines each new token. In a batch of different
-    lengths, the longest text decides when that is.
+    lengths, the longest text decides when the context is full.
 
     Args:
         model: a `Gpt`, a `Llama`, or another `CausalModel`.
         prompt: Int [n]; or [batch, n]; or a list of prompts of any lengths, each an Int tensor [n] or a list of
-            tokens. At least one token each, at most the context.
-        max_new_tokens: the number of tokens to add, at most.
+            tokens. Each has at least one token, and at most as many as the context.
+        max_new_tokens: the largest number of tokens to add.
         temperature: the logits are divided by it. Below one, likely tokens become more frequent; at zero, the most
             likely token is always chosen.
         top_k: draw only among the k most likely tokens, and those as likely as the k-th.
         top_p: draw only among the most likely tokens that together have this probability (Holtzman et al. 2020), and
-            those as likely as the last of them; of those that top_k leaves, if both are given.
+            those as likely as the last of them. If top_k is given too, it selects tokens first.
         stop: a token, or several, that end a text. The stop token itself is not part of it.
         compile: whether to use the backend's compiler, if it has one.
 
@@ -87,13 +87,13 @@ def generate(
     >>> [text.shape for text in model.generate([[1, 2, 3], [4]], 2, top_p=0.9)]
     [(5,), (3,)]
     """
-    how = sampling_of("generate", temperature, top_k, top_p)
+    sampling = sampling_of("generate", temperature, top_k, top_p)
     model = model.valid()
-    batch, stops, count = _checked("generate", model, prompt, max_new_tokens, stop)
+    batch, stops, count = _check_arguments("generate", model, prompt, max_new_tokens, stop)
     pieces: list[Tokens] = [batch.tokens]
-    ends = _Ends(batch.tokens.shape[0], stops)
+    ends = _TextEnds(batch.tokens.shape[0], stops)
     if count:
-        for token in _draws(model, batch, count, how, compile):
+        for token in _draws(model, batch, count, sampling, compile):
             pieces.append(token)
             if stops and ends.add(token):
                 break
@@ -133,8 +133,8 @@ def stream(
     For a prompt [n], an iterator of numbers, which ends before a stop token. For a list of prompts, an iterator of
     lists with one token for each prompt, None for one whose text has ended.
 
-    Arguments are checked at once. Each draw takes place when its token is asked for, from the stream that is ambient
-    then.
+    Arguments are checked at once. A token is drawn when the iterator is asked for it, from the stream that is ambient
+    at that time.
 
     >>> import phlox as px
     >>> from phlox.models import GptConfig
@@ -143,45 +143,45 @@ def stream(
     >>> len(tokens), type(tokens[0]).__name__
     (5, 'int')
     """
-    how = sampling_of("stream", temperature, top_k, top_p)
+    sampling = sampling_of("stream", temperature, top_k, top_p)
     if isinstance(prompt, Tensor) and prompt.ndim == 2:
         raise ShapeError(
             f"stream: a prompt must be [n], got shape {prompt.shape}; give several as a list, such as list(prompt)"
         )
     model = model.valid()
-    batch, stops, count = _checked("stream", model, prompt, max_new_tokens, stop)
-    steps = _streamed(model, batch, stops, count, how, compile)
-    return _single(steps) if isinstance(prompt, Tensor) else steps
+    batch, stops, count = _check_arguments("stream", model, prompt, max_new_tokens, stop)
+    steps = _stream_rows(model, batch, stops, count, sampling, compile)
+    return _stream_single(steps) if isinstance(prompt, Tensor) else steps
 
 
-def _streamed(
-    model: CausalModel[Any, Any], batch: Batch, stops: frozenset[int], count: int, how: Sampling, compile: bool
+def _stream_rows(
+    model: CausalModel[Any, Any], batch: Batch, stops: frozenset[int], count: int, sampling: Sampling, compile: bool
 ) -> Iterator[list[int | None]]:
-    ends = _Ends(batch.tokens.shape[0], stops)
+    ends = _TextEnds(batch.tokens.shape[0], stops)
     if not count:
         return
-    for token in _draws(model, batch, count, how, compile):
+    for token in _draws(model, batch, count, sampling, compile):
         if ends.add(token):
             return
-        yield [None if row in ends.ended else one for row, one in enumerate(token[:, 0].tolist())]
+        yield [None if row in ends.ended else value for row, value in enumerate(token[:, 0].tolist())]
 
 
-def _single(steps: Iterator[list[int | None]]) -> Iterator[int]:
+def _stream_single(steps: Iterator[list[int | None]]) -> Iterator[int]:
     for (token,) in steps:
         assert token is not None
         yield token
 
 
-def _checked(
-    what: str, model: CausalModel[Any, Any], prompt: Any, max_new_tokens: int, stop: int | Sequence[int] | None
+def _check_arguments(
+    call: str, model: CausalModel[Any, Any], prompt: Any, max_new_tokens: int, stop: int | Sequence[int] | None
 ) -> tuple[Batch, frozenset[int], int]:
     config = model.config
-    batch = batch_of(what, prompt, config.vocabulary, config.context, model.tokens.weight.device)
-    return batch, stop_tokens(what, stop, config.vocabulary), integer_of(what, "max_new_tokens", max_new_tokens, 0)
+    batch = batch_of(call, prompt, config.vocabulary, config.context, model.tokens.weight.device)
+    return batch, stop_tokens(call, stop, config.vocabulary), integer_of(call, "max_new_tokens", max_new_tokens, 0)
 
 
-class _Ends:
-    """The ends of the texts of a batch."""
+class _TextEnds:
+    """Where the texts of a batch end."""
 
     def __init__(self, rows: int, stops: frozenset[int]) -> None:
         self.rows, self.stops = rows, np.asarray(sorted(stops), np.int64)
@@ -190,7 +190,7 @@ class _Ends:
         self._count = 0
 
     def add(self, token: Tokens) -> bool:
-        """Look at the next tokens [batch, 1]; returns whether all rows have ended."""
+        """Note which texts end with the next tokens [batch, 1]; returns whether all have ended."""
         if self.stops.size:
             drawn = token.numpy()[:, 0]
             for row in np.flatnonzero(np.isin(drawn, self.stops)).tolist():
@@ -203,7 +203,7 @@ class _Ends:
         return self.ended[row][0] if row in self.ended else most
 
     def cut(self, text: Tokens, n: int) -> Tokens:
-        """The texts [batch, n + new] without what follows their ends, which is their stop tokens instead."""
+        """The texts [batch, n + new]; after its end, a text is filled with its stop token."""
         if not self.ended:
             return text
         longest = max(self.length(row, self._count) for row in range(self.rows))
@@ -213,74 +213,74 @@ class _Ends:
         return tensor(rows, device=text.device)
 
 
-def _draws(model: CausalModel[Any, Any], batch: Batch, count: int, how: Sampling, compile: bool) -> Iterator[Tokens]:
+def _draws(model: CausalModel[Any, Any], batch: Batch, count: int, rule: Sampling, compile: bool) -> Iterator[Tokens]:
     """The next tokens of each prompt, [batch, 1], `count` times."""
-    place, context = batch.tokens.device, model.config.context
+    device, context = batch.tokens.device, model.config.context
     pieces, starts = [batch.tokens], batch.starts
-    fill, step = (_fill, _step) if compile else (_filled, _stepped)
-    in_programs = compile and place.backend.compiles
+    fill, decode = (_compiled_prefill, _compiled_decode) if compile else (_prefill, _decode)
+    in_programs = compile and device.backend.compiles
     filled, token = context, pieces[0]
     cache: CausalCache = ()
     for number in range(count):
         if filled < context:
-            token, cache = step(model, token, cache, how)
+            token, cache = decode(model, token, cache, rule)
             filled += 1
         else:
             text = concat(pieces, 1)
             window = text if number == 0 else text[:, -max(1, context // 2) :]
-            pieces, starts = [window], _moved(starts, text.shape[1] - window.shape[1])
+            pieces, starts = [window], _shift_starts(starts, text.shape[1] - window.shape[1])
             filled = window.shape[1]
             capacity = (
-                _rounded(filled + count - number, context) if in_programs else min(context, filled + count - number)
+                _round_up(filled + count - number, context) if in_programs else min(context, filled + count - number)
             )
-            if in_programs:  # pad to one of a few lengths, so that few programs serve all
-                window = window.pad(((0, 0), (0, _rounded(filled, capacity) - filled)))
-            token, cache = fill(model, window, filled, _new_cache(model, window, capacity, starts, in_programs), how)
+            if in_programs:  # pad to one of a few lengths: few programs are compiled
+                window = window.pad(((0, 0), (0, _round_up(filled, capacity) - filled)))
+            token, cache = fill(model, window, filled, _new_cache(model, window, capacity, starts, in_programs), rule)
         pieces.append(token)
         yield token
 
 
-def _rounded(size: int, most: int) -> int:
-    """The next power of two, of at least a block, but `most` where it would be greater."""
+def _round_up(size: int, most: int) -> int:
+    """The next power of two, at least `BLOCK` and at most `most`."""
     return min(most, max(BLOCK, 1 << (size - 1).bit_length()))
 
 
-def _moved(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
+def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
     """The first columns of rows, after `left_out` columns have been removed."""
-    moved = tuple(max(0, start - left_out) for start in starts or ())
-    return moved if any(moved) else None
+    new_starts = tuple(max(0, start - left_out) for start in starts or ())
+    return new_starts if any(new_starts) else None
 
 
 def _new_cache(
     model: CausalModel[Any, Any], window: Tokens, capacity: int, starts: tuple[int, ...] | None, in_programs: bool
 ) -> CausalCache:
-    """An empty cache, which is written to in place where the engine can do that without a program."""
+    """An empty cache; it is written to in place if the engine can do that without a compiled program."""
     cache = model.init_cache(window.shape[0], capacity)
     start = None if starts is None else tensor(starts, device=window.device)
-    cache = tuple(one._replace(start=start) for one in cache)
+    cache = tuple(layer._replace(start=start) for layer in cache)
     if in_programs or not window.backend.is_plain(cache[0].key.primitive):
         return cache
-    return tuple(OwnedKeyValueCache(*one) for one in cache)
+    return tuple(OwnedKeyValueCache(*layer) for layer in cache)
 
 
-def _filled(
-    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache, how: Sampling
+def _prefill(
+    model: CausalModel[Any, Any], tokens: Tokens, count: int, cache: CausalCache, sampling: Sampling
 ) -> tuple[Tokens, CausalCache]:
-    """The token after the first `count` of these, and the cache of those; the rest is padding."""
+    """The token after the first `count` tokens, and the cache of these; the other tokens are padding."""
     x, cache = model.hidden(tokens, cache=cache)
     end = arange(1, device=tokens.device) + count
     # The cache contains padding too, after its position. It is overwritten before it is attended to.
     logits = model.logits(x.take(end - 1, 1))
-    return sample(logits, how), tuple(one._replace(position=end[0]) for one in cache)
+    return sample(logits, sampling), tuple(layer._replace(position=end[0]) for layer in cache)
 
 
-def _stepped(
-    model: CausalModel[Any, Any], token: Tokens, cache: CausalCache, how: Sampling
+def _decode(
+    model: CausalModel[Any, Any], token: Tokens, cache: CausalCache, sampling: Sampling
 ) -> tuple[Tokens, CausalCache]:
-    """The token after those in the cache and these [batch, 1], and the extended cache."""
+    """The token after the cached tokens and `token` [batch, 1], and the extended cache."""
     logits, cache = model(token, cache=cache)
-    return sample(logits, how), cache
+    return sample(logits, sampling), cache
 
 
-_fill = compiled(_filled, donate=("cache",))
-_step = compiled(_stepped, donate=("cache",))
+_compiled_prefill = compiled(_prefill, donate=("cache",))
+_compiled_decode = compiled(_decode, donate=("cache",))

@@ -17,7 +17,7 @@ Prompts: TypeAlias = Sequence[Tokens | Sequence[int]]
 
 
 class Batch(NamedTuple):
-    """Prompts as one array, all of which end in the last column."""
+    """Prompts as one array; all end in the last column."""
 
     tokens: Tokens
     """[batch, n]."""
@@ -31,85 +31,85 @@ class Batch(NamedTuple):
         return [n - start for start in self.starts or (0,) * rows]
 
 
-def batch_of(what: str, prompts: Tokens | Prompts, vocabulary: int, context: int, place: Device) -> Batch:
-    """The prompts on a device; `what` begins an error message."""
+def batch_of(call: str, prompts: Tokens | Prompts, vocabulary: int, context: int, device: Device) -> Batch:
+    """The prompts on a device; `call` begins an error message."""
     if isinstance(prompts, Tensor):
-        _check(what, "the prompt", prompts, vocabulary, context)
-        return Batch((prompts.expand_dims(0) if prompts.ndim == 1 else prompts).to_device(place), None)
+        _check(call, "the prompt", prompts, vocabulary, context)
+        return Batch((prompts.expand_dims(0) if prompts.ndim == 1 else prompts).to_device(device), None)
     if isinstance(prompts, str | bytes) or not isinstance(prompts, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(
-            f"{what}: the prompt must be an Int tensor of tokens, got a {type(prompts).__name__}; see phlox.tensor. "
-            "Prompts of different lengths are given as a list of such"
+            f"{call}: the prompt must be an Int tensor of tokens, got a {type(prompts).__name__}; see phlox.tensor. "
+            "Give prompts of different lengths as a list of such tensors"
         )
     if not prompts:
-        raise ShapeError(f"{what}: the list of prompts is empty; give at least one prompt")
+        raise ShapeError(f"{call}: the list of prompts is empty; give at least one prompt")
     rows: list[np.ndarray[Any, Any]] = []
     for number, prompt in enumerate(prompts):
         name = f"prompts[{number}]"
-        row = prompt if isinstance(prompt, Tensor) else _of_numbers(what, name, prompt)
+        row = prompt if isinstance(prompt, Tensor) else _of_numbers(call, name, prompt)
         if row.ndim != 1:
-            raise ShapeError(f"{what}: {name} must be [n], a single prompt, got shape {row.shape}")
-        _check(what, name, row, vocabulary, context)
+            raise ShapeError(f"{call}: {name} must be [n], a single prompt, got shape {row.shape}")
+        _check(call, name, row, vocabulary, context)
         rows.append(row.numpy())
     longest = max(len(row) for row in rows)
     starts = tuple(longest - len(row) for row in rows)
     padded = np.zeros((len(rows), longest), np.int32)
     for line, start, row in zip(padded, starts, rows, strict=True):
         line[start:] = row
-    return Batch(tensor(padded, device=place), starts if any(starts) else None)
+    return Batch(tensor(padded, device=device), starts if any(starts) else None)
 
 
-def stop_tokens(what: str, stop: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
+def stop_tokens(call: str, stop: int | Sequence[int] | None, vocabulary: int) -> frozenset[int]:
     """The tokens that end a text, checked."""
     if isinstance(stop, str) or not isinstance(stop, (Iterable, int, np.integer, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{what}: stop must be token ids, one or several integers, got {stop!r}")
+        raise KindError(f"{call}: stop must be token ids, one or several integers, got {stop!r}")
     ids = () if stop is None else tuple(stop) if isinstance(stop, Iterable) else (stop,)
-    for one in ids:
-        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise KindError(f"{what}: stop must be token ids, one or several integers, got {one!r}")
-        if not 0 <= one < vocabulary:
-            raise RangeError(f"{what}: the stop token {one} is not in the vocabulary (0 to {vocabulary - 1})")
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise KindError(f"{call}: stop must be token ids, one or several integers, got {token!r}")
+        if not 0 <= token < vocabulary:
+            raise RangeError(f"{call}: the stop token {token} is not in the vocabulary (0 to {vocabulary - 1})")
     return frozenset(map(int, ids))
 
 
-def integer_of(what: str, name: str, value: int, least: int) -> int:
-    """A whole number of at least `least`, Python's or NumPy's, as Python's."""
+def integer_of(call: str, name: str, value: int, least: int) -> int:
+    """A whole number of at least `least`, of Python or NumPy, as a Python integer."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"{what}: {name} must be a whole number, got {value!r}")
+        raise KindError(f"{call}: {name} must be a whole number, got {value!r}")
     if value < least:
-        raise RangeError(f"{what}: {name} must be at least {('zero', 'one')[least]}, got {value}")
+        raise RangeError(f"{call}: {name} must be at least {('zero', 'one')[least]}, got {value}")
     return int(value)
 
 
-def _of_numbers(what: str, name: str, prompt: Any) -> Tokens:
+def _of_numbers(call: str, name: str, prompt: Any) -> Tokens:
     if isinstance(prompt, int):
         raise KindError(
-            f"{what}: {name} is a number: a list holds whole prompts. Make a single prompt a tensor, as in "
+            f"{call}: {name} is a number, but a list holds whole prompts; make a single prompt a tensor, as in "
             "phlox.tensor([1, 2, 3])"
         )
-    given = np.asarray([] if isinstance(prompt, str) else prompt)
-    if isinstance(prompt, str) or (given.size and given.dtype.kind not in "iu"):
-        kind = type(prompt).__name__ if isinstance(prompt, str) else given.dtype
-        raise KindError(f"{what}: {name} must be an Int tensor of tokens, or a list of integers, got {kind}")
-    return tensor(given.astype(np.int64), device="numpy")
+    numbers = np.asarray([] if isinstance(prompt, str) else prompt)
+    if isinstance(prompt, str) or (numbers.size and numbers.dtype.kind not in "iu"):
+        kind = type(prompt).__name__ if isinstance(prompt, str) else numbers.dtype
+        raise KindError(f"{call}: {name} must be an Int tensor of tokens, or a list of integers, got {kind}")
+    return tensor(numbers.astype(np.int64), device="numpy")
 
 
-def _check(what: str, name: str, prompt: Tensor[Any, Any, Any], vocabulary: int, context: int) -> None:
+def _check(call: str, name: str, prompt: Tensor[Any, Any, Any], vocabulary: int, context: int) -> None:
     if prompt.kind is not Int:
         raise KindError(
-            f"{what}: {name} must be an Int tensor of tokens, got a {prompt.kind.__name__} tensor; see phlox.tensor"
+            f"{call}: {name} must be an Int tensor of tokens, got a {prompt.kind.__name__} tensor; see phlox.tensor"
         )
     if prompt.ndim not in (1, 2) or not prompt.shape[-1] or not prompt.shape[0]:
-        raise ShapeError(f"{what}: {name} must be [batch, n] or [n], with at least one token, got shape {prompt.shape}")
+        raise ShapeError(f"{call}: {name} must be [batch, n] or [n], with at least one token, got shape {prompt.shape}")
     if prompt.shape[-1] > context:
         raise ShapeError(
-            f"{what}: {name} has {prompt.shape[-1]} tokens, more than the context of {context}; give its end alone, "
+            f"{call}: {name} has {prompt.shape[-1]} tokens, more than the context of {context}; give only its end, "
             f"prompt[..., -{context}:]"
         )
     try:
         prompt.backend.check_indices(prompt.primitive, vocabulary, from_end=False)
     except IndexRangeError:
         raise IndexRangeError(
-            f"{what}: {name} has tokens from {int(prompt.min())} to {int(prompt.max())}; "
-            f"those of this model are 0 to {vocabulary - 1}"
+            f"{call}: {name} has tokens from {int(prompt.min())} to {int(prompt.max())}; "
+            f"the tokens of this model are 0 to {vocabulary - 1}"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phlox.nn.initializer.base import Initializer
-from phlox.nn.initializer.base import bias_initializer_of as bias_initializer_of
 from phlox.nn.initializer.fans import (
     KaimingNormal,
     KaimingUniform,
@@ -14,6 +13,7 @@ from phlox.nn.initializer.fans import (
 )
 from phlox.nn.initializer.matrices import Dirac, Eye, Orthogonal, Sparse
 from phlox.nn.initializer.plain import Constant, Normal, Ones, TruncatedNormal, Uniform, Zeros
+from phlox.nn.initializer.plain import bias_initializer_of as bias_initializer_of
 
 __all__ = [
     "Constant", "Dirac", "Eye", "Initializer", "KaimingNormal", "KaimingUniform", "LecunNormal", "LecunUniform",

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 from phlox.backend import Device
 from phlox.config import Config
-from phlox.errors import ConfigError
-from phlox.module.deferred import is_of_jax
 from phlox.tensor import Tensor
 
 
@@ -30,16 +28,3 @@ class Initializer(Config):
     def __call__(self, shape: tuple[int, ...], fans: tuple[int, int], device: Device) -> Tensor[Any, Any, Any]:
         """A tensor of `shape` on `device`; `fans` is (fan_in, fan_out), the connections into and out of a unit."""
         raise NotImplementedError
-
-
-def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
-    """The initializer of a bias: `own`, else the initializer of the weight if it works for a bias, else zeros."""
-    from phlox.nn.initializer.plain import Zeros
-
-    for candidate in (initializer, own):
-        if isinstance(candidate, type):
-            name = candidate.__name__
-            raise ConfigError(f"the initializer is the class {name}, not an instance; write {name}()")
-    if own is not None:
-        return own
-    return Zeros() if getattr(initializer, "of_weights", False) or is_of_jax(initializer) else initializer

@@ -6,6 +6,8 @@ from typing import Any
 
 from phlox import random
 from phlox.backend import Device
+from phlox.errors import ConfigError
+from phlox.module.deferred import is_of_jax
 from phlox.nn.initializer.base import Initializer
 from phlox.tensor import Tensor, full
 
@@ -108,3 +110,14 @@ class TruncatedNormal(Initializer):
 def _check_std(std: float) -> None:
     if not std >= 0.0:
         raise ValueError(f"std must not be negative, got {std}")
+
+
+def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
+    """The initializer of a bias: `own`, else the initializer of the weight if it works for a bias, else zeros."""
+    for candidate in (initializer, own):
+        if isinstance(candidate, type):
+            name = candidate.__name__
+            raise ConfigError(f"the initializer is the class {name}, not an instance; write {name}()")
+    if own is not None:
+        return own
+    return Zeros() if getattr(initializer, "of_weights", False) or is_of_jax(initializer) else initializer

@@ -1,3 +1,1 @@
 """L-BFGS, its curvature, its line search."""
-
-from __future__ import annotations

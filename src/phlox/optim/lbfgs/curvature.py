@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phlox.backend import Backend, Device, Float, Int
+from phlox.optim.simple import AnyTensor
 from phlox.optim.state.tree import State
 from phlox.tensor import Tensor
 
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 Array: TypeAlias = Any
 Host: TypeAlias = np.ndarray[Any, Any]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]

@@ -20,6 +20,7 @@ from phlox.optim.lbfgs.descent import Descent, Found
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.tree import State
+from phlox.optim.step.validation import value_for
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor, zeros_like
 
@@ -292,15 +293,10 @@ def _evaluated(
         gradient = gradients.get(param.id)
         if not param.trained or (param.id not in places if places is not None else gradient is None):
             continue
-        here = _inner(param)
         if gradient is None:
-            found[param.id] = zeros_like(here)
+            found[param.id] = zeros_like(_inner(param))
             continue
-        if gradient.shape != here.shape or gradient.kind is not Float:
-            raise OptimizerError(
-                f"{path}: the gradient is {gradient.kind.__name__} of shape {gradient.shape}, the parameter Float "
-                f"of shape {here.shape}; is it the gradient of another model?"
-            )
+        here = value_for(path, param.val(), gradient)
         same = gradient.backend is here.backend and gradient.device == here.device
         found[param.id] = gradient if same else gradient.to_device(here.device)
     if len(gradients) and not found:

@@ -1,3 +1,1 @@
 """Optax's gradient transformations as optimizers."""
-
-from __future__ import annotations

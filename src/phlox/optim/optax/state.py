@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from phlox.backend import Device, Float
+from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param, ParamId
+from phlox.optim.simple import AnyTensor
 from phlox.optim.state.tree import State
-from phlox.optim.step.validation import check_arguments
+from phlox.optim.step.validation import check_arguments, value_for
 from phlox.record import LazyTensor
 from phlox.tensor import Tensor
-
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 SHARED = "shared"
 """The id of the state that belongs to no single parameter, such as counts of steps."""
@@ -102,23 +101,12 @@ def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
         if grad is None or not param.trained:
             continue
         value = param.val()
-        if value.backend.batched or grad.backend.batched:
-            raise OptimizerError(
-                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
-                "return the gradients, and step there on the stacked modules"
-            )
         if engine_of(value.backend).name != "jax":
             raise OptimizerError(
                 f"{path}: it is on {value.backend!r}, and Optax's transformations work on JAX's arrays; move the "
                 "module there, model.to_device(Autodiff(Jax())), or use an optimizer of phlox.optim"
             )
-        inner = value.inner() if value.backend.differentiates else value
-        if grad.shape != inner.shape or grad.kind is not Float:
-            raise OptimizerError(
-                f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
-                f"{inner.shape}; is it the gradient of another model?"
-            )
-        work = inner.to_full_precision()
+        work = value_for(path, value, grad).to_full_precision()
         if grad.backend is not work.backend or grad.device != work.device:
             grad = grad.to_device(work.device)
         found.append(Stepped(path, param, work, grad))

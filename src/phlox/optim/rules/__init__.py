@@ -1,3 +1,1 @@
 """The optimizers, one file each: how one parameter is updated."""
-
-from __future__ import annotations

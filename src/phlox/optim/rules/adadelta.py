@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, descent
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.tensor import Tensor, zeros_like
 
 
 class AdadeltaConfig(SimpleConfig):
@@ -35,24 +34,17 @@ class AdadeltaConfig(SimpleConfig):
         return Adadelta(self)
 
 
-class Adadelta(SimpleOptimizer):
+class Adadelta(Rule[AdadeltaConfig]):
     """v = rho v + (1 - rho) g^2;  d = g sqrt(u + eps) / sqrt(v + eps);  u = rho u + (1 - rho) d^2;  x = x - lr d.
 
     Zeiler 2012: "ADADELTA: an adaptive learning rate method".
     """
 
-    shares_counts = True  # it has none
+    moments = ("square", "square_step")
+    scalars: ClassVar = {}  # it does not count its steps
     elementwise = True
 
-    def __init__(self, config: AdadeltaConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"square": zeros_like(tensor), "square_step": zeros_like(tensor)}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = descent(c, tensor, grad)
         v = average(state["square"], grad.square(), c.rho)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import decayed, root_mean_square
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, least, real
-from phlox.tensor import Tensor, zeros, zeros_like
+from phlox.tensor import zeros, zeros_like
 
 
 class AdafactorConfig(SimpleConfig):
@@ -42,7 +40,7 @@ class AdafactorConfig(SimpleConfig):
         return Adafactor(self)
 
 
-class Adafactor(SimpleOptimizer):
+class Adafactor(Rule[AdafactorConfig]):
     """u = g / sqrt(v);  x = x - min(lr, 1 / sqrt(t)) max(eps_scale, rms(x)) u / max(1, rms(u) / clip_threshold).
 
     For tensors of rank two and more, v = r c / mean(r). r and c are moving averages of the means of g^2 over the last
@@ -54,21 +52,14 @@ class Adafactor(SimpleOptimizer):
     size. There is no first moment.
     """
 
-    shares_counts = True
-
-    def __init__(self, config: AdafactorConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         if tensor.ndim < 2:
             return {"rows": zeros_like(tensor), "columns": None, "time": 0}
         *before, n, m = tensor.shape
         rows, columns = (zeros((*before, *sides), device=tensor.device) for sides in ((n, 1), (1, m)))
         return {"rows": rows, "columns": columns, "time": 0}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c, backend = self.config, tensor.backend
         epsilon = _PRECISION[backend.float_element] if c.epsilon is None else c.epsilon
         grad = -grad if c.maximize else grad

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdagradScalars
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import descent
-from phlox.optim.simple import Kernel, SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Kernel, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, real
-from phlox.tensor import Tensor, full_like
+from phlox.tensor import full_like
 
 
 class AdagradConfig(SimpleConfig):
@@ -31,24 +29,18 @@ class AdagradConfig(SimpleConfig):
         return Adagrad(self)
 
 
-class Adagrad(SimpleOptimizer):
+class Adagrad(Rule[AdagradConfig]):
     """s = s + g^2;  x = x - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps).
 
     Duchi, Hazan, Singer 2011: "Adaptive subgradient methods for online learning and stochastic optimization".
     """
 
-    shares_counts = True
     elementwise = True
 
-    def __init__(self, config: AdagradConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         return {"sum": full_like(tensor, self.config.initial_accumulator), "time": 0}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         (time,) = counted(state["time"], tensor.backend)
         grad = descent(c, tensor, grad)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdamScalars, Real
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, prepared
-from phlox.optim.simple import Kernel, SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Kernel, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, shared
-from phlox.tensor import Tensor, zeros_like
+from phlox.tensor import zeros_like
 from phlox.tensor.functional.update import update_by_adam
 
 
@@ -49,7 +47,7 @@ class AdamWConfig(AdamConfig):
         return Adam(self, decoupled=True)
 
 
-class Adam(SimpleOptimizer):
+class Adam(Rule[AdamConfig]):
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  x = x - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
     x is the parameter, g its gradient, t the number of the step, b1 and b2 are `beta_1` and `beta_2` (Kingma, Ba 2015:
@@ -58,20 +56,17 @@ class Adam(SimpleOptimizer):
     the root is of the greatest v so far (Reddi et al. 2018: "On the convergence of Adam and beyond").
     """
 
-    shares_counts = True
     elementwise = True
 
     def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
         self.config = config
         self.decoupled = decoupled
 
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         greatest = {"moment_2_max": zeros_like(tensor)} if self.config.amsgrad else {}
         return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), **greatest, "time": 0}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
         numbers = shared(self._numbers, lr, state["time"], backend)

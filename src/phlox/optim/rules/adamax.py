@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, descent
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted
-from phlox.tensor import Tensor, zeros_like
 
 
 class AdaMaxConfig(SimpleConfig):
@@ -29,24 +26,16 @@ class AdaMaxConfig(SimpleConfig):
         return AdaMax(self)
 
 
-class AdaMax(SimpleOptimizer):
+class AdaMax(Rule[AdaMaxConfig]):
     """m = b1 m + (1 - b1) g;  u = max(b2 u, |g| + eps);  x = x - lr m / ((1 - b1^t) u).
 
     Kingma, Ba 2015: "Adam: a method for stochastic optimization", section 7.1.
     """
 
-    shares_counts = True
+    moments = ("moment", "infinity_norm")
     elementwise = True
 
-    def __init__(self, config: AdaMaxConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment": zeros_like(tensor), "infinity_norm": zeros_like(tensor), "time": 0}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         time, correction = counted(state["time"], tensor.backend, c.beta_1)
         grad = descent(c, tensor, grad)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import chosen, counted
-from phlox.tensor import Tensor, zeros_like
 
 
 class AdanConfig(SimpleConfig):
@@ -32,26 +29,17 @@ class AdanConfig(SimpleConfig):
         return Adan(self)
 
 
-class Adan(SimpleOptimizer):
+class Adan(Rule[AdanConfig]):
     """x = (x - lr (m / (1 - b1^t) + b2 d / (1 - b2^t)) / (sqrt(n / (1 - b3^t)) + eps)) / (1 + lr decay).
 
     Here m, d and n are moving averages, with b1, b2 and b3, of g, of e = g - g_{t-1} (zero at first), and of
     (g + b2 e)^2. Xie et al. 2022: "Adan: adaptive Nesterov momentum algorithm for faster optimizing deep models".
     """
 
-    shares_counts = True
+    moments = ("moment", "difference", "square", "gradient")
     elementwise = True
 
-    def __init__(self, config: AdanConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        names = "moment", "difference", "square", "gradient"
-        return {**{name: zeros_like(tensor) for name in names}, "time": 0}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = -grad if c.maximize else grad
         time, *corrections = counted(state["time"], tensor.backend, c.beta_1, c.beta_2, c.beta_3)

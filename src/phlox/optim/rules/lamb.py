@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, norm
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted
-from phlox.tensor import Tensor, where, zeros_like
+from phlox.tensor import where
 
 
 class LambConfig(SimpleConfig):
@@ -29,24 +27,16 @@ class LambConfig(SimpleConfig):
         return Lamb(self)
 
 
-class Lamb(SimpleOptimizer):
+class Lamb(Rule[LambConfig]):
     """r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay x;  x = x - lr |x| / |r| r, with m and v as in Adam.
 
     |x| and |r| are norms of the whole tensor. If one of them is zero, the ratio |x| / |r| is 1. You et al. 2020: "Large
     batch optimization for deep learning: training BERT in 76 minutes".
     """
 
-    shares_counts = True
+    moments = ("moment_1", "moment_2")
 
-    def __init__(self, config: LambConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "time": 0}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = -grad if c.maximize else grad
         time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, decayed
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.tensor import Tensor, zeros_like
 
 
 class LionConfig(SimpleConfig):
@@ -29,24 +28,17 @@ class LionConfig(SimpleConfig):
         return Lion(self)
 
 
-class Lion(SimpleOptimizer):
+class Lion(Rule[LionConfig]):
     """x = x - lr (sign(b1 m + (1 - b1) g) + decay x);  m = b2 m + (1 - b2) g.
 
     Chen et al. 2023: "Symbolic discovery of optimization algorithms".
     """
 
-    shares_counts = True  # it has none
+    moments = ("moment",)
+    scalars: ClassVar = {}  # it does not count its steps
     elementwise = True
 
-    def __init__(self, config: LionConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment": zeros_like(tensor)}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c, m = self.config, state["moment"]
         grad = -grad if c.maximize else grad
         direction = average(m, grad, c.beta_1).sign()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.adam import AdamWConfig
 from phlox.optim.rules.update_terms import average, decayed, norm
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.tensor import Tensor, zeros_like
+from phlox.tensor import zeros_like
 
 
 class MuonConfig(SimpleConfig):
@@ -56,7 +56,7 @@ class MuonConfig(SimpleConfig):
         return Muon(self)
 
 
-class Muon(SimpleOptimizer):
+class Muon(Rule[MuonConfig]):
     """m = mu m + (1 - mu) g;  x = x - lr s orthogonal(mu m + (1 - mu) g) - lr decay x, for matrices x.
 
     `orthogonal` moves the singular values near 1 with the Newton-Schulz iteration X = a X + (b A + c A^2) X, A = X X^T,
@@ -67,20 +67,16 @@ class Muon(SimpleOptimizer):
     parameters. Embeddings and the last layer are matrices too, but another optimizer is better for them: use a `Group`.
     """
 
-    shares_counts = True
-
     def __init__(self, config: MuonConfig) -> None:
         self.config = config
         self.fallback = _simple(config.fallback)
 
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         if tensor.ndim != 2:
             return {"moment": None, "fallback": self.fallback.init(tensor)}
         return {"moment": zeros_like(tensor), "fallback": None}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = -grad if c.maximize else grad
         if tensor.ndim != 2:
@@ -93,12 +89,12 @@ class Muon(SimpleOptimizer):
         tensor = decayed(tensor, lr, c.weight_decay) - direction * (lr * math.sqrt(square))
         return tensor, {"moment": m, "fallback": None}
 
-    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+    def averaged(self, tensor: AnyTensor, state: State) -> AnyTensor:
         """See `SimpleOptimizer.averaged`; matrices have no average."""
         return tensor if state["fallback"] is None else self.fallback.averaged(tensor, state["fallback"])
 
 
-def orthogonal(x: Tensor[Any, Any, Any], config: MuonConfig) -> Tensor[Any, Any, Any]:
+def orthogonal(x: AnyTensor, config: MuonConfig) -> AnyTensor:
     """The matrix with its singular values moved near 1, by the Newton-Schulz iteration; zeros stay zero."""
     a, b, c = config.coefficients
     tall = x.shape[0] > x.shape[1]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, prepared
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, real, shared
-from phlox.tensor import Tensor, zeros_like
 
 
 class NAdamConfig(SimpleConfig):
@@ -34,25 +33,18 @@ class NAdamConfig(SimpleConfig):
         return NAdam(self)
 
 
-class NAdam(SimpleOptimizer):
+class NAdam(Rule[NAdamConfig]):
     """x = x - lr ((1 - mu_t) g / (1 - M_t) + mu_{t+1} m / (1 - M_{t+1})) / (sqrt(v / (1 - b2^t)) + eps).
 
     Here m and v are as in `Adam`, mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t is the product of mu_1 to mu_t.
     Weight decay is as in `Adam`. Dozat 2016: "Incorporating Nesterov momentum into Adam".
     """
 
-    shares_counts = True
+    moments = ("moment_1", "moment_2")
+    scalars: ClassVar = {"product": 1.0, "time": 0}
     elementwise = True
 
-    def __init__(self, config: NAdamConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "product": 1.0, "time": 0}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         time, correction = counted(state["time"], tensor.backend, c.beta_2)
         mu, mu_next = shared(_momenta, time, c.beta_1, c.momentum_decay, tensor.backend)

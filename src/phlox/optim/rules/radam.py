@@ -8,10 +8,9 @@ from phlox.backend import Backend
 from phlox.backend.contract.update import Real
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, prepared
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import chosen, counted, greatest, real, shared
-from phlox.tensor import Tensor, zeros_like
 
 
 class RAdamConfig(SimpleConfig):
@@ -32,7 +31,7 @@ class RAdamConfig(SimpleConfig):
         return RAdam(self)
 
 
-class RAdam(SimpleOptimizer):
+class RAdam(Rule[RAdamConfig]):
     """x = x - lr (m / (1 - b1^t)) r_t sqrt(1 - b2^t) / (sqrt(v) + eps) once rho_t > 5.
 
     Before that, x = x - lr m / (1 - b1^t). Here m, v and weight decay are as in `Adam`,
@@ -41,18 +40,10 @@ class RAdam(SimpleOptimizer):
     learning rate and beyond".
     """
 
-    shares_counts = True
+    moments = ("moment_1", "moment_2")
     elementwise = True
 
-    def __init__(self, config: RAdamConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
-        return {"moment_1": zeros_like(tensor), "moment_2": zeros_like(tensor), "time": 0}
-
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)
         known, factor = shared(_rectification, time, correction_2, c.beta_2, tensor.backend)

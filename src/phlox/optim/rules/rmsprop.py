@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average, descent
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
-from phlox.tensor import Tensor, zeros_like
+from phlox.tensor import zeros_like
 
 
 class RmsPropConfig(SimpleConfig):
@@ -29,7 +27,7 @@ class RmsPropConfig(SimpleConfig):
         return RmsProp(self)
 
 
-class RmsProp(SimpleOptimizer):
+class RmsProp(Rule[RmsPropConfig]):
     """v = alpha v + (1 - alpha) g^2;  b = momentum b + g / (sqrt(v) + eps);  x = x - lr b.
 
     Hinton 2012: "Neural networks for machine learning", lecture 6e. If `centered`, the square of the moving average of
@@ -37,20 +35,14 @@ class RmsProp(SimpleOptimizer):
     (Graves 2013: "Generating sequences with recurrent neural networks").
     """
 
-    shares_counts = True  # it has none
     elementwise = True
 
-    def __init__(self, config: RmsPropConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         c = self.config
         names = ["square", *["mean"] * c.centered, *["velocity"] * bool(c.momentum)]
         return {name: zeros_like(tensor) for name in names}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = descent(c, tensor, grad)
         after = {"square": average(state["square"], grad.square(), c.alpha)}

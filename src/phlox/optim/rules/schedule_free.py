@@ -10,10 +10,10 @@ from phlox.backend.contract.update import Real
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import average
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Rule
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, greatest, least, real, shared
-from phlox.tensor import Tensor, zeros_like
+from phlox.tensor import zeros_like
 
 
 class ScheduleFreeAdamWConfig(SimpleConfig):
@@ -48,7 +48,7 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
         return ScheduleFreeAdamW(self)
 
 
-class ScheduleFreeAdamW(SimpleOptimizer):
+class ScheduleFreeAdamW(Rule[ScheduleFreeAdamWConfig]):
     """z = z - lr (g / (sqrt(v / (1 - b2^t)) + eps) + decay y);  a = (1 - c) a + c z;  y = (1 - b1) z + b1 a.
 
     Here v is as in `Adam`, and c is w / (the sum of all w so far) with w = (greatest lr)^weight_lr_power
@@ -56,20 +56,14 @@ class ScheduleFreeAdamW(SimpleOptimizer):
     `OptimizerAdaptor.averaged` returns a module that holds it. Defazio et al. 2024: "The road less scheduled".
     """
 
-    shares_counts = True
     elementwise = True
 
-    def __init__(self, config: ScheduleFreeAdamWConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         # A tensor of its own: the parameter may be donated to a compiled function beside the state.
         fast = tensor * 1.0
         return {"fast": fast, "moment_2": zeros_like(tensor), "weight_sum": 0.0, "lr_max": 0.0, "time": 0}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c, fast = self.config, state["fast"]
         time, correction = counted(state["time"], tensor.backend, c.beta_2)
         lr, lr_max, weight = shared(_rates, lr, state["lr_max"], time, c, tensor.backend)
@@ -85,7 +79,7 @@ class ScheduleFreeAdamW(SimpleOptimizer):
         after = {"moment_2": v, "weight_sum": weight_sum, "lr_max": lr_max, "time": time}
         return tensor, {"fast": fast - step * lr, **after}
 
-    def averaged(self, tensor: Tensor[Any, Any, Any], state: State) -> Tensor[Any, Any, Any]:
+    def averaged(self, tensor: AnyTensor, state: State) -> AnyTensor:
         """See `SimpleOptimizer.averaged`: the average a of the parameter y."""
         beta = self.config.beta_1
         return (tensor - state["fast"] * (1.0 - beta)) * (1.0 / beta)

@@ -9,10 +9,10 @@ from phlox.backend.contract.update import SgdScalars
 from phlox.errors import ConfigError
 from phlox.optim.config import SimpleConfig
 from phlox.optim.rules.update_terms import descent
-from phlox.optim.simple import Kernel, SimpleOptimizer
+from phlox.optim.simple import AnyTensor, Kernel, Rule, SimpleOptimizer
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import chosen, counted
-from phlox.tensor import Tensor, zeros_like
+from phlox.tensor import zeros_like
 
 
 class SgdConfig(SimpleConfig):
@@ -37,7 +37,7 @@ class SgdConfig(SimpleConfig):
         return Sgd(self)
 
 
-class Sgd(SimpleOptimizer):
+class Sgd(Rule[SgdConfig]):
     """v = momentum v + (1 - dampening) g;  x = x - lr v.
 
     x is the parameter and g its gradient; the first v is g. Weight decay adds decay x to g first. Nesterov's variant
@@ -45,21 +45,15 @@ class Sgd(SimpleOptimizer):
     learning").
     """
 
-    shares_counts = True
     elementwise = True
 
-    def __init__(self, config: SgdConfig) -> None:
-        self.config = config
-
-    def init(self, tensor: Tensor[Any, Any, Any]) -> State:
+    def init(self, tensor: AnyTensor) -> State:
         if not self.config.momentum:
             return None
         # From zero, the first velocity is the gradient only without dampening; with it, one must know the first.
         return {"velocity": zeros_like(tensor), **({"time": 0} if self.config.dampening else {})}
 
-    def step(
-        self, lr: float, tensor: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any], state: State
-    ) -> tuple[Tensor[Any, Any, Any], State]:
+    def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         grad = descent(c, tensor, grad)
         if not c.momentum:

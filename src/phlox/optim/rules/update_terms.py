@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from phlox.backend.contract.update import Real
 from phlox.module.gradients import norm_of
-from phlox.tensor import Tensor, where
-
-AnyTensor = Tensor[Any, Any, Any]
+from phlox.optim.simple import AnyTensor
+from phlox.tensor import where
 
 
 class Descent(Protocol):

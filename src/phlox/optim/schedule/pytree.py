@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from phlox.backend.pytree import FIELD, container_of_class
@@ -65,27 +65,33 @@ def _key(cls: type[Any], name: str, value: Any) -> Hashable:
         ) from None
 
 
+def _replaced(value: Any, path: str, replace: Callable[[Any, str], Any]) -> Any:
+    """`replace(value, path)` or, where that is the value itself, the same container around what is replaced in it."""
+    made = replace(value, path)
+    container = container_of_class(cast("type[Any]", type(value))) if made is value else None
+    if container is None:
+        return made
+    items = list(container.items(value))
+    parts = [_replaced(part, path + container.label(key), replace) for key, part in items]
+    changed = any(one is not part for one, (_, part) in zip(parts, items, strict=True))
+    return container.build(value, parts) if changed else value
+
+
 def flatten_schedule(schedule: LrSchedule[Any]) -> tuple[tuple[Any, ...], ScheduleAux]:
     """The numbers that change from step to step, the schedules that it is made of, and the rest."""
     from phlox.optim.schedule.base import LrSchedule  # which registers this
 
     parts: dict[str, Any] = {}
 
-    def without_parts(value: Any, path: str) -> Any:
-        if isinstance(value, LrSchedule):
-            parts[path] = value
-            return _PART
-        container = container_of_class(cast("type[Any]", type(value)))
-        if container is None:
+    def without_part(value: Any, path: str) -> Any:
+        if not isinstance(value, LrSchedule):
             return value
-        items = list(container.items(value))
-        made = [without_parts(part, path + container.label(key)) for key, part in items]
-        changed = any(one is not part for one, (_, part) in zip(made, items, strict=True))
-        return container.build(value, made) if changed else value
+        parts[path] = value
+        return _PART
 
     names = ("taken", *schedule.saved)
     own = {*names, "_scope", "_from_tree"}
-    fields = {name: without_parts(value, name) for name, value in vars(schedule).items() if name not in own}
+    fields = {name: _replaced(value, name, without_part) for name, value in vars(schedule).items() if name not in own}
     numbers = [getattr(schedule, name) for name in names]
     return (*numbers, *parts.values()), ScheduleAux(type(schedule), names, fields, tuple(parts))
 
@@ -101,18 +107,11 @@ def unflatten_schedule(aux: ScheduleAux, children: Iterable[Any]) -> Any:
     left = iter(children)
     numbers = {name: next(left) for name in aux.names}
 
-    def with_parts(value: Any) -> Any:
-        if value is _PART:
-            return next(left)
-        container = container_of_class(cast("type[Any]", type(value)))
-        if container is None:
-            return value
-        items = list(container.items(value))
-        made = [with_parts(part) for _, part in items]
-        changed = any(one is not part for one, (_, part) in zip(made, items, strict=True))
-        return container.build(value, made) if changed else value
+    def with_part(value: Any, path: str) -> Any:
+        return next(left) if value is _PART else value
 
+    fields = {name: _replaced(value, name, with_part) for name, value in aux.fields.items()}
     cls: Any = aux.cls
     made: Any = cls.__new__(cls)
-    made.__dict__.update({name: with_parts(value) for name, value in aux.fields.items()}, **numbers, _from_tree=True)
+    made.__dict__.update(fields, **numbers, _from_tree=True)
     return made

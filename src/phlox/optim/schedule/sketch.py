@@ -22,12 +22,13 @@ def sketch(curves: Mapping[str, Sequence[float]], steps: int, width: int) -> str
     gap = "  " if longest else ""
     reach = f"in {steps} step{'s' if steps > 1 else ''}"
     return "\n".join(
-        f"{name:{longest}}{gap}{_bars(values, width)}  {min(values):.4g} to {max(values):.4g} {reach}"
+        f"{name:{longest}}{gap}{bars(values, width)}  {min(values):.4g} to {max(values):.4g} {reach}"
         for name, values in curves.items()
     )
 
 
-def _bars(values: Sequence[float], width: int) -> str:
+def bars(values: Sequence[float], width: int) -> str:
+    """At most so many bars from zero to the greatest value; each shows the greatest of its part."""
     columns = min(width, len(values))
     ends = [column * len(values) // columns for column in range(columns + 1)]
     heights = [max(values[start:end]) for start, end in pairwise(ends)]

@@ -1,3 +1,1 @@
 """The states of optimizers: as trees, as flat lists for compiled functions, in records, in reports."""
-
-from __future__ import annotations

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from phlox.host.page import Names, Page
+from phlox.host.text import Report
 from phlox.module import Module, Param, ParamId
 from phlox.optim.state.tree import State
 
-_MOST_NAMES = 8
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateReport:
+class StateReport(Report):
     """The result of `Optimizer.report`: which states the next step of a module keeps. `print` it."""
 
     kept: list[str] = field(default_factory=list[str])
@@ -32,29 +32,18 @@ class StateReport:
         """Does every trained parameter keep its state, and does every state belong to a parameter of the module?"""
         return not (self.anew or self.misshapen or self.orphans)
 
-    def __str__(self) -> str:
+    def _page(self) -> Page:
         total = len(self.kept) + len(self.anew) + len(self.misshapen) + len(self.frozen)
         number = len(self.kept) + len(self.frozen)
-        head = f"{number} of {total} parameters have a usable state" if total else "no parameters to be stepped"
-        lines = [
-            _line("kept", self.kept),
-            _line("to start anew", self.anew),
+        name = f"{number} of {total} parameters have a usable state" if total else "no parameters to be stepped"
+        parts = [
+            Names("kept", self.kept),
+            Names("to start anew", self.anew),
             *[f"of another shape: {path}: {why}" for path, why in self.misshapen.items()],
-            _line("frozen, with a state that is kept", self.frozen),
-            _line("states of parameters that the module has not (`forget` drops them)", self.orphans),
+            Names("frozen, with a state that is kept", self.frozen),
+            Names("states of parameters that the module has not (`forget` drops them)", self.orphans),
         ]
-        return "\n  ".join([head, *filter(None, lines)])
-
-    def _repr_html_(self) -> str:
-        from phlox.optim.html import html_of_report
-
-        return html_of_report(self)
-
-
-def _line(what: str, names: Iterable[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
-    return f"{what}: {', '.join(every[:_MOST_NAMES])}{more}" if every else ""
+        return Page(name, parts=parts, badges=[("ok", "good") if self.ok else ("not ok", "bad")])
 
 
 def report_of(module: Module, states: Mapping[ParamId, State], misfit: Callable[[Param], str | None]) -> StateReport:

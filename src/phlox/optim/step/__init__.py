@@ -1,3 +1,1 @@
 """One step of an optimizer over a whole module."""
-
-from __future__ import annotations

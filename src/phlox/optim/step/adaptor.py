@@ -22,16 +22,15 @@ from phlox.optim.clipping import GradientClipping
 from phlox.optim.groups import Group, grouped
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, SimpleOptimizer
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
 from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
-from phlox.optim.state.validation import begun, misfit, other_entries
 from phlox.optim.step.multi_tensor import LEAST, Job, MultiTensorStep
 from phlox.optim.step.shared_scalars import sharing
 from phlox.optim.step.skip_nonfinite import kept_where
-from phlox.optim.step.validation import check_arguments, rates_of
+from phlox.optim.step.validation import begun, check_arguments, misfit, other_entries, rates_of, value_for
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
@@ -117,7 +116,7 @@ class OptimizerAdaptor(Optimizer):
     def variant(self, id: ParamId) -> int:
         return self._numbers.get(id, -1)
 
-    def init_state(self, tensor: Tensor[Any, Any, Any], variant: int = -1) -> State:
+    def init_state(self, tensor: AnyTensor, variant: int = -1) -> State:
         """The state of a parameter before its first step, in the group of this number."""
         work = tensor.to_full_precision()
         state = self._simple[variant].init(work)
@@ -236,12 +235,7 @@ class OptimizerAdaptor(Optimizer):
                 raise found from error
 
     def _stepped(
-        self,
-        rates: list[Any],
-        module: M,
-        grads: GradientsParams,
-        finite: Tensor[Any, Any, Any] | None,
-        guard: SignalGuard,
+        self, rates: list[Any], module: M, grads: GradientsParams, finite: AnyTensor | None, guard: SignalGuard
     ) -> M:
         """The module with its new parameters; states are stored. No memory is overwritten before `finish`.
 
@@ -340,7 +334,7 @@ class OptimizerAdaptor(Optimizer):
 
     # --- many parameters at once
 
-    def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, Tensor[Any, Any, Any]]) -> MultiTensorStep | None:
+    def _multi_tensor(self, rates: list[Any], grads: Mapping[ParamId, AnyTensor]) -> MultiTensorStep | None:
         """The multi-tensor step, if it is worthwhile."""
         if not self._slots:
             size = 0
@@ -353,12 +347,7 @@ class OptimizerAdaptor(Optimizer):
     # --- one parameter
 
     def _step_alone(
-        self,
-        path: str,
-        param: Param,
-        grad: Tensor[Any, Any, Any],
-        rates: list[Any],
-        finite: Tensor[Any, Any, Any] | None,
+        self, path: str, param: Param, grad: AnyTensor, rates: list[Any], finite: AnyTensor | None
     ) -> Stepped:
         """The value and the state that a parameter has after its step."""
         number = self._numbers.get(param.id, -1)
@@ -383,9 +372,7 @@ class OptimizerAdaptor(Optimizer):
             result, state = kept_where(finite, (result, state), (job.value, before), job.value.device)
         return Stepped(param, value._ops, result.primitive, shape, state)  # pyright: ignore[reportPrivateUsage]
 
-    def _unchanged(
-        self, path: str, param: Param, value: Tensor[Any, Any, Any], grad: Tensor[Any, Any, Any]
-    ) -> Job | None:
+    def _unchanged(self, path: str, param: Param, value: AnyTensor, grad: AnyTensor) -> Job | None:
         """The job of a parameter that needs no more than a look: nothing to be moved, loaded, begun or widened.
 
         Its gradient and the tensors of its state are of one backend, shape and device with it, as after most steps.
@@ -395,18 +382,20 @@ class OptimizerAdaptor(Optimizer):
         if _stepped_on(outer) is not backend or id in self._unproved or id in self._begun or id in self._slots:
             return None
         x, alike = outer.value(value.primitive) if outer.differentiates else value.primitive, backend.are_alike
-        state = states.get(id)
-        if type(state) is not dict or not alike(x, grad.primitive) or self._shapes.get(id) != ops.shape(x):
+        # One that keeps none, such as plain SGD, has None as its state.
+        state = cast("dict[Any, Any] | None", states.get(id, ()))
+        if type(state) not in (dict, type(None)) or self._shapes.get(id) != ops.shape(x):
             return None
-        state = cast("dict[Any, Any]", state)
-        for leaf in state.values():
+        if not alike(x, grad.primitive):
+            return None
+        for leaf in (state or {}).values():
             if type(leaf) is Tensor:
                 if leaf._ops is not ops or not alike(x, leaf.primitive):  # pyright: ignore[reportPrivateUsage]
                     return None
             elif type(leaf) is not int and type(leaf) is not float:
                 return None
         work = wrap(ops, x)
-        return Job(path, param, work, work, grad, dict(state), begins=False)
+        return Job(path, param, work, work, grad, state and dict(state), begins=False)
 
     def averaged(self, module: M) -> M:
         """A new module with the averaged weights, for evaluation and prediction; training continues with `module`.
@@ -442,27 +431,15 @@ class OptimizerAdaptor(Optimizer):
         if self.groups and (ids := tuple([param.id for param in module.params()])) != self._grouped:
             self._numbers, self._grouped = grouped(module, self.groups), ids
 
-    def _job(self, path: str, param: Param, grad: Tensor[Any, Any, Any]) -> Job:
-        value = param.val()
-        outer = value.backend
-        if outer.batched or grad.backend.batched:
-            raise OptimizerError(
-                f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
-                "return the gradients, and step there on the stacked modules"
-            )
-        tensor = value.inner() if outer.differentiates else value
-        if grad.shape != tensor.shape or grad.kind is not Float:
-            raise OptimizerError(
-                f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
-                f"{tensor.shape}; is it the gradient of another model?"
-            )
+    def _job(self, path: str, param: Param, grad: AnyTensor) -> Job:
+        tensor = value_for(path, param.val(), grad)
         work, before, begins = self._at_work(path, param.id, tensor)
         place = work.device
         if grad.backend is not work.backend or grad.device != place:
             grad = grad.to_device(place)
         return Job(path, param, tensor, work, grad, before, begins)
 
-    def _has_master(self, work: Tensor[Any, Any, Any], tensor: Tensor[Any, Any, Any]) -> bool:
+    def _has_master(self, work: AnyTensor, tensor: AnyTensor) -> bool:
         """Does the state of this value have a master copy?"""
         return self.master_weights and work is not tensor
 
@@ -473,9 +450,7 @@ class OptimizerAdaptor(Optimizer):
         except PhloxError as error:
             raise OptimizerError(f"{path}: the state that was loaded does not fit: {error}") from error
 
-    def _at_work(
-        self, path: str, id: ParamId, tensor: Tensor[Any, Any, Any]
-    ) -> tuple[Tensor[Any, Any, Any], State, bool]:
+    def _at_work(self, path: str, id: ParamId, tensor: AnyTensor) -> tuple[AnyTensor, State, bool]:
         """The tensor to update (the value or its master copy), the state, and whether that is a first state."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)

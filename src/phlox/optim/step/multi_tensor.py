@@ -7,6 +7,7 @@ A parameter that can be updated with others keeps a `Slot`: the arrays of its st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from phlox.backend import Device, Float
@@ -14,7 +15,7 @@ from phlox.backend.contract.update import Piece, ReusedBuffer
 from phlox.backend.kind import KINDS
 from phlox.module import Param, ParamId
 from phlox.module.donated import Donated
-from phlox.optim.simple import SimpleOptimizer
+from phlox.optim.simple import AnyTensor, SimpleOptimizer
 from phlox.optim.state.tree import Mastered, Skeleton, State, flatten, paths, unflatten, unmastered
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
@@ -24,7 +25,6 @@ LEAST = 1 << 16
 _TRIED = 8
 """Elements that a step is tried on before anything is written to."""
 
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 Scalars: TypeAlias = tuple[Any, ...]
 Run: TypeAlias = Callable[[Sequence[Piece]], object]
 
@@ -185,14 +185,6 @@ class _Target(NamedTuple):
     memory: ReusedBuffer | None
 
 
-class _Donation(NamedTuple):
-    """A parameter whose value was donated, and the value, or the memory that it was lent from, to restore it."""
-
-    entry: Entry
-    value: AnyTensor | None
-    memory: ReusedBuffer | None
-
-
 class MultiTensorStep:
     """One step of the parameters that can be updated together: added, planned, laid out, run.
 
@@ -264,7 +256,7 @@ class MultiTensorStep:
 
         Nothing is written yet, so after an error nothing has changed.
         """
-        donations: list[_Donation] = []
+        undo: list[Callable[[], object]] = []  # of donations
         try:
             for group in self._groups:
                 self._targets.append(
@@ -273,21 +265,17 @@ class MultiTensorStep:
                         if entry.slot.mastered
                         else _new(entry)
                         if taker is None
-                        else _donated(entry, taker, donations)
+                        else _donated(entry, taker, undo)
                         for entry, arrays, flats in zip(group.entries, group.arrays, group.flats, strict=True)
                     ]
                 )
             if taker is not None:
                 for entry in (one for group in self._groups for one in group.entries if one.slot.mastered):
-                    donations.append(_Donation(entry, entry.param.val(), None))
+                    undo.append(partial(entry.param.restore, entry.param.val()))
                     _donate(entry, taker)
         except BaseException:
-            for entry, value, memory in donations:
-                if value is None:
-                    assert memory is not None
-                    value = Tensor.from_primitive(memory.lend(), entry.slot.outer.backend, Float)
-                    entry.slot.memory = None  # others may still look at what was lent before
-                entry.param.restore(value)
+            for restore in undo:
+                restore()
             raise
 
     def writes_over(self, taker: str | None) -> bool:
@@ -376,6 +364,12 @@ def _donate(entry: Entry, taker: str) -> None:
     entry.param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, taker))
 
 
+def _lend_again(entry: Entry, memory: ReusedBuffer) -> None:
+    """Restore a value that was donated from the memory that it was lent from."""
+    entry.param.restore(Tensor.from_primitive(memory.lend(), entry.slot.outer.backend, Float))
+    entry.slot.memory = None  # others may still look at what was lent before
+
+
 def _for_master(entry: Entry, array: Any, flat: Any) -> _Target:
     return _Target(entry.slot.inner.backend.flat(entry.work), flat, array, None)
 
@@ -388,7 +382,7 @@ def _new(entry: Entry) -> _Target:
     return _Target(backend.flat(x), backend.flat(array), array, None)
 
 
-def _donated(entry: Entry, taker: str, donations: list[_Donation]) -> _Target:
+def _donated(entry: Entry, taker: str, undo: list[Callable[[], object]]) -> _Target:
     """The memory of the old value, if it came from here and nothing else refers to it; otherwise other memory."""
     slot = entry.slot
     memory, backend = slot.memory, slot.inner.backend
@@ -397,14 +391,14 @@ def _donated(entry: Entry, taker: str, donations: list[_Donation]) -> _Target:
     _donate(entry, taker)
     if memory is not None and memory.has_lent(x):
         del value, x  # or they would refer to it
-        donations.append(_Donation(entry, None, memory))
+        undo.append(partial(_lend_again, entry, memory))
         old = memory.flat
         if memory.is_free():
             return _Target(old, old, None, memory)
         memory = backend.memory_like(old, slot.shape, slot.home)
         assert memory is not None  # as it was before
     else:
-        donations.append(_Donation(entry, value, None))
+        undo.append(partial(entry.param.restore, value))
         old = backend.flat(x)
         if memory is None or not memory.is_free():
             memory = backend.memory_like(old, slot.shape, slot.home)

@@ -9,6 +9,7 @@ import numpy as np
 
 from phlox.backend import Backend, Device, Float, Int
 from phlox.errors import OptimizerError
+from phlox.optim.simple import AnyTensor
 from phlox.optim.state.tree import flatten, unflatten
 from phlox.optim.step.shared_scalars import shared
 from phlox.tensor import Tensor, tensor, where
@@ -16,7 +17,7 @@ from phlox.tensor import Tensor, tensor, where
 S = TypeVar("S")
 
 
-def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device) -> S:
+def kept_where(finite: AnyTensor, after: S, before: S, place: Device) -> S:
     """In a compiled function, select the tensors and scalars after a step, or those before it.
 
     `finite` is a Bool of rank zero: true takes those after the step.
@@ -32,10 +33,10 @@ def kept_where(finite: Tensor[Any, Any, Any], after: S, before: S, place: Device
     return cast("S", unflatten(skeleton, iter([_kept(finite, a, b, place) for a, b in zip(new, old, strict=True)])))
 
 
-def _kept(finite: Tensor[Any, Any, Any], new: Any, old: Any, place: Device) -> Any:
+def _kept(finite: AnyTensor, new: Any, old: Any, place: Device) -> Any:
     if isinstance(new, Tensor):
-        after = cast("Tensor[Any, Any, Any]", new)  # not all are of one precision
-        return where(finite.to_device(after.device), after, cast("Tensor[Any, Any, Any]", old))
+        after = cast("AnyTensor", new)  # not all are of one precision
+        return where(finite.to_device(after.device), after, cast("AnyTensor", old))
     if _is_array(new) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
         return _constant(new, old)
     return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
@@ -55,12 +56,12 @@ def _constant(new: Any, old: Any) -> Any:
     )
 
 
-def _kept_number(finite: Tensor[Any, Any, Any], new: Any, old: Any, backend: Backend, name: str) -> Any:
+def _kept_number(finite: AnyTensor, new: Any, old: Any, backend: Backend, name: str) -> Any:
     place = Device(backend, name)
     return where(finite.to_device(place), _as_tensor(new, place), _as_tensor(old, place)).primitive
 
 
-def _as_tensor(number: Any, place: Device) -> Tensor[Any, Any, Any]:
+def _as_tensor(number: Any, place: Device) -> AnyTensor:
     if isinstance(number, (int, float)):
         return tensor(number, device=place)
     return Tensor.from_primitive(number, place.backend, Float if "float" in str(number.dtype) else Int)

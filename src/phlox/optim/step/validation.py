@@ -1,4 +1,4 @@
-"""Checks of the arguments of an optimizer step, before anything changes."""
+"""Checks before a step: of its arguments, and of states that were loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from phlox.backend import Device, Float
 from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
@@ -15,7 +16,9 @@ from phlox.module.foreign_leaf import described
 from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
-from phlox.tensor import Tensor
+from phlox.optim.simple import AnyTensor, SimpleOptimizer
+from phlox.optim.state.tree import Mastered, State, mismatch, unmastered
+from phlox.tensor import Tensor, zeros
 
 
 def check_arguments(module: Any, grads: Any) -> None:
@@ -57,6 +60,22 @@ def check_no_history(module: Module, grads: GradientsParams) -> None:
             )
 
 
+def value_for(path: str, value: AnyTensor, grad: AnyTensor) -> AnyTensor:
+    """The value of a parameter without its tape; `OptimizerError` unless `grad` is its gradient."""
+    if value.backend.batched or grad.backend.batched:
+        raise OptimizerError(
+            f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+            "return the gradients, and step there on the stacked modules"
+        )
+    inner = value.inner() if value.backend.differentiates else value
+    if grad.shape != inner.shape or grad.kind is not Float:
+        raise OptimizerError(
+            f"{path}: the gradient is {grad.kind.__name__} of shape {grad.shape}, the parameter Float of shape "
+            f"{inner.shape}; is it the gradient of another model?"
+        )
+    return inner
+
+
 def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
     """The rate of each group, then that of the rest; `OptimizerError` for an invalid rate or an unknown group."""
     if not isinstance(lr, Mapping):
@@ -92,3 +111,27 @@ def _checked_rate(lr: Any) -> Any:
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
     return lr
+
+
+# --- is a state one of this optimizer, for a parameter of this shape?
+
+
+def begun(optimizer: SimpleOptimizer, shape: tuple[int, ...], place: Device | None = None) -> State:
+    """The state that a parameter of this shape begins with; None if that is not known."""
+    try:
+        return optimizer.init(zeros(shape, device=place))
+    except Exception:  # it takes no such parameter
+        return None
+
+
+def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
+    """As `mismatch`, of a state that may have a master."""
+    if isinstance(state, Mastered) and state.master.shape != shape:
+        return f"master: expected shape {shape}, found {state.master.shape}"
+    return mismatch(fresh, unmastered(state))
+
+
+def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:
+    """How the names in a state differ from those in a first state for this shape; None if they do not."""
+    fresh = begun(optimizer, shape)
+    return mismatch(dict.fromkeys(cast("Any", fresh)), state) if isinstance(fresh, dict) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from phlox.backend import Float
 from phlox.backend.parallel import row_group, same_everywhere
@@ -12,9 +12,9 @@ from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.averaging import averaged
 from phlox.module.gradients import LocalGradients
 from phlox.module.param import set_together
+from phlox.optim.simple import AnyTensor
 from phlox.tensor import Tensor, tensor, where, zeros, zeros_like
 
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 _ONE = 1.0
 
 

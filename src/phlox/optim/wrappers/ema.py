@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Unpack
 
@@ -14,11 +14,11 @@ from phlox.module import Module, Param
 from phlox.module.param import set_together
 from phlox.module.records import LoadOptions, prepare
 from phlox.optim.rules.update_terms import continued
+from phlox.optim.simple import AnyTensor
 from phlox.record import LoadReport, Record
 from phlox.record.formats.reader import PathLike, Readable
-from phlox.tensor import Tensor, tensor, where
+from phlox.tensor import tensor, where
 
-AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 M = TypeVar("M", bound=Module)
 
 
@@ -73,9 +73,7 @@ class Ema(Module, Generic[M]):
             after = self._moved(new, old)
         set_together(after)
 
-    def _moved(
-        self, new: list[tuple[str, Param]], old: list[tuple[str, Param]]
-    ) -> list[tuple[Param, Tensor[Any, Any, Any]]]:
+    def _moved(self, new: list[tuple[str, Param]], old: list[tuple[str, Param]]) -> list[tuple[Param, AnyTensor]]:
         count = self.updates.val() + 1
         decay = self._decay(count)
         masters = dict(zip(map(id, _halves(self.average)), self._masters(), strict=True))
@@ -163,7 +161,7 @@ class Ema(Module, Generic[M]):
 
         return take
 
-    def _decay(self, count: Tensor[Any, Any, Any]) -> Any:
+    def _decay(self, count: AnyTensor) -> Any:
         if not self.warm_up:
             return self.decay
         number = count.float().to_full_precision()

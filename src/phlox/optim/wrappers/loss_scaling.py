@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 from phlox.backend import Device, DeviceLike, as_device
 from phlox.backend.contract.backend import without_autodiff
@@ -11,7 +11,8 @@ from phlox.backend.parallel import same_everywhere
 from phlox.errors import OptimizerError
 from phlox.module import GradientsParams, Module, Param
 from phlox.module.param import set_together
-from phlox.tensor import Tensor, tensor, where
+from phlox.optim.simple import AnyTensor
+from phlox.tensor import tensor, where
 
 
 class LossScaler(Module):
@@ -78,7 +79,7 @@ class LossScaler(Module):
         place = _place(device)
         return self.map(lambda path, param: param.copy().to_device(place))
 
-    def scaled(self, loss: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    def scaled(self, loss: AnyTensor) -> AnyTensor:
         """Multiply the loss by the scale, at full precision; call `backward` on the result."""
         wide = loss.to_full_precision()
         return wide * self._scale_for(wide)
@@ -98,11 +99,11 @@ class LossScaler(Module):
         self._update(finite if finite.device == place else finite.to_device(place))
         return result
 
-    def _scale_for(self, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    def _scale_for(self, x: AnyTensor) -> AnyTensor:
         scale = self.scale.val()
         return scale if scale.device == x.device else scale.to_device(x.device)
 
-    def _update(self, finite: Tensor[Any, Any, Any]) -> None:
+    def _update(self, finite: AnyTensor) -> None:
         scale, good = self.scale.val(), self.good_steps.val() + 1
         grows = finite & (good >= self.interval)
         grown = where((scale * self.growth).isfinite(), scale * self.growth, scale)

@@ -1,3 +1,1 @@
 """File formats of records, one module each."""
-
-from __future__ import annotations

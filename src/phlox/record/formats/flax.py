@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.dtypes import DTYPES, Array
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.reader import as_record
-from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Unreadable, shown
+from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Unreadable
 from phlox.record.formats.reader import Reader
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_message_pack_items, length_of

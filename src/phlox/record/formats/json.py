@@ -19,20 +19,10 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import (
-    BLOCK,
-    DTYPES,
-    SHORT_NAMES,
-    Array,
-    DType,
-    cast_elements,
-    checked_shape,
-    element_bytes,
-    kind_of,
-)
+from phlox.record.dtypes import BLOCK, Array, DType, cast_elements, element_bytes, kind_of
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import Header
+from phlox.record.header import Document, Item, entries_of, fields_of
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.compression import Compression
 from phlox.record.io.crc32 import crc32
@@ -40,27 +30,17 @@ from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_json
 from phlox.record.precision import FULL, Precision
-from phlox.record.record import Entry, Record
+from phlox.record.record import Record
 from phlox.record.values import from_json, to_json
 
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-_NOTHING = msgspec.Raw(b"")
 
 
-class _Item(msgspec.Struct):
-    path: str
-    value: msgspec.Raw = _NOTHING
-    id: str | None = None
-    dtype: str = ""
-    shape: list[int] = []
+class _Item(Item):
     data: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class _Document(msgspec.Struct):
-    phlox: Header
-    metadata: msgspec.Raw
-    aliases: msgspec.Raw
-    entries: msgspec.Raw
+class _Document(Document):
     crc32: str | None = None
 
 
@@ -138,14 +118,9 @@ class JsonRecorder(Recorder):
         items = msgspec.json.decode(document.entries, type=list[_Item])
         check_entries(len(items))
         check_json(*(memoryview(item.value) for item in items))
-        entries: dict[str, Entry] = {}
-        for item in items:
-            if item.path in entries:
-                raise RecordError(f"it names {item.path!r} twice")
-            if item.value is _NOTHING:
-                entries[item.path] = TensorEntry(_tensor(item, source), item.id)
-            else:
-                entries[item.path] = from_json(msgspec.json.decode(item.value))
+        entries = entries_of(
+            items, lambda value: from_json(msgspec.json.decode(value)), lambda item: _tensor(item, source)
+        )
         sums = None if document.crc32 is None else bytes.fromhex(document.crc32)
         return verified(entries, document.phlox, metadata, aliases, sums, source)
 
@@ -155,10 +130,7 @@ class JsonRecorder(Recorder):
         return re.match(rb'\s*\{\s*"phlox"', head) is not None
 
     def _write_tensor(self, path: str, entry: TensorEntry, sink: Sink) -> int:
-        fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[entry.tensor.dtype], "shape": entry.tensor.shape}
-        if entry.id is not None:
-            fields["id"] = entry.id
-        head, tail = self._around_null({**fields, "data": None}, 2)
+        head, tail = self._around_null({**fields_of(path, entry), "data": None}, 2)
         sink.write(head)
         write = _write_base64 if self.numbers == "base64" else _write_decimal
         checksum = write(entry.tensor, sink, start_of(path, entry))
@@ -246,10 +218,7 @@ def _numbers(array: Array) -> Iterable[str]:
 
 
 def _tensor(item: _Item, source: Source) -> LazyTensor:
-    if item.dtype not in DTYPES:
-        raise RecordError(f"{item.path}: {item.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
-    dtype, text = DTYPES[item.dtype], memoryview(item.data)
-    shape = checked_shape(item.shape, dtype, item.path)
+    (dtype, shape), text = item.form(), memoryview(item.data)
     is_base64 = bytes(text[:1]) == b'"'
     tensor = source.lazy(item.path, dtype, shape, lambda: (_from_base64 if is_base64 else _from_decimal)(text, dtype))
     if is_base64 and len(text) - 2 != (expected := -(-tensor.nbytes // 3) * 4):

@@ -9,44 +9,34 @@ multiple of 8, so that it can be memory-mapped.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import DTYPES, SHORT_NAMES, Array, DType, checked_shape
+from phlox.record.dtypes import Array, DType
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import Header
+from phlox.record.header import Document, Item, entries_of, fields_of
 from phlox.record.io.checksums import packed, start_of, verified
 from phlox.record.io.crc32 import crc32
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_message_pack, length_of
-from phlox.record.record import Entry, Record
+from phlox.record.record import Record
 
 PIECE = 1 << 30
 _ALIGNMENT = 8
 _START = b"\x85\xa5phlox"  # a map of five, the first key "phlox"
 _FIRST_START = b"\x84\xa5phlox"  # of schema 1, which has no checksums
-_NOTHING = msgspec.Raw(b"")
 
 
-class _Item(msgspec.Struct):
-    path: str
-    value: msgspec.Raw = _NOTHING
-    id: str | None = None
-    dtype: str = ""
-    shape: list[int] = []
-    data: list[memoryview] = []
+class _Item(Item):
+    data: list[memoryview] = msgspec.field(default_factory=list[memoryview])
 
 
-class _Document(msgspec.Struct):
-    phlox: Header
-    metadata: msgspec.Raw
-    aliases: msgspec.Raw
-    entries: msgspec.Raw
+class _Document(Document):
     crc32: bytes | None = None
 
 
@@ -92,14 +82,7 @@ class MessagePackRecorder(Recorder):
         check_entries(length_of(memoryview(document.entries)))
         items = msgspec.msgpack.decode(document.entries, type=list[_Item])
         check_message_pack(*(memoryview(item.value) for item in items))
-        entries: dict[str, Entry] = {}
-        for item in items:
-            if item.path in entries:
-                raise RecordError(f"it names {item.path!r} twice")
-            if item.value is _NOTHING:
-                entries[item.path] = TensorEntry(_tensor(item, source), item.id)
-            else:
-                entries[item.path] = msgspec.msgpack.decode(item.value)
+        entries = entries_of(items, msgspec.msgpack.decode, lambda item: _tensor(item, source))
         return verified(entries, document.phlox, metadata, aliases, document.crc32, source)
 
     @classmethod
@@ -120,10 +103,7 @@ def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
 
 
 def _write_tensor(path: str, entry: TensorEntry, sink: Sink) -> int:
-    tensor, checksum = entry.tensor, start_of(path, entry)
-    fields: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": tensor.shape}
-    if entry.id is not None:
-        fields["id"] = entry.id
+    tensor, checksum, fields = entry.tensor, start_of(path, entry), fields_of(path, entry)
     sizes = [min(PIECE, tensor.nbytes - start) for start in range(0, tensor.nbytes, PIECE)]
     head = bytes([0x80 + len(fields) + 2]) + b"".join(_pack(key) + _pack(value) for key, value in fields.items())
     head += _pack("pad") + b"\xc4"
@@ -152,10 +132,7 @@ def _piece(size: int) -> bytes:
 
 
 def _tensor(item: _Item, source: Source) -> LazyTensor:
-    if item.dtype not in DTYPES:
-        raise RecordError(f"{item.path}: {item.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
-    dtype, pieces = DTYPES[item.dtype], item.data
-    shape = checked_shape(item.shape, dtype, item.path)
+    (dtype, shape), pieces = item.form(), item.data
     tensor = source.lazy(item.path, dtype, shape, lambda: _joined(pieces, dtype))
     if (given := sum(len(piece) for piece in pieces)) != tensor.nbytes:
         raise RecordError(f"{item.path}: {dtype} of shape {shape} takes {tensor.nbytes} bytes; the file gives {given}")

@@ -25,16 +25,15 @@ import numpy as np
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, Array, DType, checked_shape, element_bytes
-from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.entry import LazyTensor
 from phlox.record.formats.reader import Reader
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import Header
+from phlox.record.header import ArrayInfo
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.io.zip import Archive, first_name, is_safe_name
 from phlox.record.limits import MAX_TEXT, check_entries
-from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
-from phlox.record.values import from_json, to_json
+from phlox.record.record import Record, UnreadableEntryError, check_name
 
 _OURS = "__phlox__.json"
 _NPY = ".npy"
@@ -62,17 +61,6 @@ _KINDS = {
 }
 
 
-class NpzInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
-    """The parts of a record that NumPy's format lacks: the content of "__phlox__.json"."""
-
-    metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    order: list[int] | None = None
-    """The i-th entry of the record is number `order[i]` of the arrays and then the values."""
-
-
 @final
 class NpzRecorder(Recorder):
     """NumPy's .npz: files of `numpy.savez` and `numpy.savez_compressed` are read lazily; ours can be memory-mapped.
@@ -98,7 +86,8 @@ class NpzRecorder(Recorder):
         """See `Recorder.write`. RecordError for a path that is invalid in an archive: "/x", "../x", or with NUL."""
         with zipfile.ZipFile(_SinkFile(sink), "w") as archive:
             with _member(archive, sink, _OURS, 0) as file:
-                file.write(msgspec.json.encode(self._info(record)))
+                info = ArrayInfo.of_record(record, self.header(record), record.tensors, metadata=dict(record.metadata))
+                file.write(msgspec.json.encode(info))
             for path, entry in record.tensors.items():
                 name = path + _NPY
                 if entry.tensor.dtype.itemsize == 1 and entry.tensor.kind == "float":
@@ -117,7 +106,7 @@ class NpzRecorder(Recorder):
     def read(self, source: Source) -> Record:
         """See `Recorder.read`."""
         archive = Archive(source.data, self.max_bytes, verify=source.verify)
-        tensors: dict[str, TensorEntry] = {}
+        tensors: dict[str, LazyTensor] = {}
         unreadable: dict[str, str] = {}
         names = [name for name in archive.names() if name != _OURS]
         if names and not any(name.endswith(_NPY) for name in names):
@@ -132,30 +121,21 @@ class NpzRecorder(Recorder):
             except UnreadableEntryError as error:
                 unreadable[path] = str(error)
             else:
-                tensors[path] = TensorEntry(_lazy(source, path, layout, _reader(archive, name)))
+                tensors[path] = _lazy(source, path, layout, _reader(archive, name))
         if _OURS not in archive:
             return Record(tensors, unreadable=unreadable)
         for path, why in unreadable.items():  # which Phlox never writes
             raise RecordError(f"{path}: {why}")
-        return _restored(tensors, msgspec.json.decode(archive.read(_OURS), type=NpzInfo))
+        info = msgspec.json.decode(archive.read(_OURS), type=ArrayInfo)
+        info.check(self.format)
+        entries = info.entries(tensors)
+        return Record(entries, info.metadata, aliases=info.aliases, positional=info.positional, header=info)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
         """See `Reader.recognises`."""
         name = first_name(head)
         return name is not None and (name == _OURS or name.endswith(_NPY))
-
-    def _info(self, record: Record) -> NpzInfo:
-        place = {path: i for i, path in enumerate([*record.tensors, *record.values])}
-        order = [place[path] for path in record]
-        return NpzInfo(
-            **msgspec.structs.asdict(self.header(record)),
-            metadata=dict(record.metadata),
-            aliases=dict(record.aliases),
-            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
-            values={path: to_json(value) for path, value in record.values.items()},
-            order=None if order == sorted(order) else order,
-        )
 
 
 @final
@@ -323,21 +303,6 @@ def _lazy(source: Source, path: str, layout: _ArrayLayout, read: Callable[[], me
 
 def _reader(archive: Archive, name: str) -> Callable[[], memoryview]:
     return lambda: archive.read(name)
-
-
-def _restored(tensors: dict[str, TensorEntry], info: NpzInfo) -> Record:
-    info.check(NpzRecorder.format)
-    if unknown := info.ids.keys() - tensors.keys():
-        raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
-    if both := info.values.keys() & tensors.keys():
-        raise RecordError(f"{min(both)!r} is both a tensor and a value")
-    items: list[tuple[str, Entry]] = [(p, TensorEntry(e.tensor, info.ids.get(p))) for p, e in tensors.items()]
-    items += [(path, from_json(value)) for path, value in info.values.items()]
-    if info.order is not None:
-        if sorted(info.order) != list(range(len(items))):
-            raise RecordError("its order of entries is not a permutation of them")
-        items = [items[i] for i in info.order]
-    return Record(dict(items), info.metadata, aliases=info.aliases, positional=info.positional, header=info)
 
 
 def _npy_header(tensor: LazyTensor) -> bytes:

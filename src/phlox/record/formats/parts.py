@@ -29,17 +29,17 @@ from typing import Any, final
 import msgspec
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import DTYPES, SHORT_NAMES, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.assembled import Assembled, Part, gap_in
 from phlox.record.formats.reader import Reader
-from phlox.record.header import Header
+from phlox.record.header import Header, Item, entries_of, fields_of
 from phlox.record.io.byte_ranges import Files, MappedFiles
 from phlox.record.io.crc32 import crc32
 from phlox.record.io.files import is_file
 from phlox.record.io.source import Source
 from phlox.record.limits import check_entries, check_json
-from phlox.record.record import Entry, Record
+from phlox.record.names import listed
+from phlox.record.record import Record
 from phlox.record.values import from_json, to_json
 
 INDEX = "phlox.parts.json"
@@ -52,8 +52,6 @@ STEP = re.compile(r"step-(\d{1,18})")
 _BEGINNING = re.compile(rb'\s*\{\s*"parts"\s*:\s*\{')
 _END = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
 _NO_NAME = re.compile(r"[/\\:\0]|\A\.{0,2}\Z")
-_NOTHING = msgspec.Raw(b"")
-_SHOWN = 5
 _REMEDY = "the index is damaged or was changed by another program; verify=False reads it all the same"
 
 
@@ -70,13 +68,8 @@ class _Part(msgspec.Struct, array_like=True, gc=False):
     checksums: str
 
 
-class _Entry(msgspec.Struct):
-    path: str
-    value: msgspec.Raw = _NOTHING
-    id: str | None = None
-    dtype: str = ""
-    shape: list[int] = []
-    parts: list[_Part] = []
+class _Entry(Item):
+    parts: list[_Part] = msgspec.field(default_factory=list[_Part])
 
 
 class _Index(msgspec.Struct):
@@ -127,24 +120,18 @@ def record_of(data: memoryview, files: Files, *, verify: bool = True) -> Record:
         raise RecordError(f"its blocks have {index.parts.block} bytes")
     check_entries(len(index.entries))
     _check_files(index, files)
-    entries: dict[str, Entry] = {}
-    for entry in index.entries:
-        if entry.path in entries:
-            raise RecordError(f"it has {entry.path[:200]!r} twice")
-        if entry.dtype:
-            entries[entry.path] = TensorEntry(_tensor(entry, index, files, verify), entry.id)
-        else:
-            entries[entry.path] = from_json(msgspec.json.decode(entry.value))
+    entries = entries_of(
+        index.entries,
+        lambda value: from_json(msgspec.json.decode(value)),
+        lambda entry: _tensor(entry, index, files, verify),
+    )
     header = index.parts
     return Record(entries, index.metadata, aliases=index.aliases, positional=header.positional, header=header)
 
 
 def _tensor(entry: _Entry, whole: _Index, files: Files, verify: bool) -> LazyTensor:
     path, names, block = entry.path, whole.files, whole.parts.block
-    if entry.dtype not in DTYPES:
-        raise RecordError(f"{path}: {entry.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
-    dtype = DTYPES[entry.dtype]
-    shape = checked_shape(entry.shape, dtype, path)
+    dtype, shape = entry.form()
     parts: list[Part] = []
     for one in entry.parts:
         if not len(one.start) == len(one.stop) == len(shape) or not 0 <= one.file < len(names):
@@ -183,7 +170,7 @@ def _check_files(index: _Index, files: Files) -> None:
         for number in dict.fromkeys([part.file for part in entry.parts]):
             if number in wrong:
                 paths[number].append(entry.path)
-    lines = [f"{problem}: {_some(paths[number])}" for number, problem in wrong.items()]
+    lines = [f"{problem}: {listed(paths[number])}" for number, problem in wrong.items()]
     count = "a file is" if len(wrong) == 1 else f"{len(wrong)} of {len(index.files)} files are"
     raise RecordError(f"{count} not as the index says:\n  " + "\n  ".join(lines))
 
@@ -204,10 +191,7 @@ def encoded(
         if not isinstance(entry, TensorEntry):
             entries.append({"path": path, "value": to_json(entry)})
             continue
-        tensor = entry.tensor
-        item: dict[str, Any] = {"path": path, "dtype": SHORT_NAMES[tensor.dtype], "shape": list(tensor.shape)}
-        if entry.id is not None:
-            item["id"] = entry.id
+        item = fields_of(path, entry)
         item["parts"] = [
             [
                 place[part.file],
@@ -286,8 +270,3 @@ _OWN = re.compile(r"part-[0-9a-f]{8}-\d{5}(-\d+)?\.(safetensors|json)")
 def is_own_file(name: str) -> bool:
     """Is this the name of a file of parts, or of a process's list of its parts?"""
     return _OWN.fullmatch(name) is not None
-
-
-def _some(paths: list[str]) -> str:
-    shown = ", ".join([repr(path[:200]) for path in paths[:_SHOWN]])
-    return shown if len(paths) <= _SHOWN else f"{shown} and {len(paths) - _SHOWN} more"

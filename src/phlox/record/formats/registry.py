@@ -180,6 +180,8 @@ def recorder_for(
     file under that name, and other programs could not read it as that format.
     """
     name = Path(path).name
+    if "." not in name:
+        return SafetensorsRecorder(precision, compression, durable=durable)
     for recorder in _recorders():
         for suffix in recorder.suffixes():
             for named, end in SUFFIXES.items():

@@ -18,15 +18,14 @@ import msgspec
 from phlox.errors import RecordError
 from phlox.record import limits
 from phlox.record.dtypes import DTYPES
-from phlox.record.entry import LazyTensor, TensorEntry
+from phlox.record.entry import LazyTensor
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import SCHEMA, Header
+from phlox.record.header import SCHEMA, ArrayInfo
 from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
-from phlox.record.record import Entry, Record, UnreadableEntryError, check_name
-from phlox.record.values import from_json, to_json
+from phlox.record.record import Record, UnreadableEntryError, check_name
 
 _FLOAT8 = ("f8_e5m2fnuz", "f8_e4m3fnuz", "f8_e8m0", "f8_e4m3", "f8_e5m2")
 _ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", *_FLOAT8, "i8", "u8", "bool")
@@ -42,14 +41,9 @@ _AFTER_CHECKSUMS = '\\"}"}}'
 """The end of the header of a file without tensors: checksums are the last item of the inner JSON."""
 
 
-class SafetensorsInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
+class SafetensorsInfo(ArrayInfo, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a record that safetensors lacks, as JSON in the metadata under "phlox"."""
 
-    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    order: list[int] | None = None
-    """Entry i of the record is item `order[i]` of the tensors (in file order) followed by the values."""
     crc32: str | None = None
     """The checksums; empty in a compressed file, which has those of the compression."""
 
@@ -76,7 +70,9 @@ class SafetensorsRecorder(Recorder):
         tensors = sorted(record.tensors.items(), key=lambda item: (_RANK[item[1].tensor.dtype], item[0]))
         own = self.header(record)
         room = "0" * (2 * WIDTH * (len(record) + 1)) if sink.can_patch else ""
-        info = self._info(record, own, [path for path, _ in tensors], room)
+        paths = [path for path, _ in tensors]
+        parts = SafetensorsInfo.of_record(record, own, paths, crc32=room)
+        info = json.dumps(msgspec.to_builtins(parts), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         plain = str.__str__  # also for subclasses of str, which only the encoder of `json` accepts
         metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
         header: dict[str, Any] = {_METADATA: {**metadata, _OURS: info}}
@@ -91,9 +87,9 @@ class SafetensorsRecorder(Recorder):
         check_json(text)
         check_json(info.encode())
         sink.write(len(text).to_bytes(8, "little") + text)
-        sums = sink.tensors((entry.tensor, start_of(path, entry)) for path, entry in tensors)
+        sums = sink.tensors([(entry.tensor, start_of(path, entry)) for path, entry in tensors])
         if sink.can_patch:
-            by_path = dict(zip((path for path, _ in tensors), sums, strict=True))
+            by_path = dict(zip(paths, sums, strict=True))
             sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:
@@ -133,19 +129,6 @@ class SafetensorsRecorder(Recorder):
     def recognises(cls, head: bytes) -> bool:
         """See `Recorder.recognises`."""
         return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_TEXT
-
-    def _info(self, record: Record, header: Header, stored: list[str], checksums: str) -> str:
-        place = {path: i for i, path in enumerate([*stored, *record.values])}
-        order = [place[path] for path in record]
-        info = SafetensorsInfo(
-            **msgspec.structs.asdict(header),
-            aliases=dict(record.aliases),
-            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
-            values={path: to_json(value) for path, value in record.values.items()},
-            order=None if order == sorted(order) else order,
-            crc32=checksums,
-        )
-        return json.dumps(msgspec.to_builtins(info), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 _DTYPES = {name.upper(): dtype for name, dtype in DTYPES.items()}
@@ -202,21 +185,11 @@ def _restored(tensors: dict[str, LazyTensor], metadata: dict[str, str], ours: st
         info.check(SafetensorsRecorder.format)
     if len(tensors) + len(info.values) > limits.MAX_ENTRIES:
         check_entries(len(tensors) + len(info.values))
-    if unknown := info.ids.keys() - tensors.keys():
-        raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
-    if both := info.values.keys() & tensors.keys():
-        raise RecordError(f"{min(both)!r} is both a tensor and a value")
-    in_file_order = sorted([(_RANK[tensor.dtype], path) for path, tensor in tensors.items()])
-    items: list[tuple[str, Entry]] = [(p, TensorEntry(tensors[p], info.ids.get(p))) for _, p in in_file_order]
-    items += [(path, from_json(value)) for path, value in info.values.items()]
-    if info.order is not None:
-        if sorted(info.order) != list(range(len(items))):
-            raise RecordError("its order of entries is not a permutation of them")
-        items = [items[i] for i in info.order]
+    entries = info.entries({p: tensors[p] for _, p in sorted([(_RANK[t.dtype], p) for p, t in tensors.items()])})
     if info.crc32 == "":
-        return Record(dict(items), metadata, aliases=info.aliases, positional=info.positional, header=info)
+        return Record(entries, metadata, aliases=info.aliases, positional=info.positional, header=info)
     sums = None if info.crc32 is None else bytes.fromhex(info.crc32)
-    return verified(dict(items), info, metadata, info.aliases, sums, source)
+    return verified(entries, info, metadata, info.aliases, sums, source)
 
 
 def _text_by_name(metadata: Any) -> dict[str, str]:

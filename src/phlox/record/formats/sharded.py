@@ -7,7 +7,7 @@ Files have no folder in their name: they are in the folder of the index.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -17,6 +17,7 @@ from phlox.errors import RecordError
 from phlox.record.formats.reader import Reader
 from phlox.record.io.files import is_file
 from phlox.record.io.source import Source, open_source
+from phlox.record.names import listed
 from phlox.record.record import Entry, Record
 
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -75,7 +76,7 @@ class ShardedReader(Reader):
             record = self._shard(source.folder / name, source.verify)
             if lacking := [path for path in paths if path not in record and path not in record.unreadable]:
                 raise RecordError(
-                    f"the shard {name} lacks {_some(lacking)}, which the index says {_are(lacking)} in it"
+                    f"the shard {name} lacks {listed(lacking)}, which the index says {_are(lacking)} in it"
                 )
             for path in (*record, *record.aliases, *record.unreadable):
                 if path in home:
@@ -168,16 +169,10 @@ def _check_files(folder: Path, shards: Mapping[str, list[str]]) -> None:
     there = {path.name for path in folder.iterdir()}  # fast even for an index of a million files
     missing = [name for name in shards if name not in there or not is_file(folder / name)]
     if missing:
-        each = [f"{name} with {_some(shards[name])}" for name in missing[:_SHOWN]]
+        each = [f"{name} with {listed(shards[name])}" for name in missing[:_SHOWN]]
         more = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         count = "a shard is" if len(missing) == 1 else f"{len(missing)} of {len(shards)} shards are"
         raise RecordError(f"{count} missing from {folder}: {', '.join(each)}{more}")
-
-
-def _some(paths: Iterable[str]) -> str:
-    names = list(paths)
-    shown = ", ".join(repr(path[:200]) for path in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _are(paths: list[str]) -> str:

@@ -1,3 +1,1 @@
 """Inspection of records: summaries, and differences between two records."""
-
-from __future__ import annotations

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from phlox.errors import RecordError
+from phlox.host.text import html_by
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.tensor_difference import TensorDifference, Tolerance, tensor_difference
@@ -104,10 +105,7 @@ class RecordDifference:
     def __str__(self) -> str:
         return self.summary()
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_difference
-
-        return html_of_difference(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_difference")
 
 
 def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float = 0.0) -> RecordDifference:

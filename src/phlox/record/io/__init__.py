@@ -1,3 +1,1 @@
 """Byte level: files, compression, checksums and archives."""
-
-from __future__ import annotations

@@ -49,7 +49,7 @@ def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
     """The checksums in the file of `record`, from those of its tensors by path."""
     sums = [tensors[p] if p in tensors else _of_value(p, record.values[p]) for p in record]
     sums.append(_of_whole(header, record.metadata, record.aliases, record))
-    return b"".join(each.to_bytes(WIDTH, "big") for each in sums)
+    return b"".join([each.to_bytes(WIDTH, "big") for each in sums])
 
 
 def verified(

@@ -43,7 +43,7 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # for folders that the s
 @contextlib.contextmanager
 def atomic_write(
     path: Path, size: int = 0, *, durable: bool = True, smaller: bool = False, follow_links: bool = True
-) -> Generator[NewFile]:
+) -> Generator[IO[bytes]]:
     """A new file that replaces `path` when the block succeeds, and is removed when it fails.
 
     At any time, and after any crash, `path` is the complete old file or the complete new one: the bytes are written to
@@ -64,7 +64,7 @@ def atomic_write(
     target = Path(os.path.realpath(path)) if follow_links else Path(os.path.realpath(path.parent), path.name)
     temporary, raw = _temporary(target)
     raw.eager = durable
-    file = NewFile(raw)
+    file = io.BufferedWriter(raw)
     try:
         if size:
             _set_aside(raw, size, smaller)
@@ -172,7 +172,7 @@ class _Borrowed(io.RawIOBase):
         return self._file.truncate(size)
 
 
-def _temporary(target: Path) -> tuple[Path, _EagerFile]:
+def _temporary(target: Path) -> tuple[Path, EagerFile]:
     """A new empty file next to `target`, locked while it is open, which shows that its writer is alive."""
     from hashlib import blake2b  # imported only for writing: it is slow to import
 
@@ -181,7 +181,7 @@ def _temporary(target: Path) -> tuple[Path, _EagerFile]:
     while True:
         temporary = target.with_name(f"{start}{os.urandom(8).hex()}.tmp")
         try:
-            file = _EagerFile(temporary, "xb")
+            file = EagerFile(temporary, "xb")
         except PermissionError as error:
             raise RecordError(f"the folder {target.parent} cannot be written to: {error.strerror}") from error
         try:
@@ -211,7 +211,7 @@ def _set_aside(file: io.FileIO, size: int, smaller: bool) -> None:
         file.truncate(size)  # otherwise each write extends the file, which costs half of the gain
 
 
-def _locked(file: _EagerFile) -> bool:
+def _locked(file: EagerFile) -> bool:
     """Lock it; False if another writer had taken it for a leftover and removed it."""
     if fcntl is None:
         return True
@@ -237,44 +237,11 @@ def _itself(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
-class NewFile(io.BufferedWriter):
-    """A buffered file to which several threads can write parts."""
+class EagerFile(io.FileIO):
+    """A new file, to which several threads can write parts.
 
-    def __init__(self, raw: _EagerFile) -> None:
-        super().__init__(raw)
-        self._whole = raw
-
-    @property
-    def has_places(self) -> bool:
-        """Whether the system supports `write_at`."""
-        return hasattr(os, "pwrite")
-
-    def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
-        """Write all of `data` at `position`, which is after everything written and flushed; thread-safe.
-
-        Unless it `is_whole`, more will follow next to it, and write-back is not started yet.
-        """
-        self._whole.write_at(data, position, is_whole=is_whole)
-
-    def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
-        """Like `write_at` with `is_whole=False`, as the first write in `start` to `stop`, of at most `CALL` bytes.
-
-        It writes the whole range by one call, so that the system keeps it in one folio; bytes of other writes are
-        zeros.
-        """
-        self._whole.write_among(data, position, start, stop)
-
-    def begin(self, start: int, stop: int) -> None:
-        """Start write-back of the bytes from `start` to `stop`."""
-        self._whole.begin(start, stop - start)
-
-    def skip(self, count: int) -> None:
-        """Advance past `count` bytes that `write_at` has written."""
-        self.seek(count, os.SEEK_CUR)
-
-
-class _EagerFile(io.FileIO):
-    """A new file; if `eager`, write-back starts while it is being written, not only at the sync."""
+    If it is `eager`, write-back starts while it is being written, not only at the sync.
+    """
 
     eager = True
 
@@ -286,7 +253,10 @@ class _EagerFile(io.FileIO):
         return count
 
     def write_at(self, data: memoryview, position: int, *, is_whole: bool = True) -> None:
-        """See `NewFile.write_at`."""
+        """Write all of `data` at `position`, which is after everything written and flushed; thread-safe.
+
+        Unless it `is_whole`, more will follow next to it, and write-back is not started yet.
+        """
         while len(data):
             count = os.pwrite(self.fileno(), data[: CALL - position % CALL], position)
             if is_whole:
@@ -294,7 +264,11 @@ class _EagerFile(io.FileIO):
             data, position = data[count:], position + count
 
     def write_among(self, data: memoryview, position: int, start: int, stop: int) -> None:
-        """See `NewFile.write_among`."""
+        """Like `write_at` with `is_whole=False`, as the first write in `start` to `stop`, of at most `CALL` bytes.
+
+        It writes the whole range by one call, so that the system keeps it in one folio; bytes of other writes are
+        zeros.
+        """
         if hasattr(os, "pwritev"):
             before, after = _ZEROS[: position - start], _ZEROS[: stop - position - len(data)]
             count = os.pwritev(self.fileno(), [part for part in (before, data, after) if len(part)], start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import IO
@@ -11,7 +12,7 @@ from phlox.host.thread_pool import parallel_for, parallel_map
 from phlox.record.dtypes import Array, element_bytes
 from phlox.record.entry import LARGE, LazyTensor
 from phlox.record.io.crc32 import crc32, of_parts
-from phlox.record.io.files import CALL, NewFile
+from phlox.record.io.files import CALL, EagerFile
 
 _SHARE = 1 << 20
 """Minimum number of bytes, or of elements of one tensor, for a thread."""
@@ -27,11 +28,12 @@ class Sink:
         can_patch: whether the stream can seek back, for `patch`; a compressed one cannot.
     """
 
-    __slots__ = ("_file", "_stream", "can_patch", "position")
+    __slots__ = ("_raw", "_stream", "can_patch", "position")
 
     def __init__(self, stream: IO[bytes], *, can_patch: bool = False) -> None:
         self._stream = stream
-        self._file = stream if isinstance(stream, NewFile) and stream.has_places else None
+        raw = getattr(stream, "raw", None)
+        self._raw = raw if isinstance(raw, EagerFile) and hasattr(os, "pwrite") else None
         self.can_patch = can_patch
         self.position = 0
         """The number of bytes written so far."""
@@ -50,8 +52,8 @@ class Sink:
 
     def tensors(self, tensors: Iterable[tuple[LazyTensor, int]]) -> list[int]:
         """`tensor` for each pair (tensor, checksum), consecutive in the file, in parallel on all cores."""
-        if self._file is not None:
-            return self._place(list(tensors), self._file)
+        if self._raw is not None:
+            return self._place(list(tensors), self._raw)
         sums: list[int] = []
         for tensor, checksum in tensors:
             for data in self.blocks(tensor):
@@ -73,11 +75,11 @@ class Sink:
         self._stream.write(data)
         self._stream.seek(self.position - position - len(data), 1)
 
-    def _place(self, tensors: list[tuple[LazyTensor, int]], file: NewFile) -> list[int]:
-        file.flush()
-        start = file.tell()
+    def _place(self, tensors: list[tuple[LazyTensor, int]], raw: EagerFile) -> list[int]:
+        self._stream.flush()
+        start = self._stream.tell()
         places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
-        pieces = _Pieces(file, start, places[-1])
+        pieces = _Pieces(raw, start, places[-1])
 
         def placed(i: int) -> int:
             tensor, checksum = tensors[i]
@@ -93,7 +95,7 @@ class Sink:
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In file order, so that shared pieces are completed early.
         sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
-        file.skip(places[-1] - start)
+        self._stream.seek(places[-1])  # past what was written beside it
         self.position += places[-1] - start
         return sums
 
@@ -104,8 +106,8 @@ class _Pieces:
     The system does so only for bytes of one call. So if several writes share a piece, the first one writes all of it.
     """
 
-    def __init__(self, file: NewFile, start: int, stop: int) -> None:
-        self._file, self._start, self._stop = file, start, stop
+    def __init__(self, raw: EagerFile, start: int, stop: int) -> None:
+        self._raw, self._start, self._stop = raw, start, stop
         self._missing: dict[int, int] = {}
         """For each shared piece that was started: the number of bytes still missing."""
         self._lock = Lock()
@@ -117,7 +119,7 @@ class _Pieces:
             here = data[: CALL - at]
             start, stop = max(number * CALL, self._start), min((number + 1) * CALL, self._stop)
             if len(here) == stop - start:
-                self._file.write_at(here, position)
+                self._raw.write_at(here, position)
             else:
                 self._write_share(here, position, number, start, stop)
             data, position = data[len(here) :], position + len(here)
@@ -127,11 +129,11 @@ class _Pieces:
             is_begun = number in self._missing
             missing = self._missing[number] = self._missing.get(number, stop - start) - len(data)
             if not is_begun:
-                self._file.write_among(data, position, start, stop)
+                self._raw.write_among(data, position, start, stop)
         if is_begun:
-            self._file.write_at(data, position, is_whole=False)
+            self._raw.write_at(data, position, is_whole=False)
         if not missing:
-            self._file.begin(start, stop)
+            self._raw.begin(start, stop - start)
 
 
 def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.io.compression import unpack_limit
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")  # signature, version, flags, method, time, date, crc, sizes, name, extra
@@ -21,7 +22,6 @@ _ENCRYPTED = 0x1 | 0x40
 _SIZES_FOLLOW = 0x8
 _UTF8 = 0x800
 _IN_EXTRA = 0xFFFFFFFF
-_SHOWN = 100
 _SLACK = 1 << 12  # bytes that deflate may add to incompressible data
 
 
@@ -202,7 +202,7 @@ def _inflated(data: memoryview, info: zipfile.ZipInfo) -> memoryview:
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
+    return f"'{shown(name, 100)}'"
 
 
 class _File(io.RawIOBase):

@@ -1,3 +1,1 @@
 """Loading a record: matching it with a module, renaming, hints and reports."""
-
-from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from phlox.errors import RecordError
+from phlox.host.text import count, html_by, listed, shown
 
 _MOST_LINES = 100
 _MOST_NAMES = 6
@@ -100,11 +101,15 @@ class LoadReport:
     def raise_if_failed(self, where: str) -> None:
         """Raise RecordError with all problems unless `ok`; `where` names the target of the load."""
         if problems := self._problems(self.strict):
-            raise MisfitError(self._ended(f"cannot load the record into {where}, {_counted(problems)}", problems), self)
+            raise MisfitError(
+                self._ended(f"cannot load the record into {where}, {count(len(problems), 'problem')}:", problems), self
+            )
 
     def __str__(self) -> str:
         if problems := self._problems(self.strict):
-            return self._ended(f"the record does not fit, {_counted(problems)}", [*problems, *self._casts()])
+            return self._ended(
+                f"the record does not fit, {count(len(problems), 'problem')}:", [*problems, *self._casts()]
+            )
         total = len(self.matches) + len(self.kept)
         share = (
             f"{len(self.matches)} of {total} parameters" if self.kept else _ALL.get(total, f"all {total} parameters")
@@ -129,10 +134,7 @@ class LoadReport:
             lines.append(_OTHER_STRUCTURE)
         return self._ended(head, lines)
 
-    def _repr_html_(self) -> str:
-        from phlox.record.html import html_of_report
-
-        return html_of_report(self)
+    _repr_html_ = html_by("phlox.record.pages", "page_of_report")
 
     def _ended(self, head: str, lines: list[str]) -> str:
         if len(lines) > _MOST_LINES:
@@ -176,8 +178,8 @@ class LoadReport:
     def _lines(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
         """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
-        for label, count in grouped(paths, {*others, *alone}):
-            size = f"{count} entries" if count > 1 else ""
+        for label, number in grouped(paths, {*others, *alone}):
+            size = f"{number} entries" if number > 1 else ""
             yield f"{shown(label)}: {size}{' ' if size else ''}{what}{self._suggestion(label)}"
 
     def _suggestion(self, path: str) -> str:
@@ -191,26 +193,14 @@ _OTHER_STRUCTURE = (
 )
 
 
-def shown(path: str) -> str:
-    """A path, made safe for display: it may come from an untrusted file."""
-    path = path if len(path) <= 200 else path[:200] + "..."
-    return path if path.isprintable() else repr(path)
-
-
-def _counted(problems: list[str]) -> str:
-    return "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"
-
-
 def _named(paths: Iterable[str]) -> str:
-    names = [shown(path) for path in paths]
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    return listed([shown(path) for path in paths], _MOST_NAMES)
 
 
 def _summed_up(paths: list[str], all_of_them: Iterable[str], others: Iterable[str]) -> str:
     """The names of some paths, with groups summarised."""
     rest = {*all_of_them, *others} - {*paths}
-    return _named(f"{label} ({count} entries)" if count > 1 else label for label, count in grouped(paths, rest))
+    return _named(f"{label} ({number} entries)" if number > 1 else label for label, number in grouped(paths, rest))
 
 
 def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from phlox.lazy import lazily
+from phlox.tensor.argument_errors import guard_functions
 from phlox.tensor.functional.activation import *
 from phlox.tensor.functional.attention import attention as attention
 from phlox.tensor.functional.classification import *
@@ -24,3 +27,6 @@ __getattr__, __dir__ = lazily(
     },
     here="attention",
 )  # fmt: skip
+
+_package = sys.modules[__name__]
+guard_functions(_package, _package.__all__)

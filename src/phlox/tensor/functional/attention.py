@@ -80,9 +80,7 @@ def attention(
         key.reshape((batch, groups, m, d)),
         value.reshape((batch, groups, m, e)),
         *masks,
-        causal,
-        1.0 / math.sqrt(max(d, 1)) if scale is None else scale,
-        dropout,
+        (causal, 1.0 / math.sqrt(max(d, 1)) if scale is None else scale, dropout),
     )
     return y.reshape(shape)
 

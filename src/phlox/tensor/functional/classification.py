@@ -140,7 +140,7 @@ def _weighted_mean(
     total, weighs = losses.sum(), item_weights.sum()
     mean = total / weighs
     if (recorder := means()) is not None:
-        recorder.note(mean, lambda: Loss(total, weighs), weighted=True)
+        recorder.note(mean, weighs, lambda: Loss(total, weighs), weighted=True)
     return mean
 
 

@@ -88,7 +88,7 @@ def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "mean":
         mean = losses.mean()
         if (recorder := means()) is not None:
-            recorder.note(mean, lambda: Loss.of(losses), weighted=False)
+            recorder.note(mean, float(losses.size), lambda: Loss.of(losses), weighted=False)
         return mean
     if reduction == "sum":
         return losses.sum()

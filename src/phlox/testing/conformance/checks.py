@@ -246,37 +246,16 @@ def _common(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 # --- random draws
 
-DRAWS: dict[str, tuple[Callable[[Backend, Any], Any], Callable[[Any, Any], Any]]] = {
-    "uniform": (
-        lambda b, state: b.random_uniform(state, (5, 7), b.device()),
-        lambda state, dtype: generator.random_uniform(state, (5, 7), dtype),
-    ),
-    "normal": (
-        lambda b, state: b.random_normal(state, (5, 7), b.device()),
-        lambda state, dtype: generator.random_normal(state, (5, 7), dtype),
-    ),
-    "bernoulli": (
-        lambda b, state: b.random_bernoulli(state, (5, 7), 20000, b.device()),
-        lambda state, dtype: generator.random_bernoulli(state, (5, 7), 20000),
-    ),
-    "integers": (
-        lambda b, state: b.random_integers(state, (5, 7), -3, 1000, b.device()),
-        lambda state, dtype: generator.random_integers(state, (5, 7), -3, 1000),
-    ),
-    "permutation": (
-        lambda b, state: b.random_permutation(state, 31, b.device()),
-        lambda state, dtype: generator.random_permutation(state, 31),
-    ),
-    "uniform of nothing": (
-        lambda b, state: b.random_uniform(state, (2, 0), b.device()),
-        lambda state, dtype: generator.random_uniform(state, (2, 0), dtype),
-    ),
-    "normal of rank 0": (
-        lambda b, state: b.random_normal(state, (), b.device()),
-        lambda state, dtype: generator.random_normal(state, (), dtype),
-    ),
+DRAWS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "uniform": ("random_uniform", ((5, 7),)),
+    "normal": ("random_normal", ((5, 7),)),
+    "bernoulli": ("random_bernoulli", ((5, 7), 20000)),
+    "integers": ("random_integers", ((5, 7), -3, 1000)),
+    "permutation": ("random_permutation", (31,)),
+    "uniform of nothing": ("random_uniform", ((2, 0),)),
+    "normal of rank 0": ("random_normal", ((),)),
 }
-"""Draws of the generator by name."""
+"""Draws by name: the operation, which the reference generator has too, and its arguments."""
 
 STATES = [(0, 0, 0), (1, 2, 3), (2**32 - 1, 2**31, 7)]
 """Keys and positions of the generator."""
@@ -284,10 +263,12 @@ STATES = [(0, 0, 0), (1, 2, 3), (2**32 - 1, 2**31, 7)]
 
 def draw(name: str, backend: Backend) -> None:
     """Check that a draw is bit-identical to that of the reference generator."""
+    operation, arguments = DRAWS[name]
+    of_floats = (backend.host_float_dtype,) if operation in ("random_uniform", "random_normal") else ()
     for words in STATES:
         state = np.array(words, np.uint32)
-        got = backend.to_host(DRAWS[name][0](backend, state))
-        wanted = DRAWS[name][1](state, backend.host_float_dtype)
+        got = backend.to_host(getattr(backend, operation)(state, *arguments, backend.device()))
+        wanted = getattr(generator, operation)(state, *arguments, *of_floats)
         kind = running.kind_of(wanted) if wanted.dtype.kind in "bi" else px.Float
         dtype = backend.host_dtype(kind)
         what = f"random {name} at state {words}"

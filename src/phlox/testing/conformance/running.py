@@ -11,6 +11,7 @@ import numpy as np
 import phlox as px
 from phlox.backend import Autodiff, Backend
 from phlox.host.dtypes import HOST_DTYPES, LARGEST
+from phlox.testing.close import central_difference
 from phlox.testing.conformance.row import Row, Sample, torch
 
 HALVES = ("f16", "bf16")
@@ -126,13 +127,7 @@ def differences(f: Any, sample: Sample, places: list[int], most: int = 10**9) ->
     for n, i in enumerate(places):
         everywhere = list(np.ndindex(*sample[i].shape))
         for at in everywhere[:: max(1, len(everywhere) // most)]:
-            h = 1e-6 * max(1.0, abs(float(sample[i][at])))
-            sides: list[float] = []
-            for step in (h, -h):
-                moved = [a.copy() if isinstance(a, np.ndarray) else a for a in sample]
-                moved[i][at] += step
-                sides.append(f(*moved))
-            found[n][at] = (sides[0] - sides[1]) / (2 * h)
+            found[n][at] = central_difference(lambda x, i=i: f(*sample[:i], x, *sample[i + 1 :]), sample[i], at)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from phlox import random
-from phlox.data.loader import Loader
+from phlox.data.loader import Loader, placed
 from phlox.data.structure import mapped
 from phlox.errors import DataWarning, RunError
 from phlox.metrics.base import Results
@@ -20,7 +20,7 @@ from phlox.tensor import Tensor
 from phlox.train.loop.feed import Feed
 from phlox.train.loop.portions import SharedFeed
 from phlox.train.state import ONLY
-from phlox.train.step.batch import count, onto, without_tape
+from phlox.train.step.batch import count, without_tape
 from phlox.train.step.functions import of_step
 from phlox.train.step.meter import Pending
 from phlox.transform import compile as compiled
@@ -53,13 +53,13 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
             is_empty = False
             if team is None:
                 batch, rows, counts = item, count(item), True
-                on = batch if stepper.takes_arrays else onto(batch, device)
+                on = batch if stepper.takes_arrays else placed(batch, device)
             else:
                 batch, rows, counts = item.batch, team.measured_rows(item), team.counts(item)
                 on = team.placed(batch, item, device)
             if stepper.functions.carries and "carry" not in auxiliary:
-                auxiliary["carry"] = stepper.carried(kept, on if team is not None else onto(batch, device))
-            if not counts and not stepper.computes_together:
+                auxiliary["carry"] = stepper.carried(kept, on if team is not None else placed(batch, device))
+            if not counts and team is not None and not team.computes_together:
                 continue
             if team is None:
                 auxiliary, output = measure(models, auxiliary, on, *more)
@@ -108,7 +108,7 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
     call: Any = of_step(function or _predicted, stepper.functions.narrow)
     run: Any = compiled(call) if stepper.compiles else call
     if team is None:
-        found = [mapped(_to_numpy, run(model, onto(batch, device))) for batch in Feed(data).epoch(0)]
+        found = [mapped(_to_numpy, run(model, placed(batch, device))) for batch in Feed(data).epoch(0)]
         if not found:
             raise RunError("predict: there is no batch in the data")
         return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])

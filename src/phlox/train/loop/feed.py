@@ -112,9 +112,12 @@ class Feed:
         if self.most is not None and start >= self.most:
             return
         for number, batch in self._numbered(epoch, start):
-            if not self.is_indexed:
-                batch = as_batch(batch)
-            self._check(batch, number)
+            dtypes = _dtypes(batch)
+            if dtypes is None and not self.is_indexed:
+                dtypes = _dtypes(batch := as_batch(batch))
+            if dtypes is None or dtypes != self._dtypes:
+                self._check(batch, number)
+                self._dtypes = dtypes
             self.number = number
             yield batch
             if number + 1 == self.most:
@@ -212,10 +215,6 @@ class Feed:
 
     def _check(self, batch: Any, number: int) -> None:
         """Has it the structure and the dtypes of the first one?"""
-        dtypes = _dtypes(batch)
-        if dtypes is not None and dtypes == self._dtypes:
-            return
-        self._dtypes = dtypes
         found: list[tuple[str, Any]] = [
             (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
         ]

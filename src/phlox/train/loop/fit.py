@@ -104,7 +104,8 @@ class Fit:
                 if feed is not None:
                     stack.enter_context(feed.open())
             self.data.of_arrays = self.stepper.compiles
-            if self.stepper.compiles and self.steps_per_call == 1 and (self.team is None or not self.team.partitions):
+            is_partitioned = self.team is not None and self.team.partitions
+            if self.stepper.compiles and self.control.steps_per_call == 1 and not is_partitioned:
                 self.data.on_device(self.stepper.device)
             try:
                 for callback in self.callbacks:
@@ -209,16 +210,11 @@ class Fit:
 
     def tell(self, event: str, *more: Any) -> None:
         """Call the method for an event of all callbacks."""
-        for method in self._methods(event):
+        handlers = self._handlers.get(event)
+        if handlers is None:  # those that override this event, so that a step makes no useless calls
+            handlers = self._handlers[event] = [getattr(one, event) for one in self.callbacks if one.hears(event)]
+        for method in handlers:
             method(self.control, *more)
-
-    def _methods(self, event: str) -> list[Callable[..., Any]]:
-        """The methods of callbacks that override this event, so that a step makes no useless calls."""
-        found = self._handlers.get(event)
-        if found is None:
-            found = [getattr(one, event) for one in self.callbacks if one.hears(event)]
-            self._handlers[event] = found
-        return found
 
     def callback_states(self) -> dict[str, Any]:
         """The states of callbacks, as plain values, by name."""
@@ -444,11 +440,6 @@ class Fit:
 
     # --- steps
 
-    @property
-    def steps_per_call(self) -> int:
-        """The number of steps in one call of a program."""
-        return self.control.steps_per_call
-
     def _plan(self) -> Plan:
         batches, limits, run = self.data.batches, self.limits, self.state.run
         last_epoch = None if limits.epochs is None else run.first_epoch + limits.epochs
@@ -462,7 +453,7 @@ class Fit:
 
     def _grouped(self, batches: Iterator[Any]) -> Iterator[list[tuple[int, Any]]]:
         """The batches of each call, with their numbers: as many as it takes steps if all have one size, or else one."""
-        size = self.steps_per_call
+        size = self.control.steps_per_call
         if size == 1:
             for batch in batches:
                 yield [(self.data.number, batch)]
@@ -488,11 +479,12 @@ class Fit:
     def take(self, group: list[tuple[int, Any]]) -> None:
         """Take the steps on some batches, each with its number, in one call."""
         state, run = self.state, self.control.run
-        (number, first), (_, last) = group[0], group[-1]
-        rows, run.batch = (count(first), last) if self.team is None else (first.rows, last.batch)
+        (number, *_), batches = zip(*group, strict=True)
+        rows = count(batches[0]) if self.team is None else batches[0].rows
+        run.batch = batches[-1] if self.team is None else batches[-1].batch
         state.batch = number
         try:
-            output = self.stepper.take([batch for _, batch in group])
+            output = self.stepper.take(batches)
         except NotFiniteLossError as error:
             raise self._not_finite(str(error), state.step + 1, state.epoch, number, taken=False) from None
         except Exception as error:

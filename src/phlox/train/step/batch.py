@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from phlox.backend import Device
-from phlox.data.loader import placed
 from phlox.data.structure import leaves
 
 
@@ -25,11 +24,6 @@ def count(batch: Any) -> int:
 def alike(batch: Any, other: Any) -> bool:
     """Can two batches go into one call of several steps?"""
     return count(batch) == count(other) and getattr(batch, "is_whole", None) == getattr(other, "is_whole", None)
-
-
-def onto(batch: Any, device: Device) -> Any:
-    """A batch with its arrays as tensors on a device."""
-    return placed(batch, device)
 
 
 def without_tape(place: Device) -> Device:

@@ -42,8 +42,10 @@ class Result(NamedTuple):
     """The arguments of the metrics."""
     scalars: Mapping[str, Any] = {}
     """What else is reported: numbers and arrays, as tensors once they are checked."""
-    sums: Loss | None = None
-    """The loss as its two sums, if they are known."""
+    weight: AnyTensor | float | None = None
+    """What the loss weighs in a mean over batches, if that is known."""
+    sums: Callable[[], Loss] | None = None
+    """Gives the loss as its two sums, if its weight is known."""
     is_weighted: bool = False
     """Were items left out of it, or weighed unequally?"""
 
@@ -67,10 +69,11 @@ def result_of(value: Any, means: Means | None = None) -> Result:
         raise RunError("the step gives None; return the loss, a scalar tensor")
     given: Any = result.loss
     if isinstance(given, Loss):
-        return result._replace(loss=given.mean, sums=given, is_weighted=True)
+        return result._replace(loss=given.mean, weight=given.weight, sums=lambda: given, is_weighted=True)
     if means is None or given is None:
         return result
-    return result._replace(sums=means.loss_of(given), is_weighted=means.weighted)
+    weight, sums = means.of(given)
+    return result._replace(weight=weight, sums=sums, is_weighted=means.weighted)
 
 
 @dataclass(frozen=True)
@@ -130,23 +133,24 @@ class StepFunctions:
         inputs: Mapping[str, Any] = _NOTHING,
     ) -> tuple[Any, dict[str, Any], Output]:
         """As `train`, for a single model, without dicts, which a compiled call would have to flatten."""
-        args = {ONLY: model}, {ONLY: optimizer}, auxiliary, {ONLY: rate}, batch, applies, inputs
-        models, auxiliary, output = self.train(*args)
+        models, auxiliary, output = self.train(
+            {ONLY: model}, {ONLY: optimizer}, auxiliary, {ONLY: rate}, batch, applies, inputs
+        )
         return models[ONLY], auxiliary, output
 
     def _stepped(
         self, models: Models, optimizers: Any, auxiliary: Any, rates: Any, batch: Any, applies: bool, inputs: Any
     ) -> tuple[Models, Result, dict[str, AnyTensor]]:
         result, grads = self.gradients(models, optimizers, auxiliary, batch, inputs)
-        group = row_group()
-        rows = float(count(batch) if group is None else sum(group.rows or [count(batch) * group.size]))
-        weight = rows if result.sums is None else result.sums.weight
         accumulators: dict[str, GradientsAccumulator] = auxiliary.get("accumulators", {})
-        for name, accumulator in accumulators.items():
-            accumulator.add(grads[name], models[name], weight)
-        if accumulators and not applies:
-            return dict(models), result, {}
         if accumulators:
+            group, rows = row_group(), count(batch)
+            rows = float(rows if group is None else sum(group.rows or [rows * group.size]))
+            weight = rows if result.weight is None else result.weight
+            for name, accumulator in accumulators.items():
+                accumulator.add(grads[name], models[name], weight)
+            if not applies:
+                return dict(models), result, {}
             grads = self._accumulated(models, accumulators)
         after, taken = self._applied(models, optimizers, rates, grads)
         return after, result, taken
@@ -168,7 +172,7 @@ class StepFunctions:
             before, grads = grads, self.clip.of_all_together(grads)
             if self.clip.kind == "value":  # it makes finite numbers of infinities, which the optimizer is to find
                 grads |= {name: grads[name].where(before[name].isfinite(), math.nan) for name in skipping}
-        taken = {name: grads[name].isfinite() for name in skipping}
+        taken = {name: grads[name].isfinite() for name in skipping} if skipping else {}
         after = dict(models)
         for name, optimizer in optimizers.items():
             after[name] = optimizer.step(rates[name], models[name], grads[name])
@@ -194,11 +198,11 @@ class StepFunctions:
         give_back()
         if result.loss is None:
             raise RunError("the step gives no loss to minimize; return a scalar tensor first, or give update=")
-        scalar(result.loss, LOSS)
         loss, result = self._weighed(result, row_group(), "accumulators" in auxiliary)
         value = scalar(result.loss, LOSS)
+        result = result._replace(loss=value)
         if self.looks and not is_traced(value):
-            number = value.item()
+            number = float(value.numpy())
             if not math.isfinite(number):
                 raise NotFiniteLossError(str(number))
         if not has_history(loss.backend, loss.primitive):
@@ -230,7 +234,7 @@ class StepFunctions:
         """What is differentiated, and the result of all processes, whose gradients are averaged."""
         loss, sums = result.loss, result.sums
         assert loss is not None
-        if sums is not None and not sums.separable and (accumulates or group is not None):
+        if (accumulates or group is not None) and sums is not None and result.is_weighted and not sums().separable:
             raise RunError(
                 "the loss compares rows with each other (Loss(..., separable=False)), so that those of several batches "
                 "or processes do not add up to that of all their rows; take a larger batch_size without accumulate=, "
@@ -245,18 +249,20 @@ class StepFunctions:
                 )
             if group is None:
                 return loss, result
-            return loss if group.rows is None else loss * group.weight, _over_processes(result, group)
+            whole = _over_processes(result, group)
+            return loss if group.rows is None else loss * group.weight, whole
         if group is not None:
             from phlox.distributed import mean
 
-            place = sums.total.to_full_precision().device
-            weight = sums.weight.detach().to_full_precision().float() if isinstance(sums.weight, Tensor) else tensor(
-                float(sums.weight), device=place
+            own = sums()
+            place = own.total.to_full_precision().device
+            weight = own.weight.detach().to_full_precision().float() if isinstance(own.weight, Tensor) else tensor(
+                float(own.weight), device=place
             )  # fmt: skip
             weight = mean({"weight": weight})["weight"]
-            part = sums.part_of(weight)
+            part = own.part_of(weight)
             result = _over_processes(result._replace(loss=part), group, weighs=False)
-            return part, result._replace(sums=Loss(sums.total.detach(), weight * float(group.size)))
+            return part, result._replace(weight=weight * float(group.size), sums=None)
         exact = _exact(result)
         return (exact.loss if result.is_weighted and exact.loss is not None else loss), exact
 
@@ -285,6 +291,7 @@ class StepFunctions:
             raise RunError(f"update must give the models back under the same names: {', '.join(models)}")
         named = dict(cast("Mapping[str, Any]", logs))
         loss = named.pop(LOSS, None)
+        loss = None if loss is None else scalar(loss, LOSS)
         result = self._reporting(Result(loss, inputs[0] if inputs else None, named))
         if (group := row_group()) is not None:
             result = _over_processes(result, group)
@@ -298,7 +305,8 @@ class StepFunctions:
         """The loss, its gradient and, if this evaluation counts, the measurements."""
         result, grads = self.gradients(models, {ONLY: None}, auxiliary, batch, inputs)
         output = self._output(self.training, auxiliary.get("totals"), result) if counts else None
-        return scalar(result.loss, LOSS), grads[ONLY], output
+        assert result.loss is not None
+        return result.loss, grads[ONLY], output
 
     # --- validation
 
@@ -307,6 +315,8 @@ class StepFunctions:
     ) -> tuple[dict[str, Any], Output]:
         """The measurements of a batch, in inference mode."""
         result = _exact(self._called(self.validate, models, batch, auxiliary, inputs))
+        if result.loss is not None:
+            result = result._replace(loss=scalar(result.loss, LOSS))
         return auxiliary, self._output(self.validation, auxiliary.get("totals"), result)
 
     def check_validates(self) -> None:
@@ -338,17 +348,15 @@ class StepFunctions:
     def _called(self, step: Step | None, models: Models, batch: Any, auxiliary: Any, inputs: Any) -> Result:
         assert step is not None
         with noting_means() as means:
-            if not self.carries:
-                return self._reporting(result_of(step(self._plain(models), batch, **inputs), means))
-            given = self._plain(models), batch, *self.carry(auxiliary)
-            value, carry = _with_carry(step(*given, **inputs), "the step")
-            auxiliary["carry"].set(carry)
-            return self._reporting(result_of(value, means))
+            value = step(self._plain(models), batch, *self.carry(auxiliary), **inputs)
+            if self.carries:
+                value, carry = _with_carry(value, "the step")
+                auxiliary["carry"].set(carry)
+            result = result_of(value, means)
+            return self._reporting(result) if result.scalars else result
 
     def _reporting(self, result: Result) -> Result:
         """The result with what it reports as tensors; checked before the step is taken."""
-        if not result.scalars:
-            return result
         place = self.training.device
         return result._replace(scalars={name: reported(x, name, place) for name, x in result.scalars.items()})
 
@@ -357,24 +365,26 @@ class StepFunctions:
 
     def _output(self, meter: Meter, totals: Totals | None, result: Result) -> Output:
         rows = meter.measured(result.inputs, totals)
-        loss = None if result.loss is None else scalar(result.loss, LOSS)
-        return Output(loss, dict(result.scalars), rows, None if loss is None else _weight_of(result, loss))
+        return Output(result.loss, dict(result.scalars), rows, _weight_of(result))
 
 
 def _exact(result: Result) -> Result:
     """With the loss at full precision, where its sums are known; it is zero where nothing counts."""
     if result.sums is None or result.loss is None:
         return result
-    if not result.is_weighted and result.loss.backend is result.loss.backend.full_precision():
+    if not result.is_weighted and (backend := result.loss.backend) is backend.full_precision():
         return result
-    return result._replace(loss=result.sums.part_of(result.sums.weight))
+    sums = result.sums()
+    return result._replace(loss=sums.part_of(sums.weight))
 
 
-def _weight_of(result: Result, loss: AnyTensor) -> Any:
+def _weight_of(result: Result) -> Any:
     """What the loss weighs, for its mean over batches; None if that is its rows."""
-    weight = None if result.sums is None else result.sums.weight
-    if weight is None or isinstance(weight, Tensor):
-        return None if weight is None else weight.detach()
+    loss, weight = result.loss, result.weight
+    if loss is None or weight is None:
+        return None
+    if isinstance(weight, Tensor):
+        return weight.detach()
     return tensor(float(weight), device=loss.device) if is_traced(loss) else float(weight)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phlox import random
+from phlox.data.loader import placed
 from phlox.errors import RunError
-from phlox.train.step.batch import onto
 
 if TYPE_CHECKING:
     from phlox.train.step.stepper import Stepper
@@ -28,7 +28,7 @@ def gradients_on(stepper: Stepper, batch: Any) -> dict[str, dict[str, np.ndarray
     inputs = stepper.inputs(stepper.asked)
     with random.stream(state.stream.replay(stepper.position)), undisturbed():
         _, grads_of = functions.gradients(
-            state.models, state.optimizers, state.auxiliary, onto(batch, stepper.device), inputs
+            state.models, state.optimizers, state.auxiliary, placed(batch, stepper.device), inputs
         )  # fmt: skip
     return {
         name: {

@@ -31,16 +31,17 @@ class Asked:
         self.what = what
         self.required: list[str] = []
         self.optional: list[str] = []
-        self.names: tuple[str, ...] = ()
         try:
             parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
         except (TypeError, ValueError):  # of a function in C
-            return
+            parameters = []
         placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         named = [] if by_place is None else [one for one in placed[by_place:] if one.kind is one.POSITIONAL_OR_KEYWORD]
         for one in (*named, *(one for one in parameters if one.kind is one.KEYWORD_ONLY)):
             (self.required if one.default is one.empty else self.optional).append(one.name)
-        self.names = (*self.required, *self.optional)
+        self.names: tuple[str, ...] = (*self.required, *self.optional)
+        self.always = bool(self.required) or any(name == ALL or name in OFFERED for name in self.names)
+        """Is there a name that needs a value, or gets one, where nobody gives inputs?"""
 
     def given(self, inputs: Mapping[str, Any], offered: Callable[[str], Any]) -> dict[str, Any]:
         """The values for this call; `RunError` for a name that nobody gives.

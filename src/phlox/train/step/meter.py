@@ -21,7 +21,7 @@ from phlox.module.param import set_together
 from phlox.record import Record
 from phlox.tensor import Tensor, full, tensor
 from phlox.train.events import Values, plain
-from phlox.train.step.batch import count
+from phlox.train.step.batch import count, without_tape
 from phlox.train.values import MOST
 
 if TYPE_CHECKING:
@@ -146,9 +146,7 @@ class Meter:
             raise RunError(f"metrics: {LOSS!r} is the loss's own name; give this metric another")
         self._all = Collection(self.metrics)
         self._summed = {name: one for name, one in self.metrics.items() if not one.gathers}
-        while (lower := device.backend.without_tape()) is not None:
-            device = device.on(lower)
-        self.device = device
+        self.device = device = without_tape(device)
         self._starts = {name: one.init(device) for name, one in self._summed.items()}
         self.totals = Totals(
             {name: [Param(x, trained=False, full_precision=True) for x in _tensors(start)]
@@ -190,7 +188,7 @@ class Meter:
             params = totals.sums[name]
             before = _built(self._starts[name], iter([param.val() for param in params]))
             after = self.metrics[name].merge(before, state)
-            changes += zip(params, [x.detach() for x in _tensors(after)], strict=True)
+            changes += zip(params, _tensors(after), strict=True)
         set_together(changes)
         return rows
 
@@ -384,7 +382,7 @@ def _of_step(state: State, of: int) -> State:
 
 def scalar(value: Any, name: str, device: Device | None = None) -> AnyTensor:
     """A scalar without history, of a tensor or of a number of any engine; `RunError` for anything else."""
-    found = _tensor(value, device)
+    found = value.detach() if isinstance(cast("object", value), Tensor) else _tensor(value, device)
     if found is None or found.shape != ():
         got = f"a {type(value).__name__}" if found is None else f"a tensor of shape {found.shape}"
         raise RunError(f"the {name} must be a scalar, got {got}; take its mean, {name}.mean()")

@@ -8,10 +8,10 @@ import numpy as np
 
 from phlox import random
 from phlox.backend import Float
+from phlox.data.loader import placed
 from phlox.data.structure import is_array, leaves
 from phlox.module.calls import with_function_layers
 from phlox.train.state import ONLY
-from phlox.train.step.batch import onto
 from phlox.train.step.functions import NotFiniteLossError
 from phlox.transform.tree import tensors_of
 
@@ -70,7 +70,7 @@ def find_in_step(stepper: Stepper, batch: Any) -> str | None:
     models = {name: with_function_layers(one) for name, one in models.items()}
     models, _ = stepper.functions.narrowed(models)
     carry = stepper.functions.carry(state.auxiliary)
-    on_device = onto(batch, stepper.device)
+    on_device = placed(batch, stepper.device)
 
     def run() -> tuple[Any, Any]:
         results = step(models[ONLY] if state.is_single else models, on_device, *carry, **stepper.inputs(stepper.asked))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.backend.contract.backend import engine_of
 from phlox.backend.parallel import rows_of
+from phlox.data.loader import placed
 from phlox.data.structure import mapped
 from phlox.optim import Lbfgs
 from phlox.optim.optimizer import Rate
@@ -19,11 +20,10 @@ from phlox.record import Record, gather
 from phlox.tensor import tensor
 from phlox.train.host_records import in_memory
 from phlox.train.state import ONLY, TrainState
-from phlox.train.step.batch import onto
 from phlox.train.step.carry import Carried
 from phlox.train.step.functions import StepFunctions
 from phlox.train.step.inputs import Asked, value_of
-from phlox.train.step.meter import Meter, Output, Pending
+from phlox.train.step.meter import Meter, Output
 from phlox.train.step.nonfinite import take_back
 from phlox.train.step.team import Portion, Team
 from phlox.transform import compile as compiled
@@ -105,7 +105,7 @@ class Stepper:
         state.saved_carry = None
         state.rows, state.epoch_seconds = 0, 0.0
 
-    def take(self, group: list[Any]) -> Output:
+    def take(self, group: Sequence[Any]) -> Output:
         """Take the steps on a group of batches, in one call."""
         if self.team is None:
             return self._taken(group, None)
@@ -113,7 +113,7 @@ class Stepper:
         with self.team.rows_scope(portion):
             return self.team.readable(self._taken([one.batch for one in group], portion))
 
-    def _taken(self, group: list[Any], portion: Portion | None) -> Output:
+    def _taken(self, group: Sequence[Any], portion: Portion | None) -> Output:
         state, steps = self.state, len(group)
         batch = group[0] if steps == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
         if not self.takes_arrays or (self.team is not None and self.team.partitions):
@@ -125,9 +125,9 @@ class Stepper:
         self.position = state.stream.position
         taken = {name: schedule.taken for name, schedule in state.schedules.items()}
         try:
-            rates: list[dict[str, Rate]] = (
-                [self._next_rates() for _ in range(steps)] if applies else [dict.fromkeys(state.schedules, 0.0)]
-            )
+            rates: list[dict[str, Rate]] = [] if applies else [dict.fromkeys(state.schedules, 0.0)]
+            while applies and len(rates) < steps:
+                rates.append(self._next_rates())
             output = self._call(rates, batch, steps, applies)
         except BaseException:
             for name, schedule in state.schedules.items():
@@ -167,12 +167,12 @@ class Stepper:
         more: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
         if self.asked.names:
             more = (applies, self.inputs(self.asked, steps))
-        if state.is_single and steps == 1:
+        if self.functions.single and steps == 1 and self.compiles:
             args = state.models[ONLY], state.optimizers[ONLY], state.auxiliary, rates[0][ONLY], batch
             model, state.auxiliary, output = self.program("train_one")(*args, *more)
             state.models = {ONLY: model}
         else:
-            given = rates[0] if steps == 1 else _transposed(rates)
+            given = rates[0] if steps == 1 else _stacked(rates)
             args = state.models, state.optimizers, state.auxiliary, given, batch
             state.models, state.auxiliary, output = self.program("train", steps)(*args, *more)
         self.meter.keep(state.auxiliary)
@@ -182,7 +182,7 @@ class Stepper:
 
     def inputs(self, asked: Asked, steps: int = 1) -> dict[str, Any]:
         """What the user's function is given by name; for several steps, a list of each."""
-        if not asked.names:
+        if not asked.always and not (asked.names and self.state.inputs):
             return {}
         learner = None if self.learner is None else self.learner()
         given = {name: value_of(name, one, learner) for name, one in self.state.inputs.items()}
@@ -225,18 +225,21 @@ class Stepper:
         return cast("Any", state.optimizers[ONLY]).minimize(rate, state.models[ONLY], closure), kept[0]
 
     def _next_rates(self) -> dict[str, Rate]:
-        state = self.state
-        found: dict[str, Any] = {name: schedule.step() for name, schedule in state.schedules.items()}
+        state, rates = self.state, dict[str, Any]()
+        for name, schedule in state.schedules.items():
+            rates[name] = schedule.step()
+        single = self.functions.single
         if state.lr_set is not None:
-            found.update({ONLY: state.lr_set} if state.is_single else state.lr_set)
-        rates = {name: _times(rate, state.lr_scale) for name, rate in found.items()}
-        state.lr = rates[ONLY] if state.is_single else rates
+            rates.update({ONLY: state.lr_set} if single else state.lr_set)
+        if state.lr_scale != 1.0:
+            rates = {name: _times(rate, state.lr_scale) for name, rate in rates.items()}
+        state.lr = rates[ONLY] if single else rates
         return rates
 
     def _onto(self, batch: Any, portion: Portion | None, *, stacked: bool = False) -> Any:
         """A batch as tensors on the device of the model."""
         if self.team is None or portion is None:
-            return onto(batch, self.device)
+            return placed(batch, self.device)
         return self.team.placed(batch, portion, self.device, stacked=stacked)
 
     def carried(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
@@ -267,20 +270,11 @@ class Stepper:
 
     # --- what it has measured
 
-    def read(self, leave: int = 0) -> Iterator[tuple[Pending, float]]:
-        """Read the losses of steps that have not been read, except the last `leave`."""
-        return self.meter.read(leave)
-
     def epoch_means(self) -> dict[str, Any]:
         """The loss and the metrics of an epoch, of the rows of all processes, which all call it; all must be read."""
         return self.meter.values(None if self.team is None else self.team.merged(self.meter, means=False))
 
     # --- for others
-
-    @property
-    def computes_together(self) -> bool:
-        """Does a call of the model need all processes?"""
-        return self.team is not None and self.team.computes_together
 
     def for_inference(self) -> dict[str, Any]:
         """The models by name, averaged where there are averages, in inference mode."""
@@ -332,25 +326,12 @@ class Stepper:
 
 
 def _times(rate: Rate, scale: float) -> Rate:
-    if scale == 1.0:
-        return rate
     return {name: one * scale for name, one in rate.items()} if isinstance(rate, Mapping) else rate * scale
 
 
-def _stacked(values: list[dict[str, Any]]) -> dict[str, Any]:
-    """Inputs of several steps: of each, a list."""
+def _stacked(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Inputs or rates of several steps: of each, by name, a list."""
     return {
-        name: _stacked([one[name] for one in values]) if isinstance(first, dict) else [one[name] for one in values]
+        name: _stacked([one[name] for one in values]) if isinstance(first, Mapping) else [one[name] for one in values]
         for name, first in values[0].items()
     }
-
-
-def _transposed(rates: list[dict[str, Rate]]) -> dict[str, Any]:
-    """Rates of several steps: for each model, and group, a list."""
-    found: dict[str, Any] = {}
-    for name, first in rates[0].items():
-        if isinstance(first, Mapping):
-            found[name] = {group: [cast("Any", one[name])[group] for one in rates] for group in first}
-        else:
-            found[name] = [one[name] for one in rates]
-    return found

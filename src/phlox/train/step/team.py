@@ -16,6 +16,7 @@ from phlox.backend.kind import kind_of_dtype
 from phlox.backend.parallel import RowGroup, row_group, rows_of
 from phlox.backend.processes import processes
 from phlox.backend.sharding import Index
+from phlox.data.loader import placed
 from phlox.data.structure import is_array, mapped
 from phlox.errors import DistributedError, RunError
 from phlox.metrics.base import Rows
@@ -26,7 +27,7 @@ from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import wrap
 from phlox.train.step import sums
-from phlox.train.step.batch import count, onto
+from phlox.train.step.batch import count
 from phlox.train.step.meter import Meter, Output
 from phlox.train.step.sums import Together
 
@@ -177,7 +178,7 @@ class Team:
     def placed(self, batch: Any, portion: Portion, device: Device, *, stacked: bool = False) -> Any:
         """A batch (or several, stacked) as tensors; if the engine partitions, as one batch of all processes."""
         if not self.partitions:
-            return onto(batch, device)
+            return placed(batch, device)
         axis, backend = int(stacked), device.backend
 
         def moved(leaf: Any) -> Any:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from phlox.backend.tracing.checks import checks
 from phlox.errors import RunError
+from phlox.host.page import Page, facts
+from phlox.host.process_memory import peak_bytes
+from phlox.host.text import Report, duration, size
 from phlox.record import Record, load
 from phlox.train.loop.feed import Feed
 from phlox.train.loop.fit import Fit
@@ -25,7 +28,7 @@ _BATCHES = 2
 
 
 @dataclass(frozen=True)
-class DryRun:
+class DryRun(Report):
     """The time and memory that `Learner.dry_run` has measured; `print` it."""
 
     first_step: float
@@ -45,24 +48,18 @@ class DryRun:
     left_out: tuple[str, ...]
     """The callbacks that were left out because they write files."""
 
-    def __str__(self) -> str:
-        saved = f"parameters {_size(self.model)}, states of the optimizer {_size(self.optimizer)}, checkpoint "
-        lines = [
-            f"a step takes {_time(self.step)}, the first one {_time(self.first_step)}",
-            f"{saved}{_size(self.checkpoint)}; it was saved, and resumed bit for bit",
+    def _page(self) -> Page:
+        pairs = [
+            ("a step", duration(self.step)),
+            ("the first step", duration(self.first_step)),
+            ("parameters", size(self.model)),
+            ("states of the optimizer", size(self.optimizer)),
+            ("a checkpoint", f"{size(self.checkpoint)}; it was saved, and resumed bit for bit"),
+            ("memory of the process, at most", "" if self.process is None else size(self.process)),
+            ("memory of the device, at most", "" if self.device is None else size(self.device)),
+            ("left out, since they write", ", ".join(self.left_out)),
         ]
-        if self.process is not None:
-            lines.append(f"memory of the process, at most: {_size(self.process)}")
-        if self.device is not None:
-            lines.append(f"memory of the device, at most: {_size(self.device)}")
-        if self.left_out:
-            lines.append(f"left out, since they write: {', '.join(self.left_out)}")
-        return "\n".join(["dry run: all went well", *[f"  {line}" for line in lines]])
-
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_dry_run
-
-        return html_of_dry_run(self)
+        return Page("dry run", parts=[facts(pairs)], badges=[("all went well", "good")])
 
 
 def _first_of(learner: Learner[Any], data: Any, name: str = "data") -> Feed:
@@ -92,14 +89,14 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         with checks():  # of indices and divisions, which compiled steps do not look at otherwise
             fit.run()
         path = learner.save(Path(folder) / "dry-run.safetensors")
-        before, size = learner.snapshot(), path.stat().st_size
+        before, stored = learner.snapshot(), path.stat().st_size
         learner.load_state(load(path))
         _check_alike(before, learner.snapshot())
         model = sum(_bytes(one.into_record()) for one in learner.state.models.values())
         states = sum(_bytes(one.into_record()) for one in learner.state.optimizers.values())
         device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
-        clock.times[0], clock.times[-1], model, states, size, _process_memory(), device,
+        clock.times[0], clock.times[-1], model, states, stored, peak_bytes() or None, device,
         tuple(type(one).__name__ for one in writing),
     )  # fmt: skip
 
@@ -132,26 +129,3 @@ def _check_alike(before: Record, after: Record) -> None:
 
 def _bytes(record: Record) -> int:
     return sum(entry.tensor.nbytes for entry in record.tensors.values())
-
-
-def _process_memory() -> int | None:
-    try:
-        import resource
-        import sys
-    except ImportError:
-        return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def _size(count: int) -> str:
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000.0 or unit == "TB":
-            break
-        value /= 1000.0
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"

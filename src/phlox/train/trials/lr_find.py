@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phlox.errors import RunError
+from phlox.host.text import html_by
 from phlox.optim import ExponentialLr
+from phlox.optim.schedule.sketch import bars
 from phlox.train.loop.fit import Fit
 from phlox.train.loop.limits import Limits
 from phlox.train.trials.trial import on_trial
@@ -47,22 +49,15 @@ class LrCurve:
 
     def __str__(self) -> str:
         low, high = min(self.losses), max(self.losses)
-        blocks = "▁▂▃▄▅▆▇█"
-        bars = "".join(
-            blocks[min(int((loss - low) / max(high - low, 1e-30) * len(blocks)), len(blocks) - 1)]
-            for loss in self.losses[:: -(-len(self.losses) // 60)]
-        )
         try:
             found = f"it falls fastest at {self.suggestion:.1e}"
         except RunError as error:
             found = str(error).removeprefix("lr_find: ")
         rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
-        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{bars}\n{found}"
+        drawn = bars([loss - low for loss in self.losses], 60)
+        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{found}"
 
-    def _repr_html_(self) -> str:
-        from phlox.train.observers.views.html import html_of_lr_curve
-
-        return html_of_lr_curve(self)
+    _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_lr_curve")
 
 
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:

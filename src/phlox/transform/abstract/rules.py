@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phlox.backend.contract.nn.conv import padded_sizes, window_counts
-from phlox.backend.contract.required import BoolOps, FloatOps, IntOps, RandomOps
+from phlox.backend.contract.required import RandomOps
+from phlox.backend.contract.signatures import ELEMENTWISE, SCANS, declared
 from phlox.backend.contract.types import Array, Axes, Index, Shape, Widths
 from phlox.backend.device import Device
 from phlox.backend.kind import KINDS, Bool, Float, Int, Kind
 from phlox.backend.tracing.dimension import common_size
 from phlox.backend.tracing.slices import slice_size
-from phlox.batching.rules.elementwise import ELEMENTWISE
 from phlox.transform.abstract.counting import add_others, add_products
 
 if TYPE_CHECKING:
@@ -97,37 +97,27 @@ def without(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
     return tuple([size for axis, size in enumerate(shape) if axis not in axes])
 
 
-def _reduction(name: str) -> Rule:
-    kind, works = kind_of_result(name), name.startswith("float_")
+def _counted(name: str, rule: Rule) -> Rule:
+    """A rule of one operand, of which every element costs an operation if it is a float."""
+    if not name.startswith("float_"):
+        return rule
 
+    def counted(A: Abstract, x: Array, *options: Any) -> Array:
+        add_others(math.prod(x.shape))
+        return rule(A, x, *options)
+
+    return counted
+
+
+def _reduction(kind: type[Kind]) -> Rule:
     def rule(A: Abstract, x: Array, axes: Axes, keepdims: bool) -> Array:
-        if works:
-            add_others(math.prod(x.shape))
         return A.blank(without(x.shape, axes, keepdims), kind, x.device)
 
     return rule
 
 
-def _arg_reduction(name: str) -> Rule:
-    works = name.startswith("float_")
-
-    def rule(A: Abstract, x: Array, axis: int) -> Array:
-        if works:
-            add_others(math.prod(x.shape))
-        return A.blank(without(x.shape, (axis,), False), Int, x.device)
-
-    return rule
-
-
-def _running(name: str) -> Rule:
-    works = name.startswith("float_")
-
-    def rule(A: Abstract, x: Array, axis: int) -> Array:
-        if works:
-            add_others(math.prod(x.shape))
-        return x
-
-    return rule
+def _arg_reduction(A: Abstract, x: Array, axis: int) -> Array:
+    return A.blank(without(x.shape, (axis,), False), Int, x.device)
 
 
 # --- moving elements
@@ -386,21 +376,11 @@ FROM_NOTHING: dict[str, Rule] = {
 assert FROM_NOTHING.keys() >= RandomOps.__annotations__.keys()
 
 
-def _annotated(*annotations: str) -> list[str]:
-    families = (FloatOps, IntOps, BoolOps)
-    return [name for family in families for name, of in family.__annotations__.items() if of in annotations]
-
-
 RULES: dict[str, Rule] = {
-    **{name: _elementwise(name, rule.operands) for name, rule in ELEMENTWISE.items()},  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-    **{name: _reduction(name) for name in _annotated("Reduction", "Callable[[Array, Axes, bool], Array]")},
-    **{name: _arg_reduction(name) for name in _annotated("ArgReduction")},
-    **{
-        f"{kind}_{name}": _running(f"{kind}_{name}")
-        for kind in ("float", "int")
-        for name in ("cumsum", "cumprod", "cummax", "cummin")
-    },
-    "float_logcumsumexp": _running("float_logcumsumexp"),
+    **{name: _elementwise(name, operands) for name, operands in ELEMENTWISE.items()},
+    **{name: _counted(name, _reduction(kind_of_result(name))) for name in declared("Reduction")},
+    **{name: _counted(name, _arg_reduction) for name in declared("ArgReduction")},
+    **{name: _counted(name, _same) for name in SCANS},
     "where": _where,
     "detach": _same,
     "flip": _same,

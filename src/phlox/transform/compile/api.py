@@ -26,14 +26,14 @@ from phlox.other_names import answering
 from phlox.random.stream import program_rows
 from phlox.transform.compile.agreement import check_scalars
 from phlox.transform.compile.call_cache import OTHER, CallCache
-from phlox.transform.compile.executable import Again, ChangedMeanwhile, Program
+from phlox.transform.compile.executable import ChangedMeanwhile, Program, RetryWithFreshArguments
 from phlox.transform.compile.guards import Guard, Holder, guard_of, roots_of
-from phlox.transform.compile.host_arrays import Make, as_argument, as_tensor, has_arrays, place_of, with_tensors
-from phlox.transform.compile.multi_step import Steps, run, taken_over
+from phlox.transform.compile.host_arrays import MakeTensor, as_argument, as_tensor, device_for, has_arrays, with_tensors
+from phlox.transform.compile.multi_step import Steps, run, with_step_scalars
 from phlox.transform.compile.recompiles import History, layouts_of
 from phlox.transform.compile.report import ExecutableReport, analysis_by_shapes
-from phlox.transform.compile.signature import CallArguments, FirstStates, Place, first_backend
-from phlox.transform.compile.trace import Call, OtherFirstStates
+from phlox.transform.compile.signature import CallArguments, FirstStates, IdPosition, first_backend
+from phlox.transform.compile.trace import Call, WrongStateGuess
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,8 +81,8 @@ def compile(
 
     Arguments can be modules, optimizers, tensors, numbers, and lists, tuples, dicts and dataclasses of these. Anything
     else, also `True` and `False`, is a constant: the function is recompiled when it changes. Numbers do not recompile.
-    What the function, or one that it calls, reads that is no argument (globals, variables of functions around it,
-    attributes of objects) is a constant, too. A NumPy array is converted as by `phlox.tensor`, on the device of the
+    Values that the function, or a function that it calls, reads from outside (globals, variables of functions around
+    it, attributes of objects) are constants, too. A NumPy array is converted as by `phlox.tensor`, on the device of the
     first module or else the first tensor among the arguments, or on the default device.
 
     A call updates optimizer states, running statistics of modules among the arguments, and the random stream, as an
@@ -118,63 +118,63 @@ def compile(
     >>> running(px.ones((3, 2)), [1.0, 0.5, 0.25]).tolist()
     [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
     """
-    plan = _steps_of(steps, _names(over))
-    compiled = partial(cast("Any", Compiled), donate=_names(donate), steps=plan, verify=verify)
+    plan = _steps_of(steps, _as_tuple(over))
+    compiled = partial(cast("Any", Compiled), donate=_as_tuple(donate), steps=plan, verify=verify)
     return compiled if fn is None else compiled(fn)
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _as_tuple(names: Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _steps_of(steps: int | None, over: tuple[str, ...]) -> Steps | None:
     if steps is None:
         if over:
-            raise CompileError(f"over={over!r} has a meaning only with steps=, the number of steps that a call takes")
+            raise CompileError(f"over={over!r} has a meaning only with steps=, the number of steps in a call")
         return None
     if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CompileError(f"steps is the number of steps that a call takes, an integer of at least 1, got {steps!r}")
+        raise CompileError(f"steps is the number of steps in a call, an integer of at least 1, got {steps!r}")
     return Steps(int(steps), frozenset(over))
 
 
-def _opened(fn: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function without the modules and optimizers that it holds, which change; those are arguments, too."""
+def _split_held(fn: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Split a callable into its function, and the modules and optimizers that it holds: these become arguments."""
     if isinstance(fn, MethodType) and isinstance(fn.__self__, Module):
         return fn.__func__, (fn.__self__,), {}
     if isinstance(fn, Module):
         return cast("Any", type(fn).__call__), (fn,), {}
     if not isinstance(fn, partial):
         return fn, (), {}
-    whole = cast("partial[Any]", fn)
-    inner, bound, _ = _opened(whole.func)
-    bound = (*bound, *whole.args)
-    changing = [_changes(value) for value in bound]
+    partial_fn = cast("partial[Any]", fn)
+    inner, bound, _ = _split_held(partial_fn.func)
+    bound = (*bound, *partial_fn.args)
+    changing = [_is_stateful(value) for value in bound]
     if any(changing) and not all(changing):
         raise CompileError(
             f"a partial of {getattr(inner, '__qualname__', inner)} holds a module and other arguments by position; "
             "give the others by keyword, for the module is an argument of the compiled function, and they are constants"
         )
-    keywords = {name: value for name, value in whole.keywords.items() if _changes(value)}
-    constants = {name: value for name, value in whole.keywords.items() if name not in keywords}
+    keywords = {name: value for name, value in partial_fn.keywords.items() if _is_stateful(value)}
+    constants = {name: value for name, value in partial_fn.keywords.items() if name not in keywords}
     if any(changing):
         return partial(inner, **constants) if constants else inner, bound, keywords
     return partial(inner, *bound, **constants), (), keywords
 
 
-def _changes(value: Any) -> bool:
+def _is_stateful(value: Any) -> bool:
     """Is it a module or an optimizer, or a container with one?"""
     if isinstance(value, (list, tuple, dict)):
         parts = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
-        return any(map(_changes, parts))
+        return any(map(_is_stateful, parts))
     return isinstance(value, (Module, Optimizer))
 
 
 _GUARDS = 8
-"""So many states of what a function reads from outside are tried before it is looked for again."""
+"""The number of guards that are tried before the function is searched again for what it reads from outside."""
 
 
 _TRIES = 3
-"""So often a function is traced if someone else changes what it reads meanwhile."""
+"""The number of times that a function is traced if other threads change what it reads."""
 
 
 class Compiled(Holder, Generic[P, R]):
@@ -184,7 +184,7 @@ class Compiled(Holder, Generic[P, R]):
         self, fn: Callable[P, R], donate: tuple[str, ...], steps: Steps | None = None, verify: bool | None = None
     ) -> None:
         self._fn: Callable[..., R]
-        self._fn, self._bound, self._keywords = _opened(fn)
+        self._fn, self._bound, self._keywords = _split_held(fn)
         update_wrapper(self, self._fn)
         self._name = getattr(self._fn, "__qualname__", repr(fn))
         parameters = inspect.signature(self._fn).parameters.values()
@@ -196,17 +196,17 @@ class Compiled(Holder, Generic[P, R]):
         self._donated = frozenset(donate)
         self._steps = steps
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self._places = positional
+        self._positional = positional
         self._names: dict[int, list[str]] = {}
         self._programs: dict[Hashable, Program] = {}
         self._guards: dict[Hashable, tuple[Guard, ...]] = {}
-        """For each structure of the arguments the last states of what the function reads from outside."""
+        """For each structure of the arguments, the last guards of what the function reads from outside."""
         self._warned: set[str] = set()
-        self._first_states: dict[Hashable, list[dict[Place, int]]] = {}
+        self._first_states: dict[Hashable, list[dict[IdPosition, int]]] = {}
         self._history = History(self._name)
-        self._repeat: CallCache | None = None
+        self._call_cache: CallCache | None = None
         self._verified: set[Hashable] | None = set() if verify or (verify is None and verifies()) else None
-        """The calls whose first one was compared with an eager one; None if they are not."""
+        """The forms of calls that were compared with eager calls; None if calls are not compared."""
 
     @property
     def programs(self) -> int:
@@ -241,37 +241,37 @@ class Compiled(Holder, Generic[P, R]):
         values = (*self._bound, *args)
         if self._keywords:
             kwargs = {**self._keywords, **kwargs}  # pyright: ignore[reportAssignmentType]
-        # Inside another program, or a batch, it is a part of that.
+        # Inside another program or a batch, the function is a part of it.
         outermost = tracing.get() is None and innermost() is None
         if outermost:
             if agreement.compare is not None and checks_are_on():
                 check_scalars(
-                    agreement.compare, [*zip(self._called(len(values)), values, strict=True), *kwargs.items()]
+                    agreement.compare, [*zip(self._called_names(len(values)), values, strict=True), *kwargs.items()]
                 )
-            repeat = self._repeat
+            cache = self._call_cache
             if (
-                repeat is not None
+                cache is not None
                 and not kwargs
-                and repeat.checked is checks_are_on()
-                and repeat.rows == program_rows()
-                and (repeat.holds is None or repeat.holds())
+                and cache.checked is checks_are_on()
+                and cache.rows == program_rows()
+                and (cache.guard_holds is None or cache.guard_holds())
             ):
-                # Called by its name, for Python looks for no signals when a method returns: see `DonationScope`.
-                result = repeat.__call__(values)
+                # Not `cache(values)`: Python handles no signals when a method returns, see `DonationScope`.
+                result = cache.__call__(values)
                 if result is not OTHER:
                     return result
-        given = (*values, *kwargs.values())
-        place = place_of(given) if any(map(has_arrays, given)) else None
+        arguments = (*values, *kwargs.values())
+        device = device_for(arguments) if any(map(has_arrays, arguments)) else None
         if outermost:
-            backend = first_backend(given) if place is None else backend_of_arrays(place.backend)
+            backend = first_backend(arguments) if device is None else backend_of_arrays(device.backend)
             if backend is not None and backend.compiles:
                 if self._verified is not None:
-                    self._verify(self._verified, backend, values, kwargs, place)
-                if place is None:
+                    self._verify(self._verified, backend, values, kwargs, device)
+                if device is None:
                     return self._run(backend, values, kwargs, self._call)
-                return self._run(backend, *self._with_tensors(values, kwargs, place, as_argument), self._call)
-        if place is not None:
-            return self._call_itself(*self._with_tensors(values, kwargs, place, as_tensor))
+                return self._run(backend, *self._with_tensors(values, kwargs, device, as_argument), self._call)
+        if device is not None:
+            return self._call_itself(*self._with_tensors(values, kwargs, device, as_tensor))
         return self._call_itself(values, kwargs)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> ExecutableReport:
@@ -290,59 +290,59 @@ class Compiled(Holder, Generic[P, R]):
         (262144, 8192, 16384)
         """
         if tracing.get() is not None or innermost() is not None:
-            raise CompileError(f"{self._name}: lower() is for calls from outside, and another function is being traced")
+            raise CompileError(f"{self._name}: lower() cannot be called while another function is being traced")
         values: tuple[Any, ...] = (*self._bound, *args)
         keywords: dict[str, Any] = {**self._keywords, **kwargs}
-        given = (*values, *keywords.values())
-        if any(map(has_arrays, given)):
-            values, keywords = self._with_tensors(values, keywords, place_of(given), as_tensor)
+        arguments = (*values, *keywords.values())
+        if any(map(has_arrays, arguments)):
+            values, keywords = self._with_tensors(values, keywords, device_for(arguments), as_tensor)
         backend = first_backend((*values, *keywords.values()))
         analysis = None
         if backend is not None and backend.compiles:
             analysis = self._run(backend, values, keywords, self._analyze)
         if analysis is None:
             analysis = analysis_by_shapes(self._call_itself, values, keywords)
-        return ExecutableReport(self._name, "no backend" if backend is None else repr(backend), analysis)
+        return ExecutableReport.of(analysis, self._name, "no backend" if backend is None else repr(backend))
 
     def _analyze(self, program: Program, call: Call, read: Callable[[], Call]) -> Analysis | None:
         try:
             return program.analyze(call)
-        except Again:
+        except RetryWithFreshArguments:
             return program.analyze(read())
 
     def _call_itself(self, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._steps is not None:
-            return self._take_steps(self._steps, values, kwargs)
+            return self._run_steps(self._steps, values, kwargs)
         return self._fn(*values, **kwargs)
 
     def _with_tensors(
-        self, values: tuple[Any, ...], kwargs: dict[str, Any], place: Device, make: Make
+        self, values: tuple[Any, ...], kwargs: dict[str, Any], device: Device, make: MakeTensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with tensors in place of NumPy arrays; those of donated arguments can be donated."""
+        """The arguments with tensors in place of NumPy arrays; in donated arguments, tensors that can be donated."""
         over = self._steps.over if self._steps is not None else frozenset[str]()
 
-        def converted(name: str, value: Any) -> Any:
-            mine = as_tensor if name in self._donated else make
-            return with_tensors(value, name, place, mine, over=name in over)
+        def convert(name: str, value: Any) -> Any:
+            make_tensor = as_tensor if name in self._donated else make
+            return with_tensors(value, name, device, make_tensor, over=name in over)
 
-        named = zip(self._called(len(values)), values, strict=True)
-        positional = tuple([converted(name, value) for name, value in named])
-        return positional, {name: converted(name, value) for name, value in kwargs.items()}
+        named = zip(self._called_names(len(values)), values, strict=True)
+        positional = tuple([convert(name, value) for name, value in named])
+        return positional, {name: convert(name, value) for name, value in kwargs.items()}
 
     def _run(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
-        what = ""
+        label = ""
         for _ in range(_TRIES):
             try:
-                return self._run_as_it_is(backend, values, kwargs, use)
+                return self._run_once(backend, values, kwargs, use)
             except ChangedMeanwhile as changed:
-                what = changed.what
+                label = changed.label
         raise CompileError(
-            f"{self._name}: {what}, changes each time the function is traced, so no program can be made for its value; "
-            "pass it as an argument"
+            f"{self._name}: {label}, changes each time the function is traced, so no program can be made for its "
+            "value; pass it as an argument"
         )
 
-    def _run_as_it_is(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
-        """A call, with what the function reads from outside as it is now."""
+    def _run_once(self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], use: Use) -> Any:
+        """A call, with the current values of what the function reads from outside."""
         call, structure = self._read(backend, values, kwargs)
         guard = self._guard(structure, call)
         key = structure, guard.key
@@ -350,62 +350,62 @@ class Compiled(Holder, Generic[P, R]):
         if program is not None:
             program.guard = guard.or_none
             return use(program, call, lambda: self._read(backend, values, kwargs)[0])
-        # One with all states that the first step makes, so that the first and all later steps are of one program.
-        first = FirstStates(self._first_states.get(key))
+        # All states that a first step creates are arguments, so the first and all later steps use one program.
+        first_states = FirstStates(self._first_states.get(key))
         try:
-            return self._begin(backend, values, kwargs, guard, first, use)
-        except OtherFirstStates as other:
-            found = self._first_states[key] = other.found
-        return self._begin(backend, values, kwargs, guard, FirstStates(found), use)
+            return self._run_new(backend, values, kwargs, guard, first_states, use)
+        except WrongStateGuess as guess:
+            states = self._first_states[key] = guess.variants
+        return self._run_new(backend, values, kwargs, guard, FirstStates(states), use)
 
-    def _begin(
+    def _run_new(
         self,
         backend: Backend,
         values: tuple[Any, ...],
         kwargs: dict[str, Any],
         guard: Guard,
-        first: FirstStates,
+        first_states: FirstStates,
         use: Use,
     ) -> Any:
-        """A call for which there is no program, as its optimizers' states are."""
-        call, structure = self._read(backend, values, kwargs, first)
+        """A call that has no program yet for the states of its optimizers."""
+        call, structure = self._read(backend, values, kwargs, first_states)
         key = structure, guard.key
-        known = self._programs.get(key)
-        if known is None:
-            traced = partial(self._traced, structure)
-            made = Program(self._fn, self._history, backend, checks_are_on(), self._steps, guard, traced)
-            known = self._programs.setdefault(key, made)
+        program = self._programs.get(key)
+        if program is None:
+            on_trace = partial(self._note_trace, structure)
+            new = Program(self._fn, self._history, backend, checks_are_on(), self._steps, guard, on_trace)
+            program = self._programs.setdefault(key, new)
         try:
-            return use(known, call, lambda: self._read(backend, values, kwargs, first)[0])
-        except OtherFirstStates:
-            self._programs.pop(key, None)  # there will be no such states again
+            return use(program, call, lambda: self._read(backend, values, kwargs, first_states)[0])
+        except WrongStateGuess:
+            self._programs.pop(key, None)  # the guess was wrong: such states will not come again
             raise
         except ChangedMeanwhile:
-            self._programs.pop(key, None)  # it may be for other values
+            self._programs.pop(key, None)  # it may have been traced with other values
             raise
 
     def _guard(self, structure: Hashable, call: Call) -> Guard:
-        """The guard that holds now, for a call with arguments of this structure."""
-        known = self._guards.get(structure, ())
-        for guard in known:
+        """The guard that holds now for calls with arguments of this structure; a new one if none holds."""
+        guards = self._guards.get(structure, ())
+        for guard in guards:
             if guard.holds():
                 return guard
         named = {name: value for name, value, _ in call.named}
-        found = known[0].again() if known else guard_of(roots_of(self._fn, named))
-        self._guards[structure] = (found, *known[: _GUARDS - 1])
-        for label, what in found.unseen.items():
+        fresh = guards[0].renew() if guards else guard_of(roots_of(self._fn, named))
+        self._guards[structure] = (fresh, *guards[: _GUARDS - 1])
+        for label, text in fresh.unseen.items():
             self._warn_of(
-                label, f"is {what} pass it as an argument, because a change of what it holds would not be noticed"
+                label, f"is {text} pass it as an argument, because a change of what it holds would not be noticed"
             )
-        return found
+        return fresh
 
     def _warn_of(self, label: str, text: str) -> None:
         if label not in self._warned:
             self._warned.add(label)
             warn(f"{self._name}: {label}, {text}", RuntimeWarning, stacklevel=3)
 
-    def _traced(self, structure: Hashable, program: Program) -> None:
-        """The function was traced, and may have changed what it reads from outside. A call of the program will not."""
+    def _note_trace(self, structure: Hashable, program: Program) -> None:
+        """After a trace: warn of changes by the function to values from outside, which the program will not make."""
         guard = program.guard
         if guard is None:
             return
@@ -416,23 +416,23 @@ class Compiled(Holder, Generic[P, R]):
             self._warn_of(
                 label,
                 "is changed by the function itself. That happens when it is traced, not at each call, and the program "
-                f"keeps what was there before{before}; pass it as an argument, and return what it becomes",
+                f"keeps the value before the trace{before}; pass it as an argument, and return the new value",
             )
-        if not guard.holds():  # but the program is for what is there now, too
-            now = guard.again()
-            self._programs.setdefault((structure, now.key), program)
-            program.guard = now.or_none
+        if not guard.holds():  # the program is valid for the values after the trace, too
+            current = guard.renew()
+            self._programs.setdefault((structure, current.key), program)
+            program.guard = current.or_none
 
     def _call(self, program: Program, call: Call, read: Callable[[], Call]) -> Any:
-        # Made before the call, which uses up what is donated.
-        repeat = CallCache.of(program, call)
+        # Made before the call, which consumes donated arguments.
+        cache = CallCache.of(program, call)
         try:
             result = program(call)
-        except Again:
+        except RetryWithFreshArguments:
             result = program(read())
-        if repeat is not None:
-            repeat.holds = None if program.guard is None else program.guard.holds
-        self._repeat = repeat if self._verified is None else None  # which would take other shapes, too
+        if cache is not None:
+            cache.guard_holds = None if program.guard is None else program.guard.holds
+        self._call_cache = cache if self._verified is None else None  # a cached call skips the comparison
         return result
 
     def _verify(
@@ -441,11 +441,11 @@ class Compiled(Holder, Generic[P, R]):
         backend: Backend,
         values: tuple[Any, ...],
         kwargs: dict[str, Any],
-        place: Device | None,
+        device: Device | None,
     ) -> None:
-        """Compare a call with an eager one if it is the first with such arguments."""
-        if place is not None:
-            values, kwargs = self._with_tensors(values, kwargs, place, as_tensor)
+        """Compare a call with an eager call, if it is the first with such arguments."""
+        if device is not None:
+            values, kwargs = self._with_tensors(values, kwargs, device, as_tensor)
         call, structure = self._read(backend, values, kwargs)
         outside = self._guard(structure, call).key
         shapes = structure, outside, layouts_of([(name, value) for name, value, _ in call.named], call.reader)[0]
@@ -456,36 +456,36 @@ class Compiled(Holder, Generic[P, R]):
             return self._run(backend, values, kwargs, self._call)
 
         verify = load("phlox.debug.verifying:verify")
-        verify(self._name, self._call_itself, values, kwargs, compiled, self._called(len(values)), self._donated)
+        verify(self._name, self._call_itself, values, kwargs, compiled, self._called_names(len(values)), self._donated)
         verified.add(shapes)
 
-    def _take_steps(self, steps: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Where there is no compiler, or another function is being compiled: one step after the other."""
-        named = list(zip([*self._called(len(values)), *kwargs], [*values, *kwargs.values()], strict=True))
+    def _run_steps(self, steps: Steps, values: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the steps one by one: there is no compiler, or another function is being compiled."""
+        named = list(zip([*self._called_names(len(values)), *kwargs], [*values, *kwargs.values()], strict=True))
         self._check_over(steps, [name for name, _ in named])
-        for place, (name, value) in enumerate(named):
+        for index, (name, value) in enumerate(named):
             if name in steps.over:
-                named[place] = name, taken_over(value, name, steps.number)
+                named[index] = name, with_step_scalars(value, name, steps.number)
         return run(self._fn, self._name, steps, named, len(values))
 
-    def _called(self, positional: int) -> list[str]:
+    def _called_names(self, positional: int) -> list[str]:
         """The names of positional arguments."""
-        places = self._places
-        names = [*places[:positional], *(f"argument {number}" for number in range(len(places), positional))]
-        self._names[positional] = names
-        return names
+        names = self._positional
+        called = [*names[:positional], *(f"argument {number}" for number in range(len(names), positional))]
+        self._names[positional] = called
+        return called
 
-    def _check_over(self, steps: Steps, given: Iterable[str]) -> None:
-        missing = steps.over.difference(given)
+    def _check_over(self, steps: Steps, names: Iterable[str]) -> None:
+        missing = steps.over.difference(names)
         if missing:
             raise CompileError(f"{self._name}: {', '.join(sorted(missing))}, named in `over`, must be passed")
 
     def _read(
-        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first: FirstStates | None = None
+        self, backend: Backend, values: tuple[Any, ...], kwargs: dict[str, Any], first_states: FirstStates | None = None
     ) -> tuple[Call, Hashable]:
         reader = CallArguments(backend)
         checked = checks_are_on()
-        # What is checked may be refused, and then nothing may be lost.
+        # A failed check refuses the call, so nothing may be donated.
         donating = frozenset[str]() if checked else self._donated
         steps = self._steps
         key: list[Hashable] = [backend, checked, len(values)]
@@ -493,7 +493,7 @@ class Compiled(Holder, Generic[P, R]):
             key.append(rows)
         named: list[tuple[str, Any, list[Any]]] = []
         over: list[tuple[list[Any], int]] = []
-        names = self._names.get(len(values)) or self._called(len(values))
+        names = self._names.get(len(values)) or self._called_names(len(values))
         if kwargs:
             keywords = sorted(kwargs)
             key += keywords
@@ -504,13 +504,13 @@ class Compiled(Holder, Generic[P, R]):
         for name, value in zip(names, values, strict=True):
             leaves = reader.donated if name in donating else reader.kept
             if steps is not None and name in steps.over:
-                value = taken_over(value, name, steps.number)
+                value = with_step_scalars(value, name, steps.number)
                 start = len(leaves)
                 key.append(reader.read(value, name, leaves))
-                over += [(leaves, place) for place in range(start, len(leaves))]
+                over += [(leaves, position) for position in range(start, len(leaves))]
             else:
                 key.append(reader.read(value, name, leaves))
             named.append((name, value, leaves))
-        key.append(reader.read_late(first))
+        key.append(reader.read_late(first_states))
         reader.complete()
         return Call(reader, named, len(kwargs), over), tuple(key)

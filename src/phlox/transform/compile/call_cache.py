@@ -1,7 +1,7 @@
 """Fast reading of the arguments of a call that is like the last one, as almost every call is.
 
-`CallArguments` reads the whole structure of a call. Here it is only checked that nothing has changed except arrays and
-numbers: the structures are the same objects, because the results of a call share them with its arguments.
+`CallArguments` reads the whole structure of a call. This file only checks that nothing but arrays and numbers has
+changed: the structures are the same objects, because the results of a call share them with its arguments.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from phlox.module.template import Kept, flatten
 from phlox.optim import Optimizer
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.executable import Again, ChangedMeanwhile, Program
-from phlox.transform.compile.host_arrays import taker
+from phlox.transform.compile.executable import ChangedMeanwhile, Program, RetryWithFreshArguments
+from phlox.transform.compile.host_arrays import array_matcher
 from phlox.transform.compile.signature import CallArguments, IdSource, ModuleArg, OptimizerArg, StateIds
 from phlox.transform.compile.trace import Call
 from phlox.transform.tree import container_of
 
-Take: TypeAlias = Callable[[Any, list[Any]], bool]
+LeafMatcher: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the value like the last one? If so its arrays are appended to the leaves."""
 
-TakeLate: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
-"""As `Take`, for optimizers, which it adds to the reader."""
+OptimizerMatcher: TypeAlias = Callable[[Any, CallArguments, list[Any]], bool]
+"""Like `LeafMatcher`, for an optimizer, which it adds to the reader."""
 
 OTHER = object()
 """The result for a call that is not like the last one."""
 
 
-Spread: TypeAlias = Callable[[Any, list[Any]], bool]
+ContainerMatcher: TypeAlias = Callable[[Any, list[Any]], bool]
 """`(value, leaves)`: is the container like the last one? If so, its contents are appended to the leaves."""
 
 
@@ -43,27 +43,27 @@ class Argument(NamedTuple):
     """An argument of the last call, or a value in a container argument."""
 
     path: str
-    take: Take
+    match: LeafMatcher
     donated: bool
     is_array: bool
-    """Does it add to the leaves at once?"""
+    """Does its matcher append to the leaves?"""
     owner: int | None
     """For a module, the number of the owner of its ids."""
 
 
 class CallCache:
-    """The form of the last call, and its program."""
+    """The form of the last call, and its program. Calls of the same form run it without reading all arguments."""
 
     __slots__ = (
         "_arguments",
         "_backend",
-        "_late",
+        "_containers",
+        "_matchers",
         "_names",
+        "_optimizers",
         "_owners",
-        "_spread",
-        "_takes",
         "checked",
-        "holds",
+        "guard_holds",
         "program",
         "rows",
     )
@@ -73,21 +73,21 @@ class CallCache:
         program: Program,
         call: Call,
         arguments: Sequence[Argument],
-        late: Sequence[tuple[int, TakeLate]],
-        spread: Sequence[Spread | None],
+        optimizers: Sequence[tuple[int, OptimizerMatcher]],
+        containers: Sequence[ContainerMatcher | None],
     ) -> None:
         self.program, self.checked, self.rows = program, program.checked, program.rows
-        self.holds: Callable[[], bool] | None = None
-        """Is what the program reads from outside as it was?"""
+        self.guard_holds: Callable[[], bool] | None = None
+        """Are the values that the program reads from outside still the same?"""
         self._arguments = tuple(arguments)
         self._names = [(name, leaves is call.reader.donated) for name, _, leaves in call.named]
-        self._spread = tuple(spread) if any(one is not None for one in spread) else None
-        self._late = tuple(late)
-        alone = not late and self._spread is None and not any(argument.donated for argument in arguments)
-        # Of calls that take no more than to hand over arrays.
-        self._takes = tuple([argument.take for argument in arguments]) if alone else None
+        self._containers = tuple(containers) if any(matcher is not None for matcher in containers) else None
+        self._optimizers = tuple(optimizers)
+        simple = not optimizers and self._containers is None and not any(argument.donated for argument in arguments)
+        # Only if a call has nothing but arrays and numbers to pass on.
+        self._matchers = tuple([argument.match for argument in arguments]) if simple else None
         self._backend = call.reader.backend
-        # Of optimizers' states only the ids, so that no array outlives its call.
+        # Only the ids of optimizers' states are kept, so no array outlives its call.
         self._owners: list[IdSource] = [
             StateIds(owner.ids) if isinstance(owner, FlatState) else owner for owner in call.reader.owners
         ]
@@ -98,94 +98,94 @@ class CallCache:
         reader = call.reader
         if call.keywords or call.over or program.steps is not None:
             return None
-        spread: list[Spread | None] = []
+        containers: list[ContainerMatcher | None] = []
         flat: list[tuple[str, Any, list[Any]]] = []
         for name, value, leaves in call.named:
-            within: list[tuple[str, Any]] = []
+            contents: list[tuple[str, Any]] = []
             try:
-                spread.append(_spread(value, name, within))
+                containers.append(_container_matcher(value, name, contents))
             except NotImplementedError:
                 return None
-            flat += [(path, part, leaves) for path, part in within]
-        modules, optimizers = iter(reader.modules), {id(argument.optimizer): argument for argument in reader.optimizers}
-        if sum(isinstance(value, Optimizer) for _, value, _ in flat) != len(optimizers):
-            return None  # one is given twice
+            flat += [(path, part, leaves) for path, part in contents]
+        modules, by_id = iter(reader.modules), {id(argument.optimizer): argument for argument in reader.optimizers}
+        if sum(isinstance(value, Optimizer) for _, value, _ in flat) != len(by_id):
+            return None  # an optimizer is passed twice
         arguments: list[Argument] = []
-        late: list[tuple[int, TakeLate]] = []
-        for place, (path, value, leaves) in enumerate(flat):
-            take, owner = None, None
+        optimizers: list[tuple[int, OptimizerMatcher]] = []
+        for index, (path, value, leaves) in enumerate(flat):
+            match, owner = None, None
             if isinstance(value, Tensor):
-                take = _tensor(cast("Tensor[Any, Any, Any]", value), reader, donated=leaves is reader.donated)
+                match = _tensor_matcher(cast("Tensor[Any, Any, Any]", value), reader, donated=leaves is reader.donated)
             elif isinstance(value, Module):
-                given = next(modules, None)  # not the next one, where a module is given twice
-                if given is not None and given.module is value:
-                    take, owner = _module(given, reader), given.owner
+                module_arg = next(modules, None)  # another module, if one is passed twice
+                if module_arg is not None and module_arg.module is value:
+                    match, owner = _module_matcher(module_arg, reader), module_arg.owner
             elif type(value) is float:
-                take = _number(value, reader.backend)
+                match = _number_matcher(value, reader.backend)
             elif value is None or isinstance(value, bool):
-                take = _constant(value)
+                match = _constant_matcher(value)
             elif isinstance(value, Optimizer):
-                late.append((place, _optimizer(optimizers[id(value)], reader)))
-                take = _nothing
-            if take is None:
+                optimizers.append((index, _optimizer_matcher(by_id[id(value)], reader)))
+                match = _match_anything
+            if match is None:
                 return None
-            is_array = take is not _nothing and not (value is None or isinstance(value, bool))
-            arguments.append(Argument(path, take, leaves is reader.donated, is_array, owner))
-        return cls(program, call, arguments, late, spread)
+            is_array = match is not _match_anything and not (value is None or isinstance(value, bool))
+            arguments.append(Argument(path, match, leaves is reader.donated, is_array, owner))
+        return cls(program, call, arguments, optimizers, containers)
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """The result of a call with these arguments, or `OTHER` if they are not like those of the last call."""
-        takes, program = self._takes, self.program
-        if takes is None or program.draws:
+        matchers, program = self._matchers, self.program
+        if matchers is None or program.draws:
             call = self._read(values)
             if call is None:
                 return OTHER
             try:
                 return program.__call__(call)
-            except (ChangedMeanwhile, Again):
+            except (ChangedMeanwhile, RetryWithFreshArguments):
                 return OTHER
-        if len(values) != len(takes):
+        if len(values) != len(matchers):
             return OTHER
-        kept: list[Any] = [None]
-        for take, value in zip(takes, values, strict=True):
-            if not take(value, kept):
+        leaves: list[Any] = [None]
+        for match, value in zip(matchers, values, strict=True):
+            if not match(value, leaves):
                 return OTHER
-        # Nothing is read anew: it may be asked for inside the program that is being traced.
+        # The arguments are not read again: the program may ask for the call while it is being traced.
         try:
-            return program.fast_path(kept, self._owners, lambda: self._taken(values, kept))
-        except (ChangedMeanwhile, Again):
+            return program.fast_path(leaves, self._owners, lambda: self._call_of(values, leaves))
+        except (ChangedMeanwhile, RetryWithFreshArguments):
             return OTHER
 
-    def _flat(self, values: Sequence[Any]) -> list[Any] | None:
-        """The arguments with containers replaced by their contents; None if these are not like the last ones."""
-        spread = self._spread
-        assert spread is not None
-        if len(values) != len(spread):
+    def _flatten(self, values: Sequence[Any]) -> list[Any] | None:
+        """The arguments with containers replaced by their contents; None if a container is not like the last one."""
+        containers = self._containers
+        assert containers is not None
+        if len(values) != len(containers):
             return None
         flat: list[Any] = []
-        for one, value in zip(spread, values, strict=True):
-            if one is None:
+        for matcher, value in zip(containers, values, strict=True):
+            if matcher is None:
                 flat.append(value)
-            elif not one(value, flat):
+            elif not matcher(value, flat):
                 return None
         return flat
 
-    def _taken(self, values: Sequence[Any], kept: list[Any]) -> Call:
-        """The call that these arguments are, whose arrays have been taken."""
+    def _call_of(self, values: Sequence[Any], kept: list[Any]) -> Call:
+        """The call with these arguments, whose arrays are already in `kept`."""
         reader = CallArguments(self._backend)
         reader.kept = kept
-        place = 1
+        index = 1
         for argument, value in zip(self._arguments, values, strict=True):
             if argument.is_array:
-                _note(reader, argument, value, kept, place)
-                place += 1
+                _add_to_reader(reader, argument, value, kept, index)
+                index += 1
         reader.owners = self._owners
         return Call(reader, [(name, value, kept) for (name, _), value in zip(self._names, values, strict=True)], 0, [])
 
     def _read(self, values: Sequence[Any]) -> Call | None:
-        """The arguments taken apart, or None if they are not like those of the last call."""
-        arguments, nested = self._arguments, self._spread is not None
-        flat = self._flat(values) if nested else values
+        """The arguments as a call, or None if they are not like those of the last call."""
+        arguments, nested = self._arguments, self._containers is not None
+        flat = self._flatten(values) if nested else values
         if flat is None or len(flat) != len(arguments):
             return None
         reader = CallArguments(self._backend)
@@ -193,138 +193,138 @@ class CallCache:
         named: list[tuple[str, Any, list[Any]]] = []
         for argument, value in zip(arguments, flat, strict=True):
             leaves = donated if argument.donated else kept
-            if not argument.take(value, leaves):
+            if not argument.match(value, leaves):
                 return None
             if argument.is_array:
-                _note(reader, argument, value, leaves, len(leaves) - 1)
+                _add_to_reader(reader, argument, value, leaves, len(leaves) - 1)
             named.append((argument.path, value, leaves))
-        for place, take in self._late:
-            _, value, leaves = named[place]
-            if not take(value, reader, leaves):
+        for index, match in self._optimizers:
+            _, value, leaves = named[index]
+            if not match(value, reader, leaves):
                 return None
         if nested:
-            given = zip(self._names, values, strict=True)
-            named = [(name, value, donated if gives else kept) for (name, gives), value in given]
+            values_by_name = zip(self._names, values, strict=True)
+            named = [(name, value, donated if is_donated else kept) for (name, is_donated), value in values_by_name]
         reader.owners = self._owners
         return Call(reader, named, 0, [])
 
 
-def _note(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], place: int) -> None:
-    """Note in the reader an argument whose arrays are at this position of the leaves."""
-    array = leaves[place]
+def _add_to_reader(reader: CallArguments, argument: Argument, value: Any, leaves: list[Any], index: int) -> None:
+    """Add an argument, whose arrays are at this index of the leaves, to the reader."""
+    array = leaves[index]
     if argument.owner is not None:
-        reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, place))
+        reader.modules.append(ModuleArg(value, argument.owner, argument.path, leaves, index))
         array = array[0]
     if reader.first is None and type(value) is not float and not isinstance(array, np.ndarray):
         reader.first = array, argument.path
 
 
-def _spread(value: Any, path: str, within: list[tuple[str, Any]]) -> Spread | None:
-    """How to flatten a container like this one; None if it is not one. Its contents are appended to `within`.
+def _container_matcher(value: Any, path: str, contents: list[tuple[str, Any]]) -> ContainerMatcher | None:
+    """A matcher of containers like this one; None if it is not a container. Its contents are appended to `contents`.
 
     Raises `NotImplementedError` for a container that must be read again each time.
     """
     container = container_of(value)
     if container is None:
-        within.append((path, value))
+        contents.append((path, value))
         return None
     if container not in (DICT, LIST, TUPLE, NAMED_TUPLE):
         raise NotImplementedError
     kind: type[Any] = cast("type[Any]", type(value))
     keys = tuple(value) if container is DICT else None
-    parts = [_spread(part, path + container.label(key), within) for key, part in container.items(value)]
+    parts = [_container_matcher(part, path + container.label(key), contents) for key, part in container.items(value)]
 
-    def spread(value: Any, leaves: list[Any]) -> bool:
+    def match(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not kind or len(value) != len(parts):
             return False
         if keys is not None:
             if tuple(value) != keys:
                 return False
             value = value.values()
-        for one, part in zip(parts, value, strict=True):
-            if one is None:
+        for matcher, part in zip(parts, value, strict=True):
+            if matcher is None:
                 leaves.append(part)
-            elif not one(part, leaves):
+            elif not matcher(part, leaves):
                 return False
         return True
 
-    return spread
+    return match
 
 
-def _nothing(value: Any, leaves: list[Any]) -> bool:
+def _match_anything(value: Any, leaves: list[Any]) -> bool:
     return True
 
 
-def _constant(last: bool | None) -> Take:
+def _constant_matcher(last: bool | None) -> LeafMatcher:
     return lambda value, leaves: value is last
 
 
-def _tensor(last: Tensor[Any, Any, Any], reader: CallArguments, *, donated: bool) -> Take | None:
+def _tensor_matcher(last: Tensor[Any, Any, Any], reader: CallArguments, *, donated: bool) -> LeafMatcher | None:
     ops, backend = last._ops, reader.backend  # pyright: ignore[reportPrivateUsage]
     array_class = cast("type[Any]", type(ops.backend.strip(last.primitive)))
     tensor_class = type(last)
-    # A NumPy array in its place is one of the same kind on the same backend: see `phlox.transform.compile.host_arrays`.
-    take_array = None if donated else taker(ops.kind, reader.place.on(ops.backend), last.shape)
+    # A NumPy array may take its place; see `phlox.transform.compile.host_arrays`.
+    match_array = None if donated else array_matcher(ops.kind, reader.device.on(ops.backend), last.shape)
 
-    def take(value: Any, leaves: list[Any]) -> bool:
+    def match(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not tensor_class or value._ops is not ops:
-            return take_array is not None and value.__class__ is np.ndarray and take_array(value, leaves)
+            return match_array is not None and value.__class__ is np.ndarray and match_array(value, leaves)
         array = value.primitive
-        if array.__class__ is not array_class:  # one on the tape, or a tracer
+        if array.__class__ is not array_class:  # an array on the tape, or a tracer
             return False
         leaves.append(array)
         return True
 
-    return None if backend.is_traced(ops.backend.strip(last.primitive)) else take
+    return None if backend.is_traced(ops.backend.strip(last.primitive)) else match
 
 
-def _module(last: ModuleArg, reader: CallArguments) -> Take | None:
+def _module_matcher(last: ModuleArg, reader: CallArguments) -> LeafMatcher | None:
     owner: Any = reader.owners[last.owner]
-    arrays = last.leaves[last.place]
+    arrays = last.leaves[last.position]
     if not arrays or reader.backend.is_traced(arrays[0]):
         return None
     array_class = cast("type[Any]", type(arrays[0]))
     module_class = type(last.module)
 
-    def take(value: Any, leaves: list[Any]) -> bool:
+    def match(value: Any, leaves: list[Any]) -> bool:
         if value.__class__ is not module_class:
             return False
         pending = value._phlox_pending
         if pending.__class__ is Kept:
             aux, arrays = pending
-        else:  # it has its fields, and its parameters may have been given other values
+        else:  # its fields were unpacked, and its parameters may have other values
             arrays, aux = flatten(value)
         if aux is not owner or arrays[0].__class__ is not array_class:
             return False
         leaves.append(arrays)
         return True
 
-    return take
+    return match
 
 
-def _number(last: float, backend: Backend) -> Take:
-    # A rate that stays is made ready for the engine once.
-    known: tuple[float, Any] = (last, last)
+def _number_matcher(last: float, backend: Backend) -> LeafMatcher:
+    # A number that does not change is converted for the engine once.
+    cached: tuple[float, Any] = (last, last)
 
-    def take(value: Any, leaves: list[Any]) -> bool:
-        nonlocal known
+    def match(value: Any, leaves: list[Any]) -> bool:
+        nonlocal cached
         if value.__class__ is not float:
             return False
-        number, held = known
-        if value != number or value == 0.0 or held.__class__ is float:  # zeros have signs
-            held = backend.scalar_argument(value)
-            known = value, held
-        leaves.append(held)
+        number, scalar = cached
+        if value != number or value == 0.0 or scalar.__class__ is float:  # zeros have signs
+            scalar = backend.scalar_argument(value)
+            cached = value, scalar
+        leaves.append(scalar)
         return True
 
-    return take
+    return match
 
 
-def _optimizer(last: OptimizerArg, reader: CallArguments) -> TakeLate:
+def _optimizer_matcher(last: OptimizerArg, reader: CallArguments) -> OptimizerMatcher:
     optimizer, settings = weakref.ref(last.optimizer), last.optimizer.settings()
     form, ids, backend = last.packed.form, last.packed.ids, reader.backend
 
-    def take(value: Any, reader: CallArguments, leaves: list[Any]) -> bool:
+    def match(value: Any, reader: CallArguments, leaves: list[Any]) -> bool:
         if value is not optimizer() or value.settings() != settings:
             return False
         packed = value.packed_for(backend)
@@ -334,4 +334,4 @@ def _optimizer(last: OptimizerArg, reader: CallArguments) -> TakeLate:
         leaves.append(packed.leaves)
         return True
 
-    return take
+    return match

@@ -18,7 +18,7 @@ class DonationScope(SignalGuard):
 
     Ctrl-C waits while a donated value is lost and its new value is not stored yet: from the moment when the engine
     starts to overwrite donated memory until the end of the scope. An interrupted call does not return its result. If
-    something was donated, the step has happened, and the given modules hold the new values; otherwise nothing changed.
+    something was donated, the step has happened, and the arguments hold the new values; otherwise nothing has changed.
     A step that raises an error changes nothing, unless the engine lost donated values: then using them is an error.
     """
 
@@ -42,14 +42,14 @@ class DonationScope(SignalGuard):
         try:
             if error is not None:
                 self._settle(error)
-            elif self._came:
+            elif self._pending:
                 try:
                     self.deliver()
                 except BaseException:
                     self._settle()
                     raise
         finally:
-            # While an engine frees arrays other threads run, and signals come: so it is done before the end.
+            # While an engine frees arrays, other threads run and signals arrive, so arrays are freed inside the guard.
             self._load = None
             self._changes.clear()
             self._reader.forget()
@@ -61,8 +61,8 @@ class DonationScope(SignalGuard):
     def interrupted(self) -> None:
         self._settle()
 
-    def records(self) -> None:
-        """Note that the program is being traced and compiled, which takes long: signals need not wait for that."""
+    def note_tracing(self) -> None:
+        """Note that the program is being traced and compiled. This takes long, and signals need not wait for it."""
         self._waits = False
         self.deliver()
 
@@ -76,29 +76,29 @@ class DonationScope(SignalGuard):
         )
 
     def release(self, *, failed: bool = False) -> None:
-        """Drop all references to donated arguments, because some engines cannot tell who else holds an array."""
+        """Drop all references to donated arguments, because some engines cannot tell whether others exist."""
         reader = self._reader
         self.has_released = True
         donated = reader.donated
-        taker = f"a call of {self._function} that failed" if failed else f"an earlier call of {self._function}"
-        for given in reader.modules:
-            if given.leaves is donated:
-                donate(given.module, f"{taker}, as its argument {given.path}", failed=failed)
-        for number, argument in enumerate(reader.optimizers):
-            if argument.leaves is donated:
-                argument.optimizer.donate_states()
-                argument.ready.donate_states()
-                reader.optimizers[number] = argument._replace(packed=argument.packed._replace(leaves=()))
+        new_owner = f"a call of {self._function} that failed" if failed else f"an earlier call of {self._function}"
+        for arg in reader.modules:
+            if arg.leaves is donated:
+                donate(arg.module, f"{new_owner}, as its argument {arg.path}", failed=failed)
+        for number, arg in enumerate(reader.optimizers):
+            if arg.leaves is donated:
+                arg.optimizer.donate_states()
+                arg.ready.donate_states()
+                reader.optimizers[number] = arg._replace(packed=arg.packed._replace(leaves=()))
         donated.clear()
         reader.first = None
 
-    def arrived(self, arrays: Sequence[Any], continued: Sequence[tuple[int, int]], load: Callable[[], object]) -> None:
+    def returned(self, arrays: Sequence[Any], continued: Sequence[tuple[int, int]], load: Callable[[], object]) -> None:
         """Note that the program has returned. `continued` has module numbers, and the positions of their new arrays.
 
         `load` stores the new states of optimizers and parameters that were set. Signals wait from now on.
         """
         self._waits = True
-        self._results = [(self._reader.modules[number].module, arrays[place]) for number, place in continued]
+        self._results = [(self._reader.modules[number].module, arrays[position]) for number, position in continued]
         self._load = load
 
     def change(self, apply: Callable[[Any], object], value: Any, before: Any, undo: Any = None) -> None:
@@ -113,11 +113,11 @@ class DonationScope(SignalGuard):
     def _settle(self, error: BaseException | None = None) -> None:
         """After an error or interrupt: give the new values to the modules of the call, or restore the old ones."""
         changes, self._changes = self._changes, []
-        done = self._load is None and self._results  # and too late to take it back
-        if not done and (not self._has_begun() or isinstance(error, DonatedError)):  # by an earlier call
+        is_done = self._load is None and self._results  # and too late to take it back
+        if not is_done and (not self._has_begun() or isinstance(error, DonatedError)):  # by an earlier call
             for undo, before in reversed(changes):
                 undo(before)
-        elif self._load is not None or done:
+        elif self._load is not None or is_done:
             if self._load is not None:
                 self._load()
             for module, arrays in self._results:

@@ -1,6 +1,6 @@
 """Several steps in one call: the arguments of each step, the values passed from step to step, and the results.
 
-A function of modules and data is called n times, each time with its own entry of the parameters that the loop runs
+A function of modules and data is called n times: each time with the next entry of the arguments that the loop runs
 over, and with the modules that the step before returned. On a backend without a compiler, `run` calls it n times. With
 a compiler, `Loop` traces one step and makes a loop of it in the program, for `Program` in `executable`.
 """
@@ -25,7 +25,7 @@ from phlox.tensor import Tensor, stack
 from phlox.transform.compile.outputs import no_history
 from phlox.transform.compile.recompiles import changes_between, module_facets
 from phlox.transform.compile.signature import CallArguments, Ids, StepScalars
-from phlox.transform.compile.trace import Call, OutputSpec, StepArguments, cut_alike
+from phlox.transform.compile.trace import Call, OutputSpec, StepArguments, keep_sharding
 from phlox.transform.tree import AnyTensor, leaves_of, map_leaves, map_parts, parts_of, with_parts
 
 
@@ -36,7 +36,7 @@ class Steps(NamedTuple):
     over: frozenset[str]
 
 
-def taken_over(value: Any, path: str, steps: int) -> Any:
+def with_step_scalars(value: Any, path: str, steps: int) -> Any:
     """An argument that the loop runs over, with `StepScalars` for lists and arrays of them.
 
     Raises `CompileError` if the length of a first axis, or of a list of numbers, is not the number of steps, or if the
@@ -45,14 +45,14 @@ def taken_over(value: Any, path: str, steps: int) -> Any:
     if isinstance(value, Tensor):
         shape = cast("AnyTensor", value).shape
         if shape[:1] != (steps,):
-            have = f"is of shape {shape}" if shape else "has no axis"
+            problem = f"is of shape {shape}" if shape else "has no axis"
             raise CompileError(
-                f"{path}: it must have an entry for each of the {steps} steps on its first axis, and {have}"
+                f"{path}: it must have an entry for each of the {steps} steps on its first axis, and {problem}"
             )
         return cast("AnyTensor", value)
     if isinstance(value, (Module, Optimizer)):
         raise CompileError(
-            f"{path}: a {type(value).__name__} goes on from step to step by itself; take {path} out of `over`"
+            f"{path}: a {type(value).__name__} is continued from step to step by itself; take {path} out of `over`"
         )
     if isinstance(value, (float, int, np.generic)) and not isinstance(value, bool):
         raise CompileError(
@@ -64,17 +64,17 @@ def taken_over(value: Any, path: str, steps: int) -> Any:
         if len(scalars) != steps:
             raise CompileError(f"{path}: it must have a number for each of the {steps} steps, and has {len(scalars)}")
         return StepScalars(scalars)
-    return map_parts(lambda part, below: taken_over(part, below, steps), value, path)
+    return map_parts(lambda part, below: with_step_scalars(part, below, steps), value, path)
 
 
 def _scalars_of(value: Any, path: str) -> tuple[Any, ...] | None:
-    """The scalars of a list, a tuple or an array of nothing else: all real, or all whole."""
+    """The scalars of a list, a tuple or an array that has nothing else: all floats, or all integers; otherwise None."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
         if array.ndim != 1 or array.dtype.kind not in "fiu":
             raise CompileError(
-                f"{path}: it is a NumPy array of {array.dtype} and shape {array.shape}; only numbers, on one axis, are "
-                "taken from one; make it a tensor with phlox.tensor(...)"
+                f"{path}: it is a NumPy array of {array.dtype} and shape {array.shape}, but `over` takes only arrays "
+                "of numbers on one axis; make it a tensor with phlox.tensor(...)"
             )
         return tuple(array.tolist())
     if not isinstance(value, (list, tuple)) or not value:
@@ -84,8 +84,8 @@ def _scalars_of(value: Any, path: str) -> tuple[Any, ...] | None:
         isinstance(part, (float, int, np.floating, np.integer)) and not isinstance(part, bool) for part in parts
     ):
         return None
-    whole = all(isinstance(part, (int, np.integer)) for part in parts)
-    return tuple([int(part) if whole else float(part) for part in parts])
+    are_integers = all(isinstance(part, (int, np.integer)) for part in parts)
+    return tuple([int(part) if are_integers else float(part) for part in parts])
 
 
 def entry(value: Any, step: int) -> Any:
@@ -103,10 +103,10 @@ def modules_in(value: Any, path: str) -> list[tuple[str, Module]]:
 
 
 def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[str, Ids, Any]]) -> dict[int, int]:
-    """Pairs (argument, result): which module in the result replaces which argument in the next step.
+    """Pairs (argument, result): the module in the result that replaces each module argument in the next step.
 
-    A module continues another if it has the same parameters. Several arguments can have the same ones, such as a
-    network and the average of its weights: they are continued in order. Each result has a key that is equal for the
+    A module continues another if it has the same parameters. If several arguments have the same parameters, such as a
+    network and the average of its weights, they are continued in order. Each result has a key that is equal for the
     same object. Raises `CompileError` if the pairs are ambiguous.
     """
     found: dict[int, int] = {}
@@ -117,7 +117,8 @@ def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[
             theirs = theirs[:1]
         if theirs and len(mine) != len(theirs):
             raise CompileError(
-                f"{' and '.join(results[number][0] for number in theirs)} {_have(theirs)} the parameters of "
+                f"{' and '.join(results[number][0] for number in theirs)} "
+                f"{'has' if len(theirs) == 1 else 'have'} the parameters of "
                 f"{' and '.join(arguments[number][0] for number in mine)}, and which continues which in the next step "
                 "cannot be told; return as many modules of these parameters as are passed in, in the same order"
             )
@@ -125,23 +126,19 @@ def continuations(arguments: Sequence[tuple[str, Ids]], results: Sequence[tuple[
     return found
 
 
-def _have(several: Sequence[Any]) -> str:
-    return "has" if len(several) == 1 else "have"
-
-
 def run(fn: Callable[..., Any], name: str, plan: Steps, named: Sequence[tuple[str, Any]], positional: int) -> Any:
-    """The steps one after the other, each an ordinary call."""
+    """Run the steps one by one, each as an ordinary call."""
     values = dict(named)
     results: list[Any] = []
     for step in range(plan.number):
-        given = [entry(value, step) if name in plan.over else value for name, value in values.items()]
-        keywords = dict(zip(list(values)[positional:], given[positional:], strict=True))
-        result = fn(*given[:positional], **keywords)
+        arguments = [entry(value, step) if name in plan.over else value for name, value in values.items()]
+        keywords = dict(zip(list(values)[positional:], arguments[positional:], strict=True))
+        result = fn(*arguments[:positional], **keywords)
         values = _next_arguments(values, result)
-        if results:  # of modules only the last are returned, and the others need not be kept
+        if results:  # only the last modules are returned; the others need not be kept
             results[-1] = map_leaves(lambda module: None, results[-1], Module)
         results.append(result)
-    return together(results, "the result", name)
+    return combine(results, "the result", name)
 
 
 def _next_arguments(values: dict[str, Any], result: Any) -> dict[str, Any]:
@@ -161,7 +158,7 @@ def _ids(module: Module) -> Ids:
     return tuple([param.id for param in module.params()])
 
 
-def together(results: list[Any], path: str, name: str) -> Any:
+def combine(results: list[Any], path: str, name: str) -> Any:
     """The results of all steps as one: tensors stacked, modules of the last step, constants unchanged.
 
     Raises `CompileError`, with the path, if a value differs from step to step and cannot be stacked.
@@ -169,21 +166,21 @@ def together(results: list[Any], path: str, name: str) -> Any:
     if isinstance(results[-1], Module):
         return results[-1]
     first, kind = results[0], cast("type[Any]", type(results[0]))
-    _alike(results, path, lambda one: f"a {type(one).__name__}")
+    _check_alike(results, path, lambda x: f"a {type(x).__name__}")
     if isinstance(first, Tensor):
-        _alike(results, path, lambda one: f"{one.kind.__name__} {one.shape} on {one.backend!r}")
-        # As out of a program: without history, or the tapes of all steps would be kept.
-        whole, backend = stack([cast("AnyTensor", result).detach() for result in results]), first.backend
+        _check_alike(results, path, lambda x: f"{x.kind.__name__} {x.shape} on {x.backend!r}")
+        # Without history, like results of a program; otherwise the tapes of all steps would be kept.
+        stacked, backend = stack([cast("AnyTensor", result).detach() for result in results]), first.backend
         if not any(backend.requires_grad(result.primitive) for result in results):
-            return whole
-        return whole._with(backend.poisoned(whole.primitive, no_history(name)))  # pyright: ignore[reportPrivateUsage]
+            return stacked
+        return stacked._with(backend.poisoned(stacked.primitive, no_history(name)))  # pyright: ignore[reportPrivateUsage]
     if parts_of(first) is not None:
-        _alike(
-            results, path, lambda one: f"{kind.__name__} of {', '.join(label for label, _ in _parts(one)) or 'nothing'}"
+        _check_alike(
+            results, path, lambda x: f"{kind.__name__} of {', '.join(label for label, _ in _parts(x)) or 'nothing'}"
         )
         columns = zip(*[_parts(result) for result in results], strict=True)
-        return with_parts(first, [together([part for _, part in one], f"{path}{one[0][0]}", name) for one in columns])
-    _alike(results, path, repr)
+        return with_parts(first, [combine([x for _, x in column], f"{path}{column[0][0]}", name) for column in columns])
+    _check_alike(results, path, repr)
     return first
 
 
@@ -191,10 +188,10 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     return parts_of(value) or []
 
 
-def _alike(results: list[Any], path: str, described: Callable[[Any], str]) -> None:
-    first = described(results[0])
+def _check_alike(results: list[Any], path: str, describe: Callable[[Any], str]) -> None:
+    first = describe(results[0])
     for step, result in enumerate(results):
-        if (other := described(result)) != first:
+        if (other := describe(result)) != first:
             raise CompileError(
                 f"{path} is {first} in step 0 and {other} in step {step}, and cannot be stacked; return tensors of one "
                 "shape, and nothing else that changes from step to step"
@@ -208,7 +205,7 @@ Record = Callable[[Call, Sequence[Any], Sequence[Any]], StepArguments]
 
 
 class Loop:
-    """The trace of several steps: one step, and how its results go into the next.
+    """The trace of several steps: one step, and the passing of its results to the next.
 
     The position of the random stream, the arrays of modules and the states of optimizers go from step to step. Every
     step takes its own entry of the arrays that the loop runs over. All other values are the same in every step.
@@ -219,44 +216,44 @@ class Loop:
         reader = self._reader = call.reader
         self._backend = reader.backend
         self._lists = {id(reader.donated): list(donated), id(reader.kept): list(kept)}
-        self._carried_places = [
+        self._carried = [
             (reader.kept, 0),
-            *((module.leaves, module.place) for module in reader.modules),
-            *((optimizer.leaves, optimizer.place) for optimizer in reader.optimizers),
+            *((module.leaves, module.position) for module in reader.modules),
+            *((optimizer.leaves, optimizer.position) for optimizer in reader.optimizers),
         ]
-        self._carry = [_tuple(self._leaf(leaves, place)) for leaves, place in self._carried_places]
+        self._carry = [_tuple(self._leaf(leaves, index)) for leaves, index in self._carried]
 
-    def _leaf(self, leaves: list[Any], place: int) -> Any:
-        return self._lists[id(leaves)][place]
+    def _leaf(self, leaves: list[Any], index: int) -> Any:
+        return self._lists[id(leaves)][index]
 
     def _step(self, carry: Sequence[tuple[Any, ...]], entries: Sequence[Any]) -> StepArguments:
         reader = self._reader
-        now = {number: list(leaves) for number, leaves in self._lists.items()}
-        for (leaves, place), parts in zip(self._carried_places, carry, strict=True):
-            whole = isinstance(self._leaf(leaves, place), tuple)
-            now[id(leaves)][place] = parts if whole else parts[0]
-        for (leaves, place), one in zip(self._call.over, entries, strict=True):
-            now[id(leaves)][place] = one
-        return self._record(self._call, now[id(reader.donated)], now[id(reader.kept)])
+        lists = {number: list(leaves) for number, leaves in self._lists.items()}
+        for (leaves, index), parts in zip(self._carried, carry, strict=True):
+            is_tuple = isinstance(self._leaf(leaves, index), tuple)
+            lists[id(leaves)][index] = parts if is_tuple else parts[0]
+        for (leaves, index), array in zip(self._call.over, entries, strict=True):
+            lists[id(leaves)][index] = array
+        return self._record(self._call, lists[id(reader.donated)], lists[id(reader.kept)])
 
     def run(self, count: int) -> tuple[list[Any], OutputSpec]:
         """The arrays after all steps, and their meaning."""
         sizes = [len(parts) for parts in self._carry]
         splits: list[_Split] = []
 
-        def body(state: tuple[Any, ...], one: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
-            split = _Split(self._name, self._reader, self._step(_grouped(state, sizes), one))
+        def body(state: tuple[Any, ...], entry: tuple[Any, ...]) -> tuple[Sequence[Any], Sequence[Any]]:
+            split = _Split(self._name, self._reader, self._step(_grouped(state, sizes), entry))
             self._check(split)
             splits.append(split)
-            carry = [cut_alike(self._backend, *pair) for pair in zip(split.carry, self._carry, strict=True)]
-            return [part for parts in carry for part in parts], split.rest()
+            carry = [keep_sharding(self._backend, *pair) for pair in zip(split.carry, self._carry, strict=True)]
+            return [part for parts in carry for part in parts], split.to_stack()
 
         start = [part for parts in self._carry for part in parts]
-        swept = [self._leaf(*where) for where in self._call.over]
-        last, stacked = self._backend.scan(body, start, swept, count)
+        entries = [self._leaf(*where) for where in self._call.over]
+        last, stacked = self._backend.scan(body, start, entries, count)
         split = splits[-1]
         meaning = split.step.meaning
-        return split.together(_grouped(last, sizes), stacked, count), replace(meaning, draws=meaning.draws * count)
+        return split.combine(_grouped(last, sizes), stacked, count), replace(meaning, draws=meaning.draws * count)
 
     def _check(self, split: _Split) -> None:
         """Raise `CompileError` if the shape of an array for the next step has changed."""
@@ -272,97 +269,97 @@ class Loop:
 
 
 class _Split:
-    """The outcome of a step: the arrays for the next step, and those to stack."""
+    """The outcome of a step, split: the arrays for the next step, and the arrays to stack."""
 
     def __init__(self, name: str, reader: CallArguments, step: StepArguments) -> None:
         self._name, self._reader, self.step = name, reader, step
-        owners = [cast("Aux", reader.owners[given.owner]) for given in reader.modules]
+        owners = [cast("Aux", reader.owners[argument.owner]) for argument in reader.modules]
         self._pairs = continuations(
-            [(given.path, owner.ids) for given, owner in zip(reader.modules, owners, strict=True)],
-            [(one.path, one.ids, id(one.module)) for one in step.returned],
+            [(argument.path, owner.ids) for argument, owner in zip(reader.modules, owners, strict=True)],
+            [(result.path, result.ids, id(result.module)) for result in step.returned],
         )
         self.carry: list[tuple[Any, ...]] = [(step.words,)]
         self._carried: dict[int, int] = {}
-        """The part of the carry for each position of an array that goes to the next step."""
+        """For each array that goes to the next step, by position, its index in the carry."""
         for number, (module, owner) in enumerate(zip(step.modules, owners, strict=True)):
-            found = self._pairs.get(number)
-            if found is None:
+            successor = self._pairs.get(number)
+            if successor is None:
                 self.carry.append(flatten(module)[0])
                 continue
-            after = step.returned[found].module
+            after = step.returned[successor].module
             if flatten(after)[1].template is not owner.template:
                 self.refuse_module(number)
-            for one in step.returned:
-                if one.module is after:
-                    self._carried[one.place] = len(self.carry)
-            self.carry.append(step.arrays[step.returned[found].place])
-        for place, _ in step.states:
-            self._carried[place] = len(self.carry)
-            self.carry.append(step.arrays[place])
+            for result in step.returned:
+                if result.module is after:
+                    self._carried[result.position] = len(self.carry)
+            self.carry.append(step.arrays[step.returned[successor].position])
+        for index, _ in step.states:
+            self._carried[index] = len(self.carry)
+            self.carry.append(step.arrays[index])
         self._set: dict[int, tuple[int, int]] = {}
-        """The same for parameters that were set in a module that is not in the result, with their number in it."""
+        """Likewise for parameters set in a module that is not in the result, with the parameter's number."""
         self._first: set[int] = set()
-        """Positions of parameters that were set in a module that a result replaces: only the first step has it."""
-        for number, param, place, _ in step.meaning.changed:
+        """Positions of parameters set in a module that a result replaces: only the first step has the module."""
+        for number, param, index, _ in step.meaning.changed:
             if number in self._pairs:
-                self._first.add(place)
+                self._first.add(index)
             else:
-                self._set[place] = 1 + number, param
+                self._set[index] = 1 + number, param
 
-    def rest(self) -> list[Any]:
+    def to_stack(self) -> list[Any]:
         """The arrays that do not go to the next step."""
-        places = [
-            place for place in range(len(self.step.arrays)) if place not in self._carried and place not in self._set
+        indices = [
+            index for index in range(len(self.step.arrays)) if index not in self._carried and index not in self._set
         ]
-        return [part for place in places for part in _tuple(self.step.arrays[place])]
+        return [part for index in indices for part in _tuple(self.step.arrays[index])]
 
-    def together(self, last: Sequence[tuple[Any, ...]], stacked: Sequence[Any], count: int) -> list[Any]:
-        """The arrays that all steps come to: as the last one left them, or stacked."""
+    def combine(self, last: Sequence[tuple[Any, ...]], stacked: Sequence[Any], count: int) -> list[Any]:
+        """The arrays after all steps: from the last step, or stacked."""
         backend = self._reader.backend
-        rest = iter(stacked)
+        remaining = iter(stacked)
         arrays: list[Any] = []
-        for place, leaf in enumerate(self.step.arrays):
-            if place in self._carried:
-                arrays.append(last[self._carried[place]])
-            elif place in self._set:
-                part, param = self._set[place]
+        for index, leaf in enumerate(self.step.arrays):
+            if index in self._carried:
+                arrays.append(last[self._carried[index]])
+            elif index in self._set:
+                part, param = self._set[index]
                 arrays.append(last[part][param])
             elif isinstance(leaf, tuple):
-                parts = islice(rest, len(cast("tuple[Any, ...]", leaf)))
+                parts = islice(remaining, len(cast("tuple[Any, ...]", leaf)))
                 arrays.append(tuple([_entry_of(backend, part, count - 1) for part in parts]))
             else:
-                one = next(rest)
-                arrays.append(_entry_of(backend, one, 0) if place in self._first else one)
+                array = next(remaining)
+                arrays.append(_entry_of(backend, array, 0) if index in self._first else array)
         return arrays
 
     def refuse_module(self, number: int) -> None:
         """Raise the error for a module whose structure changes in a step."""
-        given = self._reader.modules[number]
+        argument = self._reader.modules[number]
         after = self.step.returned[self._pairs[number]]
-        facets = [dict(module_facets(module, given.path)) for module in (self.step.modules[number], after.module)]
+        facets = [dict(module_facets(module, argument.path)) for module in (self.step.modules[number], after.module)]
         changes = changes_between(*facets)
-        what = "; ".join(f"{change.path} was {change.before} and is {change.after}" for change in changes[:5])
+        text = "; ".join(f"{change.path} was {change.before} and is {change.after}" for change in changes[:5])
         raise CompileError(
-            f"{self._name}: {after.path} goes on as {given.path} in the next step and must be built like it; {what}"
+            f"{self._name}: {after.path} becomes {argument.path} in the next step and must have its structure; {text}"
         )
 
     def refuse_state(self, number: int, backend: Backend) -> None:
         """Raise the error for an optimizer whose state changes its form in a step."""
         before, after = self._reader.optimizers[number].packed, self.step.states[number][1]
         names: dict[ParamId, str] = {}
-        for given in self._reader.modules:
-            for path, param in given.module.named_params():
-                names.setdefault(param.id, f"{given.path}.{path}")
-        old, new = (_described(backend, packed) for packed in (before, after))
-        what = [
-            f"that of {names.get(id, 'a parameter')} was {old.get(id, 'none')} and is {new.get(id, 'none')}"
+        for argument in self._reader.modules:
+            for path, param in argument.module.named_params():
+                names.setdefault(param.id, f"{argument.path}.{path}")
+        old, new = (_describe_states(backend, packed) for packed in (before, after))
+        changes = [
+            f"the state of {names.get(id, 'a parameter')} was {old.get(id, 'none')} and is {new.get(id, 'none')}"
             for id in {**old, **new}
             if old.get(id) != new.get(id)
         ]
         optimizer = type(self._reader.optimizers[number].optimizer).__name__
         raise CompileError(
-            f"{self._name}: the state of an optimizer ({optimizer}) goes on from step to step and must keep its form; "
-            f"{'; '.join(what[:3])}; let `init` return what `step` will"
+            f"{self._name}: the state of an optimizer ({optimizer}) goes from step to step and must keep its form; "
+            f"{'; '.join(changes[:3])}; let `init` return a state of the form that `step` returns"
         )
 
 
@@ -377,17 +374,17 @@ def _form(packed: FlatState) -> Hashable:
     )
 
 
-def _described(backend: Backend, packed: FlatState) -> dict[ParamId, str]:
+def _describe_states(backend: Backend, packed: FlatState) -> dict[ParamId, str]:
     """The state of every parameter in words."""
     leaves = iter([packed.leaves[source] for source in packed.form.sources])
-    found: dict[ParamId, str] = {}
+    texts: dict[ParamId, str] = {}
     for id, skeleton in zip(packed.ids, packed.form.skeletons, strict=True):
         parts = [
             f"{path or 'it'} {kind}" + ("" if kind == "integer" else f" {_shape(backend, next(leaves))}")
             for path, kind in paths(skeleton)
         ]
-        found[id] = ", ".join(parts) or "empty"
-    return found
+        texts[id] = ", ".join(parts) or "empty"
+    return texts
 
 
 def _shape(backend: Backend, array: Any) -> tuple[int, ...]:
@@ -403,12 +400,12 @@ def _tuple(leaf: Any) -> tuple[Any, ...]:
 
 
 def _grouped(flat: Sequence[Any], sizes: Sequence[int]) -> list[tuple[Any, ...]]:
-    rest = iter(flat)
-    return [tuple(islice(rest, size)) for size in sizes]
+    remaining = iter(flat)
+    return [tuple(islice(remaining, size)) for size in sizes]
 
 
 def _entry_of(backend: Backend, array: Any, step: int) -> Any:
-    """One entry of an array on its first axis, or one of several numbers."""
+    """One entry of an array on its first axis, or one of a tuple of numbers."""
     if isinstance(array, tuple):
         return cast("tuple[Any, ...]", array)[step]
     return Tensor.from_primitive(array, backend)[step].primitive

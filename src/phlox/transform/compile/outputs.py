@@ -18,7 +18,7 @@ from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
-from phlox.transform.compile.signature import Ids, IdSource, first_places
+from phlox.transform.compile.signature import Ids, IdSource, first_positions
 from phlox.transform.tree import container_of
 
 Maker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource]], Any]
@@ -36,14 +36,14 @@ class Returned(NamedTuple):
     path: str
     module: Module
     ids: Ids
-    place: int
+    position: int
     """The position of the tuple of its arrays."""
 
 
 def no_history(name: str) -> str:
     """The error for a gradient with respect to a result of a compiled function."""
     return (
-        f"a gradient has come back to a result of {name}, a compiled function, which keeps no history; call backward "
+        f"a gradient has reached a result of {name}, a compiled function, which keeps no history; call backward "
         "inside, as a compiled step does, or compile the gradient: phlox.compile(phlox.grad(fn))"
     )
 
@@ -55,7 +55,7 @@ class OutputWriter:
         self.arrays: list[Any] = []
         self.modules: list[Returned] = []
         self._owners, self._name = owners, name
-        self._places = first_places(owner.ids for owner in owners)
+        self._positions = first_positions(owner.ids for owner in owners)
 
     def write(self, value: Any, path: str = "the result") -> Maker:
         """Append the arrays of a result, and return how to build it; `CompileError` if it cannot leave a program."""
@@ -84,19 +84,19 @@ class OutputWriter:
             "constants, in lists, tuples, dicts and dataclasses"
         )
 
-    def _next(self, array: Any) -> int:
-        """The place that an array, or a tuple of arrays, is given."""
+    def _append(self, array: Any) -> int:
+        """Append an array, or a tuple of arrays, and return its position."""
         self.arrays.append(array)
         return len(self.arrays) - 1
 
     def _tensor(self, tensor: Tensor[Any, Any, Any]) -> Maker:
         ops: Ops = tensor._ops  # pyright: ignore[reportPrivateUsage]
         backend = ops.backend
-        place = self._next(backend.strip(tensor.primitive))
+        position = self._append(backend.strip(tensor.primitive))
         if not backend.requires_grad(tensor.primitive):
-            return lambda arrays, owners: wrap(ops, arrays[place])
-        why = no_history(self._name)
-        return lambda arrays, owners: wrap(ops, backend.poisoned(arrays[place], why))
+            return lambda arrays, owners: wrap(ops, arrays[position])
+        message = no_history(self._name)
+        return lambda arrays, owners: wrap(ops, backend.poisoned(arrays[position], message))
 
     def _gradients(self, value: GradientsParams) -> Maker:
         ids = self._ids(tuple(value))
@@ -109,35 +109,35 @@ class OutputWriter:
         return make
 
     def _module(self, value: Module, path: str) -> Maker:
-        found, aux = flatten(value)
-        place = self._next(found)
-        self.modules.append(Returned(path, value, aux.ids, place))
+        arrays, aux = flatten(value)
+        position = self._append(arrays)
+        self.modules.append(Returned(path, value, aux.ids, position))
         template, ids = aux.template, self._ids(aux.ids)
         for number, owner in enumerate(self._owners):
             if isinstance(owner, Aux) and owner.template is template and owner.ids == aux.ids:
                 # One object in the call and in the result makes the next call's comparison one of identity.
-                return lambda arrays, owners: unflatten(cast("Aux", owners[number]), arrays[place])
-        return lambda arrays, owners: unflatten(Aux(template, ids(owners)), arrays[place])
+                return lambda arrays, owners: unflatten(cast("Aux", owners[number]), arrays[position])
+        return lambda arrays, owners: unflatten(Aux(template, ids(owners)), arrays[position])
 
     def state(self, optimizer: Optimizer, device: Device) -> StateMaker:
-        """As `write`, for the state of an optimizer after the call."""
+        """Like `write`, for the state of an optimizer after the call."""
         packed = optimizer.pack(device)
-        place = self._next(packed.leaves)
+        position = self._append(packed.leaves)
         ids, form = self._ids(packed.ids), packed.form
 
         def make(arrays: Sequence[Any], owners: Sequence[IdSource], device: Device) -> FlatState:
-            return FlatState(ids(owners), form, arrays[place], device)
+            return FlatState(ids(owners), form, arrays[position], device)
 
         return make
 
     def _ids(self, ids: Ids) -> Callable[[Sequence[IdSource]], Ids]:
-        """The ids of this call's parameters that stand where `ids` stood when the program was traced."""
+        """A function from the owners of a call to its ids at the positions that `ids` had during the trace."""
         for number, owner in enumerate(self._owners):
             if ids == owner.ids:
                 return lambda owners: owners[number].ids
-        places = [self._places.get(id) for id in ids]
+        positions = [self._positions.get(id) for id in ids]
 
         def find(owners: Sequence[IdSource]) -> tuple[ParamId, ...]:
-            return tuple(new_id() if place is None else owners[place[0]].ids[place[1]] for place in places)
+            return tuple(new_id() if at is None else owners[at[0]].ids[at[1]] for at in positions)
 
         return find

@@ -20,13 +20,13 @@ from phlox.module.template import flatten
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
-from phlox.transform.compile.signature import CallArguments, StateIds, StepScalars, first_places
+from phlox.transform.compile.signature import CallArguments, StateIds, StepScalars, first_positions
 from phlox.transform.tree import leaves_of, parts_of
 
 _log = logging.getLogger("phlox.compile")
-_KEPT = 64  # traces of one function that a new one is compared with
-_MANY = 64  # after which there is a warning
-_MANY_VALUES = 8  # of one thing from outside, after which there is one
+_KEPT = 64  # the number of traces of one function with which a new trace is compared
+_MANY = 64  # the number of compilations that causes a warning
+_MANY_VALUES = 8  # the number of values of one name from outside that causes a warning
 
 
 class Facet(NamedTuple):
@@ -37,8 +37,8 @@ class Facet(NamedTuple):
     remedy: str = ""
 
 
-_LAYOUT = "every layout is a program of its own: give what is passed the same one each time"
-_SHAPE = "every shape is a program of its own: pad to one, or leave out what is smaller"
+_LAYOUT = "every layout needs a program of its own: pass arrays of the same layout each time"
+_SHAPE = "every shape needs a program of its own: pad to one shape, or drop smaller batches"
 _CONSTANT = "a constant is part of the program; numbers and tensors are not"
 _TRUTH = "True and False are constants; pass a Bool tensor, and choose with phlox.where"
 _FIELD = "a field is part of the program; keep what changes in a Param that is not trained, or pass it as an argument"
@@ -70,14 +70,14 @@ class Recompile:
     """The changes since the closest earlier trace; empty if Phlox sees none."""
 
     def __str__(self) -> str:
-        shown, told = list[str](), set[str]()
+        shown, remedies = list[str](), set[str]()
         for change in self.changes[:5]:
-            shown.append(str(replace(change, remedy="") if change.remedy in told else change))
-            told.add(change.remedy)
-        more = len(self.changes) - len(shown)
-        what = "; ".join([*shown, *([f"and {more} more"] if more else [])])
-        unseen = "nothing among its arguments has changed, so it is the engine's own settings or its memory of programs"
-        return f"{self.function} is compiled for the {_ordinal(self.number)} time: {what or unseen}"
+            shown.append(str(replace(change, remedy="") if change.remedy in remedies else change))
+            remedies.add(change.remedy)
+        num_more = len(self.changes) - len(shown)
+        text = "; ".join([*shown, *([f"and {num_more} more"] if num_more else [])])
+        unseen = "none of its arguments has changed, so the cause is the engine's settings or its cache of programs"
+        return f"{self.function} is compiled for the {_ordinal(self.number)} time: {text or unseen}"
 
 
 def _ordinal(number: int) -> str:
@@ -106,9 +106,9 @@ def explain_recompiles() -> Generator[list[Recompile]]:
     >>> len(recompiles), str(recompiles[0].changes[0])[:39]
     (1, "mode was 'double' and is 'single' (a co")
     """
-    found: list[Recompile] = []
-    with scope(_explained, found):
-        yield found
+    recompiles: list[Recompile] = []
+    with scope(_explained, recompiles):
+        yield recompiles
 
 
 class History:
@@ -119,20 +119,20 @@ class History:
         self.traces = 0
         self.compilations = 0
         """The number of traces and of compilations without a trace."""
-        self._known: deque[tuple[dict[str, Facet], dict[str, Facet]]] = deque(maxlen=_KEPT)
+        self._past: deque[tuple[dict[str, Facet], dict[str, Facet]]] = deque(maxlen=_KEPT)
         """The facets of the last traces, and the layouts of their arrays on devices."""
         self._layouts: deque[tuple[Hashable, dict[str, Facet]]] = deque(maxlen=_KEPT)
         """The shapes of the last compilations, and the layouts of their arrays on devices."""
         self._outside: dict[str, set[Hashable]] = {}
-        """What was read from outside of the function, and its values so far."""
+        """For each name that was read from outside of the function, its values so far."""
         self._is_traced = False
         """Has there been a trace since layouts were last noted?"""
         self._lock = threading.Lock()
 
     def add(self, facets: dict[str, Facet], layouts: dict[str, Facet], outside: dict[str, Facet] | None = None) -> None:
-        """Count a trace, and explain it if that is asked for.
+        """Count a trace, and explain it within `explain_recompiles`.
 
-        `outside` is what the function reads that is no argument; `layouts` is empty where there is one device.
+        `outside` is what the function reads from outside; `layouts` is empty if there is one device.
         """
         facets = {**facets, **(outside or {})}
         many_values: list[str] = []
@@ -146,13 +146,13 @@ class History:
             self.traces += 1
             self._is_traced = True
             many = self._count(
-                [(*changes_between(known, facets), *changes_between(lay, layouts)) for known, lay in self._known]
+                [(*changes_between(old, facets), *changes_between(layout, layouts)) for old, layout in self._past]
                 if _explained.get() is not None
                 else []
             )
-            self._known.append((facets, layouts))
-        for one in many_values:
-            text = f"{self.function} has been compiled for {_MANY_VALUES} values of {one}, and every program is kept"
+            self._past.append((facets, layouts))
+        for label in many_values:
+            text = f"{self.function} has been compiled for {_MANY_VALUES} values of {label}, and every program is kept"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
         if many:
             self._warn()
@@ -164,15 +164,15 @@ class History:
         """
         with self._lock:
             is_traced, self._is_traced = self._is_traced, False
-            # What is a NumPy array in one call has a layout only in the others.
-            known = [
+            # An argument that is a NumPy array in one call has a layout only in others.
+            earlier = [
                 {path: before.get(path, facet) for path, facet in layouts.items()}
                 for same, before in self._layouts
                 if same == shapes
             ]
-            changes = [changes_between(before, layouts) for before in known]
+            changes = [changes_between(before, layouts) for before in earlier]
             if not all(changes):
-                return  # it is the engine's own affair
+                return  # the engine compiled for reasons of its own
             self._layouts.append((shapes, layouts))
             if is_traced or not changes:
                 return
@@ -181,9 +181,9 @@ class History:
             self._warn()
 
     def _count(self, changes: list[tuple[Change, ...]]) -> bool:
-        """One more compilation, which differs from earlier ones by these changes: the fewest are the explanation.
+        """Count a compilation; of its changes from each earlier one, the fewest are the explanation.
 
-        Returns whether they have become so many that there is a warning.
+        Returns whether there are now so many compilations that a warning is due.
         """
         self.compilations += 1
         explained = _explained.get()
@@ -196,64 +196,64 @@ class History:
     def _warn(self) -> None:
         warnings.warn(
             f"{self.function} has been compiled {_MANY} times, and every program is kept; `with "
-            "phlox.debug.explain_recompiles():` around its calls says what it is compiled anew for (a shape, a "
-            "constant, a field, a layout, a value from outside), and how to do without",
+            "phlox.debug.explain_recompiles():` around its calls gives the cause of each compilation (a shape, a "
+            "constant, a field, a layout, a value from outside), and how to avoid it",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 def changes_between(before: dict[str, Facet], after: dict[str, Facet]) -> tuple[Change, ...]:
-    """The differences, in the order of the arguments; the contents of new or missing values are left out."""
+    """The differences, in the order of the arguments; without the contents of new or missing values."""
     changes: list[Change] = []
-    said: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     for path in {**before, **after}:
         old, new = before.get(path, _ABSENT), after.get(path, _ABSENT)
-        if old.key == new.key or path.startswith(said):
+        if old.key == new.key or path.startswith(reported):
             continue
         changes.append(Change(path, old.text, new.text, new.remedy or old.remedy))
-        said = (*said, f"{path}.", f"{path}[", f"{path},")
+        reported = (*reported, f"{path}.", f"{path}[", f"{path},")
     return tuple(changes)
 
 
 def facets_of(
     named: list[tuple[str, Any]], reader: CallArguments, checked: bool, rows: Hashable = None
 ) -> dict[str, Facet]:
-    """All that the program of a call depends on, by path."""
-    found: dict[str, Facet] = {}
+    """Everything that the program of a call depends on, by path."""
+    facets: dict[str, Facet] = {}
     for name, value in named:
-        found.update(_facets(value, name))
-    places = first_places(owner.ids for owner in reader.owners)
+        facets.update(_facets(value, name))
+    positions = first_positions(owner.ids for owner in reader.owners)
     for argument in reader.optimizers:
         name = next((name for name, value in named if value is argument.optimizer), "an optimizer")
-        key = argument.packed.form, tuple(places[id] for id in argument.packed.ids)
-        found[f"{name}, its state"] = Facet(key, f"that of {len(argument.packed.ids)} parameters")
+        key = argument.packed.form, tuple(positions[id] for id in argument.packed.ids)
+        facets[f"{name}, its state"] = Facet(key, f"the state of {len(argument.packed.ids)} parameters")
     owned = [owner.ids for owner in reader.owners if not isinstance(owner, FlatState | StateIds)]
-    places = first_places(owned)
-    shared = tuple(tuple(places[id] for id in ids) for ids in owned)
-    several = sum(place[0] != number for number, places_of in enumerate(shared) for place in places_of)
-    found["which parameters stand in several arguments"] = (
-        Facet(shared, f"{several} of them") if several else Facet((), "none of them")
+    positions = first_positions(owned)
+    shared = tuple(tuple(positions[id] for id in ids) for ids in owned)
+    num_shared = sum(position[0] != number for number, positions_of in enumerate(shared) for position in positions_of)
+    facets["which parameters stand in several arguments"] = (
+        Facet(shared, f"{num_shared} of them") if num_shared else Facet((), "none of them")
     )
     if checked:
-        found["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
+        facets["phlox.debug.checks"] = Facet(True, "on", "programs with and without checks are kept beside each other")
     if rows is not None:
-        found["the rows of a global batch"] = Facet(
+        facets["the rows of a global batch"] = Facet(
             rows, str(rows), "programs inside and outside of a mesh are kept apart"
         )
-    return found
+    return facets
 
 
 def layouts_of(named: list[tuple[str, Any]], reader: CallArguments) -> tuple[Hashable, dict[str, Facet]]:
-    """The shapes of the arrays of a call, and by path the layout of each on devices, if its engine reports it."""
+    """The shapes of the arrays of a call, and the layout of each on devices, by path, if its engine reports it."""
     backend = reader.backend
     arrays: list[tuple[str, Any]] = []
     names: dict[ParamId, str] = {}
     for name, value in named:
         for path, part in leaves_of(value, (Tensor, Module), name):
             if isinstance(part, Module):
-                found, aux = flatten(part)
-                arrays += [(f"{path}.{below}", x) for below, x in zip(aux.template.paths, found, strict=True)]
+                param_arrays, aux = flatten(part)
+                arrays += [(f"{path}.{below}", x) for below, x in zip(aux.template.paths, param_arrays, strict=True)]
                 names |= dict(zip(aux.ids, aux.template.paths, strict=True))
             else:
                 tensor = cast("Tensor[Any, Any, Any]", part)
@@ -325,7 +325,7 @@ def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:
             case Static(value):
                 yield path, Facet(_key(value), shown(value), _FIELD)
             case Shared(number):
-                yield path, Facet((Shared, number), "a module that stands elsewhere too")
+                yield path, Facet((Shared, number), "a module that occurs elsewhere too")
             case Container(cls, keys, children, _):
                 names = [str(key) for key in keys]
                 unnamed = issubclass(cls, (list, tuple)) or not issubclass(cls, Module)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
-from phlox.backend.analysis import Analysis, Traffic
+from phlox.backend.analysis import Analysis
 from phlox.errors import CompileError, UnsupportedError
+from phlox.host.page import Cell, Page, Table
+from phlox.host.text import Report, amount, count, size
 from phlox.module import Module
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
@@ -16,56 +18,26 @@ from phlox.tensor import Tensor
 from phlox.transform.tree import AnyTensor, leaves_of, map_parts
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutableReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ExecutableReport(Report, Analysis):
     """The result of `phlox.compile(fn).lower(...)`: the cost of one call. `print` it, or read its figures.
 
-    All figures are for one device; None means unknown.
+    All figures are for one device; None means unknown. Arguments are parameters, states of optimizers, and data.
     """
 
     function: str
     backend: str
-    analysis: Analysis
+
+    @classmethod
+    def of(cls, analysis: Analysis, function: str, backend: str) -> ExecutableReport:
+        """The report of an engine's analysis."""
+        figures = {one.name: getattr(analysis, one.name) for one in fields(analysis)}
+        return cls(**figures, function=function, backend=backend)
 
     @property
-    def source(self) -> str:
-        """The source of the figures: `XLA`, or `shapes` if no compiler reports them."""
-        return self.analysis.source
-
-    @property
-    def devices(self) -> int:
-        """The number of devices that run the program together."""
-        return self.analysis.devices
-
-    @property
-    def flops(self) -> int | None:
-        """Floating-point operations; in a product, an addition and a multiplication count as two."""
-        return self.analysis.flops
-
-    @property
-    def bytes_accessed(self) -> int | None:
-        """Bytes that the operations read and write."""
-        return self.analysis.bytes_accessed
-
-    @property
-    def arguments(self) -> int | None:
-        """Bytes of the arguments: parameters, states of optimizers, data."""
-        return self.analysis.arguments
-
-    @property
-    def outputs(self) -> int | None:
-        """Bytes of the results."""
-        return self.analysis.outputs
-
-    @property
-    def aliased(self) -> int | None:
-        """Bytes of results that take the memory of donated arguments."""
-        return self.analysis.aliased
-
-    @property
-    def temporaries(self) -> int | None:
-        """Bytes in use only during the call."""
-        return self.analysis.temporaries
+    def analysis(self) -> Analysis:
+        """The figures alone."""
+        return self
 
     @property
     def memory(self) -> int | None:
@@ -77,11 +49,6 @@ class ExecutableReport:
         return arguments + temporaries + outputs - aliased
 
     @property
-    def collectives(self) -> Mapping[str, Traffic] | None:
-        """For each kind (`all-reduce`, ...): the count, the bytes of the results, and the bytes that a device sends."""
-        return self.analysis.collectives
-
-    @property
     def sent(self) -> int | None:
         """Bytes that a device sends in all collectives together."""
         found = self.collectives
@@ -89,49 +56,41 @@ class ExecutableReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain values, for JSON."""
-        collectives = None if self.collectives is None else {k: asdict(v) for k, v in self.collectives.items()}
-        return {
-            "function": self.function, "backend": self.backend, "source": self.source, "devices": self.devices,
-            "flops": self.flops, "bytes_accessed": self.bytes_accessed, "memory": self.memory,
-            "arguments": self.arguments, "outputs": self.outputs, "aliased": self.aliased,
-            "temporaries": self.temporaries, "sent": self.sent, "collectives": collectives,
-            "loops_of_unknown_length": self.analysis.loops_of_unknown_length,
-        }  # fmt: skip
+        return {**asdict(self), "memory": self.memory, "sent": self.sent}
 
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
+    def _page(self) -> Page:
+        whole = self.memory or 0
+        rows: list[list[str | Cell]] = [
+            ["FLOPs", "unknown" if self.flops is None else amount(self.flops)],
+            ["bytes accessed", _known(self.bytes_accessed)],
+            ["memory", _known(self.memory)],
+        ]
+        for name in ("arguments", "outputs", "aliased", "temporaries"):
+            part: int | None = getattr(self, name)
+            bar = min(part / whole, 1.0) if part and whole else None
+            rows.append([Cell(name, indent=1), Cell(_known(part), bar=bar)])
+        collectives = self.collectives
+        if not collectives:
+            rows.append(["collectives", "unknown" if collectives is None else "none"])
+        sent = [
+            [Cell(kind, code=True), f"{one.count:,}", size(one.payload), size(one.sent)]
+            for kind, one in sorted((collectives or {}).items())
+        ]
+        loops = self.loops_of_unknown_length
+        several = f"each of {self.devices} devices" if self.devices > 1 else "one device"
+        return Page(
+            self.function,
+            [f"one call on {self.backend}", several, f"by {self.source}"],
+            [
+                Table(["", ""], rows, 1),
+                Table(["collective", "count", "results", "sent"], sent, 1),
+                f"{count(loops, 'loop')} of unknown length: counted as one iteration" if loops else "",
+            ],
+        )
 
-    def __repr__(self) -> str:
-        return str(self)
 
-    def _repr_html_(self) -> str:
-        from phlox.transform.compile.html import html_of_report
-
-        return html_of_report(self)
-
-
-def _lines(report: ExecutableReport) -> Iterator[str]:
-    from phlox.host.units import amount, size
-
-    def known(number: int | None, text: Callable[[int], str]) -> str:
-        return "unknown" if number is None else text(number)
-
-    several = f"each of {report.devices} devices" if report.devices > 1 else "one device"
-    yield f"{report.function} on {report.backend}: one call, {several}, by {report.source}"
-    yield f"FLOPs           {known(report.flops, amount)}"
-    yield f"bytes accessed  {known(report.bytes_accessed, size)}"
-    yield f"memory          {known(report.memory, size)}"
-    for name in ("arguments", "outputs", "aliased", "temporaries"):
-        yield f"  {name:13} {known(getattr(report, name), size)}"
-    collectives = report.collectives
-    if not collectives:
-        yield f"collectives     {'unknown' if collectives is None else 'none'}"
-    else:
-        yield f"{'collectives':22} {'count':>6} {'results':>11} {'sent':>11}"
-        for kind, one in sorted(collectives.items()):
-            yield f"  {kind:20} {one.count:6} {size(one.payload):>11} {size(one.sent):>11}"
-    if loops := report.analysis.loops_of_unknown_length:
-        yield f"{loops} {'loop' if loops == 1 else 'loops'} of unknown length: counted as one iteration"
+def _known(bytes_: int | None) -> str:
+    return "unknown" if bytes_ is None else size(bytes_)
 
 
 def analysis_by_shapes(

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from phlox.transform.compile.donation import DonationScope
 
 Ids: TypeAlias = tuple[ParamId, ...]
-Place: TypeAlias = tuple[int, int]
+IdPosition: TypeAlias = tuple[int, int]
 """The number of an argument with ids, and the position of an id in it."""
 
 
-class Owned(NamedTuple):
+class GradientIds(NamedTuple):
     """The ids of gradients among the arguments."""
 
     ids: Ids
@@ -60,7 +60,7 @@ class ModuleArg(NamedTuple):
     path: str
     leaves: list[Any]
     """The list that has its arrays, as one tuple."""
-    place: int
+    position: int
     """The position of the tuple in that list."""
 
 
@@ -71,14 +71,14 @@ class OptimizerArg(NamedTuple):
     packed: FlatState
     leaves: list[Any]
     """The list that has its arrays, as one tuple."""
-    place: int
+    position: int
     """The position of the tuple in that list."""
     ready: Optimizer
     """A twin with the states that its first step creates, if there are any; else the optimizer."""
 
 
 class StepScalars:
-    """One scalar for each step of a loop, as one argument."""
+    """One argument with a scalar for each step of a loop."""
 
     __slots__ = ("values",)
 
@@ -86,13 +86,13 @@ class StepScalars:
         self.values = values
 
 
-class _EachStep(tuple[Any, ...]):
-    """The scalars of one argument as a leaf; other tuples are of the arrays of modules and states."""
+class _StepScalarsLeaf(tuple[Any, ...]):
+    """The scalars of all steps as a leaf; other tuples have the arrays of modules and states."""
 
     __slots__ = ()
 
 
-IdSource: TypeAlias = Aux | FlatState | Owned | StateIds
+IdSource: TypeAlias = Aux | FlatState | GradientIds | StateIds
 """The objects that hold the ids of an argument."""
 
 _INT_RANGE = range(-(2**63), 2**63)
@@ -109,12 +109,12 @@ def _parts(leaf: Any) -> tuple[Any, ...]:
 
 
 def first_backend(values: Iterable[Any]) -> Backend | None:
-    """The backend of the first module or tensor; None if there is none. One with slices comes before one without."""
-    found = _backends(values)
-    first = next(found, None)
+    """The backend of the first module or tensor; a backend with slices has precedence. None if there is none."""
+    backends = _backends(values)
+    first = next(backends, None)
     if first is None or processes().size == 1:
         return first
-    return next((one for one in (first, *found) if one.has_slices), first)
+    return next((backend for backend in (first, *backends) if backend.has_slices), first)
 
 
 def _backends(values: Iterable[Any]) -> Iterator[Backend]:
@@ -134,7 +134,7 @@ def _backends(values: Iterable[Any]) -> Iterator[Backend]:
 
 
 def _is_number(value: Any) -> bool:
-    """Is this a number of NumPy's, or an array of no axes, which is taken for one?"""
+    """Is this a NumPy number? An array without axes counts as one."""
     if not isinstance(value, (np.generic, np.ndarray)):
         return False
     array = cast("np.ndarray[Any, Any]", value)
@@ -160,42 +160,42 @@ def _remedy(value: Any) -> str:
 
 
 class FirstStates:
-    """Which states the optimizers of a call create in their first step: a guess, until a trace shows it."""
+    """The states that the optimizers of a call create in their first step: a guess, until a trace shows them."""
 
-    def __init__(self, found: Sequence[Mapping[Place, int]] | None = None) -> None:
-        self._found = found
-        """For each optimizer the parameters, and in which variant each is stepped."""
+    def __init__(self, variants: Sequence[Mapping[IdPosition, int]] | None = None) -> None:
+        self._variants = variants
+        """For each optimizer, the variant in which each parameter is stepped."""
 
     @property
     def is_guess(self) -> bool:
         """Is it still a guess?"""
-        return self._found is None
+        return self._variants is None
 
     def of(
-        self, number: int, count: int, reader: CallArguments, known: Collection[ParamId]
+        self, number: int, count: int, reader: CallArguments, stepped: Collection[ParamId]
     ) -> list[tuple[ModuleArg, Mapping[ParamId, int] | None]]:
-        """The modules whose parameters an optimizer starts with, and which of these (None for all trained ones).
+        """The modules that an optimizer steps first, with the variants of their parameters (None: all trained ones).
 
-        `count` is the number of optimizers, `known` are the parameters that this one has states for.
+        `count` is the number of optimizers; `stepped` are the parameters for which this one has states.
         """
         modules = reader.modules
-        if self._found is None:
-            trained = [given for given in modules if any(param.trained for param in given.module.params())]
-            if len(trained) == count:  # as of a generator and a discriminator: most likely they stand in their order
+        if self._variants is None:
+            trained = [arg for arg in modules if any(param.trained for param in arg.module.params())]
+            if len(trained) == count:  # such as a generator and a discriminator: most likely in the same order
                 trained = trained[number : number + 1]
-            # Of a module that has been stepped, the parameters without a state are most likely those that never are.
-            return [(given, None) for given in trained if not any(p.id in known for p in given.module.params())]
-        wanted: dict[int, dict[ParamId, int]] = {}
-        for (owner, place), variant in self._found[number].items():
-            wanted.setdefault(owner, {})[reader.owners[owner].ids[place]] = variant
-        return [(given, wanted[given.owner]) for given in modules if given.owner in wanted]
+            # If a module has been stepped, its parameters without a state are most likely never stepped.
+            return [(arg, None) for arg in trained if not any(p.id in stepped for p in arg.module.params())]
+        variants: dict[int, dict[ParamId, int]] = {}
+        for (owner, position), variant in self._variants[number].items():
+            variants.setdefault(owner, {})[reader.owners[owner].ids[position]] = variant
+        return [(arg, variants[arg.owner]) for arg in modules if arg.owner in variants]
 
 
 class CallArguments:
     """The arguments of one call, flattened."""
 
     __slots__ = (
-        "_known", "_late", "_place", "backend", "donated", "donation", "first", "guess", "kept", "modules",
+        "_checked_backend", "_device", "_late", "backend", "donated", "donation", "first", "guess", "kept", "modules",
         "optimizers", "owners", "twins",
     )  # fmt: skip
 
@@ -208,29 +208,29 @@ class CallArguments:
         self.optimizers: list[OptimizerArg] = []
         self.first: tuple[Any, str] | None = None
         self.donation: DonationScope | None = None
-        """The donations of the call, after the engine has asked for them."""
+        """The donations of the call, while it runs."""
         self.guess = False
         """Are the states that a first step creates a guess?"""
         self.twins: list[Optimizer] = []
-        """The twins of the optimizers, if any: those that the traced function stepped, or prepared ones."""
+        """Twins of the optimizers, if any: stepped by the traced function, or prepared for the first step."""
         self._late: list[tuple[Optimizer, list[Any]]] = []
-        self._place: Device | None = None
-        self._known: Backend | None = None  # the backend that was last seen to be one of this engine
+        self._device: Device | None = None
+        self._checked_backend: Backend | None = None  # the last backend whose engine was checked
 
     @property
-    def place(self) -> Device:
+    def device(self) -> Device:
         """The device of the first array."""
-        if self._place is None:
-            if self.first is None:  # there are none but NumPy arrays
+        if self._device is None:
+            if self.first is None:  # all arrays are NumPy's
                 return self.backend.device()
             array, path = self.first
             if self.backend.is_donated(array):
                 raise donated(f"{path} was", array)
-            self._place = self.backend.device_of(array)
-        return self._place
+            self._device = self.backend.device_of(array)
+        return self._device
 
     def read(self, value: Any, path: str, leaves: list[Any]) -> Hashable:
-        """Append the arrays of a value to `leaves`, those of a module as one tuple; returns the key of the rest."""
+        """Append the arrays of a value to `leaves`, a module's as one tuple, and return the key of everything else."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Tensor):
             return self._tensor(cast("Tensor[Any, Any, Any]", value), path, leaves)
@@ -238,16 +238,16 @@ class CallArguments:
             leaves.append(value)
             return float
         if isinstance(value, Module):
-            for number, given in enumerate(self.modules):
-                if given.module is value:  # the program, too, must see one module, with one running sum
+            for number, argument in enumerate(self.modules):
+                if argument.module is value:  # the program, too, must see one module
                     return "again", number
             arrays, aux = flatten(value)
             self.modules.append(ModuleArg(value, len(self.owners), path, leaves, len(leaves)))
             leaves.append(arrays)
             template = aux.template
-            if arrays and template.marks[0][0].backend is not self._known:
-                self._seen(template.marks[0][0].backend, arrays[0], path)
-            return template, self._own(aux)
+            if arrays and template.marks[0][0].backend is not self._checked_backend:
+                self._check_backend(template.marks[0][0].backend, arrays[0], path)
+            return template, self._add_owner(aux)
         if kind is int:
             return self._number(value, path, leaves)
         if isinstance(value, Optimizer):
@@ -258,7 +258,7 @@ class CallArguments:
             return "optimizer"
         if isinstance(value, GradientsParams):
             parts = tuple([self._tensor(tensor, f"{path}, gradient", leaves) for _, tensor in value.items()])
-            return kind, parts, self._own(Owned(tuple(value)))
+            return kind, parts, self._add_owner(GradientIds(tuple(value)))
         container = container_of(value)
         if container is not None:
             items = list(container.items(value))
@@ -269,10 +269,10 @@ class CallArguments:
         if kind is StepScalars:
             for number in value.values:
                 self._number(number, path, [])
-            leaves.append(_EachStep(value.values))
+            leaves.append(_StepScalarsLeaf(value.values))
             return StepScalars, cast("type[Any]", type(value.values[0]))
         if isinstance(value, LrSchedule):
-            raise CompileError(f"{path}: a schedule counts its steps outside; pass the rate, {path}.step(), instead")
+            raise CompileError(f"{path}: a schedule counts its steps itself; pass the rate, {path}.step(), instead")
         try:
             return static_key(value)
         except TypeError:
@@ -289,36 +289,36 @@ class CallArguments:
         self.twins = []
         self.first = self.donation = None
 
-    def read_late(self, first: FirstStates | None = None) -> Hashable:
-        """As `read`, for optimizers, after everything else, because their states belong to parameters.
+    def read_late(self, first_states: FirstStates | None = None) -> Hashable:
+        """Like `read`, for optimizers, after everything else, because their states belong to parameters.
 
-        `first` says which states a first step creates. They are created in a twin; the optimizer gets them at the end
-        of the call.
+        `first_states` are the states that a first step creates. They are created in a twin; the optimizer gets them at
+        the end of the call.
         """
         key: list[Hashable] = []
-        self.guess = first is not None and first.is_guess
+        self.guess = first_states is not None and first_states.is_guess
         for number, (optimizer, leaves) in enumerate(self._late):
             packed, ready = optimizer.packed_for(self.backend), optimizer
-            if packed is None or first is not None:
+            if packed is None or first_states is not None:
                 ready = optimizer.twin()
                 if packed is None:
-                    ready.bind_to_one(given.module for given in self.modules)
-                    for given in self.modules:
-                        ready.settle(given.module.params())
-                if first is not None:
-                    for given, wanted in first.of(number, len(self._late), self, ready.states):
-                        ready.begin(given.module, wanted)
-                packed = self._with_arrays(ready.pack(self.place))
+                    ready.bind_to_one(argument.module for argument in self.modules)
+                    for argument in self.modules:
+                        ready.settle(argument.module.params())
+                if first_states is not None:
+                    for argument, variants in first_states.of(number, len(self._late), self, ready.states):
+                        ready.begin(argument.module, variants)
+                packed = self._with_arrays(ready.pack(self.device))
             self.optimizers.append(OptimizerArg(optimizer, packed, leaves, len(leaves), ready))
             self.twins.append(ready)
             leaves.append(packed.leaves)
-            key.append((optimizer.settings(), packed.form, self._own(packed)))
+            key.append((optimizer.settings(), packed.form, self._add_owner(packed)))
         return tuple(key)
 
     def _with_arrays(self, packed: FlatState) -> FlatState:
-        """States with the engine's arrays for Python numbers, which are no arguments with 64 bits."""
-        held = self.backend.as_device_scalar
-        return packed._replace(leaves=tuple([held(x) if isinstance(x, float) else x for x in packed.leaves]))
+        """States with the engine's scalars in place of Python numbers, which would be arguments of 64 bits."""
+        as_scalar = self.backend.as_device_scalar
+        return packed._replace(leaves=tuple([as_scalar(x) if isinstance(x, float) else x for x in packed.leaves]))
 
     def complete(self) -> None:
         """Convert the leaves to the arguments of a program."""
@@ -330,20 +330,20 @@ class CallArguments:
     def _with_scalars(self, leaf: Any) -> Any:
         if isinstance(leaf, (float, int)):
             return self.backend.scalar_argument(leaf)
-        if isinstance(leaf, _EachStep):
+        if isinstance(leaf, _StepScalarsLeaf):
             return tuple([self.backend.scalar_argument(part) for part in leaf])
         return leaf
 
     def _separate(self) -> None:
-        """Copy donated arrays that are among the arguments a second time, because no engine accepts that.
+        """Copy donated arrays that occur twice among the arguments, because no engine accepts that.
 
         For example, an average of weights begins with the model's arrays, and a student can be a copy of its teacher.
         """
         seen = {id(array) for array in arrays_of(self.kept)}
 
-        def alone(leaf: Any) -> Any:
+        def unshared(leaf: Any) -> Any:
             if isinstance(leaf, tuple):
-                return tuple([alone(part) for part in cast("tuple[Any, ...]", leaf)])
+                return tuple([unshared(part) for part in cast("tuple[Any, ...]", leaf)])
             if not hasattr(leaf, "shape"):
                 return leaf
             if id(leaf) in seen and not self.backend.is_traced(leaf) and not self.backend.is_donated(leaf):
@@ -351,7 +351,7 @@ class CallArguments:
             seen.add(id(leaf))
             return leaf
 
-        self.donated[:] = [alone(leaf) for leaf in self.donated]
+        self.donated[:] = [unshared(leaf) for leaf in self.donated]
 
     def shares_donated(self) -> bool:
         """Is a donated argument passed a second time?"""
@@ -370,8 +370,8 @@ class CallArguments:
                 )
             array = backend.strip(array)
         leaves.append(array)
-        if backend is not self._known:
-            self._seen(backend, array, path)
+        if backend is not self._checked_backend:
+            self._check_backend(backend, array, path)
         return ops
 
     def _number(self, value: float, path: str, leaves: list[Any]) -> Hashable:
@@ -382,8 +382,8 @@ class CallArguments:
         leaves.append(value)
         return type(value)
 
-    def _own(self, owner: IdSource) -> Hashable:
-        """How the ids of this argument relate to those of the ones before it."""
+    def _add_owner(self, owner: IdSource) -> Hashable:
+        """Add an owner of ids; returns how its ids relate to the ids of earlier owners."""
         owners, ids = self.owners, owner.ids
         relation: Hashable = None
         for number, earlier in enumerate(owners):
@@ -396,8 +396,8 @@ class CallArguments:
         owners.append(owner)
         return relation
 
-    def _seen(self, backend: Backend, array: Any, path: str) -> None:
-        self._known = backend
+    def _check_backend(self, backend: Backend, array: Any, path: str) -> None:
+        self._checked_backend = backend
         plain = backend_of_arrays(backend)
         if self.first is None and not isinstance(array, np.ndarray):
             self.first = array, path
@@ -411,21 +411,21 @@ class CallArguments:
 
 @lru_cache(maxsize=256)
 def _relation(earlier: tuple[Ids, ...], ids: Ids) -> Hashable:
-    """Where these ids stand among those that came before: in which as a whole, else one by one; None if in none."""
+    """The positions of these ids among earlier owners: the owner with equal ids, or one by one; else None."""
     if ids in earlier:
         return earlier.index(ids)
-    places = first_places(earlier)
-    found = tuple(places.get(id) for id in ids)
-    return found if any(place is not None for place in found) else None
+    positions = first_positions(earlier)
+    relation = tuple(positions.get(id) for id in ids)
+    return relation if any(index is not None for index in relation) else None
 
 
-def first_places(owners: Iterable[Ids]) -> dict[ParamId, Place]:
+def first_positions(owners: Iterable[Ids]) -> dict[ParamId, IdPosition]:
     """The first position of each id."""
-    places: dict[ParamId, Place] = {}
+    positions: dict[ParamId, IdPosition] = {}
     for number, ids in enumerate(owners):
-        for place, id in enumerate(ids):
-            places.setdefault(id, (number, place))
-    return places
+        for index, id in enumerate(ids):
+            positions.setdefault(id, (number, index))
+    return positions
 
 
 class Rebuilder:
@@ -441,8 +441,8 @@ class Rebuilder:
         """The value with tracers for its arrays, read in the order in which `CallArguments` wrote them."""
         kind = cast("type[Any]", type(value))
         if isinstance(value, Module):
-            for given, module in self._rebuilt:
-                if given is value:
+            for original, module in self._rebuilt:
+                if original is value:
                     return module
             _, aux = flatten(value)
             module = unflatten(aux, next(leaves))
@@ -460,7 +460,7 @@ class Rebuilder:
         return map_parts(lambda part, path: self.rebuild(part, leaves), value, "")
 
     def _scalar(self, tracer: Any, whole: bool) -> Any:
-        if isinstance(tracer, (float, int)):  # another library traces, and the function is simply called
+        if isinstance(tracer, (float, int)):  # another library traces, and the function is called as it is
             return tracer
         return TracedScalar(self.backend, self.backend.scalar_from_argument(tracer, whole), whole)
 
@@ -470,5 +470,5 @@ class Rebuilder:
         return [twin for _, twin in self._twins]
 
     def rebuild_late(self, twin: Optimizer, packed: FlatState, leaves: Iterator[Any]) -> None:
-        """Put the tracers for its states into a twin."""
+        """Put tracers for an optimizer's states into its twin."""
         twin.load_packed(packed._replace(leaves=next(leaves)), self.tracing)

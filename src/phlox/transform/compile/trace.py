@@ -18,18 +18,18 @@ from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.outputs import Maker, OutputWriter, Returned, StateMaker
 from phlox.transform.compile.recompiles import changes_between, module_facets
-from phlox.transform.compile.signature import CallArguments, Ids, Place, Rebuilder, first_places
+from phlox.transform.compile.signature import CallArguments, IdPosition, Ids, Rebuilder, first_positions
 
 
 class Call(NamedTuple):
-    """The arguments of one call, as given and as read."""
+    """The arguments of one call, as passed and as read."""
 
     reader: CallArguments
     named: list[tuple[str, Any, list[Any]]]
-    """Name, value, and the list that its arrays have gone to; the last `keywords` of them by keyword."""
+    """Name, value, and the list that has its arrays; the last `keywords` arguments were passed by keyword."""
     keywords: int
     over: list[tuple[list[Any], int]]
-    """Of the arrays that have an entry for each step of a loop, the list and the place in it."""
+    """For each array with an entry for each step of a loop, the list that has it, and the index in the list."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,12 +39,12 @@ class OutputSpec:
     result: Maker
     states: list[StateMaker]
     changed: list[tuple[int, int, int, Backend]]
-    """Module, parameter, array, and the backend that it is seen from."""
+    """The numbers of module, parameter and array, and the backend of the new value."""
     draws: int
     checks: list[Check]
     """The checks after the call; their scalars are the last arrays."""
     continued: list[tuple[int, int]]
-    """Modules, by number, and the positions of the arrays of the modules in the result that continue them."""
+    """Module arguments, by number, with the positions of the arrays of the modules in the result that continue them."""
     plain: bool = field(init=False)
     """Is the result the only effect of a call?"""
 
@@ -90,27 +90,27 @@ def record(
         _check_first_states(reader, twins)
     writer = OutputWriter(reader.owners, name)
     make = writer.write(result)
-    here = reader.backend.device()  # where tracers seem to be
+    device = reader.backend.device()  # the device of tracers
     states: list[tuple[int, FlatState]] = []
     makers: list[StateMaker] = []
     for twin in twins:
-        states.append((len(writer.arrays), twin.pack(here)))
-        makers.append(writer.state(twin, here))
+        states.append((len(writer.arrays), twin.pack(device)))
+        makers.append(writer.state(twin, device))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.twins = twins
     meaning = OutputSpec(make, makers, changed, stream.position, collected.checks, _continued(reader, writer.modules))
     arrays = [*writer.arrays, *collected.values]
     if reader.backend.partitions:
         lists = {id(reader.donated): donated, id(reader.kept): kept}
-        places = [(reader.modules[number], at) for number, at in meaning.continued]
-        places += [(argument, at) for argument, (at, _) in zip(reader.optimizers, states, strict=True)]
-        for given, at in places:
-            arrays[at] = cut_alike(reader.backend, arrays[at], lists[id(given.leaves)][given.place])
+        carried = [(reader.modules[number], index) for number, index in meaning.continued]
+        carried += [(argument, index) for argument, (index, _) in zip(reader.optimizers, states, strict=True)]
+        for argument, index in carried:
+            arrays[index] = keep_sharding(reader.backend, arrays[index], lists[id(argument.leaves)][argument.position])
     return StepArguments(arrays, meaning, stream.words(), rebuilder.modules, writer.modules, states)
 
 
-def cut_alike(backend: Backend, results: Any, arguments: Any) -> Any:
-    """Give results that continue arguments the same sharding, because each other sharding needs another program.
+def keep_sharding(backend: Backend, results: Any, arguments: Any) -> Any:
+    """Give results that continue arguments the arguments' sharding, because another sharding needs another program.
 
     Both are tuples of arrays. If their lengths differ, as with new states, results are not changed.
     """
@@ -119,48 +119,48 @@ def cut_alike(backend: Backend, results: Any, arguments: Any) -> Any:
     return tuple(map(backend.keep_sharding, results, arguments))
 
 
-class OtherFirstStates(Exception):
-    """The function steps other parameters than guessed; `found` are those that it steps."""
+class WrongStateGuess(Exception):
+    """The function steps other parameters than guessed; `variants` has the parameters that it steps."""
 
-    def __init__(self, found: list[dict[Place, int]]) -> None:
+    def __init__(self, variants: list[dict[IdPosition, int]]) -> None:
         super().__init__()
-        self.found = found
+        self.variants = variants
 
 
 def _check_first_states(reader: CallArguments, twins: Sequence[Optimizer]) -> None:
-    """`OtherFirstStates` where a state was begun that no step has taken, or was not begun and could be."""
-    found: list[dict[Place, int]] = []
-    wrong = False
-    places = first_places(reader.owners[given.owner].ids for given in reader.modules)
+    """Raise `WrongStateGuess` if a state was created that no step used, or a used state was not created."""
+    variants: list[dict[IdPosition, int]] = []
+    is_wrong = False
+    positions = first_positions(reader.owners[argument.owner].ids for argument in reader.modules)
     for argument, twin in zip(reader.optimizers, twins, strict=True):
         states, before = twin.states, argument.packed.ids
-        new = [id for id in states if id in places and id not in before]
-        wrong |= bool(twin.begun) or (bool(new) and type(twin).begin is not Optimizer.begin)
-        first = [*new, *(id for id in argument.ready.begun if id in places and id not in twin.begun)]
-        found.append({_owned(reader, places[id]): twin.variant(id) for id in first})
-    if wrong:
-        raise OtherFirstStates(found)
+        new = [id for id in states if id in positions and id not in before]
+        is_wrong |= bool(twin.begun) or (bool(new) and type(twin).begin is not Optimizer.begin)
+        first = [*new, *(id for id in argument.ready.begun if id in positions and id not in twin.begun)]
+        variants.append({_position_among_owners(reader, positions[id]): twin.variant(id) for id in first})
+    if is_wrong:
+        raise WrongStateGuess(variants)
 
 
-def _owned(reader: CallArguments, place: Place) -> Place:
-    """The place among all owners of one among those of modules."""
-    return reader.modules[place[0]].owner, place[1]
+def _position_among_owners(reader: CallArguments, position: IdPosition) -> IdPosition:
+    """A position among the owners of modules, as a position among all owners."""
+    return reader.modules[position[0]].owner, position[1]
 
 
 def _continued(reader: CallArguments, returned: Sequence[Returned]) -> list[tuple[int, int]]:
-    """Modules that were given, by number, and the place of those in the result that have the same parameters.
+    """Module arguments, by number, with the positions of the modules in the result that have the same parameters.
 
-    Several that have the same ones are continued in their order.
+    If several have the same parameters, they are continued in order.
     """
-    places: dict[Ids, list[int]] = {}
-    for one in returned:
-        places.setdefault(one.ids, []).append(one.place)
-    found: list[tuple[int, int]] = []
-    for number, given in enumerate(reader.modules):
-        mine = places.get(reader.owners[given.owner].ids)
-        if mine:
-            found.append((number, mine.pop(0) if len(mine) > 1 else mine[0]))
-    return found
+    positions: dict[Ids, list[int]] = {}
+    for module in returned:
+        positions.setdefault(module.ids, []).append(module.position)
+    pairs: list[tuple[int, int]] = []
+    for number, argument in enumerate(reader.modules):
+        candidates = positions.get(reader.owners[argument.owner].ids)
+        if candidates:
+            pairs.append((number, candidates.pop(0) if len(candidates) > 1 else candidates[0]))
+    return pairs
 
 
 def _changed(
@@ -172,23 +172,23 @@ def _changed(
 ) -> list[tuple[int, int, int, Backend]]:
     """The parameters of arguments that were set, whose new values are appended to the arrays."""
     changed: list[tuple[int, int, int, Backend]] = []
-    for number, (given, module, (_, values)) in enumerate(zip(reader.modules, modules, before, strict=True)):
-        owner = reader.owners[given.owner]
+    for number, (argument, module, (_, values)) in enumerate(zip(reader.modules, modules, before, strict=True)):
+        owner = reader.owners[argument.owner]
         assert isinstance(owner, Aux)
         if flatten(module)[1].template is not owner.template:
-            facets = [dict(module_facets(one, given.path)) for one in (given.module, module)]
-            what = "; ".join(
+            facets = [dict(module_facets(x, argument.path)) for x in (argument.module, module)]
+            text = "; ".join(
                 f"{change.path} was {change.before} and is {change.after}" for change in changes_between(*facets)
             )
             raise CompileError(
-                f"{name}: the compiled function changed a field of its argument, a {type(module).__name__} ({what}), "
+                f"{name}: the compiled function changed a field of its argument, a {type(module).__name__} ({text}), "
                 "which is lost when the call ends; return a new module, or keep what changes in a Param(trained=False)"
             )
-        if given.leaves is reader.donated:  # it is not used again
+        if argument.leaves is reader.donated:  # it is not used again
             continue
-        for place, (param, old) in enumerate(zip(module.params(), values, strict=True)):
+        for index, (param, old) in enumerate(zip(module.params(), values, strict=True)):
             value = param.val()
             if value is not old:
-                changed.append((number, place, len(arrays), value.backend))
+                changed.append((number, index, len(arrays), value.backend))
                 arrays.append(value.backend.strip(value.primitive))
     return changed

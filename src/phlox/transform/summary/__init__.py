@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from phlox.lazy import lazily, lend
+from phlox.lazy import lazily
+from phlox.module.summary import Memory, Row, Summary
 from phlox.transform.summary.summarize import summarize
-from phlox.transform.summary.table import Memory, Row, Summary
-
-lend(["phlox.module.summarized"], Summary=Summary)
 
 __all__ = ["Memory", "Row", "Summary", "summarize"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,7 +19,9 @@ from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
 from phlox.module.calls import Call, observed
 from phlox.module.param import restoring_params
+from phlox.optim import OptimizerAdaptor
 from phlox.optim.optimizer import tracing
+from phlox.optim.state.tree import flatten
 from phlox.random import Stream
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
@@ -40,10 +42,10 @@ class Calls:
     """Bytes of the results of the modules below that call no other module, or of its own if it calls none."""
 
 
-def blank(shape: Iterable[int], kind: Any, place: Device) -> AnyTensor:
+def blank(shape: Iterable[int], kind: Any, device: Device) -> AnyTensor:
     """A tensor without values, on a backend as `abstracted` makes it."""
-    backend = abstracted(place.backend)
-    return Tensor.from_primitive(abstract_of(backend).blank(tuple(shape), kind, place), backend, kind)
+    backend = abstracted(device.backend)
+    return Tensor.from_primitive(abstract_of(backend).blank(tuple(shape), kind, device), backend, kind)
 
 
 def abstract_of(backend: Backend) -> Abstract:
@@ -55,44 +57,53 @@ def abstract_of(backend: Backend) -> Abstract:
     return below
 
 
+def with_values(model: Module, value_of: Callable[[str, Param], tuple[Any, Backend]]) -> Module:
+    """The model with other values for its parameters: an array and its engine, by path and parameter."""
+    structure = model.structure()
+    made: list[Param] = []
+    for path, param in structure.named():
+        value, engine = value_of(path, param)
+        marks = param.trained, param.trainable, param.id, param.full_precision
+        made.append(Param.revive(ops_of(engine, param.kind), value, *marks))
+    return structure.build(made)
+
+
 def without_values(model: Module) -> Module:
     """The model with parameters that have no values; deferred ones stay deferred."""
-    structure = model.structure()
-    params: list[Param] = []
-    for param in structure.params:
+
+    def value_of(path: str, param: Param) -> tuple[Any, Backend]:
         tensor = blank(param.shape, param.kind, param.device)
-        ops = ops_of(tensor.backend, tensor.kind)
-        marks = param.trained, param.trainable, param.id, param.full_precision
-        params.append(Param.revive(ops, tensor.backend.strip(tensor.primitive), *marks))
-    return structure.build(params)
+        return tensor.backend.strip(tensor.primitive), tensor.backend
+
+    return with_values(model, value_of)
 
 
 def place_of(model: Module, inputs: Any, *, training: bool) -> Device:
-    """The device for inputs: that of the first parameter or, without parameters, of the first input."""
+    """The device for inputs: the first parameter's device or, without parameters, the first input's."""
     params = [param for param in model.params() if param.kind is Float and not param.full_precision]
-    found = [param.device for param in params] or [x.device for _, x in leaves_of(inputs, (TensorSpec, Tensor))]
-    place = found[0] if found else as_device(None)
-    backend = place.backend
-    return place.on(backend.with_autodiff()) if training and not backend.differentiates else place
+    devices = [param.device for param in params] or [x.device for _, x in leaves_of(inputs, (TensorSpec, Tensor))]
+    device = devices[0] if devices else as_device(None)
+    backend = device.backend
+    return device.on(backend.with_autodiff()) if training and not backend.differentiates else device
 
 
-def blanks_of(value: Any, place: Device, *, training: bool) -> Any:
+def blanks_of(value: Any, device: Device, *, training: bool) -> Any:
     """Inputs with a tensor without values in place of each `TensorSpec`, tensor and NumPy array.
 
-    Specs and arrays go to `place`. Tensors stay on their device, except those of another engine, and in training.
+    Specs and arrays go to `device`. Tensors keep their device, except tensors of another engine, and in training.
     """
 
     def visit(part: Any, path: str) -> Any:
         if isinstance(part, TensorSpec):
             check_closed("summary", part)
-            return blank(part.shape, part.kind, place)
+            return blank(part.shape, part.kind, device)
         if isinstance(part, np.ndarray):
             array = cast("np.ndarray[Any, Any]", part)
-            return blank(array.shape, kind_of_dtype(array.dtype), place)
+            return blank(array.shape, kind_of_dtype(array.dtype), device)
         if isinstance(part, Tensor):
             tensor = cast("AnyTensor", part)
-            stays = engine_of(tensor.backend) is engine_of(place.backend) and not training
-            return blank(tensor.shape, tensor.kind, tensor.device if stays else place)
+            stays = engine_of(tensor.backend) is engine_of(device.backend) and not training
+            return blank(tensor.shape, tensor.kind, tensor.device if stays else device)
         return map_parts(visit, part, path)
 
     return visit(value, "")
@@ -116,6 +127,19 @@ def bytes_of(tensor: AnyTensor) -> int:
     return tensor.size * engine_of(tensor.backend).host_dtype(tensor.kind).itemsize
 
 
+def first_states(optimizer: OptimizerAdaptor, model: Module) -> Iterator[tuple[str, Param, list[AnyTensor]]]:
+    """Each trained parameter with the tensors, without values, of its state after the first step."""
+    twin = optimizer.twin()
+    twin.report(model)  # finds the groups, without a step
+    for path, param in model.structure().named():
+        if param.trained:
+            leaves: list[Any] = []
+            backend = abstract_of(blank((), Float, param.device).backend)
+            tensor = Tensor.from_primitive(backend.blank(param.shape, param.kind, param.device), backend, Float)
+            flatten(twin.init_state(tensor, twin.variant(param.id)), leaves)
+            yield path, param, [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
 class Evaluation:
     """A model without values, run once and, for training, differentiated."""
 
@@ -129,36 +153,36 @@ class Evaluation:
     def run(self, args: Any, kwargs: Any, *, training: bool) -> None:
         """Call the model once, with inputs that have no values."""
         with undisturbed(), counted(self.work):
-            with observed(self.model, self._left, on_enter=self._entered):
+            with observed(self.model, self._on_exit, on_enter=self._on_enter):
                 outputs = cast("Callable[..., Any]", self.model)(*args, **kwargs)
             if training:
                 self._differentiate(outputs)
 
-    def _entered(self, call: Call) -> None:
+    def _on_enter(self, call: Call) -> None:
         call.notes["before"] = self.work.products, self.work.others
         self._timeline.append((next_id(), call))
         if call.within is not None:
             self._parents.add(id(call.within))
 
-    def _left(self, call: Call) -> None:
+    def _on_exit(self, call: Call) -> None:
         self._timeline.append((next_id(), call.within))
-        known = self.calls.setdefault(call.path, Calls())
-        known.count += 1
-        if known.count == 1:
-            known.outputs = specs_of(call.outputs)
-        self._add(call, [known])
+        record = self.calls.setdefault(call.path, Calls())
+        record.count += 1
+        if record.count == 1:
+            record.outputs = specs_of(call.outputs)
+        self._add(call, [record])
         if id(call) in self._parents:
             return
         inputs = {id(tensor.primitive) for tensor in tensors_of((call.args, call.kwargs))}
-        kept = sum(bytes_of(one) for one in tensors_of(call.outputs) if id(one.primitive) not in inputs)
-        for path in _around(call):
-            self.calls.setdefault(path, Calls()).activations += kept
+        size = sum(bytes_of(tensor) for tensor in tensors_of(call.outputs) if id(tensor.primitive) not in inputs)
+        for path in _enclosing_paths(call):
+            self.calls.setdefault(path, Calls()).activations += size
 
-    def _add(self, call: Call, those: Iterable[Calls]) -> None:
+    def _add(self, call: Call, records: Iterable[Calls]) -> None:
         products, others = call.notes["before"]
-        for one in those:
-            one.work.products += self.work.products - products
-            one.work.others += self.work.others - others
+        for record in records:
+            record.work.products += self.work.products - products
+            record.work.others += self.work.others - others
 
     # --- the backward pass, each of whose steps belongs to the call in which its node was made
 
@@ -179,34 +203,34 @@ class Evaluation:
         seen, stack = {root.id}, [root]
         while stack:
             node = stack.pop()
-            place = bisect_right(numbers, node.id)
-            call = self._timeline[place - 1][1] if place else None
+            position = bisect_right(numbers, node.id)
+            call = self._timeline[position - 1][1] if position else None
             if node.vjp is not None and call is not None:
-                node.vjp = self._noted(node.vjp, call)
+                node.vjp = self._counted(node.vjp, call)
             for parent in node.parents:
                 if parent is not None and parent.id not in seen:
                     seen.add(parent.id)
                     stack.append(parent)
 
-    def _noted(self, vjp: Callable[..., None], call: Call) -> Callable[..., None]:
-        those = [self.calls[path] for path in _around(call)]
+    def _counted(self, vjp: Callable[..., None], call: Call) -> Callable[..., None]:
+        records = [self.calls[path] for path in _enclosing_paths(call)]
 
-        def noted(node: Node, g: Any, cotangents: Any) -> None:
+        def counted_vjp(node: Node, g: Any, cotangents: Any) -> None:
             call.notes["before"] = self.work.products, self.work.others
             vjp(node, g, cotangents)
-            self._add(call, those)
+            self._add(call, records)
 
-        return noted
+        return counted_vjp
 
 
-def _around(call: Call) -> set[str]:
-    """The paths of a call and of those that it is part of."""
-    found: set[str] = set()
+def _enclosing_paths(call: Call) -> set[str]:
+    """The paths of a call and of the calls around it."""
+    paths: set[str] = set()
     inner: Call | None = call
     while inner is not None:
-        found.add(inner.path)
+        paths.add(inner.path)
         inner = inner.within
-    return found
+    return paths
 
 
 @contextmanager
@@ -215,11 +239,11 @@ def undisturbed() -> Generator[None]:
 
     Compiled functions are called without compiling.
     """
-    place = as_device(None)
+    device = as_device(None)
     with (
         scope(tracing, object()),
         random.stream(Stream((0, 0))),
-        default_device(place.on(abstracted(place.backend))),
+        default_device(device.on(abstracted(device.backend))),
         restoring_params(),
     ):
         yield

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from phlox.backend import Float
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
-from phlox.module.calls import FunctionLayer, named_modules, with_function_layers
+from phlox.module.calls import depth_of, layer_name, named_modules, with_function_layers
+from phlox.module.summary import Memory, Row, Summary, checked_columns
 from phlox.optim import Optimizer, OptimizerAdaptor
-from phlox.optim.state.tree import flatten
-from phlox.tensor import Tensor
+from phlox.transform.eval_shape import TensorSpec
 from phlox.transform.summary.evaluate import (
     Calls,
     Evaluation,
-    abstract_of,
     blank,
     blanks_of,
     bytes_of,
+    first_states,
     place_of,
     without_values,
 )
-from phlox.transform.summary.table import Memory, Row, Summary, checked_columns
+from phlox.transform.tree import parts_of
+
+_LONGEST = 44
+"""The most letters of an output."""
 
 
 def summarize(
@@ -87,10 +90,11 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
         known = calls.get(path, Calls())
         yield Row(
             path=path,
-            name=_name(module),
-            depth=_depth(path, paths),
+            name=layer_name(module),
+            depth=depth_of(path, paths),
             calls=known.count,
             outputs=known.outputs,
+            output=_output(known.outputs),
             parameters=sum(math.prod(param.shape) for param in own),
             trained=sum(math.prod(param.shape) for param in own if param.trained),
             tied=tuple((name, first) for name, first in tied if path == "" or not first.startswith(begin)),
@@ -101,17 +105,22 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
         )
 
 
-def _depth(path: str, paths: set[str]) -> int:
-    parts = path.split(".") if path else []
-    outer = sum(".".join(parts[:count]) in paths for count in range(1, len(parts)))
-    return outer + 1 if path else 0
+def _output(value: Any) -> str:
+    """The shapes of a result: `(1, 10)`, with the kind if it is not Float."""
+    found: list[str] = []
 
+    def visit(part: Any) -> None:
+        if isinstance(part, TensorSpec):
+            found.append(str(part.shape) if part.kind is Float else f"{part.shape} {part.kind.__name__}")
+        else:
+            for _, one in parts_of(part) or ():
+                visit(one)
 
-def _name(module: Module) -> str:
-    if not isinstance(module, FunctionLayer):
-        return type(module).__name__
-    function: Any = module.function
-    return str(getattr(function, "__name__", type(function).__name__))
+    visit(value)
+    text = ", ".join(found) if found else "" if value is None else type(value).__name__
+    if len(text) <= _LONGEST:
+        return text
+    return f"{found[0][: _LONGEST - 12]}, and {len(found) - 1} more" if len(found) > 1 else f"{text[: _LONGEST - 3]}..."
 
 
 def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
@@ -122,15 +131,4 @@ def _bytes_of_states(optimizer: Any, model: Module) -> int | None:
         raise ModuleError(f"summary: optimizer is an optimizer or its config, got {type(optimizer).__name__}")
     if not isinstance(optimizer, OptimizerAdaptor):
         return None
-    twin = optimizer.twin()
-    twin.report(model)  # finds the groups, without a step
-    total = 0
-    for param in model.params():
-        if not param.trained:
-            continue
-        backend = abstract_of(blank((), Float, param.device).backend)
-        tensor = Tensor.from_primitive(backend.blank(param.shape, param.kind, param.device), backend, Float)
-        leaves: list[Any] = []
-        flatten(twin.init_state(tensor, twin.variant(param.id)), leaves)
-        total += sum(bytes_of(cast("Any", leaf)) for leaf in leaves if isinstance(leaf, Tensor))
-    return total
+    return sum(bytes_of(tensor) for *_, tensors in first_states(optimizer, model) for tensor in tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from phlox.errors import ModuleError, RunError
 from phlox.record import load, restore, save
 from phlox.record.gather import gather
 from phlox.train.observers.callback import Callback
-from phlox.train.observers.callbacks.control import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
+from phlox.train.observers.callbacks.control import EarlyStopping, ReduceOnPlateau, StopAfter, Unfreeze
 from tests.train.fakes import FakeLearner
 
 
@@ -332,35 +331,3 @@ def test_it_ends_after_the_first_of_these(options: dict[str, Any], step: int, re
 def test_wrong_arguments_of_stop_after(options: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="StopAfter: "):
         StopAfter(**options)
-
-
-# --- Print
-
-
-def test_lines_of_epochs_and_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    learner = FakeLearner(
-        train=lambda step: {"loss": 1.0 / step, "accuracy": 0.5}, validation=by_epoch([1.5, 1.25]), rows_per_step=500
-    )
-    learner.fit([Print(every_steps=3), StopAfter(steps=7)], epochs=2)
-    assert capsys.readouterr().out.splitlines() == [
-        "step 3  loss 0.6111  accuracy 0.5",
-        "epoch 1/2  loss 0.5208  accuracy 0.5  validation loss 1.5  500 rows/s",
-        "step 6  loss 0.1833  accuracy 0.5",
-        "epoch 2/2, up to step 7  loss 0.1698  accuracy 0.5  validation loss 1.25  500 rows/s",
-        "stopped after step 7: 7 steps were taken, of 7 that StopAfter allows",
-    ]
-
-
-def test_of_arrays_some_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    values = {"loss": 0.5, "shares": [0.25, 0.75], "confusion": [[1.0, 2.0], [3.0, 4.0]]}
-    FakeLearner(train=lambda step: values).fit([Print()])
-    assert "loss 0.5  shares 0 0.25  shares 1 0.75  4 rows/s" in capsys.readouterr().out
-
-
-def test_a_stream_that_ends_does_not_end_the_training() -> None:
-    stream = io.StringIO()
-    stream.close()
-    learner = FakeLearner().fit([Print(1, stream)], epochs=2)
-    assert learner.step == 8 and len(learner.events) == 1 and "there are no more lines" in learner.events[0][1]
-    with pytest.raises(RunError, match="every_steps must be"):
-        Print(0)

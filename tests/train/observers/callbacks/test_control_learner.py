@@ -20,11 +20,12 @@ from phlox.data import Loader
 from phlox.errors import RunError
 from phlox.train.learner import Learner
 from phlox.train.observers.callback import Callback
-from phlox.train.observers.callbacks.control import EarlyStopping, Print, ReduceOnPlateau, StopAfter, Unfreeze
+from phlox.train.observers.callbacks.control import EarlyStopping, ReduceOnPlateau, StopAfter, Unfreeze
 from phlox.train.observers.callbacks.profiling import Profile, Throughput
 from phlox.train.observers.checkpoints.checkpoints import Checkpoints
 from phlox.train.observers.loggers.files import CsvLogger, JsonlLogger
 from phlox.train.observers.loggers.trackers import TensorBoardLogger
+from phlox.train.observers.views.view import Print
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X @ np.array([[1.0], [-2.0], [0.5], [0.0]], np.float32)

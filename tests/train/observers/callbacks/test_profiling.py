@@ -2,7 +2,7 @@
 
 Serves: src/phlox/train/observers/callbacks/profiling.py, src/phlox/backend/contract/profiling.py
 Serves: src/phlox/backend/jax/profiling.py
-Serves: src/phlox/backend/torch/profiling.py
+Serves: src/phlox/backend/torch/backend.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves: phlox/train/observers/checkpoints/checkpoints.py, phlox/train/observers/checkpoints/background.py"""
+"""Serves: phlox/train/observers/checkpoints/checkpoints.py, phlox/train/observers/checkpoints/writers.py"""
 
 from __future__ import annotations
 

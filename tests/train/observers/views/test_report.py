@@ -18,18 +18,19 @@ import pytest
 
 from phlox import metrics, nn
 from phlox.errors import RunError
+from phlox.host.html import filled, parts_html
 from phlox.host.svg import POINTS
 from phlox.train.events import Plan
 from phlox.train.observers.views import report as report_module
 from phlox.train.observers.views.report import Report
-from phlox.train.observers.views.report_page import matrix, page
+from phlox.train.observers.views.report_page import matrix
 from tests.train.browser import PROGRAM, Browser
 from tests.train.shown_learner import FakeLearner
 
 HOSTILE = '<script>document.title="taken"</script>'
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "main", "header", "h1", "span", "button", "p", "b", "h2",
-    "noscript", "div", "table", "thead", "tbody", "tr", "th", "td", "script", "details", "summary", "img",
+    "noscript", "div", "code", "table", "thead", "tbody", "tr", "th", "td", "script", "details", "summary", "img",
 }  # fmt: skip
 CONFUSION = [[50, 2, 0], [3, 40, 7], [0, 1, 60]]
 
@@ -170,21 +171,21 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 
 
 def test_the_template_is_small() -> None:
-    parts = dict.fromkeys(["title", "state", "status", "facts", "body", "data"], "")
-    assert len(page(parts).encode()) < 60_000
+    parts = dict.fromkeys(["title", "state", "status", "facts", "style", "body", "data"], "")
+    assert len(filled("phlox.train.observers.views", "report.html", parts).encode()) < 60_000
 
 
 def test_confusion(tmp_path: Path) -> None:
-    rows = Reader(matrix(CONFUSION, ["a", "b"])).rows
+    rows = Reader(parts_html(matrix(CONFUSION, ["a", "b"]))).rows
     assert rows[:4] == [
         ["expected \\ got", "a", "b", "2"], ["a", "50", "2", "0"], ["b", "3", "40", "7"], ["2", "0", "1", "60"],
     ]  # fmt: skip
     assert rows[4:6] == [["expected", "got", "count", "of the class"], ["b", "2", "7", "14.0%"]]
     large = np.eye(41, dtype=int) * 9
     large[3, 5] = 4
-    assert Reader(matrix(large.tolist(), [])).rows[1:] == [["3", "5", "4", "30.8%"]]
-    assert "Nothing is mistaken" in matrix([[1, 0], [0, 1]], [])
-    assert matrix([[1, 2, 3]], []) == "" and matrix([], []) == ""
+    assert Reader(parts_html(matrix(large.tolist(), []))).rows[1:] == [["3", "5", "4", "30.8%"]]
+    assert "Nothing is mistaken" in parts_html(matrix([[1, 0], [0, 1]], []))
+    assert matrix([[1, 2, 3]], []) == [] and matrix([], []) == []
 
 
 def test_a_long_training_makes_a_small_file(tmp_path: Path) -> None:
@@ -199,11 +200,14 @@ def test_a_long_training_makes_a_small_file(tmp_path: Path) -> None:
 
 def test_the_model(tmp_path: Path) -> None:
     learner, report = trained(tmp_path / "report.html", epochs=1)
-    rows = Reader(report.html(learner)).rows  # pyright: ignore[reportArgumentType]
-    assert ["layers.0.weight", "4 × 3", "12", "yes"] in rows and ["layers.1.bias", "2", "2", "no"] in rows
-    assert "<b>23</b> parameters in 4 arrays, <b>15</b> of them trained" in report.html(learner)  # pyright: ignore[reportArgumentType]
-    learner.model = {"generator": nn.Linear(2, 2), "critic": nn.Linear(2, 1)}
-    assert ["critic/weight", "2 × 1", "2", "yes"] in Reader(report.html(learner)).rows  # pyright: ignore[reportArgumentType]
+    shown = report.html(learner)  # pyright: ignore[reportArgumentType]
+    rows = Reader(shown).rows
+    assert ["weight", "(4, 3)", "f32", "12", "deferred"] in rows
+    assert ["bias", "(2,)", "f32", "2", "deferred, not trained"] in rows
+    assert "23 parameters" in shown and "15 trained" in shown and "<code>layers.1</code>" in shown
+    learner.model = {"generator": nn.Linear(2, 2), "critic": nn.Linear(2, 1), "other": 3}
+    shown = report.html(learner)  # pyright: ignore[reportArgumentType]
+    assert "<b>critic</b>" in shown and "<b>other</b>" not in shown and shown.count("<b>Linear</b>") == 2
 
 
 def test_the_folder_of_the_run_is_the_place(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Serves: phlox/train/observers/views/view.py, phlox/train/observers/views/text.py
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 import types
@@ -16,7 +15,7 @@ import pytest
 
 from phlox.backend import Autodiff, NumPy, as_device
 from phlox.errors import ExtraNotInstalledError, RunError
-from phlox.train.events import EpochReport
+from phlox.train.events import EpochReport, Plan
 from phlox.train.observers.views import screen as screen_module
 from phlox.train.observers.views import view as view_module
 from phlox.train.observers.views.text import (
@@ -35,11 +34,11 @@ from phlox.train.observers.views.text import (
 from phlox.train.observers.views.view import (
     NotebookProgress,
     PlainProgress,
+    Print,
     RichProgress,
     View,
     memory_text,
     progress,
-    resident_bytes,
 )
 from tests.train.shown_learner import FakeLearner
 
@@ -414,14 +413,6 @@ def test_every_line_fits(width: int) -> None:
     assert cropped([("精精精", "")], 5) == [("精精…", "")]
 
 
-def test_the_memory_of_this_process() -> None:
-    if not os.path.exists("/proc/self/status"):  # noqa: PTH110
-        pytest.skip("needs /proc")
-    with open("/proc/self/status") as file:  # noqa: PTH123
-        stated = int(re.search(r"VmRSS:\s+(\d+) kB", file.read())[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
-    assert abs(resident_bytes() - stated) < 0.05 * stated
-
-
 def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     learner: Any = FakeLearner()
@@ -432,3 +423,41 @@ def test_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_text(learner).endswith(", device 2.50 GB")
     monkeypatch.setattr(view_module, "resident_bytes", lambda: 0)
     assert memory_text(learner) == "device memory 2.50 GB"
+
+
+# --- Print
+
+
+def test_lines_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    learner = FakeLearner(epochs=2, steps=4)
+    learner.begin(Print(every_steps=3))
+    for _ in range(2):
+        learner.begin_epoch()
+        learner.take(4, loss=0.5, shares=[0.25, 0.75], confusion=[[1.0, 2.0], [3.0, 4.0]])
+        learner.validate(loss=1.5)
+        learner.end_epoch(seconds=0.0)
+    learner.stopped = "8 steps were taken"
+    learner.plan = Plan(3, 12, 4, 10)
+    learner.end()
+    lines = [re.sub(r"(  [\d,]+ rows/s)?(  \S+ left)?$", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:-1] == [
+        "epoch 1/2  step 3/4  loss 0.5000  shares 0.25..0.75",
+        "epoch 1/2  loss 0.5000  shares 0.25..0.75  validation loss 1.5000",
+        "epoch 2/2  step 2/4  loss 0.5000  shares 0.25..0.75",
+        "epoch 2/2  loss 0.5000  shares 0.25..0.75  validation loss 1.5000",
+    ]
+    assert lines[-1].endswith(": 8 steps were taken")
+    with pytest.raises(RunError, match="every_steps must be"):
+        Print(0)
+
+
+def test_a_stream_that_ends_does_not_end_the_training() -> None:
+    stream = io.StringIO()
+    stream.close()
+    learner = FakeLearner()
+    learner.begin(Print(1, stream))
+    learner.begin_epoch()
+    learner.take(4)
+    learner.end_epoch()
+    learner.end()
+    assert len(learner.events) == 1 and "there are no more lines" in learner.events[0][1]

@@ -1,6 +1,6 @@
 """What a compiled function reads from outside is guarded: a change is noticed on every engine, nothing else is.
 
-Serves: phlox/transform/compile/guards/{watches,places,roots,libraries}.py
+Serves: phlox/transform/compile/guards/{watches,slots,roots,libraries}.py
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_values_of_another_kind_or_sign_are_other_values() -> None:
         held[0] = "another"
         assert not guard.holds()
         held[0] = float("nan") if value is VALUES[7] else value  # an equal one
-        assert guard.holds() and guard.again().key == guard.key
+        assert guard.holds() and guard.renew().key == guard.key
         held.clear()
         assert not guard.holds()
         held.append(None)
@@ -126,7 +126,7 @@ def test_a_change_is_explained(backend: Backend) -> None:
         return layers[0](x) * held["beta"] * held["array"].sum() if held["on"] else x
 
     run, x = px.compile(train), px.ones((2,), device=backend)
-    outside = "it comes from outside, and each value is a program of its own; pass"
+    outside = "it comes from outside, and each value needs a program of its own; pass"
     changes: dict[str, tuple[Any, Any, Any, str]] = {
         "held['beta']": (
             held, "beta", 0.2,
@@ -206,7 +206,7 @@ def counter(backend: Backend) -> tuple[Any, str]:
         number += 1
         return x * number
 
-    return fn, "number, read in .*, is changed by the function itself.* before, 0; pass it as an argument"
+    return fn, "number, read in .*, is changed by the function itself.* trace, 0; pass it as an argument"
 
 
 def only_counted(backend: Backend) -> tuple[Any, str]:
@@ -228,7 +228,7 @@ def first_call(backend: Backend) -> tuple[Any, str]:
             first = False
         return x
 
-    return fn, "first, read in .*, is changed by the function itself.* before, True;"
+    return fn, "first, read in .*, is changed by the function itself.* trace, True;"
 
 
 def state(backend: Backend) -> tuple[Any, str]:
@@ -239,7 +239,7 @@ def state(backend: Backend) -> tuple[Any, str]:
         held = x if held is None else held + x
         return held
 
-    return fn, "held, read in .*, is changed by the function itself.* before, None;"
+    return fn, "held, read in .*, is changed by the function itself.* trace, None;"
 
 
 def buffer(backend: Backend) -> tuple[Any, str]:
@@ -249,7 +249,7 @@ def buffer(backend: Backend) -> tuple[Any, str]:
         held[0] += 1
         return x * float(held.sum())
 
-    return fn, "held, read in .*, is changed by the function itself.* before; pass"
+    return fn, "held, read in .*, is changed by the function itself.* trace; pass"
 
 
 @both

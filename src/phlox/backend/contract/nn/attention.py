@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 from phlox.backend.contract.linalg import LinalgOps
 from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Gradients, Needed, Shape
+
+Mask: TypeAlias = Array | None
+
+Weighting: TypeAlias = tuple[bool, float, float]
+"""`(causal, scale, dropout)`: may a query see only the keys up to its own, what are scores multiplied with, and which
+share of the weights is not kept."""
 
 
 class AttentionOps(LinalgOps, ReductionOps):
@@ -19,37 +25,20 @@ class AttentionOps(LinalgOps, ReductionOps):
     """
 
     def attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> Array:
         """softmax(scale query key' + bias) value: [batch, heads, n, e].
 
         With `causal`, query i sees keys up to the i-th. A query that sees no key gives zeros. The weights that are
         `kept` are multiplied by 1 / (1 - dropout).
         """
-        return self.attention_forward(query, key, value, bias, allowed, kept, causal, scale, dropout)[0]
+        return self.attention_forward(query, key, value, bias, allowed, kept, weighting)[0]
 
     def attention_forward(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
         """See `attention`."""
+        causal, scale, dropout = weighting
         _, heads, n, _ = self.shape(query)
         m = self.shape(key)[2]
         scores = self._per_head(self._products(self._by_group(self.float_mul(query, scale), key), key), heads, n)
@@ -70,14 +59,13 @@ class AttentionOps(LinalgOps, ReductionOps):
         y = self._per_head(mixed, heads, n)
         return y, (query, key, value, bias, kept, weights, y)
 
-    def attention_backward(
-        self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
-    ) -> Gradients:
+    def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         """For weights P and result y: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
         The gradients of query, key and bias follow linearly from that of the scores S. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
+        _, scale, dropout = weighting
         _, heads, n, _ = self.shape(query)
         by_group = self._by_group(g, value)
         dq = dk = dv = dbias = None

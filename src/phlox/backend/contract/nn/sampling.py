@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from phlox.backend.contract.indexing import IndexingOps
-from phlox.backend.contract.nn.resampling import Resampling
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.kind import Float, Int
+
+if TYPE_CHECKING:
+    from phlox.backend.contract.nn.resampling import Resampling
 
 Reading: TypeAlias = Literal["linear", "nearest", "cubic"]
 Beyond: TypeAlias = Literal["zeros", "border", "reflection"]

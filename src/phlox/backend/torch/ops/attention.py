@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from phlox.backend.contract import Backend
+from phlox.backend.contract.nn.attention import Mask, Weighting
 from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.torch import autograd_bridge, compat
 from phlox.backend.torch.sizes import is_empty
@@ -54,47 +55,29 @@ class Attention(Backend):
     """See `phlox.backend.contract.nn.attention`."""
 
     def attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> Array:
         if not _serves(query, key, bias, kept):
-            return super().attention(query, key, value, bias, allowed, kept, causal, scale, dropout)
-        return _attend(query, key, value, allowed, causal, scale)
+            return super().attention(query, key, value, bias, allowed, kept, weighting)
+        return _attend(query, key, value, allowed, *weighting[:2])
 
     def attention_forward(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: Array | None,
-        allowed: Array | None,
-        kept: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
+        self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
         if not _serves(query, key, bias, kept):
-            return super().attention_forward(query, key, value, bias, allowed, kept, causal, scale, dropout)
+            return super().attention_forward(query, key, value, bias, allowed, kept, weighting)
+        causal, scale, _ = weighting
         if _flash(query, key, value, allowed):
             y, sums = compat.FLASH_ATTENTION.value(query, key, value, 0.0, causal, scale=scale)
             return y, (query, key, value, y, sums)
         return autograd_bridge.forward(lambda q, k, v: _attend(q, k, v, allowed, causal, scale), query, key, value)
 
-    def attention_backward(
-        self, saved: Any, g: Array, needed: Needed, causal: bool, scale: float, dropout: float
-    ) -> Gradients:
+    def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         if len(saved) == 7:
-            return super().attention_backward(saved, g, needed, causal, scale, dropout)
+            return super().attention_backward(saved, g, needed, weighting)
         if len(saved) == 5:
             query, key, value, y, sums = saved
+            causal, scale, _ = weighting
             backward = compat.FLASH_ATTENTION_BACKWARD.value
             found = backward(g, query, key, value, y, sums, 0.0, causal, scale=scale)
             return *found, None, None, None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-from phlox.interop.onnx.registry import Compute, operators
+from phlox.interop.onnx.registry import TABLE, Compute, Operator
 
 FAMILIES = (
-    "elementwise", "activation", "reduction", "shape", "indexing", "matrix", "convolution", "pooling", "norm",
-    "attention", "resize", "sampling", "recurrent", "control", "sequence", "quantized", "random", "signal", "text",
-    "detection", "microsoft",
+    "elementwise", "reduction", "shape", "indexing", "convolution", "pooling", "norm", "attention", "resize",
+    "sampling", "recurrent", "control", "sequence", "quantized", "signal",
 )  # fmt: skip
 
 
@@ -34,4 +33,4 @@ def register(name: str, compute: Compute, *, domain: str = "", since: int = 1, s
     >>> register("Twice", lambda node, x: x * node.get("times", 2.0), domain="my.operators")
     """
     import_all()
-    operators({name: compute}, static={name: static}, since=since, domain=domain)
+    TABLE.add(Operator(name, since, compute, frozenset(static), domain=domain))

@@ -1,4 +1,4 @@
-"""Attention, and positions turned into rotations."""
+"""Products of matrices, attention, and the fused operators of onnxruntime's own optimizer (`com.microsoft`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,32 @@ import math
 from typing import Any
 
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
-from phlox.tensor import Tensor, arange, concat, functional, matmul, where
+from phlox.interop.onnx.registry import MICROSOFT, operators
+from phlox.tensor import Tensor, arange, concat, einsum, functional, linalg, matmul, where
 
 X = Tensor[Any, Any, Any]
+
+
+def _gemm(node: Node, a: X, b: X, c: X | None = None) -> X:
+    y = matmul(a.mT if node.get("transA", 0) else a, b.mT if node.get("transB", 0) else b)
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    y = y if alpha == 1.0 else y * alpha
+    return y if c is None or beta == 0.0 else y + (c if beta == 1.0 else c * beta)
+
+
+def _einsum(node: Node, *xs: X) -> X:
+    equation = node.get("equation").replace(" ", "")
+    return einsum(equation, *xs)
+
+
+operators(
+    {
+        "MatMul": lambda node, a, b: matmul(a, b),
+        "Gemm": _gemm,
+        "Einsum": _einsum,
+        "Det": lambda node, x: linalg.det(x),
+    }
+)
 
 
 def _heads(x: X, count: int) -> X:
@@ -116,3 +138,37 @@ def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:
 
 
 operators({"Attention": _attention, "RotaryEmbedding": _rotary})
+
+
+def _fused_matmul(node: Node, a: X, b: X) -> X:
+    y = matmul(a.mT if node.get("transA", 0) else a, b.mT if node.get("transB", 0) else b)
+    return y * node.get("alpha", 1.0)
+
+
+def _fast_gelu(node: Node, x: X, bias: X | None = None) -> X:
+    return (x if bias is None else x + bias).gelu(approximate=True)
+
+
+def _skip_layer_norm(node: Node, x: X, skip: X, gamma: X, beta: X | None = None, bias: X | None = None) -> Any:
+    total = x + skip if bias is None else x + skip + bias
+    y = functional.layer_norm(total, gamma, beta, epsilon=node.get("epsilon", 1e-12))
+    return y, None, None, total
+
+
+def _skip_rms_norm(node: Node, x: X, skip: X, gamma: X, bias: X | None = None) -> Any:
+    total = x + skip if bias is None else x + skip + bias
+    return functional.rms_norm(total, gamma, epsilon=node.get("epsilon", 1e-12)), None, None, total
+
+
+operators(
+    {
+        "Gelu": lambda node, x: x.gelu(),
+        "BiasGelu": lambda node, x, bias: (x + bias).gelu(),
+        "FastGelu": _fast_gelu,
+        "QuickGelu": lambda node, x: x * (x * node.get("alpha", 1.702)).sigmoid(),
+        "FusedMatMul": _fused_matmul,
+        "SkipLayerNormalization": _skip_layer_norm,
+        "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    },
+    domain=MICROSOFT,
+)

@@ -6,8 +6,8 @@ from typing import Any
 
 from phlox.errors import ShapeError
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.operators.windows import window
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.operators.pooling import window
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, functional, tensor
 
 X = Tensor[Any, Any, Any]
@@ -64,7 +64,7 @@ def _conv_integer(node: Node, x: X, weight: X, x_zero: X | None = None, w_zero: 
     return conv(node, x.float(), weight.float()).round().int()
 
 
-def _col2im(node: Node, x: X, image: Any, block: Any) -> X:
+def _col2im(node: Node, x: X, image: Array, block: Array) -> X:
     rank = len(image)
     strides = tuple(node.get("strides") or [1] * rank)
     dilations = tuple(node.get("dilations") or [1] * rank)
@@ -149,6 +149,5 @@ operators(
         "ConvInteger": _conv_integer,
         "Col2Im": _col2im,
         "DeformConv": _deform_conv,
-    },
-    static={"Col2Im": (1, 2)},
+    }
 )

@@ -1,7 +1,8 @@
-"""Elementwise operators: arithmetic, functions, comparisons, logic, bits, and changes of type."""
+"""Elementwise operators: arithmetic, functions, activations, comparisons, logic, bits, and changes of type."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -12,7 +13,7 @@ from phlox.backend import Bool, Float, Int
 from phlox.interop.onnx.elements import BOOL, FLOAT, INT64, STRING, cast, host, values_of, wrapped
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.registry import operators
-from phlox.tensor import Tensor, where
+from phlox.tensor import Tensor, one_hot, where
 
 X = Tensor[Any, Any, Any]
 
@@ -54,10 +55,6 @@ def _clip(node: Node, x: X, low: X | None = None, high: X | None = None) -> X:
     return x if high is None else x.minimum(high)
 
 
-def _clip_6(node: Node, x: X) -> X:
-    return x.clip(node.get("min"), node.get("max"))
-
-
 def _is_inf(node: Node, x: X) -> X:
     found = x.isinf()
     if not node.get("detect_negative", 1):
@@ -67,10 +64,6 @@ def _is_inf(node: Node, x: X) -> X:
 
 def _shift(node: Node, x: X, y: X) -> X:
     return wrapped(x << y, node.element) if node.get("direction") == "LEFT" else x >> y
-
-
-def _where(node: Node, condition: X, x: X, y: X) -> X:
-    return where(condition, x, y)
 
 
 def _sum(node: Node, *xs: X) -> X:
@@ -112,6 +105,22 @@ def _text(value: Any) -> str:
     return str(np.float32(value)) if value.dtype.kind == "f" else str(value.item())
 
 
+_METHODS = (
+    "Abs", "Sign", "Ceil", "Floor", "Round", "Reciprocal", "Sqrt", "Exp", "Log", "Erf", "IsNaN", "Sin", "Cos", "Tan",
+    "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sigmoid", "Tanh", "Softplus", "Softsign",
+    "Mish",
+)  # fmt: skip
+"""Operators that are methods of a tensor, of the same names in lower case."""
+
+
+def _method(name: str) -> Callable[..., X]:
+    def computed(node: Node, x: X) -> X:
+        return getattr(x, name)()
+
+    return computed
+
+
+operators({name: _method(name.lower()) for name in _METHODS})
 operators(
     {
         "Add": _whole(lambda x, y: x + y),
@@ -125,29 +134,7 @@ operators(
         "Mean": _mean,
         "Max": _max,
         "Min": _min,
-        "Clip": _clip_6,
-        "Abs": lambda node, x: x.abs(),
-        "Sign": lambda node, x: x.sign(),
-        "Ceil": lambda node, x: x.ceil(),
-        "Floor": lambda node, x: x.floor(),
-        "Round": lambda node, x: x.round(),
-        "Reciprocal": lambda node, x: x.reciprocal(),
-        "Sqrt": lambda node, x: x.sqrt(),
-        "Exp": lambda node, x: x.exp(),
-        "Log": lambda node, x: x.log(),
-        "Erf": lambda node, x: x.erf(),
-        "Sin": lambda node, x: x.sin(),
-        "Cos": lambda node, x: x.cos(),
-        "Tan": lambda node, x: x.tan(),
-        "Asin": lambda node, x: x.asin(),
-        "Acos": lambda node, x: x.acos(),
-        "Atan": lambda node, x: x.atan(),
-        "Sinh": lambda node, x: x.sinh(),
-        "Cosh": lambda node, x: x.cosh(),
-        "Asinh": lambda node, x: x.asinh(),
-        "Acosh": lambda node, x: x.acosh(),
-        "Atanh": lambda node, x: x.atanh(),
-        "IsNaN": lambda node, x: x.isnan(),
+        "Clip": lambda node, x: x.clip(node.get("min"), node.get("max")),
         "IsInf": _is_inf,
         "Equal": _equal,
         "Less": lambda node, x, y: x < y,
@@ -163,9 +150,64 @@ operators(
         "BitwiseXor": lambda node, x, y: x ^ y,
         "BitwiseNot": _whole(lambda x: ~x),
         "BitShift": _shift,
-        "Where": _where,
+        "Where": lambda node, condition, x, y: where(condition, x, y),
         "Cast": lambda node, x: _cast(node, x, node.element),
         "CastLike": lambda node, x, like: _cast(node, x, node.element or _BY_KIND[like.kind]),
     }
 )
 operators({"Clip": _clip}, since=11)
+
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+
+def _shrink(node: Node, x: X) -> X:
+    bound, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
+    whole = x.kind.name == "int"
+    y = x.float() if whole else x
+    y = where(y < -bound, y + bias, where(y > bound, y - bias, 0.0))
+    return y.int() if whole else y
+
+
+def _flat(x: X, axis: int) -> X:
+    """Before opset 13: over all axes from one on."""
+    axis = axis + x.ndim if axis < 0 else axis
+    return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def _hardmax(x: X, axis: int) -> X:
+    return one_hot(x.argmax(axis=axis), x.shape[axis]).moveaxis(-1, axis)
+
+
+def _swish(node: Node, x: X) -> X:
+    alpha = node.get("alpha", 1.0)
+    return x.silu() if alpha == 1.0 else x * (x * alpha).sigmoid()
+
+
+operators(
+    {
+        "Relu": lambda node, x: x.relu() if x.kind.name == "float" else x.maximum(0),
+        "LeakyRelu": lambda node, x: x.leaky_relu(node.get("alpha", 0.01)),
+        "PRelu": lambda node, x, slope: where(x < (0.0 if x.kind.name == "float" else 0), x * slope, x),
+        "Elu": lambda node, x: x.elu(node.get("alpha", 1.0)),
+        "Celu": lambda node, x: x.celu(node.get("alpha", 1.0)),
+        "Selu": lambda node, x: x.elu(node.get("alpha", SELU_ALPHA)) * node.get("gamma", SELU_GAMMA),
+        "Gelu": lambda node, x: x.gelu(approximate=node.get("approximate", "none") == "tanh"),
+        "Swish": _swish,
+        "HardSigmoid": lambda node, x: (x * node.get("alpha", 0.2) + node.get("beta", 0.5)).clip(0.0, 1.0),
+        "HardSwish": lambda node, x: x * (x * (1 / 6) + 0.5).clip(0.0, 1.0),
+        "ThresholdedRelu": lambda node, x: where(x > node.get("alpha", 1.0), x, 0.0),
+        "Shrink": _shrink,
+        "Softmax": lambda node, x: _flat(x, node.get("axis", 1)).softmax(-1).reshape(x.shape),
+        "LogSoftmax": lambda node, x: _flat(x, node.get("axis", 1)).log_softmax(-1).reshape(x.shape),
+        "Hardmax": lambda node, x: _hardmax(_flat(x, node.get("axis", 1)), 1).reshape(x.shape),
+    }
+)
+operators(
+    {
+        "Softmax": lambda node, x: x.softmax(node.get("axis", -1)),
+        "LogSoftmax": lambda node, x: x.log_softmax(node.get("axis", -1)),
+        "Hardmax": lambda node, x: _hardmax(x, node.get("axis", -1)),
+    },
+    since=13,
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from phlox.interop.onnx.elements import cast, known_to_numpy, values_of
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, arange, one_hot, stack, tensor, where
 
 X = Tensor[Any, Any, Any]
@@ -68,7 +68,7 @@ def _scatter_nd(node: Node, x: X, indices: X, updates: X) -> X:
     return flat.scatter(0, rows, updates.reshape((places.size, width)), mode).reshape(x.shape)
 
 
-def _one_hot(node: Node, indices: X, depth: np.ndarray[Any, Any], values: X) -> X:
+def _one_hot(node: Node, indices: X, depth: Array, values: X) -> X:
     count = int(depth.reshape(-1)[0])
     places = indices if indices.kind.name == "int" else indices.int()
     places = from_start(places, count)
@@ -79,7 +79,7 @@ def _one_hot(node: Node, indices: X, depth: np.ndarray[Any, Any], values: X) -> 
     return where(hot, on, off).moveaxis(-1, axis)
 
 
-def _compress(node: Node, x: X, condition: np.ndarray[Any, Any]) -> X:
+def _compress(node: Node, x: X, condition: Array) -> X:
     axis = node.get("axis")
     places = tensor(np.nonzero(condition)[0], device=x.device)
     return x.reshape(-1).take(places, 0) if axis is None else x.take(places, axis)
@@ -124,6 +124,5 @@ operators(
         "NonZero": _non_zero,
         "TensorScatter": _tensor_scatter,
         "BitCast": _bit_cast,
-    },
-    static={"OneHot": (1,), "Compress": (1,)},
+    }
 )

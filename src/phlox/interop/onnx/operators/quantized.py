@@ -45,13 +45,6 @@ def _dequantize(node: Node, x: X, scale: X, zero: X | None = None) -> X:
     return x.float() * _fitted(node, x, scale)
 
 
-def _dynamic(node: Node, x: X) -> tuple[X, X, X]:
-    low, high = x.min().minimum(0.0), x.max().maximum(0.0)
-    scale = (high - low) / 255.0
-    zero = (-low / scale).round().clip(0.0, 255.0)
-    return _saturated((x / scale).round() + zero, UINT8), scale, zero.int()
-
-
 def _by_rows(zero: X) -> X:
     return zero.expand_dims(-1) if zero.ndim == 1 and zero.size > 1 else zero
 
@@ -95,7 +88,6 @@ operators(
     {
         "QuantizeLinear": _quantize,
         "DequantizeLinear": _dequantize,
-        "DynamicQuantizeLinear": _dynamic,
         "MatMulInteger": _matmul_integer,
         "QLinearMatMul": _qlinear_matmul,
         "QLinearConv": _qlinear_conv,

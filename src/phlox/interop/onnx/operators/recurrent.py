@@ -8,25 +8,28 @@ from typing import Any
 
 from phlox.errors import RangeError
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import Compute, operators
+from phlox.interop.onnx.registry import operators
 from phlox.tensor import Tensor, arange, concat, functional, matmul, stack, where, zeros
 
 X = Tensor[Any, Any, Any]
 Activation = Callable[[X], X]
 
-_ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
-    "relu": lambda a, b: lambda x: x.relu(),
-    "tanh": lambda a, b: lambda x: x.tanh(),
-    "sigmoid": lambda a, b: lambda x: x.sigmoid(),
-    "softsign": lambda a, b: lambda x: x.softsign(),
-    "softplus": lambda a, b: lambda x: x.softplus(),
-    "affine": lambda a, b: lambda x: x * (1.0 if a is None else a) + (0.0 if b is None else b),
-    "leakyrelu": lambda a, b: lambda x: x.leaky_relu(0.01 if a is None else a),
-    "elu": lambda a, b: lambda x: x.elu(1.0 if a is None else a),
-    "thresholdedrelu": lambda a, b: lambda x: where(x > (1.0 if a is None else a), x, 0.0),
-    "scaledtanh": lambda a, b: lambda x: (x * (1.0 if b is None else b)).tanh() * (1.0 if a is None else a),
-    "hardsigmoid": lambda a, b: lambda x: (x * (0.2 if a is None else a) + (0.5 if b is None else b)).clip(0.0, 1.0),
+Written = Activation | Callable[[X, float], X] | Callable[[X, float, float], X]
+
+_ACTIVATIONS: dict[str, tuple[Written, tuple[float, ...]]] = {
+    "relu": (lambda x: x.relu(), ()),
+    "tanh": (lambda x: x.tanh(), ()),
+    "sigmoid": (lambda x: x.sigmoid(), ()),
+    "softsign": (lambda x: x.softsign(), ()),
+    "softplus": (lambda x: x.softplus(), ()),
+    "affine": (lambda x, a, b: x * a + b, (1.0, 0.0)),
+    "leakyrelu": (lambda x, a: x.leaky_relu(a), (0.01,)),
+    "elu": (lambda x, a: x.elu(a), (1.0,)),
+    "thresholdedrelu": (lambda x, a: where(x > a, x, 0.0), (1.0,)),
+    "scaledtanh": (lambda x, a, b: (x * b).tanh() * a, (1.0, 1.0)),
+    "hardsigmoid": (lambda x, a, b: (x * a + b).clip(0.0, 1.0), (0.2, 0.5)),
 }
+"""The functions, and the defaults of the alpha and the beta that they take."""
 _USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -52,8 +55,12 @@ class Direction:
     """[batch, time]"""
     reverse: bool
     names: list[str]
-    alphas: list[float | None]
-    betas: list[float | None]
+    functions: list[Activation]
+
+    def clipped(self, x: X) -> X:
+        """The operand of an activation."""
+        limit = self.node.get("clip")
+        return x if limit is None else x.clip(-limit, limit)
 
 
 def _gates(x: X, kind: str, axis: int = 0) -> X:
@@ -97,18 +104,12 @@ def _by_phlox(one: Direction) -> tuple[X, X, X | None]:
 
 def _in_steps(one: Direction) -> tuple[X, X, X | None]:
     """One step after the other, as ONNX defines them."""
-    limit = one.node.get("clip")
-    functions = [_ACTIVATIONS[name](a, b) for name, a, b in zip(one.names, one.alphas, one.betas, strict=True)]
-
-    def clipped(x: X) -> X:
-        return x if limit is None else x.clip(-limit, limit)
-
     step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[one.node.operator]
     h, c = one.hidden, one.cell
     found: list[X] = []
     times = range(one.x.shape[1])
     for time in reversed(times) if one.reverse else times:
-        new_h, new_c = step(one, one.x[:, time], h, c, functions, clipped)
+        new_h, new_c = step(one, one.x[:, time], h, c)
         shown = new_h
         if one.mask is not None:
             there = one.mask[:, time].expand_dims(-1)
@@ -127,24 +128,24 @@ def _halves(bias: X | None, count: int) -> tuple[X | float, X | float]:
     return (0.0, 0.0) if bias is None else (bias[:count], bias[count:])
 
 
-def _lstm_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
+def _lstm_step(one: Direction, x: X, h: X, c: X | None) -> Step:
     assert c is not None
-    f, g, last = functions
+    f, g, last = one.functions
     first, second = _halves(one.bias, one.weight.shape[0])
     width = h.shape[-1]
     i, o, forget, new = (matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second).split(width, -1)
     if one.peephole is not None:
         i, forget = i + one.peephole[:width] * c, forget + one.peephole[2 * width :] * c
-    i = f(clipped(i))
-    forget = 1.0 - i if one.node.get("input_forget", 0) else f(clipped(forget))
-    c = forget * c + i * g(clipped(new))
+    i = f(one.clipped(i))
+    forget = 1.0 - i if one.node.get("input_forget", 0) else f(one.clipped(forget))
+    c = forget * c + i * g(one.clipped(new))
     if one.peephole is not None:
         o = o + one.peephole[width : 2 * width] * c
-    return f(clipped(o)) * last(c), c
+    return f(one.clipped(o)) * last(c), c
 
 
-def _gru_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
-    f, g = functions
+def _gru_step(one: Direction, x: X, h: X, c: X | None) -> Step:
+    f, g = one.functions
     width = h.shape[-1]
     inputs, bias = _halves(one.bias, 3 * width)
     z, r, new = (matmul(x, one.weight.mT) + inputs).split(width, -1)
@@ -152,82 +153,79 @@ def _gru_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activatio
     inner: Any = 0.0
     if isinstance(bias, Tensor):
         both, inner = both + bias[: 2 * width], bias[2 * width :]
-    z, r = f(clipped(z + both[:, :width])), f(clipped(r + both[:, width:]))
+    z, r = f(one.clipped(z + both[:, :width])), f(one.clipped(r + both[:, width:]))
     last = one.recurrent[2 * width :].mT
     if one.node.get("linear_before_reset", 0):
         new = new + r * (matmul(h, last) + inner)
     else:
         new = new + matmul(r * h, last) + inner
-    return (1.0 - z) * g(clipped(new)) + z * h, None
+    return (1.0 - z) * g(one.clipped(new)) + z * h, None
 
 
-def _rnn_step(one: Direction, x: X, h: X, c: X | None, functions: list[Activation], clipped: Activation) -> Step:
+def _rnn_step(one: Direction, x: X, h: X, c: X | None) -> Step:
     first, second = _halves(one.bias, one.weight.shape[0])
-    return functions[0](clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
+    return one.functions[0](one.clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
 
 
-def _activations(node: Node, count: int) -> tuple[list[str], list[float | None], list[float | None]]:
-    usual = _USUAL[node.operator]
-    names = [name.lower() for name in node.get("activations") or [*usual] * count]
+def _activations(node: Node, count: int) -> tuple[list[str], list[Activation]]:
+    names = [name.lower() for name in node.get("activations") or [*_USUAL[node.operator]] * count]
     unknown = [name for name in names if name not in _ACTIVATIONS]
     if unknown:
         raise RangeError(f"{node.operator}: the activation {unknown[0]!r} is not known")
     alphas, betas = (list(node.get(f"activation_{which}") or ()) for which in ("alpha", "beta"))
-    takes_alpha = {"affine", "leakyrelu", "elu", "thresholdedrelu", "scaledtanh", "hardsigmoid"}
-    takes_beta = {"affine", "scaledtanh", "hardsigmoid"}
-    found_a: list[float | None] = []
-    found_b: list[float | None] = []
+    functions: list[Activation] = []
     for name in names:
-        found_a.append(alphas.pop(0) if alphas and name in takes_alpha else None)
-        found_b.append(betas.pop(0) if betas and name in takes_beta else None)
-    return names, found_a, found_b
+        function, defaults = _ACTIVATIONS[name]
+        pairs = zip((alphas, betas), defaults, strict=False)
+        functions.append(_with(function, [given.pop(0) if given else default for given, default in pairs]))
+    return names, functions
 
 
-def _recurrent(kind: str) -> Compute:
-    def computed(
-        node: Node,
-        x: X,
-        weight: X,
-        recurrent: X,
-        bias: X | None = None,
-        lengths: X | None = None,
-        hidden: X | None = None,
-        cell: X | None = None,
-        peephole: X | None = None,
-    ) -> tuple[X, ...]:
-        batch_first = bool(node.get("layout", 0))
-        x = x if batch_first else x.swapaxes(0, 1)
-        count, width = recurrent.shape[0], recurrent.shape[-1]
-        if batch_first:
-            hidden, cell = (None if one is None else one.swapaxes(0, 1) for one in (hidden, cell))
-        names, alphas, betas = _activations(node, count)
-        each = len(_USUAL[kind])
-        mask = None
-        if lengths is not None:
-            mask = arange(x.shape[1], device=x.device) < lengths.expand_dims(-1)
-        results: list[tuple[X, X, X | None]] = []
-        for number in range(count):
-            start = zeros((x.shape[0], width), device=x.device)
-            part = slice(number * each, (number + 1) * each)
-            one = Direction(
-                node, x, weight[number], recurrent[number], None if bias is None else bias[number],
-                start if hidden is None else hidden[number],
-                None if kind != "LSTM" else start if cell is None else cell[number],
-                None if peephole is None else peephole[number], mask,
-                number == 1 or node.get("direction", "forward") == "reverse", names[part], alphas[part], betas[part],
-            )  # fmt: skip
-            results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
-        y = stack(
-            [result[0] for result in results], 2 if batch_first else 1
-        )  # [batch, time, dirs, ..] or [batch, dirs, time]
-        y = y if batch_first else y.permute_dims((2, 1, 0, 3))
-        axis = 1 if batch_first else 0
-        last = stack([result[1] for result in results], axis)
-        if kind != "LSTM":
-            return y, last
-        return y, last, stack([result[2] for result in results if result[2] is not None], axis)
-
-    return computed
+def _with(function: Any, options: list[float]) -> Activation:
+    return lambda x: function(x, *options)
 
 
-operators({kind: _recurrent(kind) for kind in _GATES})
+def _recurrent(
+    node: Node,
+    x: X,
+    weight: X,
+    recurrent: X,
+    bias: X | None = None,
+    lengths: X | None = None,
+    hidden: X | None = None,
+    cell: X | None = None,
+    peephole: X | None = None,
+) -> tuple[X, ...]:
+    kind, batch_first = node.operator, bool(node.get("layout", 0))
+    x = x if batch_first else x.swapaxes(0, 1)
+    count, width = recurrent.shape[0], recurrent.shape[-1]
+    if batch_first:
+        hidden, cell = (None if one is None else one.swapaxes(0, 1) for one in (hidden, cell))
+    names, functions = _activations(node, count)
+    each = len(_USUAL[kind])
+    mask = None
+    if lengths is not None:
+        mask = arange(x.shape[1], device=x.device) < lengths.expand_dims(-1)
+    results: list[tuple[X, X, X | None]] = []
+    for number in range(count):
+        start = zeros((x.shape[0], width), device=x.device)
+        part = slice(number * each, (number + 1) * each)
+        one = Direction(
+            node, x, weight[number], recurrent[number], None if bias is None else bias[number],
+            start if hidden is None else hidden[number],
+            None if kind != "LSTM" else start if cell is None else cell[number],
+            None if peephole is None else peephole[number], mask,
+            number == 1 or node.get("direction", "forward") == "reverse", names[part], functions[part],
+        )  # fmt: skip
+        results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
+    # [batch, time, directions, width] or [batch, directions, time, width]
+    y = stack([result[0] for result in results], 2 if batch_first else 1)
+    y = y if batch_first else y.permute_dims((2, 1, 0, 3))
+    axis = 1 if batch_first else 0
+    last = stack([result[1] for result in results], axis)
+    if kind != "LSTM":
+        return y, last
+    return y, last, stack([result[2] for result in results if result[2] is not None], axis)
+
+
+operators(dict.fromkeys(_GATES, _recurrent))

@@ -11,7 +11,7 @@ import numpy as np
 from phlox.backend import Bool
 from phlox.interop.onnx.elements import values_of
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import Compute, operators
+from phlox.interop.onnx.registry import Array, Compute, operators
 from phlox.tensor import Tensor, full, tensor
 
 X = Tensor[Any, Any, Any]
@@ -19,7 +19,7 @@ Axes = tuple[int, ...] | None
 
 
 def _reduction(compute: Callable[[X, Any, bool], X]) -> Compute:
-    def computed(node: Node, x: X, axes: np.ndarray[Any, Any] | None = None) -> X:
+    def computed(node: Node, x: X, axes: Array | None = None) -> X:
         given = node.get("axes") if axes is None else axes.tolist()
         if not given:
             if node.get("noop_with_empty_axes", 0):
@@ -44,18 +44,21 @@ def _extreme(x: X, axes: Axes, keepdims: bool, *, largest: bool) -> X:
     return x.max(axes, keepdims=keepdims) if largest else x.min(axes, keepdims=keepdims)
 
 
-def _cumulated(node: Node, x: X, axis: np.ndarray[Any, Any], name: str) -> X:
-    place = int(axis.reshape(())) if axis.size == 1 else int(axis)
-    place = place + x.ndim if place < 0 else place
-    if node.get("reverse", 0):
-        x = x.flip(place)
-    if node.get("exclusive", 0):
-        widths = tuple((1, 0) if a == place else (0, 0) for a in range(x.ndim))
-        first = 1.0 if x.kind.name == "float" else 1
-        x = x[tuple(slice(0, size - 1 if a == place else size) for a, size in enumerate(x.shape))]
-        x = x.pad(widths, first if name == "cumprod" else 0)
-    x = getattr(x, name)(place)
-    return x.flip(place) if node.get("reverse", 0) else x
+def _cumulated(name: str) -> Compute:
+    def computed(node: Node, x: X, axis: Array) -> X:
+        place = int(axis.reshape(())) if axis.size == 1 else int(axis)
+        place = place + x.ndim if place < 0 else place
+        if node.get("reverse", 0):
+            x = x.flip(place)
+        if node.get("exclusive", 0):
+            widths = tuple((1, 0) if a == place else (0, 0) for a in range(x.ndim))
+            first = 1.0 if x.kind.name == "float" else 1
+            x = x[tuple(slice(0, size - 1 if a == place else size) for a, size in enumerate(x.shape))]
+            x = x.pad(widths, first if name == "cumprod" else 0)
+        x = getattr(x, name)(place)
+        return x.flip(place) if node.get("reverse", 0) else x
+
+    return computed
 
 
 def _arg(node: Node, x: X, name: str) -> X:
@@ -67,7 +70,7 @@ def _arg(node: Node, x: X, name: str) -> X:
     return found if node.get("keepdims", 1) else found.squeeze(axis)
 
 
-def _topk(node: Node, x: X, k: Any = None) -> tuple[X, X]:
+def _topk(node: Node, x: X, k: Array | None = None) -> tuple[X, X]:
     count = int(node.get("k") if k is None else k.reshape(-1)[0])
     return x.topk(count, node.get("axis", -1), bool(node.get("largest", 1)))
 
@@ -103,15 +106,14 @@ _REDUCTIONS = {
     ),
 }
 
-operators(_REDUCTIONS, static=dict.fromkeys(_REDUCTIONS, (1,)))
+operators(_REDUCTIONS)
 operators(
     {
         "ArgMax": lambda node, x: _arg(node, x, "argmax"),
         "ArgMin": lambda node, x: _arg(node, x, "argmin"),
-        "CumSum": lambda node, x, axis: _cumulated(node, x, axis, "cumsum"),
-        "CumProd": lambda node, x, axis: _cumulated(node, x, axis, "cumprod"),
+        "CumSum": _cumulated("cumsum"),
+        "CumProd": _cumulated("cumprod"),
         "TopK": _topk,
         "Unique": _unique,
-    },
-    static={"CumSum": (1,), "CumProd": (1,), "TopK": (1,)},
+    }
 )

@@ -12,11 +12,10 @@ import numpy as np
 from phlox.errors import RangeError
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.shape import checked_size
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, matmul, tensor, where
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ def _simple(node: Node, x: X, factors: list[float]) -> X:
     return resized(old, x, range(x.ndim), wanted, factors, None)
 
 
-operators({"Resize": _resize_10}, static={"Resize": (1,)}, since=10)
-operators({"Resize": _resize}, static={"Resize": (1, 2, 3)}, since=11)
+operators({"Resize": _resize_10}, since=10)
+operators({"Resize": _resize}, since=11)
 operators({"Upsample": _upsample_7}, since=7)
-operators({"Upsample": _resize_10}, static={"Upsample": (1,)}, since=9)
+operators({"Upsample": _resize_10}, since=9)

@@ -1,4 +1,4 @@
-"""Sampling of images at points between the pixels."""
+"""Sampling of images at points between the pixels, and choosing among boxes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from phlox.interop.onnx.elements import host
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.convolution import bilinear
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, functional, stack, tensor, zeros
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
+
 _MODES: dict[str, Any] = {
     "bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest", "bicubic": "bicubic", "cubic": "bicubic",
 }  # fmt: skip
@@ -57,7 +58,7 @@ def _roi_align(node: Node, x: X, rois: Array, batch: Array) -> X:
         grid = np.meshgrid(np.clip(y, 0, height - 1), np.clip(z, 0, width - 1), indexing="ij")
         at_y, at_x = (tensor(part[None], device=x.device) for part in grid)
         if node.get("mode", "avg") == "max":
-            read = _corners(one, *grid) * tensor(inside.astype(np.float64), device=x.device)
+            read = _largest_corner(one, *grid) * tensor(inside.astype(np.float64), device=x.device)
         else:
             read = bilinear(one, at_y, at_x) * tensor(inside.astype(np.float64), device=x.device)
         cells = read.reshape((x.shape[1], rows, down, columns, across))
@@ -66,7 +67,7 @@ def _roi_align(node: Node, x: X, rois: Array, batch: Array) -> X:
     return stack(results) if results else zeros((0, x.shape[1], rows, columns), device=x.device)
 
 
-def _corners(x: X, y: Array, z: Array) -> X:
+def _largest_corner(x: X, y: Array, z: Array) -> X:
     """The largest of the four weighted corners of each point."""
     height, width = x.shape[2:]
     flat = x.reshape((x.shape[1], height * width))
@@ -110,5 +111,51 @@ def _max_roi_pool(node: Node, x: X, rois: Array) -> X:
 
 operators(
     {"GridSample": _grid_sample, "AffineGrid": _affine_grid, "RoiAlign": _roi_align, "MaxRoiPool": _max_roi_pool},
-    static={"AffineGrid": (1,), "RoiAlign": (1, 2), "MaxRoiPool": (1,)},
 )
+
+
+def _box_corners(boxes: Array, centred: bool) -> Array:
+    """Boxes as [y1, x1, y2, x2] with y1 <= y2 and x1 <= x2."""
+    if centred:
+        x, y, width, height = boxes.T
+        return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], 1)
+    y1, x1, y2, x2 = boxes.T
+    return np.stack([np.minimum(y1, y2), np.minimum(x1, x2), np.maximum(y1, y2), np.maximum(x1, x2)], 1)
+
+
+def _overlap(one: Array, others: Array) -> Array:
+    """The intersection of a box with others over their union."""
+    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    common = np.prod(np.maximum(high - low, 0.0), 1)
+    area = np.prod(one[2:] - one[:2]) + np.prod(others[:, 2:] - others[:, :2], 1) - common
+    return np.where(area > 0, common / np.where(area > 0, area, 1.0), 0.0)
+
+
+def _suppressed(
+    node: Node,
+    boxes: Array,
+    scores: Array,
+    most: Array | None = None,
+    iou: Array | None = None,
+    low: Array | None = None,
+) -> Any:
+    count = 0 if most is None else int(most.reshape(-1)[0])
+    limit = 0.0 if iou is None else float(iou.reshape(-1)[0])
+    found: list[tuple[int, int, int]] = []
+    for image in range(scores.shape[0]):
+        corners = _box_corners(boxes[image].astype(np.float64), bool(node.get("center_point_box", 0)))
+        for group in range(scores.shape[1]):
+            mine = scores[image, group]
+            order = np.argsort(-mine, kind="stable")
+            if low is not None:
+                order = order[mine[order] > float(low.reshape(-1)[0])]
+            chosen: list[int] = []
+            while order.size and len(chosen) < count:
+                best, order = int(order[0]), order[1:]
+                chosen.append(best)
+                order = order[_overlap(corners[best], corners[order]) <= limit]
+            found += [(image, group, one) for one in chosen]
+    return host(np.array(found, np.int64).reshape(-1, 3))
+
+
+operators({"NonMaxSuppression": _suppressed}, since=10)

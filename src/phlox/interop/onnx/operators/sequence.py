@@ -1,4 +1,7 @@
-"""Sequences, which are lists of tensors here, and optional values, which are None or a value."""
+"""Sequences, which are lists of tensors here; optional values, which are None or a value; and text.
+
+Text is NumPy arrays of Python strings, and never on a device.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import numpy as np
 from phlox.interop.onnx.elements import host
 from phlox.interop.onnx.graph import Run
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, stack
 
 X = Tensor[Any, Any, Any]
 Items = list[Any]
-Array = np.ndarray[Any, Any]
+Text = np.ndarray[Any, Any]
 
 
 def _place(position: Array | None) -> int:
@@ -23,6 +26,10 @@ def _place(position: Array | None) -> int:
 
 def _construct(node: Node, *items: Any) -> Items:
     return list(items)
+
+
+def _at(node: Node, items: Items, position: Array) -> Any:
+    return items[int(position.reshape(()))]
 
 
 def _insert(node: Node, items: Items, item: Any, position: Array | None = None) -> Items:
@@ -69,7 +76,7 @@ operators(
     {
         "SequenceConstruct": _construct,
         "SequenceEmpty": _construct,
-        "SequenceAt": lambda node, items, position: items[int(position.reshape(()))],
+        "SequenceAt": _at,
         "SequenceInsert": _insert,
         "SequenceErase": _erase,
         "SequenceLength": lambda node, items: host(np.asarray(len(items), np.int64)),
@@ -78,7 +85,68 @@ operators(
         "Optional": lambda node, value=None: value,
         "OptionalGetElement": lambda node, value: value,
         "OptionalHasElement": lambda node, value=None: _flag(value is not None),
-    },
-    static={"SequenceAt": (1,), "SequenceInsert": (2,), "SequenceErase": (1,), "SplitToSequence": (1,)},
+    }
 )
 operators({"SequenceMap": _map}, own=True)
+
+
+def _concat_text(node: Node, x: Text, y: Text) -> Text:
+    return np.asarray(np.add(x.astype(object), y.astype(object)), dtype=object)
+
+
+def _split_text(node: Node, x: Text) -> tuple[Text, Any]:
+    separator, most = node.get("delimiter") or None, node.get("maxsplit")
+    rows = [str(text).split(separator, -1 if most is None else most) for text in x.reshape(-1)]
+    width = max((len(row) for row in rows), default=0)
+    found = np.full((len(rows), width), "", dtype=object)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = row
+    counts = np.array([len(row) for row in rows], np.int64).reshape(x.shape)
+    return found.reshape((*x.shape, width)), host(counts)
+
+
+def _normalized(node: Node, x: Text) -> Text:
+    action = {"UPPER": str.upper, "LOWER": str.lower}.get(node.get("case_change_action", "NONE"), str)
+    sensitive = node.get("is_case_sensitive", 0)
+    stops: set[str] = set(node.get("stopwords") or ())
+    if not sensitive:
+        stops = {word.lower() for word in stops}
+    rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x[None]
+    kept = [[action(str(w)) for w in row if (str(w) if sensitive else str(w).lower()) not in stops] for row in rows]
+    width = max(len(row) for row in kept) or 1
+    found = np.array([row + [""] * (width - len(row)) for row in kept], dtype=object)
+    return found if x.ndim == 2 else found[0]
+
+
+def _ngrams(node: Node, x: Array) -> Any:
+    """How often each phrase of a list occurs in a text, as its words may stand some places apart."""
+    words = node.get("pool_strings") or node.get("pool_int64s")
+    starts, places = node.get("ngram_counts"), node.get("ngram_indexes")
+    least, most = node.get("min_gram_length"), node.get("max_gram_length")
+    phrases: dict[tuple[Any, ...], int] = {}
+    for number, start in enumerate(starts):
+        end = starts[number + 1] if number + 1 < len(starts) else len(words)
+        size = number + 1
+        for first in range(start, end, size):
+            phrases[tuple(words[first : first + size])] = len(phrases)
+    weights = np.asarray(node.get("weights") or [1.0] * len(places), np.float64)
+    rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x[None]
+    found = np.zeros((len(rows), max(places) + 1))
+    for number, row in enumerate(rows):
+        for size in range(least, most + 1):
+            for step in range(1, node.get("max_skip_count") + 2 if size > 1 else 2):
+                for first in range(len(row) - (size - 1) * step):
+                    phrase = tuple(one if isinstance(one, str) else int(one) for one in row[first::step][:size])
+                    if len(phrase) == size and phrase in phrases:
+                        found[number, places[phrases[phrase]]] += 1
+    by_place = np.ones(found.shape[1])
+    by_place[places] = weights
+    if node.get("mode") == "IDF":
+        found = (found > 0) * by_place
+    elif node.get("mode") == "TFIDF":
+        found = found * by_place
+    return host(found if x.ndim == 2 else found[0])
+
+
+operators({"TfIdfVectorizer": _ngrams}, since=9)
+operators({"StringConcat": _concat_text, "StringSplit": _split_text, "StringNormalizer": _normalized})

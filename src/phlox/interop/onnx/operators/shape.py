@@ -11,11 +11,10 @@ from phlox.errors import RangeError, ShapeError
 from phlox.interop.onnx.elements import host, kind_of
 from phlox.interop.onnx.graph import Run
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, eye
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
 
 MOST = 1 << 33
 """The most elements of a tensor that is made from a shape; with more, a file is damaged."""
@@ -42,10 +41,6 @@ def _flatten(node: Node, x: X) -> X:
     axis = node.get("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-
-
-def _transpose(node: Node, x: X) -> X:
-    return x.permute_dims(tuple(node.get("perm") or range(x.ndim)[::-1]))
 
 
 def _axes(node: Node, axes: Array | None) -> tuple[int, ...] | None:
@@ -194,18 +189,6 @@ def _space_to_depth(node: Node, x: X) -> X:
     return y.reshape((n, channels * b * b, height // b, width // b))
 
 
-def _center_crop_pad(node: Node, x: X, shape: Array) -> X:
-    places = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
-    pads: list[int] = []
-    ends: list[int] = []
-    for place, wanted in zip(places, shape.tolist(), strict=True):
-        more = int(wanted) - x.shape[place]
-        before = more // 2 if more >= 0 else -((-more) // 2)
-        pads.append(before)
-        ends.append(more - before)
-    return _padded(x, pads + ends, 0, "constant", tuple(places))
-
-
 def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
     time: int = node.get("time_axis", 0)
     batch: int = node.get("batch_axis", 1)
@@ -216,16 +199,12 @@ def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
     return moved[np.broadcast_to(rows, places.shape), places].moveaxis((0, 1), (batch, time))
 
 
-def _identity(node: Node, x: Any) -> Any:
-    return x
-
-
 operators(
     {
-        "Identity": _identity,
+        "Identity": lambda node, x: x,
         "Reshape": _reshape,
         "Flatten": _flatten,
-        "Transpose": _transpose,
+        "Transpose": lambda node, x: x.permute_dims(tuple(node.get("perm") or range(x.ndim)[::-1])),
         "Squeeze": _squeeze,
         "Unsqueeze": _unsqueeze,
         "Concat": _concat,
@@ -240,14 +219,9 @@ operators(
         "Trilu": _trilu,
         "DepthToSpace": _depth_to_space,
         "SpaceToDepth": _space_to_depth,
-        "CenterCropPad": _center_crop_pad,
         "ReverseSequence": _reverse_sequence,
-    },
-    static={
-        "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Split": (1,), "Expand": (1,), "Tile": (1,),
-        "ConstantOfShape": (0,), "Range": (0, 1, 2), "Trilu": (1,), "CenterCropPad": (1,), "ReverseSequence": (1,),
-    },
-)  # fmt: skip
-operators({"Slice": _slice}, static={"Slice": (1, 2, 3, 4)}, since=10)
-operators({"Pad": _pad}, static={"Pad": (1, 2, 3)}, since=11)
+    }
+)
+operators({"Slice": _slice}, since=10)
+operators({"Pad": _pad}, since=11)
 operators({"Shape": _shape, "Size": _size}, own=True)

@@ -9,11 +9,10 @@ import numpy as np
 from phlox.interop.onnx.elements import FLOAT, cast, host
 from phlox.interop.onnx.node import Node
 from phlox.interop.onnx.operators.shape import checked_size
-from phlox.interop.onnx.registry import operators
+from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, signal, stack
 
 X = Tensor[Any, Any, Any]
-Array = np.ndarray[Any, Any]
 
 
 def _dft_17(node: Node, x: X, length: Array | None = None) -> X:
@@ -89,8 +88,8 @@ def _mel(node: Node, bins: Array, length: Array, rate: Array, low: Array, high: 
     return host(found)
 
 
-operators({"DFT": _dft_17}, static={"DFT": (1,)}, since=17)
-operators({"DFT": _dft}, static={"DFT": (1, 2)}, since=20)
+operators({"DFT": _dft_17}, since=17)
+operators({"DFT": _dft}, since=20)
 operators(
     {
         "STFT": _stft,
@@ -98,9 +97,5 @@ operators(
         "HammingWindow": _cosines(25 / 46, -21 / 46),
         "BlackmanWindow": _cosines(0.42, -0.5, 0.08),
         "MelWeightMatrix": _mel,
-    },
-    static={
-        "STFT": (1, 3), "HannWindow": (0,), "HammingWindow": (0,), "BlackmanWindow": (0,),
-        "MelWeightMatrix": (0, 1, 2, 3, 4),
-    },
-)  # fmt: skip
+    }
+)

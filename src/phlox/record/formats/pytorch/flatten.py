@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.dtypes import Array, checked_shape
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.values import (
@@ -28,7 +29,6 @@ from phlox.record.formats.pytorch.values import (
     Strided,
     Unreadable,
     called,
-    shown,
 )
 from phlox.record.record import UnreadableEntryError, check_name
 from phlox.record.values import Value, checked_value

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.dtypes import DTYPES, FLOAT8, DType
 from phlox.record.formats.pytorch.values import (
     PLAINLY,
@@ -29,7 +30,6 @@ from phlox.record.formats.pytorch.values import (
     Storage,
     Strided,
     Unreadable,
-    shown,
 )
 
 _NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2", "f": "f4", "d": "f8"}

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.text import shown
 from phlox.record.dtypes import Array, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.formats.foreign import OF_EXPORT
+from phlox.record.formats.foreign import foreign_file
 from phlox.record.formats.pytorch.flatten import flatten
 from phlox.record.formats.pytorch.globals import find_global
 from phlox.record.formats.pytorch.machine import Machine
@@ -31,7 +32,6 @@ from phlox.record.formats.pytorch.values import (
     Pairs,
     Storage,
     Strided,
-    shown,
 )
 from phlox.record.formats.reader import Reader
 from phlox.record.io.compression import unpack_limit
@@ -164,7 +164,7 @@ def _from_zip(source: Source, max_bytes: int | None) -> Record:
     names = archive.names()
     roots = [name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
     if any(name.endswith("/archive_format") for name in names):
-        raise RecordError(f"it is a program of torch.export; {OF_EXPORT}")
+        raise RecordError(foreign_file(b"", "program.pt2"))
     if len(roots) != 1:
         if any("/code/" in name or name.endswith("/model.json") for name in names):
             raise RecordError(

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, FLOAT8, DType
 
-_SHOWN = 200
-
 
 class Meter:
     """A limit on the work that a small pickle can cause: each byte and each node that is repeated is charged.
@@ -161,12 +159,6 @@ _STORAGES = {
 
 STORAGES: dict[str, ElementType] = {f"{name}Storage": TYPES[f"torch.{of}"] for name, of in _STORAGES.items()}
 """The dtypes of PyTorch's storages, by class name: "FloatStorage", ..."""
-
-
-def shown(text: str) -> str:
-    """An untrusted name or path, made safe for a message: shortened, and printable."""
-    text = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def called(value: object) -> str:

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from phlox.testing.conformance.row import Row
-from phlox.testing.conformance.rows import (
-    activation,
-    arithmetic,
-    attention,
-    conv,
-    creation,
-    indexing,
-    linalg,
-    loss,
-    nn,
-    norm,
-    pooling,
-    recurrent,
-    reduction,
-    sampling,
-    shape,
-    signal,
-    sorting,
-    special,
-    update,
-    whole,
-)
+from importlib import import_module
 
-MODULES = (
-    arithmetic,
-    special,
-    activation,
-    whole,
-    reduction,
-    shape,
-    creation,
-    indexing,
-    sorting,
-    linalg,
-    signal,
-    nn,
-    norm,
-    loss,
-    attention,
-    recurrent,
-    conv,
-    pooling,
-    sampling,
-    update,
-)
-ROWS: list[Row] = [row for module in MODULES for row in module.ROWS]
-COMPOSITES: list[Row] = [row for m in (nn, norm, loss, attention, recurrent, conv, pooling, sampling) for row in m.ROWS]
+from phlox.testing.conformance.row import Row
+
+_COMPOSED = ("nn", "loss", "attention", "conv", "pooling")
+_FAMILIES = (
+    "arithmetic", "special", "activation", "whole", "reduction", "shape", "indexing", "linalg", "signal",
+    *_COMPOSED, "update",
+)  # fmt: skip
+
+FAMILIES: dict[str, list[Row]] = {name: import_module(f"{__name__}.{name}").ROWS for name in _FAMILIES}
+ROWS: list[Row] = [row for rows in FAMILIES.values() for row in rows]
+COMPOSITES: list[Row] = [row for name in _COMPOSED for row in FAMILIES[name]]

@@ -1,11 +1,10 @@
-"""Callbacks that control a training by a value or at a point in time, and `Print`, which shows its progress."""
+"""Callbacks that control a training by a value or at a point in time."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from phlox.errors import ModuleError, RecordError, RunError
 from phlox.module import Module
@@ -15,7 +14,6 @@ from phlox.train.events import flattened
 from phlox.train.host_records import in_memory
 from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.callbacks.monitor import Monitor, Watch, better_mode, is_count, is_number, mode_of
-from phlox.train.observers.views.epochs import is_shown
 
 Selector: TypeAlias = str | Callable[[str, Any], bool] | Sequence[str]
 
@@ -345,70 +343,6 @@ class StopAfter(Watch):
 
     def __repr__(self) -> str:
         return f"StopAfter({', '.join(f'{name}={limit!r}' for name, limit in self._limits.items())})"
-
-
-class Print(Callback):
-    """Prints a plain line at the end of each epoch, and the reason if the training was stopped.
-
-    Of an array the first ten numbers are printed, and of a matrix none.
-
-    Args:
-        every_steps: the number of steps after which to print a further line, with the means of the epoch so far.
-        stream: the stream to write to; standard output if None.
-
-    If the stream can no longer be written to, the learner is warned once, and the training goes on without lines.
-
-    >>> callback = Print(every_steps=100)
-    """
-
-    main_only: ClassVar[bool | None] = True
-
-    def __init__(self, every_steps: int | None = None, stream: TextIO | None = None) -> None:
-        if every_steps is not None and not is_count(every_steps):
-            raise RunError(f"Print: every_steps must be a whole number of at least one, or None, got {every_steps!r}")
-        self.every_steps, self.stream = every_steps, stream
-        self._step, self._works = 0, True
-
-    def on_fit_start(self, learner: AnyLearner) -> None:
-        self._step, self._works = learner.step, True
-
-    def on_step_end(self, learner: AnyLearner) -> None:
-        if self.every_steps is None:
-            return
-        before, self._step = self._step, learner.step
-        if learner.step // self.every_steps > before // self.every_steps:
-            self._line(learner, f"step {learner.step}", flattened("train", learner.means()))
-
-    def on_epoch_end(self, learner: AnyLearner) -> None:
-        self._step = learner.step
-        report, last = learner.history[-1], learner.plan.epochs
-        head = f"epoch {report.epoch}" if last is None else f"epoch {report.epoch:{len(str(last))}}/{last}"
-        if not report.complete:
-            head = f"{head}, up to step {report.step}"
-        values = {**flattened("train", report.train), **flattened("validation", report.validation)}
-        rate = [] if math.isnan(report.rate) else [f"{report.rate:,.0f} rows/s"]
-        self._line(learner, head, values, *rate)
-
-    def on_fit_end(self, learner: AnyLearner) -> None:
-        if learner.stopped is not None:
-            self._line(learner, f"stopped after step {learner.step}: {learner.stopped}", {})
-
-    def _line(self, learner: AnyLearner, head: str, values: Mapping[str, float], *more: str) -> None:
-        if not self._works:
-            return
-        shown = [
-            f"{name.removeprefix('train/').replace('/', ' ')} {value:.4g}"
-            for name, value in values.items() if is_shown(name)
-        ]  # fmt: skip
-        stream = sys.stdout if self.stream is None else self.stream
-        if cast("TextIO | None", stream) is None:  # a program without a terminal
-            return
-        try:
-            stream.write("  ".join([head, *shown, *more]) + "\n")
-            stream.flush()
-        except (OSError, ValueError) as error:  # ValueError: a file that is closed
-            self._works = False
-            learner.warn(f"Print: the stream cannot be written to ({error}); there are no more lines")
 
 
 def modules_of(model: Any) -> dict[str, Module]:

@@ -19,7 +19,6 @@ from phlox.record.precision import Precision, checked_precision
 from phlox.train.events import plain
 from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.callbacks.monitor import better_mode, check_value_name, is_count, value_of
-from phlox.train.observers.checkpoints.background import BackgroundWriter
 from phlox.train.observers.checkpoints.catalog import BestName, Catalog, Ranking
 from phlox.train.observers.checkpoints.files import (
     FOLDER,
@@ -41,7 +40,7 @@ from phlox.train.observers.checkpoints.files import (
     with_history,
 )
 from phlox.train.observers.checkpoints.history_file import HistoryFile, Position
-from phlox.train.observers.checkpoints.in_shards import ShardWriter, is_mismatch
+from phlox.train.observers.checkpoints.writers import BackgroundWriter, ShardWriter, is_mismatch
 from phlox.train.observers.folder.lock import FolderLock
 from phlox.train.observers.folder.run_folder import claim
 from phlox.train.state import COUNTS, LOG, with_lines
@@ -475,36 +474,30 @@ class Checkpoints(Callback):
 
     def _write(self, job: Job) -> None:
         """Write a file and the list of files; on the writer's thread."""
-        path = self._path / job.name
         assert self._catalog is not None
         try:
             if job.history is not None:
                 self._write_history(job.history)
             self._catalog.announce(job.name)
-            lost = save(job.marked(), path, self.precision)
-            self._list(job, path)
-            self._done.append(Done(path, job.mark, job.is_best, lost))
+            lost = save(job.marked(), self._path / job.name, self.precision)
         except Exception as error:
-            self._done.append(Done(path, job.mark, job.is_best, error=error))
+            self._written(job, error)
+        else:
+            self._written(job, None, lost)
 
-    def _written(self, job: Job, error: Exception | None) -> None:
-        """Note what all processes have written together, or the error."""
+    def _written(self, job: Job, error: Exception | None, lost: str = "") -> None:
+        """List what was written by this process or by all, and note it for the report; or note the error."""
         path = self._path / job.name
         if error is None and self._catalog is not None:
             try:
                 self._catalog.announce(job.name)
-                self._list(job, path)
+                if job.is_best:
+                    self._catalog.add_best(job.line(path), self._ranking)
+                else:
+                    self._catalog.add(job.line(path), self.keep)
             except Exception as raised:
                 error = raised
-        self._done.append(Done(path, job.mark, job.is_best, error=error))
-
-    def _list(self, job: Job, path: Path) -> None:
-        """List what is complete."""
-        assert self._catalog is not None
-        if job.is_best:
-            self._catalog.add_best(job.line(path), self._ranking)
-        else:
-            self._catalog.add(job.line(path), self.keep)
+        self._done.append(Done(path, job.mark, job.is_best, lost if error is None else "", error))
 
     def _settle(self, learner: AnyLearner) -> None:
         self._writer.wait()

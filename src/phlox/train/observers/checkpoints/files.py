@@ -23,15 +23,7 @@ from phlox.record.io.crc32 import crc32
 from phlox.record.names import nearest
 from phlox.record.precision import Precision, Underflow, underflow_message
 from phlox.record.values import from_json, to_json
-from phlox.train.host_records import with_value
-from phlox.train.observers.checkpoints.catalog import (
-    FORMAT,
-    BestName,
-    Ranking,
-    bests_of,
-    check_format,
-    read_list,
-)
+from phlox.train.observers.checkpoints.catalog import FORMAT, BestName, Ranking, bests_of, check_format, read_list
 from phlox.train.observers.checkpoints.history_file import Position
 from phlox.train.observers.checkpoints.history_file import read as read_history
 from phlox.train.state import COUNTS, LINES, LOG, described
@@ -61,7 +53,7 @@ class Job:
 
     def marked(self) -> Record:
         """The record with its description, and with the position of its history."""
-        record = self.record if self.history is None else with_value(self.record, LOG, self.history.value)
+        record = self.record if self.history is None else self.record.with_entries({LOG: self.history.value})
         return marked(record, self.mark)
 
     def line(self, path: Path) -> dict[str, Any]:
@@ -97,14 +89,7 @@ def step_of(name: str) -> int | None:
 
 def marked(record: Record, mark: Mapping[str, Any]) -> Record:
     """The record with the description `mark` in its metadata."""
-    return Record(
-        {name: record[name] for name in record},
-        {**record.metadata, _MARK: json.dumps(to_json({"format": FORMAT, **mark}))},
-        aliases=record.aliases,
-        positional=record.positional,
-        header=record.header,
-        unreadable=record.unreadable,
-    )
+    return record.with_entries({}, {**record.metadata, _MARK: json.dumps(to_json({"format": FORMAT, **mark}))})
 
 
 def save(record: Record, path: Path, precision: Precision) -> str:
@@ -213,7 +198,7 @@ def with_history(record: Record, path: Path, *, warns: bool = True) -> Record:
             RunWarning,
             stacklevel=3,
         )
-    return with_value(record, LOG, found)
+    return record.with_entries({LOG: found})
 
 
 def place(path: str | os.PathLike[str]) -> Path:

@@ -301,7 +301,7 @@ class FileLogger(Logger):
 
     def lines(self, rows: Sequence[Row]) -> bytes | None:
         """The lines to append to the file; None if the file has to be rewritten."""
-        raise NotImplementedError
+        return self.to_bytes(self.added(rows))
 
     def added(self, rows: Sequence[Row]) -> list[Any]:
         """New rows in the form that `read_rows` returns."""
@@ -422,9 +422,6 @@ class JsonlLogger(FileLogger):
     def to_bytes(self, rows: Sequence[Any]) -> bytes:
         return b"".join(rows)
 
-    def lines(self, rows: Sequence[Row]) -> bytes:
-        return b"".join(self.added(rows))
-
     def added(self, rows: Sequence[Row]) -> list[Any]:
         return [json.dumps({name: _as_json(value) for name, value in row.items()}).encode() + b"\n" for row in rows]
 
@@ -443,16 +440,7 @@ class CsvLogger(FileLogger):
     CsvLogger('...metrics.csv')
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        every_steps: int | None = None,
-        append: bool = False,
-        overwrite: bool = False,
-    ) -> None:
-        super().__init__(path, every_steps=every_steps, append=append, overwrite=overwrite)
-        self._columns: list[str] = []  # of the file
+    _columns: Sequence[str] = ()  # of the file
 
     def read_rows(self, data: bytes) -> list[Any]:
         text = data[: data.rfind(b"\n") + 1].decode()

@@ -94,7 +94,22 @@ class TensorBoardLogger(Logger):
         return f"TensorBoardLogger({str(self.folder)!r})"
 
 
-class MlflowLogger(Logger):
+class _Tracker(Logger):
+    """The base of loggers to the packages of others, in which a run has an id, by which it is resumed."""
+
+    writes: ClassVar[bool] = True
+    tolerated: ClassVar[tuple[type[Exception], ...]] = (Exception,)
+    run_id: str | None = None
+
+    def state(self) -> Mapping[str, Any]:
+        return {**super().state(), "run_id": self.run_id}
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        super().restore(state)
+        self.run_id = state.get("run_id")
+
+
+class MlflowLogger(_Tracker):
     """Logs to MLflow, through its package (`pip install mlflow`, or `mlflow-skinny`).
 
     At the end MLflow's status of the run is finished, failed, or killed (Ctrl-C). A resumed training resumes the run;
@@ -119,9 +134,7 @@ class MlflowLogger(Logger):
     MlflowLogger('digits')
     """
 
-    writes: ClassVar[bool] = True
     shows: ClassVar[tuple[type[Any], ...]] = (Image,)
-    tolerated: ClassVar[tuple[type[Exception], ...]] = (Exception,)
 
     def __init__(
         self,
@@ -136,7 +149,6 @@ class MlflowLogger(Logger):
         super().__init__(every_steps)
         self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
         self.config, self.tags = nested(config, "MlflowLogger"), dict(tags or {})
-        self.run_id: str | None = None
         self._client: Any = None
         self._metric: Any = None
 
@@ -168,18 +180,11 @@ class MlflowLogger(Logger):
         failed = "KILLED" if isinstance(self.failed, KeyboardInterrupt) else "FAILED"
         self._client.set_terminated(self.run_id, status="FINISHED" if self.failed is None else failed)
 
-    def state(self) -> Mapping[str, Any]:
-        return {**super().state(), "run_id": self.run_id}
-
-    def restore(self, state: Mapping[str, Any], /) -> None:
-        super().restore(state)
-        self.run_id = state.get("run_id")
-
     def __repr__(self) -> str:
         return f"MlflowLogger({self.experiment!r})"
 
 
-class WandbLogger(Logger):
+class WandbLogger(_Tracker):
     """Logs to Weights & Biases, through its package (`pip install wandb`).
 
     A resumed training resumes the run. The x-axis of the curves is `step`. Histograms and images are those of wandb.
@@ -203,9 +208,7 @@ class WandbLogger(Logger):
     WandbLogger('digits')
     """
 
-    writes: ClassVar[bool] = True
     shows: ClassVar[tuple[type[Any], ...]] = (Histogram, Image)
-    tolerated: ClassVar[tuple[type[Exception], ...]] = (Exception,)
 
     def __init__(
         self,
@@ -223,7 +226,6 @@ class WandbLogger(Logger):
         self.project, self.name, self.offline = project, name, offline
         self.folder = None if folder is None else Path(folder)
         self.config, self.tags, self.options = nested(config, "WandbLogger"), tags, options
-        self.run_id: str | None = None
         self._run: Any = None
         self._wandb: Any = None
 
@@ -254,13 +256,6 @@ class WandbLogger(Logger):
     def close(self) -> None:
         self._run.finish(exit_code=0 if self.failed is None else 1)
         self._run = None
-
-    def state(self) -> Mapping[str, Any]:
-        return {**super().state(), "run_id": self.run_id}
-
-    def restore(self, state: Mapping[str, Any], /) -> None:
-        super().restore(state)
-        self.run_id = state.get("run_id")
 
     def __repr__(self) -> str:
         return "WandbLogger()" if self.project is None else f"WandbLogger({self.project!r})"

@@ -24,16 +24,41 @@ def draw_curves(history: Sequence[EpochReport], *, title: str = "", format: Lite
     """
     if not history:
         raise RunError("there are no epochs to draw curves of; train for one or more")
-    figure_type = require_matplotlib()
     names = [name for name, value in history[0].train.items() if isinstance(value, (int, float))]
     if not names:
         raise RunError("there is nothing to draw curves of: neither the loss nor any metric is a number")
-    figure = figure_type(figsize=(4.6 * len(names), 3.6), dpi=150, layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        _panel(axes, history, name)
+    figure, panels = panels_of(names, 4.6 * len(names), "epoch", title)
+    for axes, name in zip(panels, names, strict=True):
+        _draw(axes, history, name)
+    return file_of(figure, format)
+
+
+def panels_of(titles: Sequence[str], width: float, x: str, title: str) -> tuple[Any, Sequence[Any]]:
+    """A figure, and its axes beside each other; it is drawn without a window.
+
+    Raises ExtraNotInstalledError if Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        raise ExtraNotInstalledError(
+            "plots need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
+        ) from error
+    figure: Any = Figure(figsize=(width, 3.6), dpi=150, layout="constrained")
+    panels = figure.subplots(1, len(titles), squeeze=False)[0]
+    for axes, name in zip(panels, titles, strict=True):
+        axes.set_title(name, loc="left", fontsize=10, color=_INK)
+        axes.set_xlabel(x, color=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(color="#e6e8ec", linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#b9bec7")
+        axes.tick_params(which="both", colors="#555b66", labelsize=8)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
-    return file_of(figure, format)
+    return figure, panels
 
 
 def file_of(figure: Any, format: str) -> bytes:
@@ -46,19 +71,8 @@ def file_of(figure: Any, format: str) -> bytes:
     return buffer.getvalue()
 
 
-def require_matplotlib() -> Any:
-    """Matplotlib's `Figure`, which draws without a window; ExtraNotInstalledError if it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ExtraNotInstalledError(
-            "plots need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
-        ) from error
-    return Figure
-
-
-def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+def _draw(axes: Any, history: Sequence[EpochReport], name: str) -> None:
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator, PercentFormatter
 
     epochs = [report.epoch for report in history]
     curves = {"train": [report.train[name] for report in history]}
@@ -68,9 +82,6 @@ def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
         marker = "o" if len(values) == 1 else None
         last = f"{values[-1]:.1%}" if name == "accuracy" else f"{values[-1]:.3g}"
         axes.plot(epochs, values, color=_COLOURS[label], linewidth=1.6, marker=marker, label=f"{label}, last {last}")
-    axes.set_title(name, loc="left", fontsize=10, color=_INK)
-    axes.set_xlabel("epoch", color=_INK)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     # Leave the first epochs out of the limits: their values are far from the later ones, which matter more.
     late = [value for values in curves.values() for value in values[len(values) // 8 :]]
     if name == "accuracy":
@@ -82,9 +93,4 @@ def _panel(axes: Any, history: Sequence[EpochReport], name: str) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(color="#e6e8ec", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#b9bec7")
-    axes.tick_params(which="both", colors="#555b66", labelsize=8)
     axes.legend(frameon=False, fontsize=8)

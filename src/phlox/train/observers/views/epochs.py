@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from phlox.host.html import Cell, number, table
+from phlox.host.page import Cell, Part, Table
 from phlox.train.events import EpochReport
 from phlox.train.observers.views.text import better, is_better
 
@@ -16,10 +16,10 @@ CURVES = 10
 """Of a metric with values for more classes the least, the median and the greatest are drawn."""
 
 
-def epochs_table(history: Sequence[EpochReport]) -> str:
+def epochs_table(history: Sequence[EpochReport]) -> list[Part]:
     """The table of epochs, the newest first; of many all the best, the last and some between."""
     if not history:
-        return ""
+        return []
     flat = {report.epoch: report.flat() for report in history}
     found = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
     names = sorted(found, key=_rank)
@@ -31,11 +31,17 @@ def epochs_table(history: Sequence[EpochReport]) -> str:
     every = -(-len(flat) // _ROWS)
     kept = [e for i, e in enumerate(reversed(flat)) if i % every == 0 or i < 20 or e in best.values()]
     rows = [
-        [Cell(number(flat[e][name]) if name in flat[e] else "–", kind="best" * (best.get(name) == e)) for name in names]
+        [
+            Cell(_number(flat[e][name]) if name in flat[e] else "–", kind="best" * (best.get(name) == e))
+            for name in names
+        ]
         for e in kept
     ]
-    note = f'<p class="soft">Every {every} epochs, the last 20, and the best ones.</p>' if every > 1 else ""
-    return note + table(list(names), rows)
+    return [f"Every {every} epochs, the last 20, and the best ones." if every > 1 else "", Table(names, rows)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def is_shown(name: str) -> bool:

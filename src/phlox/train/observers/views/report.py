@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -17,20 +17,18 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from phlox.errors import RunError
-from phlox.host.html import escape, table
-from phlox.host.svg import POINTS
+from phlox.host.html import escape, filled, style
+from phlox.host.page import Page, Part, Table, facts
+from phlox.host.svg import POINTS, Curve
 from phlox.record.io.files import atomic_write
 from phlox.train.events import EpochReport, Growing, flattened
 from phlox.train.observers.callback import AnyLearner, Callback
-from phlox.train.observers.views.epochs import CURVES, best_point, epochs_table, is_share, is_shown
+from phlox.train.observers.views.epochs import best_point, epochs_table, is_shown
+from phlox.train.observers.views.plots import Plot, plots_of
 from phlox.train.observers.views.report_page import (
     Sample,
-    curve,
     embedded,
     matrix,
-    model_table,
-    page,
-    plot,
     samples,
     section,
 )
@@ -192,20 +190,23 @@ class Report(Callback):
         state, status = self._status(learner)
         path = self.path
         title = learner.folder.name if learner.folder is not None else path.stem if path is not None else "training"
-        confusion = [(name, matrix(values, self.classes)) for name, values in _confusions(learner).items()]
         parts = [
             section("Epochs", epochs_table(learner.history)),
-            *(section(f"{name[:1].upper()}{name[1:]}", content) for name, content in confusion),
-            section("What went wrong", samples(self._wrong, self.classes)),
-            section("Events", table(["step", "event"], _events(learner.events), wrap=True)),
-            section("Settings", table(["", ""], [[str(k), str(v)] for k, v in self.table.items()], wrap=True)),
-            section("Model", model_table(learner.model), folded=True),
-            section("Environment", table(["", ""], [*self._environment(learner).items()], wrap=True)),
+            *(
+                section(f"{name[:1].upper()}{name[1:]}", matrix(values, self.classes))
+                for name, values in _confusions(learner).items()
+            ),
+            section("What went wrong", [samples(self._wrong, self.classes)]),
+            section("Events", [Table(["step", "event"], _events(learner.events), {1}, wrap=True)]),
+            section("Settings", [facts((str(name), str(value)) for name, value in self.table.items())]),
+            section("Model", _models(learner.model), folded=True),
+            section("Environment", [facts(self._environment(learner).items())]),
         ]
-        data = {"plots": self._plots(learner), "running": state == "running", "every": self.every_seconds}
-        return page({
+        plots = [plot.embedded() for plot in self._plots(learner)]
+        data = {"plots": plots, "running": state == "running", "every": self.every_seconds}
+        return filled("phlox.train.observers.views", "report.html", {
             "title": escape(title), "state": state, "status": escape(status), "facts": _facts(learner),
-            "body": "".join(parts), "data": embedded(data),
+            "style": style(), "body": "".join(parts), "data": embedded(data),
         })  # fmt: skip
 
     def _status(self, learner: AnyLearner) -> tuple[str, str]:
@@ -219,78 +220,27 @@ class Report(Callback):
             return "stopped", f"stopped: {learner.stopped}"
         return "finished", "finished"
 
-    def _plots(self, learner: AnyLearner) -> list[dict[str, Any]]:
+    def _plots(self, learner: AnyLearner) -> Iterator[Plot]:
         history: list[EpochReport] = learner.history
-        plots: list[dict[str, Any]] = []
         if len(self._losses) > 1:
-            steps, losses = zip(*self._losses, strict=True)
-            plots.append(plot("loss while training", "step", [curve("train", steps, losses)]))
+            yield Plot("loss while training", "step", [Curve("train", *zip(*self._losses, strict=True))])
         if len(self._validations) > len(history) + 1:  # some were in the middle of an epoch
             steps = [step for step, _ in self._validations]
             for name in dict.fromkeys(name for _, values in self._validations for name in values):
-                if name.rpartition("/")[2].isdecimal():
-                    continue
-                y = [values.get(name, math.nan) for _, values in self._validations]
-                series = [curve("validation", steps, y, best_point(name, steps, y))]
-                plots.append(plot(f"{name} by step", "step", series, percent=is_share(name, [y])))
-        names = dict.fromkeys(name for report in history for name in [*report.train, *report.validation])
-        for name in names:
-            plots += self._plots_of(name, history)
+                if not name.rpartition("/")[2].isdecimal():
+                    y = [values.get(name, math.nan) for _, values in self._validations]
+                    yield Plot(f"{name} by step", "step", [Curve("validation", steps, y)], True)
+        yield from plots_of(history, self.classes)
         if history:
-            rates = {key for report in history for key in flattened("lr", report.lr)}
             epochs = [report.epoch for report in history]
-            by_epoch = [flattened("lr", report.lr) for report in history]
-            series = [
-                curve(key.removeprefix("lr/"), epochs, [values.get(key, math.nan) for values in by_epoch])
-                for key in sorted(rates)
+            rates = [flattened("lr", report.lr) for report in history]
+            names = sorted({key for by_group in rates for key in by_group})
+            curves = [
+                Curve(key.removeprefix("lr/"), epochs, [one.get(key, math.nan) for one in rates]) for key in names
             ]
-            plots.append(plot("learning rate", "epoch", series))
-            plots.append(plot("seconds an epoch", "epoch", [curve("seconds", epochs, [r.seconds for r in history])]))
-            plots.append(plot("rows a second", "epoch", [curve("rows/s", epochs, [r.rate for r in history])]))
-        return plots
-
-    def _plots_of(self, name: str, history: Sequence[EpochReport]) -> list[dict[str, Any]]:
-        """The plots of a metric: one, or, of one whose value is a dict, one for each of its parts."""
-        found: list[dict[str, Any]] = []
-        epochs = [report.epoch for report in history]
-        paths: dict[str, None] = {}
-        for report in history:
-            for values in (report.train, report.validation):
-                paths |= dict.fromkeys(_paths(name, values.get(name)))
-        for path in paths:
-            values = [(_at(report.train, path), _at(report.validation, path)) for report in history]
-            if any(isinstance(value, list) for pair in values for value in pair):
-                side = 1 if any(isinstance(pair[1], list) for pair in values) else 0
-                found += self._plots_by_class(path, history, [pair[side] for pair in values])
-                continue
-            sides = [side for side in (0, 1) if any(pair[side] is not None for pair in values)]
-            series: list[dict[str, Any]] = []
-            for side in sides:  # the best is marked once: of the validation, where there is one
-                y = [float(v) if isinstance(v, (int, float)) else math.nan for v in (pair[side] for pair in values)]
-                best = best_point(path, epochs, y) if side == sides[-1] and len(y) > 1 else None
-                series.append(curve(("train", "validation")[side], epochs, y, best))
-            percent = is_share(path, values)
-            found += [plot(path, "epoch", series, percent=percent)] if series else []
-        return found
-
-    def _plots_by_class(self, name: str, history: Sequence[EpochReport], values: list[Any]) -> list[dict[str, Any]]:
-        rows: list[tuple[int, list[float]]] = []
-        for report, value in zip(history, values, strict=True):
-            items = cast("list[Any]", value) if isinstance(value, list) else []
-            if all(isinstance(x, (int, float)) for x in items) and len(items) == len(rows[0][1] if rows else items):
-                rows.append((report.epoch, items))
-        if not rows or not rows[0][1]:
-            return []  # a matrix has a place of its own
-        epochs, table_ = [epoch for epoch, _ in rows], np.asarray([value for _, value in rows], np.float64)
-        if table_.shape[1] > CURVES:
-            ordered = np.sort(table_, axis=1)  # NaN last
-            known = np.maximum(np.isfinite(ordered).sum(axis=1), 1)
-            places = {"least": 0 * known, "median": (known - 1) // 2, "greatest": known - 1}
-            columns = {label: ordered[np.arange(len(ordered)), place] for label, place in places.items()}
-        else:
-            names = [self.classes[i] if i < len(self.classes) else str(i) for i in range(table_.shape[1])]
-            columns = dict(zip(names, table_.T, strict=True))
-        return [plot(name, "epoch", [curve(label, epochs, column.tolist()) for label, column in columns.items()])]
+            yield Plot("learning rate", "epoch", curves)
+            yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [one.seconds for one in history])])
+            yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [one.rate for one in history])])
 
     def _environment(self, learner: AnyLearner) -> dict[str, str]:
         found = {
@@ -319,26 +269,19 @@ def _facts(learner: AnyLearner) -> str:
     return f"<p class=facts>{' · '.join(f'<span>{fact}</span>' for fact in facts)}</p>"
 
 
+def _models(model: Any) -> list[Part]:
+    """The tree of a module, or of each of several by name."""
+    from phlox.module import Module
+    from phlox.module.pages import page_of_module
+
+    if isinstance(model, Module):
+        return [page_of_module(model)]
+    named = cast("Mapping[str, Any]", model)
+    return [Page(name, parts=_models(part), is_open=True) for name, part in named.items() if isinstance(part, Module)]
+
+
 def _events(events: Sequence[tuple[int, str]]) -> list[list[str]]:
     return [[f"{step:,}", str(text)] for step, text in reversed(events[-200:])]
-
-
-def _paths(name: str, value: Any) -> list[str]:
-    """The names of the parts of a value that are no dicts."""
-    if isinstance(value, Mapping):
-        parts = cast("Mapping[str, Any]", value)
-        return [path for key, part in parts.items() for path in _paths(f"{name}/{key}", part)]
-    return [] if value is None else [name]
-
-
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    """What `flattened` would give that name, lists as they are."""
-    if path in values:
-        return values[path]
-    for key, part in values.items():
-        if path.startswith(f"{key}/") and isinstance(part, Mapping):
-            return _at(cast("Mapping[str, Any]", part), path[len(key) + 1 :])
-    return None
 
 
 def _confusions(learner: AnyLearner) -> dict[str, Any]:

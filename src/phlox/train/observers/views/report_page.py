@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from phlox.host.html import Cell, escape, table
+from phlox.host.html import escape, parts_html
+from phlox.host.page import Cell, Part, Raw, Row, Table
 from phlox.host.png import png
-from phlox.host.svg import POINTS, decimated
-from phlox.train.observers.views.text import better
 
 _LARGEST_MATRIX = 40
 """With more classes, the most frequent confusions are listed in place of the matrix."""
-
-
-def page(parts: Mapping[str, str]) -> str:
-    """The page: the template with its places filled, all at once, so that no text can bring in another place."""
-    template = resources.files("phlox.train.observers.views").joinpath("report.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def embedded(value: Any) -> str:
@@ -33,41 +23,23 @@ def embedded(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def section(title: str, content: str, *, folded: bool = False) -> str:
+def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
     """A part of the page with a heading; nothing without content."""
+    content = parts_html(parts)
     if not content:
         return ""
     inner = f"<details><summary class=soft>show</summary>{content}</details>" if folded else content
     return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
 
 
-# --- curves
-
-
-def curve(
-    label: str, x: Sequence[float], y: Sequence[float], best: tuple[float, float] | None = None
-) -> dict[str, Any]:
-    """A curve of a plot, as the page draws it; `best` is the point that is marked."""
-    xs, ys = decimated(x, y)
-    finite = [value if math.isfinite(value) else None for value in ys]
-    return {"label": label, "x": xs, "y": finite, "best": None if best is None else list(best)}
-
-
-def plot(name: str, x: str, series: Sequence[dict[str, Any]], *, percent: bool = False) -> dict[str, Any]:
-    """Curves over one x. Losses and rates are drawn in a logarithmic scale where they are positive and far apart."""
-    values = [value for one in series for value in one["y"] if value is not None]
-    log = bool(values) and min(values) > 0.0 and max(values) / min(values) > 30.0 and better(name) == "min"
-    return {"name": name, "x": x, "series": list(series), "percent": percent, "log": log, "whole": True}
-
-
 # --- what the model takes for what
 
 
-def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> str:
+def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> list[Part]:
     """A confusion matrix, a row for each expected class, and what is mistaken for what most often."""
     counts = np.asarray(values, np.float64)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
-        return ""
+        return []
     size = len(counts)
     labels = [names[i] if i < len(names) else str(i) for i in range(size)]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
@@ -75,24 +47,17 @@ def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
     most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
     rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]
-    mistakes = table(["expected", "got", "count", "of the class"], rows) or "<p>Nothing is mistaken.</p>"
+    mistakes = Table(["expected", "got", "count", "of the class"], rows, 2) if rows else "Nothing is mistaken."
     if size > _LARGEST_MATRIX:
-        return mistakes
-    lines = [
-        f"<tr><th>{escape(labels[i])}</th>"
-        + "".join(
-            f'<td class={"ok" if i == j else "no"} style="--a:{shares[i, j]:.3f}">{_count(counts[i, j])}</td>'
-            for j in range(size)
-        )
-        + "</tr>"
+        return [mistakes]
+    cells = [
+        [
+            Cell(labels[i], kind="soft"),
+            *(Cell(_count(counts[i, j]), float(shares[i, j]), kind="ok" if i == j else "no") for j in range(size)),
+        ]
         for i in range(size)
     ]
-    head = "".join(f"<th>{escape(label)}</th>" for label in labels)
-    whole = (
-        f"<table class=matrix><thead><tr><th>expected \\ got</th>{head}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table>"
-    )
-    return f'<div class="two{" one" * (size > 5)}"><div class=scroll>{whole}</div><div>{mistakes}</div></div>'
+    return [Row([Table(["expected \\ got", *labels], cells, 1), mistakes])]
 
 
 def _count(value: float) -> str:
@@ -112,7 +77,7 @@ class Sample(NamedTuple):
     confidence: float | None = None
 
 
-def samples(some: Sequence[Sample], names: Sequence[str]) -> str:
+def samples(some: Sequence[Sample], names: Sequence[str]) -> Raw:
     """Examples that went wrong: image or text, what was expected, what came out."""
     cards: list[str] = []
     for one in some:
@@ -127,34 +92,9 @@ def samples(some: Sequence[Sample], names: Sequence[str]) -> str:
         cards.append(
             f"<div class=card>{shown}<p>{escape(got)}{sure}</p><p class=soft>expected {escape(expected)}</p></div>"
         )
-    return f"<div class=samples>{''.join(cards)}</div>" if cards else ""
+    return Raw(f"<div class=samples>{''.join(cards)}</div>" if cards else "")
 
 
 def _label(value: Any, names: Sequence[str]) -> str:
     number = int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else -1
     return names[number] if 0 <= number < len(names) else str(value)
-
-
-# --- the model
-
-
-def model_table(model: Any) -> str:
-    """Every parameter of a module, or of a dict of modules: path, shape, number of scalars, whether it is trained."""
-    modules: Mapping[str, Any] = cast("Mapping[str, Any]", model) if isinstance(model, Mapping) else {"": model}
-    rows: list[list[str | Cell]] = []
-    total = trained = 0
-    for name, module in modules.items():
-        if not hasattr(module, "named_params"):
-            continue
-        for path, param in module.named_params():
-            count = math.prod(param.shape)
-            total += count
-            trained += count * bool(param.trained)
-            shape = " × ".join(map(str, param.shape)) or "scalar"
-            rows.append([f"{name}/{path}" if name else path, shape, f"{count:,}", "yes" if param.trained else "no"])
-    if not rows:
-        return ""
-    more = len(rows) - POINTS
-    note = f"<p class=soft>and {more:,} more</p>" if more > 0 else ""
-    sums = f"<p><b>{total:,}</b> parameters in {len(rows):,} arrays, <b>{trained:,}</b> of them trained</p>"
-    return sums + table(["parameter", "shape", "count", "trained"], rows[:POINTS], wrap=True) + note

@@ -11,10 +11,9 @@ from phlox.errors import OptimizerError, RunError
 from phlox.optim import LrSchedule
 from phlox.optim.schedule.base import curves_of
 from phlox.record.io.files import atomic_write
-from phlox.train.observers.views.curves import file_of, require_matplotlib
+from phlox.train.observers.views.curves import file_of, panels_of
 
 _COLOURS = ["#d9480f", "#1864ab", "#2b8a3e", "#862e9c", "#e8a008", "#8a94a6"]
-_INK = "#2b2f36"
 
 
 def draw_schedule(
@@ -51,11 +50,8 @@ def draw_schedule(
     if path is not None and Path(path).suffix.lower() not in (".png", ".svg"):
         raise RunError(f"{path}: the plot is a PNG or an SVG; give its file a name that ends in .png or .svg")
     lines = _lines(schedule, steps)
-    figure = require_matplotlib()(figsize=(6.4, 3.6), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    _draw(axes, lines, log)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=_INK)
+    figure, panels = panels_of(["learning rate"], 6.4, "step", title)
+    _draw(panels[0], lines, log)
     if path is not None:
         _write(Path(path), file_of(figure, Path(path).suffix.lower()[1:]))
     return file_of(figure, format)
@@ -85,8 +81,6 @@ def _lines(
 
 
 def _draw(axes: Any, lines: Mapping[str, tuple[list[int], list[float]]], log: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     if log and not any(rate > 0.0 for _, rates in lines.values() for rate in rates):
         raise OptimizerError("all rates are zero, which a logarithmic axis cannot show; omit log=True")
     for number, (label, (points, rates)) in enumerate(lines.items()):
@@ -95,17 +89,9 @@ def _draw(axes: Any, lines: Mapping[str, tuple[list[int], list[float]]], log: bo
             points, rates, where="post", color=_COLOURS[number % len(_COLOURS)], linewidth=1.6,
             marker="o" if len(points) == 1 else None, label=label or None,
         )  # fmt: skip
-    axes.set_title("learning rate", loc="left", fontsize=10, color=_INK)
-    axes.set_xlabel("step", color=_INK)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log:
         axes.set_yscale("log", nonpositive="mask")
     else:
         axes.set_ylim(bottom=0.0)
-    axes.grid(color="#e6e8ec", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#b9bec7")
-    axes.tick_params(which="both", colors="#555b66", labelsize=8)
     if list(lines) != [""]:
         axes.legend(frameon=False, fontsize=8)

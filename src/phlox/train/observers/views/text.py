@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from phlox.errors import RunError
+from phlox.host.text import printable
 from phlox.optim.optimizer import Rate
 from phlox.train.events import Plan, Values, flattened
 from phlox.train.observers.callbacks.monitor import better_mode
@@ -164,8 +165,7 @@ def one_line(text: object) -> str:
     >>> one_line("a\\n  b\\x1b[2J")
     'a b\\\\x1b[2J'
     """
-    line = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return printable(" ".join(str(text).split()))
 
 
 def figures(values: Values) -> dict[str, str]:

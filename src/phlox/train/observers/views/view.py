@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import deque
 from importlib import import_module
 from time import perf_counter
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar, TextIO, cast
 
-from phlox.errors import ExtraNotInstalledError
-from phlox.host.output import output
+from phlox.errors import ExtraNotInstalledError, RunError
+from phlox.host.output import Output, output
+from phlox.host.process_memory import resident_bytes
+from phlox.host.text import count as counted
+from phlox.host.text import size
 from phlox.train.events import EpochReport, Plan, Values, flattened
 from phlox.train.observers.callback import AnyLearner, Callback
+from phlox.train.observers.callbacks.monitor import is_count
 from phlox.train.observers.views.screen import Screen
 from phlox.train.observers.views.text import (
     BestValues,
@@ -208,59 +213,96 @@ class View(Callback):
             return f"ended by {type(self._error).__name__} after {took}: {self._error}"
         if learner.stopped and not is_complete(learner.plan, learner.epoch, learner.step):
             return f"stopped after {took}: {learner.stopped}"
-        return f"finished {learner.epoch} {'epoch' if learner.epoch == 1 else 'epochs'} in {took}"
+        return f"finished {counted(learner.epoch, 'epoch')} in {took}"
 
 
 class PlainProgress(View):
     """One plain line for each epoch; in long epochs also a line every `every_seconds`, and one for each event.
 
-    The parts of a line are separated by two spaces; there are no control characters.
+    With `every_steps` there is a further line after so many steps. The parts of a line are separated by two spaces;
+    there are no control characters.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, *, unit: str = "rows", every_seconds: float = 30.0, note: str = ""
+        self,
+        stream: TextIO | None = None,
+        *,
+        unit: str = "rows",
+        every_seconds: float = 30.0,
+        every_steps: int | None = None,
+        note: str = "",
     ) -> None:
         super().__init__(unit=unit)
-        self.stream = output(stream)
-        self.every_seconds, self.note = every_seconds, note
+        self.stream = cast("Output", output(stream))
+        self.every_seconds, self.every_steps, self.note = every_seconds, every_steps, note
         self._written, self._events = perf_counter(), 0
+        self._step = 0
+        self._is_due = False
 
     def begin(self, learner: AnyLearner) -> None:
-        self._written, self._events = perf_counter(), len(learner.events)
+        self._written, self._events, self._step = perf_counter(), len(learner.events), learner.step
         if self.note:
-            self._write(self.note)
+            self._write(learner, self.note)
 
     def on_step_end(self, learner: AnyLearner) -> None:
-        if self._first is None or self._pending is not None or perf_counter() - self._written >= self.every_seconds:
+        before, self._step = self._step, learner.step
+        if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
+            self._is_due, self._looked = True, -math.inf
+        self._is_due = self._is_due or perf_counter() - self._written >= self.every_seconds
+        if self._first is None or self._pending is not None or self._is_due:
             super().on_step_end(learner)
 
     def show(self, learner: AnyLearner) -> None:
         self._tell_events(learner)
         now = self._now
-        if perf_counter() - self._written >= self.every_seconds and not now.doing and now.step:
+        if self._is_due and not now.doing and now.step:
+            self._is_due = False
             steps = f"step {now.step:,}" + ("" if now.steps is None else f"/{now.steps:,}")
             left = [] if now.left is None else [f"{clock(now.left)} left"]
             label = f"epoch {epoch_label(now.epoch, now.epochs)}"
-            self._write(label, steps, *_named(now.values), *_rate(now.rate, self.unit), *left)
+            self._write(learner, label, steps, *_named(now.values), *_rate(now.rate, self.unit), *left)
 
     def epoch(self, learner: AnyLearner, label: str, report: EpochReport, best: set[str]) -> None:
         self._tell_events(learner)
-        self._write(*plain_parts(label, report, self.unit))
+        self._write(learner, *plain_parts(label, report, self.unit))
 
     def end(self, learner: AnyLearner) -> None:
         self._tell_events(learner)
         if self._now.ended is not None and not self._now.ended.startswith("finished"):
-            self._write(self._now.ended)
+            self._write(learner, self._now.ended)
 
     def _tell_events(self, learner: AnyLearner) -> None:
         new, self._events = learner.events[self._events :], len(learner.events)
         for step, text in new:
-            self._write(f"step {step:,}: {text}")
+            self._write(learner, f"step {step:,}: {text}")
 
-    def _write(self, *parts: str) -> None:
+    def _write(self, learner: AnyLearner, *parts: str) -> None:
+        has_reader = self.stream.stream is not None
         self.stream.write(plain_line(*parts) + "\n")
         self.stream.flush()
         self._written = perf_counter()
+        if has_reader and self.stream.stream is None:
+            learner.warn(f"{type(self).__name__}: the stream cannot be written to; there are no more lines")
+
+
+class Print(PlainProgress):
+    """Prints a plain line at the end of each epoch, for each event, and the reason if the training was stopped.
+
+    Of an array the range is printed, and of a matrix none.
+
+    Args:
+        every_steps: the number of steps after which to print a further line, with the means of the epoch so far.
+        stream: the stream to write to; standard output if None.
+
+    If the stream can no longer be written to, the learner is warned once, and the training goes on without lines.
+
+    >>> callback = Print(every_steps=100)
+    """
+
+    def __init__(self, every_steps: int | None = None, stream: TextIO | None = None) -> None:
+        if every_steps is not None and not is_count(every_steps):
+            raise RunError(f"Print: every_steps must be a whole number of at least one, or None, got {every_steps!r}")
+        super().__init__(stream, every_seconds=math.inf, every_steps=every_steps)
 
 
 def plain_parts(label: str, report: EpochReport, unit: str) -> list[str]:
@@ -309,7 +351,7 @@ class NotebookProgress(PlainProgress):
     interval: ClassVar[float] = 1.0
 
     def __init__(self, *, unit: str = "rows") -> None:
-        super().__init__(unit=unit, every_seconds=float("inf"))
+        super().__init__(unit=unit, every_seconds=math.inf)
         self._handle: Any = None
 
     def begin(self, learner: AnyLearner) -> None:
@@ -345,30 +387,11 @@ def memory_text(learner: AnyLearner) -> str:
     """The memory that the process uses, and that of the device where its engine says so."""
     parts: list[str] = []
     if resident := resident_bytes():
-        parts.append(f"memory {_bytes(resident)}")
+        parts.append(f"memory {size(resident)}")
     device = learner.device
     if count := device.backend.memory_used(device):
-        parts.append(f"{'device ' if parts else 'device memory '}{_bytes(count)}")
+        parts.append(f"{'device ' if parts else 'device memory '}{size(count)}")
     return ", ".join(parts)
-
-
-def resident_bytes() -> int:
-    """The memory of the process that is in RAM, in bytes; at its greatest where the system does not say it of now."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- five times a second
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    greatest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return greatest if sys.platform == "darwin" else greatest * 1024
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _flat(report: EpochReport) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Guards: what a compiled function reads that is no argument, and whether it is still the same."""
+"""Guards: the values that a compiled function reads from outside of its arguments, and whether they have changed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Finding what a function, and the functions that it calls, read from outside of the arguments.
+"""The search for values that a function, and the functions that it calls, read from outside of the arguments.
 
-The code of the user's functions is read (`reads`), and its expressions are looked up: globals, variables of functions
-around it, attributes and items of these, also in functions that they are passed to. What is found is watched: numbers
-and names by value; containers and NumPy arrays by what they hold; modules by their structure and the arrays of their
+The code of the user's functions is read (`reads`), and its expressions are looked up: globals, variables of enclosing
+functions, attributes and items of these, also in functions that get them as arguments. The values are watched: numbers
+and names by value; containers and NumPy arrays by their contents; modules by their structure and the arrays of their
 parameters; anything else by identity. Functions of Phlox and of other libraries are not read, but the user's functions
-that they hold are, as `phlox.grad(loss)` holds `loss`.
+inside them are: `phlox.grad(loss)` holds `loss`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,8 @@ from phlox.module.statics import ByIdentity, constant_key, is_constant
 from phlox.module.structure import Container
 from phlox.optim import Optimizer
 from phlox.tensor import Tensor
-from phlox.transform.compile.guards.guard import PLAIN, Guard, is_none, unread
+from phlox.transform.compile.guards.guard import PLAIN, Guard, is_none, never
 from phlox.transform.compile.guards.libraries import is_library
-from phlox.transform.compile.guards.places import (
-    ABSENT,
-    Bound,
-    Found,
-    Instance,
-    Place,
-    Source,
-    attribute_of,
-    class_of,
-    fields_of,
-    in_class,
-    inside_of,
-)
 from phlox.transform.compile.guards.reads import (
     Attribute,
     Call,
@@ -55,22 +42,35 @@ from phlox.transform.compile.guards.reads import (
     Use,
     reads_of,
 )
-from phlox.transform.compile.guards.roots import Holder, Roots, is_users, parts_in
+from phlox.transform.compile.guards.roots import Holder, Roots, is_user_object, parts_in
+from phlox.transform.compile.guards.slots import (
+    ABSENT,
+    Bound,
+    Instance,
+    Outside,
+    Slot,
+    Source,
+    attribute_of,
+    class_attribute,
+    class_of,
+    fields_of,
+    instance_dict,
+)
 from phlox.transform.compile.guards.watches import CONTAINERS, Watches
 
 MOST_FUNCTIONS = 500
-"""So many functions are read; what others read is not watched."""
+"""The number of functions that are read; what further functions read is not watched."""
 _MOST_OBJECTS = 1000
 _DEEPEST = 5
-"""In so many objects of Phlox, and so deep, the user's functions are looked for."""
+"""The number of objects of Phlox, and their depth, in which the user's functions are searched."""
 
 _CLASS_ALONE = frozenset(map(id, (callable, hasattr, id, isinstance, issubclass, print, super, type)))
-"""Functions whose results depend on no more than the class of their arguments."""
+"""Functions whose results depend only on the class of their arguments."""
 _CHANGES = frozenset(
     ("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "remove", "reverse",
      "setdefault", "sort", "update")
 )  # fmt: skip
-"""Methods of containers that change them, and read nothing."""
+"""Methods that change a container without reading it."""
 _OPERATORS_NOT_USED = frozenset(
     ("__class_getitem__", "__copy__", "__deepcopy__", "__del__", "__delattr__", "__eq__", "__format__", "__getstate__",
      "__hash__", "__init__", "__init_subclass__", "__new__", "__post_init__", "__reduce__", "__reduce_ex__", "__repr__",
@@ -79,14 +79,14 @@ _OPERATORS_NOT_USED = frozenset(
 
 
 def guard_of(roots: Roots) -> Guard:
-    """A guard of all that a function reads from outside, as it is now."""
+    """A guard of the current values that a function reads from outside."""
     finder = _Finder()
     finder.start(roots)
     return Guard(finder.seen.all(), finder.seen.facts, finder.seen.unseen, partial(guard_of, roots))
 
 
 class _Frame:
-    """A function that is read, and what is known of its variables."""
+    """A function to read, with what is known of its variables."""
 
     def __init__(
         self,
@@ -94,33 +94,33 @@ class _Frame:
         names: dict[str, Any],
         cells: Mapping[str, CellType],
         bound: Mapping[str, Source],
-        around: _Frame | None = None,
+        outer: _Frame | None = None,
     ) -> None:
-        self.code, self.globals, self.cells, self.bound, self.around = code, names, cells, bound, around
+        self.code, self.globals, self.cells, self.bound, self.outer = code, names, cells, bound, outer
         self.reads = reads_of(code)
-        self.known: dict[Expression, Source | None] = {}
+        self.sources: dict[Expression, Source | None] = {}
 
     def where(self, line: int) -> str:
         return f"{self.code.co_qualname} ({Path(self.code.co_filename).name}:{line})"
 
 
 class _Finder:
-    """One look at a function, as it is now."""
+    """One search for what a function reads from outside."""
 
     def __init__(self) -> None:
         self.seen = Watches()
         self._queue: deque[_Frame] = deque()
         self._entered: dict[Hashable, Any] = {}
-        """The functions that are read, which stay alive for their ids."""
-        self._objects: dict[Hashable, Found | Instance] = {}
-        """Objects of which it is not known how they are used. Any attribute that is read of anything may be theirs."""
+        """The functions that are read; they stay alive, because their ids are keys."""
+        self._objects: dict[Hashable, Outside | Instance] = {}
+        """Objects whose use is unknown: any attribute that is read of an unknown object may be theirs."""
         self._names: dict[str, str] = {}
-        """The names of these attributes, and where they are read."""
+        """The names of the attributes of unknown objects, and where they are read."""
 
     def start(self, roots: Roots) -> None:
         fn = roots.function
         for source in roots.sources:
-            if isinstance(source, Found):
+            if isinstance(source, Outside):
                 self._reach(source.value)
             else:
                 self._use(source)
@@ -129,24 +129,24 @@ class _Finder:
         if isinstance(fn, FunctionType):
             self._enter(fn, roots.parameters)
         elif isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType) and not is_library(fn):
-            self._call_method(_of_method(fn), named=roots.parameters)
+            self._call_method(_bound_method(fn), named=roots.parameters)
         else:
-            self._use(Found(fn, _name(fn)))
-        asked: set[Hashable] = set()
+            self._use(Outside(fn, _name(fn)))
+        checked: set[Hashable] = set()
         while True:
             self._follow()
-            pairs = [(one, name) for one in list(self._objects.values()) for name in self._names]
-            new = [(one, name) for one, name in pairs if (one.mark, name) not in asked]
-            if not new:
+            pairs = [(source, name) for source in list(self._objects.values()) for name in self._names]
+            unchecked = [(source, name) for source, name in pairs if (source.mark, name) not in checked]
+            if not unchecked:
                 return
-            for one, name in new:
-                asked.add((one.mark, name))
-                self._use(self._attribute(one, name, self._names[name]))
+            for source, name in unchecked:
+                checked.add((source.mark, name))
+                self._use(self._find_attribute(source, name, self._names[name]))
 
     # --- functions
 
     def _enter(self, function: FunctionType, bound: Mapping[str, Source]) -> None:
-        """Read a function, later; of one of a library, the user's functions that it holds."""
+        """Queue a function for reading; for a library's function, the user's functions inside it."""
         if is_library(function):
             self._reach(vars(function).get("__wrapped__"), modules=True)
             for cell in function.__closure__ or ():
@@ -161,9 +161,9 @@ class _Finder:
         frame = _Frame(function.__code__, function.__globals__, cells, bound)
         self._queue.append(frame)
         for name in ("__defaults__", "__kwdefaults__"):
-            place, where = Place.attribute(function, name), frame.where(function.__code__.co_firstlineno)
-            if place is not None and place.value:
-                self._use(Found(function, _name(function), where).at(place, f"{_name(function)}.{name}"))
+            slot, where = Slot.attribute(function, name), frame.where(function.__code__.co_firstlineno)
+            if slot is not None and slot.value:
+                self._use(Outside(function, _name(function), where).at(slot, f"{_name(function)}.{name}"))
 
     def _follow(self) -> None:
         while self._queue:
@@ -172,26 +172,26 @@ class _Finder:
                 if isinstance(read.expression, Call):
                     self._call(read.expression, frame, read.line)
                 else:
-                    self._use(self._source(read.expression, frame, read.line), read.use)
+                    self._use(self._find(read.expression, frame, read.line), read.use)
             for target in frame.reads.stored:
                 self._store(target, frame)
             for code in frame.reads.inner:
                 self._queue.append(_Frame(code, frame.globals, frame.cells, {}, frame))
 
     def _store(self, target: Expression, frame: _Frame) -> None:
-        """Note where a function stores something."""
+        """Note a target to which a function assigns."""
         line = frame.code.co_firstlineno
         if isinstance(target, (Outer, Global)):
-            found = self._source(target, frame, line)
-            if isinstance(found, Found) and found.places:
-                self.seen.stored.add(found.places[-1].key)
+            source = self._find(target, frame, line)
+            if isinstance(source, Outside) and source.slots:
+                self.seen.stored.add(source.slots[-1].key)
         elif isinstance(target, (Attribute, Item)):
-            of = self._source(target.of, frame, line)
-            if isinstance(of, Found) and isinstance(target, Attribute):
-                inside = inside_of(of.value)
-                self.seen.stored |= {(id(inside), target.name), (id(of.value), "attribute", target.name)}
-            elif isinstance(of, Found):
-                self.seen.stored.add(id(of.value))
+            source = self._find(target.of, frame, line)
+            if isinstance(source, Outside) and isinstance(target, Attribute):
+                attributes = instance_dict(source.value)
+                self.seen.stored |= {(id(attributes), target.name), (id(source.value), "attribute", target.name)}
+            elif isinstance(source, Outside):
+                self.seen.stored.add(id(source.value))
 
     def _call_method(
         self, method: Bound, args: Iterable[Source | None] = (), named: Mapping[str, Source | None] | None = None
@@ -207,16 +207,16 @@ class _Finder:
             self._enter(function, {})
             return
         code = function.__code__
-        placed = list(args)
+        positional = list(args)
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        given = {**dict(zip(names[: code.co_argcount], placed, strict=False)), **named}
-        rest = [source for name, source in given.items() if name not in names]  # of *args and **kwargs
-        for source in (*placed[code.co_argcount :], *rest):
+        by_name = {**dict(zip(names[: code.co_argcount], positional, strict=False)), **named}
+        others = [source for name, source in by_name.items() if name not in names]  # of *args and **kwargs
+        for source in (*positional[code.co_argcount :], *others):
             self._use(source)
-        self._enter(function, {name: one for name, one in given.items() if one is not None and name in names})
+        self._enter(function, {name: x for name, x in by_name.items() if x is not None and name in names})
 
-    def _methods(self, owner: Found | Instance, *, operators: bool = False) -> None:
-        """Read the methods of an object that a library calls, or only the operators of one that is used somehow."""
+    def _methods(self, owner: Outside | Instance, *, operators: bool = False) -> None:
+        """Read the methods of an object, which a library may call; or only its operators."""
         for base in class_of(owner).__mro__:
             for name, function in list(vars(base).items()):
                 is_special = name.startswith("__") and name.endswith("__")
@@ -225,56 +225,56 @@ class _Finder:
                     self._call_method(Bound(function, owner, name))
 
     def _reach(self, value: Any, *, modules: bool = False, depth: int = 0) -> None:
-        """The user's functions in something that a library holds; with `modules`, also modules."""
+        """Use the user's functions in an object that a library holds; with `modules`, also modules."""
         if isinstance(value, (*PLAIN, Tensor, np.ndarray, type, ModuleType, Backend)) or depth > _DEEPEST:
             return
         if isinstance(value, Module):
-            self._use(Found(value, _name(value), "a library") if modules else None)
+            self._use(Outside(value, _name(value), "a library") if modules else None)
         elif not self.seen.is_new("reached", value) or len(self._entered) > _MOST_OBJECTS:
             return
         elif isinstance(value, (FunctionType, MethodType, partial, Holder)) or attribute_of(value, "__wrapped__"):
-            self._use(Found(value, _name(value)))
+            self._use(Outside(value, _name(value)))
         elif isinstance(value, CONTAINERS):
             parts = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
             for part in list(parts)[:_MOST_OBJECTS]:
                 self._reach(part, modules=modules, depth=depth + 1)
         elif not is_library(type(value)):
-            self._methods(Found(value, "self"))
+            self._methods(Outside(value, "self"))
         elif type(value).__module__.partition(".")[0] == "phlox":
             for name in fields_of(value):
                 self._reach(attribute_of(value, name), modules=modules and depth == 0, depth=depth + 1)
 
     def _call(self, call: Call, frame: _Frame, line: int) -> None:
-        """Read the function that is called, with the arguments that are known. Others may use them as they like."""
-        args = [self._source(arg, frame, line) for arg in call.args or ()]
+        """Read the called function with the known arguments; a library's function may use them in any way."""
+        args = [self._find(arg, frame, line) for arg in call.args or ()]
         if self._is_get(call, frame, line):
-            for source in (self._source(call, frame, line), *args[1:]):
+            for source in (self._find(call, frame, line), *args[1:]):
                 self._use(source)
             return
-        callee = self._source(call.of, frame, line)
+        callee = self._find(call.of, frame, line)
         positional = len(args) - len(call.keywords)
-        placed, named = args[:positional], dict(zip(call.keywords, args[positional:], strict=True))
-        value: Any = callee.value if isinstance(callee, Found) else None
+        by_position, named = args[:positional], dict(zip(call.keywords, args[positional:], strict=True))
+        value: Any = callee.value if isinstance(callee, Outside) else None
         if isinstance(callee, Bound):
             self._watch_method(callee, frame.where(line))
-            self._call_method(callee, placed, named)
-        elif isinstance(callee, Found) and isinstance(value, FunctionType) and not is_library(value):
+            self._call_method(callee, by_position, named)
+        elif isinstance(callee, Outside) and isinstance(value, FunctionType) and not is_library(value):
             self.seen.identity(callee)
-            self._call_function(value, placed, named)
+            self._call_function(value, by_position, named)
         elif isinstance(value, MethodType) and isinstance(value.__func__, FunctionType) and not is_library(value):
-            self._call_method(_of_method(value), placed, named)
+            self._call_method(_bound_method(value), by_position, named)
         elif isinstance(value, type) and not is_library(value):
             self._use(callee)
-            self._make(Instance(cast("type[Any]", value)), placed, named)
-        elif isinstance(callee, Instance) or (isinstance(callee, Found) and is_users(value)):
+            self._make(Instance(cast("type[Any]", value)), by_position, named)
+        elif isinstance(callee, Instance) or (isinstance(callee, Outside) and is_user_object(value)):
             self._use(callee)
-            method = in_class(class_of(callee), "__call__")
+            method = class_attribute(class_of(callee), "__call__")
             if isinstance(method, FunctionType):
-                self._call_method(Bound(method, callee, "__call__"), placed, named)
-        elif value is len and len(args) == 1 and isinstance(args[0], Found) and isinstance(args[0].value, CONTAINERS):
+                self._call_method(Bound(method, callee, "__call__"), by_position, named)
+        elif value is len and len(args) == 1 and isinstance(args[0], Outside) and isinstance(args[0].value, CONTAINERS):
             self.seen.sized(args[0])
         elif value is getattr:
-            self._use(self._source(call, frame, line))
+            self._use(self._find(call, frame, line))
             if len(call.args or ()) < 2 or not isinstance(cast("Any", call.args)[1], Constant):
                 self._use_whole(args)
         elif callee is None:
@@ -285,91 +285,91 @@ class _Finder:
             self._use_whole(args)
 
     def _is_get(self, call: Call, frame: _Frame, line: int) -> bool:
-        """Is it `get` of a mapping, with a key that is known?"""
+        """Is it `get` of a mapping, with a known key?"""
         match call:
             case Call(Attribute(of, "get"), (key, *_)):
-                mapping, known = self._source(of, frame, line), self._source(key, frame, line)
-                is_known = isinstance(known, Found) and isinstance(known.value, PLAIN)
-                return is_known and isinstance(mapping, Found) and isinstance(mapping.value, Mapping)
+                mapping, key_source = self._find(of, frame, line), self._find(key, frame, line)
+                is_known = isinstance(key_source, Outside) and isinstance(key_source.value, PLAIN)
+                return is_known and isinstance(mapping, Outside) and isinstance(mapping.value, Mapping)
             case _:
                 return False
 
-    def _make(self, instance: Instance, placed: list[Source | None], named: Mapping[str, Source | None]) -> None:
-        """An object of a class of the user's is made."""
-        made = in_class(instance.cls, "__init__")
-        if isinstance(made, FunctionType):
-            self._call_method(Bound(made, instance, "__init__"), placed, named)
-        for source in (instance, *placed, *named.values()):
+    def _make(self, instance: Instance, positional: list[Source | None], named: Mapping[str, Source | None]) -> None:
+        """Read the constructor of a user's class."""
+        constructor = class_attribute(instance.cls, "__init__")
+        if isinstance(constructor, FunctionType):
+            self._call_method(Bound(constructor, instance, "__init__"), positional, named)
+        for source in (instance, *positional, *named.values()):
             self._use(source)
 
     # --- expressions
 
-    def _source(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
-        """Where the value of an expression comes from; None if it is not from outside."""
-        if expression not in frame.known:
-            frame.known[expression] = None  # while it is looked for
-            frame.known[expression] = self._looked_up(expression, frame, line)
-        return frame.known[expression]
+    def _find(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
+        """The source of an expression's value; None if it is not from outside."""
+        if expression not in frame.sources:
+            frame.sources[expression] = None  # until it is found
+            frame.sources[expression] = self._look_up(expression, frame, line)
+        return frame.sources[expression]
 
-    def _looked_up(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
+    def _look_up(self, expression: Expression, frame: _Frame, line: int) -> Source | None:
         where = frame.where(line)
         match expression:
             case Constant(value):
-                return Found(value, repr(value))
+                return Outside(value, repr(value))
             case Local(name):
-                known = frame.bound.get(name)
-                if known is not None and name in frame.reads.replaced:
-                    self._use(known)
+                bound = frame.bound.get(name)
+                if bound is not None and name in frame.reads.replaced:
+                    self._use(bound)
                     return None
-                return known or self._source(frame.reads.assigned.get(name), frame, line)
-            case Outer(name) if frame.around is not None:
-                is_outer = name in frame.around.code.co_freevars
-                return self._source(Outer(name) if is_outer else Local(name), frame.around, line)
+                return bound or self._find(frame.reads.assigned.get(name), frame, line)
+            case Outer(name) if frame.outer is not None:
+                is_outer = name in frame.outer.code.co_freevars
+                return self._find(Outer(name) if is_outer else Local(name), frame.outer, line)
             case Outer(name):
                 cell = frame.cells[name]
-                place = Place.attribute(cell, "cell_contents")  # of a variable without a value there is none
-                return None if place is None else Found(cell, "").at(place, name, where)
+                slot = Slot.attribute(cell, "cell_contents")  # None for a variable without a value
+                return None if slot is None else Outside(cell, "").at(slot, name, where)
             case Global(name) if not name.startswith("__"):
-                return self._global(name, frame, where)
+                return self._find_global(name, frame, where)
             case Imported(name):
                 module = sys.modules.get(name)
-                return None if module is None else Found(module, name)
+                return None if module is None else Outside(module, name)
             case Attribute(Call(Global("super"), ()), name):
                 self._super(frame, name)
                 return None
             case Attribute(of, name):
-                return self._attribute(self._source(of, frame, line), name, where, _use_of(of, frame))
+                return self._find_attribute(self._find(of, frame, line), name, where, _use_of(of, frame))
             case Item(of, key):
-                source, known = self._source(of, frame, line), self._source(key, frame, line)
-                return self._item(source, known, where, _use_of(of, frame))
+                source, bound = self._find(of, frame, line), self._find(key, frame, line)
+                return self._find_item(source, bound, where, _use_of(of, frame))
             case Call(Global("getattr"), (of, Constant(str(name)), *_)):
-                return self._source(Attribute(of, name), frame, line)
+                return self._find(Attribute(of, name), frame, line)
             case Call(Attribute(of, "get"), (key, *_)) if self._is_get(expression, frame, line):
-                return self._source(Item(of, key), frame, line)
+                return self._find(Item(of, key), frame, line)
             case _:
                 return None
 
-    def _global(self, name: str, frame: _Frame, where: str) -> Source | None:
+    def _find_global(self, name: str, frame: _Frame, where: str) -> Source | None:
         if name not in frame.globals:
-            return Found(getattr(builtins, name), name) if hasattr(builtins, name) else None
+            return Outside(getattr(builtins, name), name) if hasattr(builtins, name) else None
         value = frame.globals[name]
         if isinstance(value, ModuleType) or _is_imported(value, name):
-            return Found(value, name)
-        return Found(frame.globals, "").at(Place.item(frame.globals, name), name, where)
+            return Outside(value, name)
+        return Outside(frame.globals, "").at(Slot.item(frame.globals, name), name, where)
 
     def _super(self, frame: _Frame, name: str) -> None:
-        """A method of a class above: any that has the name."""
+        """Read the methods of this name in all base classes, for `super()`."""
         owner = frame.bound.get(next(iter(frame.code.co_varnames), ""))
-        if isinstance(owner, (Found, Instance)):
+        if isinstance(owner, (Outside, Instance)):
             for base in class_of(owner).__mro__:
                 function = vars(base).get(name)
                 if isinstance(function, FunctionType) and not is_library(function):
                     self._call_method(Bound(function, owner, name))
 
-    def _attribute(self, of: Source | None, name: str, where: str, use: Use = "value") -> Source | None:
+    def _find_attribute(self, of: Source | None, name: str, where: str, use: Use = "value") -> Source | None:
         if isinstance(of, Instance):
-            return self._of_class(of, name, where)
-        if not isinstance(of, Found):
+            return self._class_attribute(of, name, where)
+        if not isinstance(of, Outside):
             self._names.setdefault(name, where)
             return None
         value, text = of.value, f"{of.text}.{name}"
@@ -378,90 +378,90 @@ class _Finder:
             if inner is ABSENT:
                 return None
             is_fixed = isinstance(inner, ModuleType) or is_library(value)
-            return Found(inner, text) if is_fixed else of.at(Place.item(vars(value), name), text, where)
+            return Outside(inner, text) if is_fixed else of.at(Slot.item(vars(value), name), text, where)
         if isinstance(value, (Tensor, np.ndarray, Param, *PLAIN)):
             self._use(of)
             return None
         if isinstance(value, Module):
             self._use(of)
-            return self._of_class(Instance(type(value)), name, where)
+            return self._class_attribute(Instance(type(value)), name, where)
         if isinstance(value, type):
-            return self._of_class(of, name, where)
-        return self._of_object(of, name, where, use)
+            return self._class_attribute(of, name, where)
+        return self._object_attribute(of, name, where, use)
 
-    def _of_object(self, of: Found, name: str, where: str, use: Use) -> Source | None:
+    def _object_attribute(self, of: Outside, name: str, where: str, use: Use) -> Source | None:
         value, text = of.value, f"{of.text}.{name}"
         cls = cast("type[Any]", type(value))
-        inside = inside_of(value)
-        found = in_class(cls, name)
+        attributes = instance_dict(value)
+        attribute = class_attribute(cls, name)
         if name == "__dict__":
             self._use_whole([of])
             return None
-        if name in inside and not isdatadescriptor(found):
-            return of.at(Place.item(inside, name), text, where)
-        if isinstance(value, CONTAINERS) and callable(found) and is_library(found):
+        if name in attributes and not isdatadescriptor(attribute):
+            return of.at(Slot.item(attributes, name), text, where)
+        if isinstance(value, CONTAINERS) and callable(attribute) and is_library(attribute):
             self._use(None if name in _CHANGES else of, use)
             return None
-        getter = _getter(found)
-        if isinstance(found, (FunctionType, staticmethod, classmethod)) or getter is not None:
-            return self._of_class(of, name, where)
-        if found is ABSENT and in_class(cls, "__getattr__") is ABSENT:
+        getter = _getter(attribute)
+        if isinstance(attribute, (FunctionType, staticmethod, classmethod)) or getter is not None:
+            return self._class_attribute(of, name, where)
+        if attribute is ABSENT and class_attribute(cls, "__getattr__") is ABSENT:
             self._names.setdefault(name, where)
             return None
-        place = Place.attribute(value, name)
-        if place is None:
+        slot = Slot.attribute(value, name)
+        if slot is None:
             return None
-        # A property may make a new object each time.
-        is_steady = isinstance(place.value, PLAIN) or place.get() is place.value
-        return of.at(place, text, where) if is_steady else None
+        # A property may return a new object each time.
+        is_steady = isinstance(slot.value, PLAIN) or slot.get() is slot.value
+        return of.at(slot, text, where) if is_steady else None
 
-    def _of_class(self, owner: Found | Instance, name: str, where: str) -> Source | None:
-        """What an object has from its class, or what a class has."""
-        is_class = isinstance(owner, Found) and isinstance(owner.value, type)
-        cls: type[Any] = cast("Found", owner).value if is_class else class_of(owner)
-        found = in_class(cls, name)
-        if isinstance(found, classmethod):
-            function: Any = cast("Any", found).__func__
-            return Bound(function, Found(cls, cls.__qualname__), name) if isinstance(function, FunctionType) else None
-        if isinstance(found, FunctionType) and not is_class:
-            return Bound(found, owner, name)
-        getter = _getter(found)
+    def _class_attribute(self, owner: Outside | Instance, name: str, where: str) -> Source | None:
+        """The attribute of a class, or of an object through its class."""
+        is_class = isinstance(owner, Outside) and isinstance(owner.value, type)
+        cls: type[Any] = cast("Outside", owner).value if is_class else class_of(owner)
+        attribute = class_attribute(cls, name)
+        if isinstance(attribute, classmethod):
+            function: Any = cast("Any", attribute).__func__
+            return Bound(function, Outside(cls, cls.__qualname__), name) if isinstance(function, FunctionType) else None
+        if isinstance(attribute, FunctionType) and not is_class:
+            return Bound(attribute, owner, name)
+        getter = _getter(attribute)
         if getter is not None and not is_class:
             self._call_method(Bound(getter, owner, name))
             return None
-        if found is ABSENT or is_library(cls) or (isdatadescriptor(found) and not isinstance(found, type)):
+        if attribute is ABSENT or is_library(cls) or (isdatadescriptor(attribute) and not isinstance(attribute, type)):
             return None
-        place = Place.attribute(cls, name)
-        return None if place is None else Found(cls, "").at(place, f"{cls.__qualname__}.{name}", where)
+        slot = Slot.attribute(cls, name)
+        return None if slot is None else Outside(cls, "").at(slot, f"{cls.__qualname__}.{name}", where)
 
-    def _item(self, of: Source | None, key: Source | None, where: str, use: Use) -> Source | None:
+    def _find_item(self, of: Source | None, key: Source | None, where: str, use: Use) -> Source | None:
         self._use(key)
-        if not isinstance(of, Found):
+        if not isinstance(of, Outside):
             return None
         value: Any = of.value
-        is_known = isinstance(key, Found) and isinstance(key.value, PLAIN)
-        known: Any = cast("Found", key).value if is_known else ABSENT
-        text = f"{of.text}[{known!r}]"
-        method = in_class(cast("type[Any]", type(value)), "__getitem__")
+        is_known = isinstance(key, Outside) and isinstance(key.value, PLAIN)
+        key_value: Any = cast("Outside", key).value if is_known else ABSENT
+        text = f"{of.text}[{key_value!r}]"
+        method = class_attribute(cast("type[Any]", type(value)), "__getitem__")
         if isinstance(method, FunctionType) and not is_library(method):
             self._call_method(Bound(method, of, "__getitem__"), [key])
             return None
         if is_known and isinstance(value, Mapping):
-            if known in value:
-                return of.at(Place.item(value, known), text, where)
-            self.seen.leaf(of.at(Place.no_item(value, known), text, where), ByIdentity)
+            if key_value in value:
+                return of.at(Slot.item(value, key_value), text, where)
+            self.seen.leaf(of.at(Slot.no_item(value, key_value), text, where), ByIdentity)
             return None
-        if isinstance(value, (list, tuple, deque)) and isinstance(known, int):
+        if isinstance(value, (list, tuple, deque)) and isinstance(key_value, int):
             size = len(cast("list[Any]", value))
-            if -size <= known < size:
-                return of.at(Place.item(value, known), text, where)
+            if -size <= key_value < size:
+                return of.at(Slot.item(value, key_value), text, where)
         self._use(of, use)
         return None
 
     # --- values
 
     def _use(self, source: Source | None, use: Use = "value") -> None:
-        """Watch a value that is used as it is."""
+        """Watch a value that the function uses."""
         if isinstance(source, Bound):
             self._watch_method(source, "")
             self._call_method(source)
@@ -470,12 +470,12 @@ class _Finder:
         elif source is not None:
             self._use_value(source, use)
 
-    def _use_value(self, source: Found, use: Use) -> None:
+    def _use_value(self, source: Outside, use: Use) -> None:
         value = source.value
         if use == "presence":
             self.seen.leaf(source, is_none)
         elif use == "update":
-            self.seen.leaf(source, unread)
+            self.seen.leaf(source, never)
         elif isinstance(value, PLAIN):
             self.seen.leaf(source, constant_key)
         elif isinstance(value, CONTAINERS):
@@ -488,65 +488,65 @@ class _Finder:
                 if isinstance(part, Container) and issubclass(part.cls, Module):
                     self._use_object(Instance(part.cls))
         elif isinstance(value, Param):
-            place = Place.attribute(value, "_tensor")
-            self.seen.leaf(source if place is None else source.at(place, source.text), ByIdentity)
+            slot = Slot.attribute(value, "_tensor")
+            self.seen.leaf(source if slot is None else source.at(slot, source.text), ByIdentity)
         elif not isinstance(value, (Optimizer, ModuleType)):  # optimizers from outside are refused
             self.seen.identity(source)
             self._use_functions(source)
 
-    def _use_functions(self, source: Found) -> None:
-        """The user's functions that a value is, or holds."""
+    def _use_functions(self, source: Outside) -> None:
+        """Read the user's functions that a value is, or holds."""
         value = source.value
         if isinstance(value, FunctionType):
             self._enter(value, {})
         elif isinstance(value, MethodType):
             if isinstance(value.__self__, Module):
-                self._use(Found(value.__self__, "self", source.where))
+                self._use(Outside(value.__self__, "self", source.where))
             elif is_library(value):
                 self._reach(value.__self__, modules=True)
             elif isinstance(value.__func__, FunctionType):
-                self._call_method(_of_method(value))
+                self._call_method(_bound_method(value))
         elif isinstance(value, partial):
-            whole = cast("partial[Any]", value)
-            for part in (whole.func, whole.args, whole.keywords):
-                self._use(Found(part, source.text, source.where))
+            partial_fn = cast("partial[Any]", value)
+            for part in (partial_fn.func, partial_fn.args, partial_fn.keywords):
+                self._use(Outside(part, source.text, source.where))
         elif isinstance(value, Holder):
             for part in value.held():
-                self._use(Found(part, source.text, source.where))
-        elif is_users(value):
+                self._use(Outside(part, source.text, source.where))
+        elif is_user_object(value):
             self._use_object(source)
         elif callable(value) and not isinstance(value, (Tensor, type)):
             self._reach(attribute_of(value, "__wrapped__", value), modules=True)
 
-    def _use_object(self, source: Found | Instance) -> None:
+    def _use_object(self, source: Outside | Instance) -> None:
         if source.mark not in self._objects:
             self._objects[source.mark] = source
             self._methods(source, operators=True)
 
     def _use_whole(self, sources: Iterable[Source | None]) -> None:
-        """As `_use`, for arguments of a library's function, which may read everything in them, or call them."""
+        """Like `_use`, for arguments of a library's function, which may read everything in them, or call them."""
         for source in sources:
-            value = source.value if isinstance(source, Found) else None
-            if not isinstance(source, Found) or isinstance(value, PLAIN) or not is_users(value):
+            value = source.value if isinstance(source, Outside) else None
+            if not isinstance(source, Outside) or isinstance(value, PLAIN) or not is_user_object(value):
                 self._use(source)
                 continue
             self.seen.leaf(source, ByIdentity, type)
             self._use_functions(source)
             if not callable(value) and self.seen.is_new("whole", value):
-                self._use_whole([self._attribute(source, name, source.where) for name in fields_of(value)])
+                self._use_whole([self._find_attribute(source, name, source.where) for name in fields_of(value)])
 
     def _watch_method(self, method: Bound, where: str) -> None:
-        """A class, or an object, may be given another method."""
+        """Watch a method: its class or its object may get another one."""
         owner, function, name = method.owner, method.function, method.name
         cls = class_of(owner)
-        if is_library(function) or in_class(cls, name) is not function:
+        if is_library(function) or class_attribute(cls, name) is not function:
             return
-        of_class = Place.attribute(cls, name)
-        if of_class is not None:
-            self.seen.identity(Found(cls, "").at(of_class, f"{cls.__qualname__}.{name}", where))
-        inside = None if isinstance(owner, Instance) else inside_of(owner.value)
-        if isinstance(owner, Found) and inside is not None and name not in inside:
-            self.seen.leaf(owner.at(Place.no_item(inside, name), f"{owner.text}.{name}", where), ByIdentity)
+        slot = Slot.attribute(cls, name)
+        if slot is not None:
+            self.seen.identity(Outside(cls, "").at(slot, f"{cls.__qualname__}.{name}", where))
+        attributes = None if isinstance(owner, Instance) else instance_dict(owner.value)
+        if isinstance(owner, Outside) and attributes is not None and name not in attributes:
+            self.seen.leaf(owner.at(Slot.no_item(attributes, name), f"{owner.text}.{name}", where), ByIdentity)
 
 
 def _use_of(container: Expression, frame: _Frame) -> Use:
@@ -557,17 +557,17 @@ def _name(value: Any) -> str:
     return str(attribute_of(value, "__qualname__", type(value).__qualname__))
 
 
-def _of_method(method: MethodType) -> Bound:
-    return Bound(cast("FunctionType", method.__func__), Found(method.__self__, "self"), method.__name__)
+def _bound_method(method: MethodType) -> Bound:
+    return Bound(cast("FunctionType", method.__func__), Outside(method.__self__, "self"), method.__name__)
 
 
-def _getter(found: Any) -> FunctionType | None:
+def _getter(attr: Any) -> FunctionType | None:
     """The user's function behind a property."""
-    inner = found.fget if isinstance(found, property) else found.func if isinstance(found, cached_property) else None
+    inner = attr.fget if isinstance(attr, property) else attr.func if isinstance(attr, cached_property) else None
     return inner if isinstance(inner, FunctionType) and not is_library(inner) else None
 
 
 def _is_imported(value: Any, name: str) -> bool:
-    """Is it a function or a class of a library, under its own name?"""
+    """Is it a library's function or class, under its own name?"""
     inner = attribute_of(value, "__wrapped__", value)
     return attribute_of(value, "__name__") == name and callable(inner) and is_library(inner)

@@ -1,4 +1,4 @@
-"""`Guard`: a cheap check, at each call, that what a program was traced with outside of its arguments is the same."""
+"""`Guard`: a cheap check, at each call, that values from outside are those with which the program was traced."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from phlox.tensor import Tensor
 from phlox.transform.compile.recompiles import Facet, shown
 
 Like: TypeAlias = Callable[[Any], Hashable]
-"""Gives equal keys to values that make no difference to a program."""
+"""Gives equal keys to values that lead to the same program."""
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, Enum, np.generic)
-"""The classes of values that cannot change, and are compared as such."""
+"""The classes of immutable values, which are compared by value."""
 
 
 class Watch(NamedTuple):
-    """A place outside of a function: how to read it, what it held, and when another value makes no difference."""
+    """A watched slot outside of a function: how to read it, its value, and which other values make no difference."""
 
     get: Callable[[], Any]
     value: Any
     like: Like
     label: str
     is_stored: bool = False
-    """Does the function itself store something there?"""
+    """Does the function itself assign to it?"""
 
 
 class Changes(NamedTuple):
-    """What has changed while a function was traced."""
+    """The changes of values from outside while a function was traced."""
 
     own: dict[str, str]
-    """By label, what the function has changed itself, and what was there before, to go on a sentence."""
+    """By label, the changes by the function itself; the text continues a sentence with the value before."""
     others: list[str]
-    """What someone else has changed, so that it is not known which value the function has read."""
+    """The labels of changes by other threads, so it is unknown which value the function has read."""
 
 
 class Fact(NamedTuple):
@@ -50,7 +50,7 @@ class Fact(NamedTuple):
     like: Like
 
     def facet(self) -> Facet:
-        """As one of all facets of a program."""
+        """The fact as a facet of a program."""
         if self.like is is_none:
             return Facet(self.key, "None" if self.value is None else "not None", _OUTSIDE)
         if isinstance(self.value, bool):
@@ -59,10 +59,10 @@ class Fact(NamedTuple):
         return Facet(self.key, described(self.value), _NUMBER if is_number else _OUTSIDE)
 
 
-_OUTSIDE = "it comes from outside, and each value is a program of its own; pass it as an argument"
+_OUTSIDE = "it comes from outside, and each value needs a program of its own; pass it as an argument"
 _NUMBER = f"{_OUTSIDE}, or to a Learner with inputs=, which is traced once"
 _TRUTH = (
-    "it comes from outside, and each value is a program of its own; pass a Bool tensor, and choose with phlox.where"
+    "it comes from outside, and each value needs a program of its own; pass a Bool tensor, and choose with phlox.where"
 )
 
 
@@ -71,8 +71,8 @@ def is_none(value: Any) -> bool:
     return value is None
 
 
-def unread(value: Any) -> None:
-    """The key of a value on which nothing depends but itself."""
+def never(value: Any) -> None:
+    """The key of a value on which nothing depends but the value itself."""
 
 
 def elements(are_same: bool) -> bool:
@@ -81,7 +81,7 @@ def elements(are_same: bool) -> bool:
 
 
 def size(is_same: bool) -> bool:
-    """The key of a comparison of the size of a container, or of what is in a set."""
+    """The key of a comparison of the size of a container, or of the elements of a set."""
     return is_same
 
 
@@ -100,29 +100,29 @@ def described(value: Any) -> str:
 
 
 class Guard:
-    """What a function reads from outside, as it was when it was looked at.
+    """The values that a function reads from outside, at the time when its code was read.
 
-    `holds` compares identities, in a few instructions of Python whatever their number. Only where another object is
-    found, its value is compared.
+    `holds` compares identities, in a few instructions of Python whatever their number. It compares values only where
+    there is another object.
     """
 
-    __slots__ = ("_known", "_values", "_watches", "again", "facts", "key", "unseen")
+    __slots__ = ("_expected", "_read_values", "_watches", "facts", "key", "renew", "unseen")
 
     def __init__(
         self,
         watches: Sequence[Watch],
         facts: Mapping[str, Fact],
         unseen: Mapping[str, str],
-        again: Callable[[], Guard],
+        renew: Callable[[], Guard],
     ) -> None:
         self.unseen = unseen
-        """By label, what is too large to be compared, and what to do, to go on "pass it as an argument"."""
-        self.again = again
-        """Look at the function again."""
+        """By label, the values that are too large to be compared, as a text that "pass it as an argument" continues."""
+        self.renew = renew
+        """Make a guard of the current values."""
         self._watches = tuple(watches)
         getters = tuple([watch.get for watch in watches])
-        self._values: Callable[[], Iterable[Any]] = partial(map, call, getters)
-        self._known = [watch.value for watch in watches]
+        self._read_values: Callable[[], Iterable[Any]] = partial(map, call, getters)
+        self._expected = [watch.value for watch in watches]
         self.facts = facts
         self.key: Hashable = tuple([(label, fact.key) for label, fact in facts.items()])
         """Equal for guards of equal programs."""
@@ -133,19 +133,19 @@ class Guard:
         return self if self._watches else None
 
     def holds(self) -> bool:
-        """Is everything still as it was?"""
+        """Are all values still the same?"""
         try:
-            return all(map(is_, self._values(), self._known)) or self._is_alike()
+            return all(map(is_, self._read_values(), self._expected)) or self._is_alike()
         except Exception:  # something is no longer there, or cannot be compared
             return False
 
     def _is_alike(self) -> bool:
         for number, watch in enumerate(self._watches):
             value = watch.get()
-            if value is not self._known[number]:
-                if watch.like(value) != watch.like(self._known[number]):
+            if value is not self._expected[number]:
+                if watch.like(value) != watch.like(self._expected[number]):
                     return False
-                self._known[number] = value
+                self._expected[number] = value
         return True
 
     def facets(self) -> dict[str, Facet]:
@@ -153,31 +153,31 @@ class Guard:
         return {label: fact.facet() for label, fact in self.facts.items()}
 
     def changes(self) -> Changes:
-        """What has changed while the function was traced.
+        """The changes while the function was traced.
 
-        What the function has changed itself counts if it is a number, a flag, a name or an array, or if it has become a
-        tensor of the trace. Something else that was None before may be a cache, and so may a container that has grown.
+        A change by the function itself counts if the value is a number, a flag, a name or an array, or if it became a
+        tensor of the trace. Another value that was None before may be a cache, and so may a container that has grown.
         """
-        found = Changes({}, [])
-        for watch, before in zip(self._watches, self._known, strict=True):
+        changes = Changes({}, [])
+        for watch, before in zip(self._watches, self._expected, strict=True):
             try:
-                now = watch.get()
-                if now is before or watch.like is size:
+                current = watch.get()
+                if current is before or watch.like is size:
                     continue
-                if not watch.is_stored and watch.like(now) == watch.like(before):
+                if not watch.is_stored and watch.like(current) == watch.like(before):
                     continue
             except Exception:
                 continue
             if not watch.is_stored:
-                found.others.append(watch.label)
+                changes.others.append(watch.label)
             elif watch.like is elements:
-                found.own[watch.label] = ""
-            elif isinstance(before, PLAIN) and isinstance(now, PLAIN) and before is not None:
-                if constant_key(now) != constant_key(before):
-                    found.own[watch.label] = f", {shown(before)}"
-            elif isinstance(now, Tensor) and _is_traced(cast("Tensor[Any, Any, Any]", now)):
-                found.own[watch.label] = f", {described(before)}"
-        return found
+                changes.own[watch.label] = ""
+            elif isinstance(before, PLAIN) and isinstance(current, PLAIN) and before is not None:
+                if constant_key(current) != constant_key(before):
+                    changes.own[watch.label] = f", {shown(before)}"
+            elif isinstance(current, Tensor) and _is_traced(cast("Tensor[Any, Any, Any]", current)):
+                changes.own[watch.label] = f", {described(before)}"
+        return changes
 
 
 def _is_traced(tensor: Tensor[Any, Any, Any]) -> bool:

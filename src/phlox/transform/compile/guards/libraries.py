@@ -16,13 +16,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @lru_cache(maxsize=4096)
 def is_library_file(name: str) -> bool:
-    """Is it a file of a library? Code from a prompt, a notebook or `exec` is the user's."""
+    """Is it a file of a library? Code from a prompt, a notebook or `exec` belongs to the user."""
     path = Path(name)
     return name.startswith("<frozen") or not _ROOTS.isdisjoint(path.parents) or not _INSTALLED.isdisjoint(path.parts)
 
 
 def is_library(value: Any) -> bool:
-    """Is this function, class or module a library's, or this object of a class of one?
+    """Does this function, class or module, or the class of this object, belong to a library?
 
     >>> is_library(len), is_library(Path), is_library(Path()), is_library(lambda: None)
     (True, True, True, False)

@@ -1,9 +1,8 @@
 """What the code of a function reads: names, attributes, items and calls, as expressions.
 
-Python's instructions are followed in their order, with an expression for each value on the stack, as far as it is
-known. Where paths meet, and at instructions that are not known here, nothing is known of the stack from then on. So a
-version of Python with other instructions makes the expressions shorter, never wrong: `config.beta` becomes a use of
-`config` as a whole.
+Python's instructions are followed in their order, with an expression for each known value on the stack. Where paths of
+the code meet, and after unknown instructions, all values on the stack are unknown. So a version of Python with other
+instructions makes the expressions shorter, never wrong: `config.beta` becomes a use of `config` as a whole.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A variable of a function around it."""
+    """A variable of an enclosing function."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A global variable of its module, or a name that is built in."""
+    """A global variable of its module, or a built-in name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A module that is imported inside; of `a.b` this is `a`, unless names are imported from it."""
+    """A module that the function imports; `import a.b` gives `a`, `from a.b import c` gives `a.b`."""
 
     name: str
 
@@ -71,7 +70,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`of(...)`, and its arguments, as many as there are, the last of them by keyword; None if they are not known."""
+    """`of(...)` with its arguments, the last of them passed by keyword; None if the arguments are unknown."""
 
     of: Expression
     args: tuple[Expression, ...] | None
@@ -86,16 +85,16 @@ class Updated:
 
 
 Expression: TypeAlias = Local | Outer | Global | Imported | Constant | Attribute | Item | Call | Updated | None
-"""None is a value of which nothing is known."""
+"""None is an unknown value."""
 
 Use: TypeAlias = Literal["value", "entries", "presence", "update"]
-"""Of what is read: its value; the entries that a cache has; whether it is None; or only itself depends on it, as with
-`count += 1`."""
+"""What the program depends on: the value; the entries that a cache has; whether it is None; or, with "update", nothing
+but the value itself, as in `count += 1`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A use of the value of an expression; of a `Call`, the call itself."""
+    """A use of the value of an expression; for a `Call`, the call itself."""
 
     expression: Expression
     line: int
@@ -108,15 +107,15 @@ class Reads:
 
     reads: tuple[Read, ...]
     assigned: Mapping[str, Expression]
-    """The variables that are assigned once, and what."""
+    """The variables that are assigned once, with the assigned expressions."""
     replaced: frozenset[str]
-    """The parameters that are assigned something else."""
+    """The parameters that are assigned another value."""
     filled: frozenset[Expression]
-    """The containers that it puts entries into: caches, where a further entry makes no difference to what is known."""
+    """The containers to which it adds entries: caches, for which an additional entry makes no difference."""
     stored: tuple[Expression, ...]
-    """Where it stores something outside of its own variables."""
+    """The targets outside of its own variables to which it assigns."""
     inner: tuple[CodeType, ...]
-    """The functions that are made inside."""
+    """The functions that it defines."""
 
 
 @lru_cache(maxsize=4096)
@@ -135,28 +134,28 @@ _SKIPPED = frozenset(
     ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME",
      "TO_BOOL")
 )  # fmt: skip
-"""They change nothing that is followed here: a NULL on the stack is left out."""
+"""They have no effect on the followed stack, which has no NULL entries."""
 
 _UNKNOWN = frozenset(["LOAD_ASSERTION_ERROR", "LOAD_BUILD_CLASS", "LOAD_CLOSURE", "LOAD_COMMON_CONSTANT", "FOR_ITER"])
-"""They put something on the stack of which nothing is known."""
+"""They push an unknown value."""
 
 _OPERANDS = {
     "BINARY_SLICE": 3, "COMPARE_OP": 2, "CONTAINS_OP": 2, "UNARY_NEGATIVE": 1, "UNARY_NOT": 1, "UNARY_INVERT": 1,
     "UNARY_POSITIVE": 1, "GET_ITER": 1, "CALL_INTRINSIC_1": 1, "FORMAT_SIMPLE": 1, "CONVERT_VALUE": 1,
 }  # fmt: skip
-"""How many values an operator takes."""
+"""The number of values that an operator pops."""
 
 _BUILT: dict[str, Callable[[int], int]] = {
     "BUILD_TUPLE": lambda n: n, "BUILD_LIST": lambda n: n, "BUILD_SET": lambda n: n, "BUILD_STRING": lambda n: n,
     "BUILD_SLICE": lambda n: n, "BUILD_MAP": lambda n: 2 * n, "BUILD_CONST_KEY_MAP": lambda n: n + 1,
 }  # fmt: skip
-"""How many values go into a new container."""
+"""The number of values that a new container pops."""
 
 _TAKEN = {
     "LIST_APPEND": 1, "LIST_EXTEND": 1, "SET_ADD": 1, "SET_UPDATE": 1, "DICT_MERGE": 1, "DICT_UPDATE": 1, "MAP_ADD": 2,
     "STORE_NAME": 1,
 }  # fmt: skip
-"""How many values are taken without a result."""
+"""The number of values that are popped without a result."""
 
 _LOADED = {
     "LOAD_GLOBAL": Global, "LOAD_NAME": Global, "LOAD_FAST": Local, "LOAD_FAST_CHECK": Local, "LOAD_FAST_BORROW": Local,
@@ -190,13 +189,13 @@ class _Reader:
                 self.line = positions.lineno
             self.follow(instruction)
         self.forget()
-        once = {name: one for name, one in self.assigned.items() if self.stored[name] == 1}
-        for name, one in self.assigned.items():
+        once = {name: value for name, value in self.assigned.items() if self.stored[name] == 1}
+        for name, value in self.assigned.items():
             if name not in once:
-                self.read(one)
-        # What evaluates annotations is none of its functions.
-        inner = [one for one in self.code.co_consts if isinstance(one, CodeType) and one.co_name != "__annotate__"]
-        reads = [replace(one, use="entries") if one.expression in self.filled else one for one in self.reads.values()]
+                self.read(value)
+        # The code that evaluates annotations is not one of its functions.
+        inner = [x for x in self.code.co_consts if isinstance(x, CodeType) and x.co_name != "__annotate__"]
+        reads = [replace(x, use="entries") if x.expression in self.filled else x for x in self.reads.values()]
         replaced = frozenset(self.parameters).intersection(self.stored)
         return Reads(tuple(reads), once, replaced, frozenset(self.filled), tuple(self.targets), tuple(inner))
 
@@ -232,8 +231,8 @@ class _Reader:
         elif name == "KW_NAMES":
             self.keywords = self.code.co_consts[argument]
         elif name.startswith("LOAD_FAST") and isinstance(value, tuple):  # two instructions in one
-            for one in value:  # pyright: ignore[reportUnknownVariableType]
-                self.load(Local, str(one))  # pyright: ignore[reportUnknownArgumentType]
+            for variable in value:  # pyright: ignore[reportUnknownVariableType]
+                self.load(Local, str(variable))  # pyright: ignore[reportUnknownArgumentType]
         elif name == "STORE_FAST_LOAD_FAST":
             self.store(value[0])
             self.load(Local, value[1])
@@ -260,19 +259,19 @@ class _Reader:
         elif name == "STORE_ATTR":
             self.put(Attribute(self.pop(), value))
         elif name == "STORE_SUBSCR":
-            key, of = self.pop(), self.pop()
+            key, container = self.pop(), self.pop()
             self.read(key)
             if not isinstance(key, Constant):
-                self.filled.add(of)
-            self.put(Item(of, key))
+                self.filled.add(container)
+            self.put(Item(container, key))
         elif name == "UNPACK_SEQUENCE":
             self.read(self.pop())
             self.stack += [None] * argument
         elif name == "IMPORT_NAME":
             names, level = self.pop(), self.pop()
-            absolute = level == Constant(0)
-            whole = value if names != Constant(None) else value.partition(".")[0]
-            self.stack.append(Imported(whole) if absolute else None)
+            is_absolute = level == Constant(0)
+            module_name = value if names != Constant(None) else value.partition(".")[0]
+            self.stack.append(Imported(module_name) if is_absolute else None)
         elif name == "IMPORT_FROM":
             self.stack.append(Attribute(self.stack[-1] if self.stack else None, value))
         elif name == "LOAD_SUPER_ATTR":
@@ -290,7 +289,7 @@ class _Reader:
 
     def load(self, kind: type[Local | Outer | Global], name: str) -> None:
         if kind is Local and (name in self.code.co_cellvars or name in self.code.co_freevars):
-            self.stack.append(None)  # the cell, for a function that is made
+            self.stack.append(None)  # the cell, for an inner function
         elif kind is Outer and name not in self.code.co_freevars:
             self.stack.append(Local(name))
         else:
@@ -308,7 +307,7 @@ class _Reader:
             self.assigned[name] = value
 
     def put(self, target: Expression) -> None:
-        """The last value is stored there; that is no use of what it is stored in."""
+        """Store the last value in a target; that is not a use of the object that holds the target."""
         self.targets.append(target)
         value = self.pop()
         if isinstance(value, Updated) and value.of == target:
@@ -326,9 +325,9 @@ class _Reader:
         self.read(called)
         self.stack.append(called)
 
-    def compare(self, one: Expression, other: Expression) -> None:
+    def compare(self, first: Expression, second: Expression) -> None:
         nothing = Constant(None)
-        for left, right in ((one, other), (other, one)):
+        for left, right in ((first, second), (second, first)):
             self.read(left, "presence" if right == nothing else "value")
 
     def operate(self, count: int) -> None:
@@ -346,7 +345,7 @@ class _Reader:
             self.reads.setdefault((expression, use), Read(expression, self.line, use))
 
     def forget(self) -> None:
-        """Nothing is known of the stack any more, so everything on it may be used in any way."""
+        """The stack becomes unknown, so every value on it may be used in any way."""
         for expression in self.stack:
             self.read(expression)
         self.stack.clear()

@@ -1,4 +1,4 @@
-"""`Roots`: where the reading of a function begins, for arguments of one structure."""
+"""`Roots`: what is known of a function and its arguments before its code is read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.tensor import Tensor
 from phlox.transform.compile.guards.guard import PLAIN
 from phlox.transform.compile.guards.libraries import is_library
-from phlox.transform.compile.guards.places import Found, Instance
+from phlox.transform.compile.guards.slots import Instance, Outside
 from phlox.transform.tree import parts_of
 
 
 class Holder:
-    """An object that calls functions, with arguments that it holds."""
+    """An object that holds functions and arguments, and calls the functions with them."""
 
     def held(self) -> Iterable[Any]:
         """The functions and the arguments."""
@@ -31,51 +31,51 @@ class Holder:
 
 
 class Roots(NamedTuple):
-    """What is known before the code is read; it holds no arrays."""
+    """What is known before the code is read; without arrays."""
 
     function: Any
-    parameters: Mapping[str, Found | Instance]
-    """What is known of the arguments, by name: functions, and the classes of objects."""
-    sources: list[Found | Instance]
-    """Functions and classes that the arguments bring along."""
+    parameters: Mapping[str, Outside | Instance]
+    """The arguments by name, as far as they are known: functions, and the classes of objects."""
+    sources: list[Outside | Instance]
+    """Functions and classes inside the arguments."""
     methods: list[Instance]
-    """Classes of which Phlox calls any method."""
+    """Classes of which Phlox may call any method."""
 
 
 def roots_of(function: Any, arguments: Mapping[str, Any]) -> Roots:
-    """What is known of a function and its arguments."""
-    known = {name: source for name, value in arguments.items() if (source := _of(value, name)) is not None}
-    roots = Roots(function, known, [], [])
+    """The roots of a function and its arguments."""
+    sources = {name: source for name, value in arguments.items() if (source := _source_of(value, name)) is not None}
+    roots = Roots(function, sources, [], [])
     for name, value in arguments.items():
-        _bring(value, name, roots)
+        _add_sources(value, name, roots)
     return roots
 
 
-def _bring(value: Any, name: str, roots: Roots) -> None:
+def _add_sources(value: Any, name: str, roots: Roots) -> None:
     if isinstance(value, Module):
         for part in parts_in(flatten(value)[1].template.skeleton):
             if isinstance(part, Static):
-                roots.sources.append(Found(part.value, name))
+                roots.sources.append(Outside(part.value, name))
             elif isinstance(part, Container) and issubclass(part.cls, Module):
                 roots.sources.append(Instance(part.cls))
     elif isinstance(value, Optimizer):
         roots.methods.append(Instance(type(value.optimizer if isinstance(value, OptimizerAdaptor) else value)))
     elif not isinstance(value, (*PLAIN, Tensor, np.ndarray)):
         for _, part in parts_of(value) or ():
-            _bring(part, name, roots)
-        source = _of(value, name)
+            _add_sources(part, name, roots)
+        source = _source_of(value, name)
         roots.sources.extend([] if source is None else [source])
 
 
-def _of(value: Any, name: str) -> Found | Instance | None:
+def _source_of(value: Any, name: str) -> Outside | Instance | None:
     if isinstance(value, (FunctionType, MethodType, partial, Holder)):
-        return Found(value, name)
-    is_object = isinstance(value, Module) or is_users(value)
+        return Outside(value, name)
+    is_object = isinstance(value, Module) or is_user_object(value)
     return Instance(cast("type[Any]", type(value))) if is_object else None
 
 
-def is_users(value: Any) -> bool:
-    """Is it an object of a class of the user's, or a namespace, and no function, class, tensor or module?"""
+def is_user_object(value: Any) -> bool:
+    """Is it a namespace or an object of a user's class, but not a function, class, tensor or module?"""
     if isinstance(value, (SimpleNamespace, Namespace)):
         return True
     return not isinstance(value, (type, FunctionType, MethodType, Tensor, Module)) and not is_library(type(value))
