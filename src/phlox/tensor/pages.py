@@ -39,8 +39,8 @@ def page_of_gradients(gradients: Gradients) -> Page:
     for gradient in gradients.found.values():
         tensor = Tensor.from_primitive(gradient, backend, Float)  # pyright: ignore[reportArgumentType]
         rows.append([shape_text(tensor.shape), size(nbytes(tensor))])
-    facts_shown = [f"of {len(gradients)} leaves", repr(gradients.backend)]
-    return Page("Gradients", facts_shown, [Table(["shape", "bytes"], rows, most=50)])
+    remarks = [f"of {len(gradients)} leaves", repr(gradients.backend)]
+    return Page("Gradients", remarks, [Table(["shape", "bytes"], rows, most=50)])
 
 
 def page_of_tensor(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> Page:
