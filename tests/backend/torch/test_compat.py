@@ -86,7 +86,7 @@ WORKS: dict[str, tuple[Work, list[Any]]] = {
         composite("ctc_loss", 4, 0),
         [SEQUENCES, IDS + 1, np.array([6, 5], np.int32), np.array([2, 3], np.int32), floats(2)],
     ),
-    "attention": (composite("attention", 3, True, 0.5, 0.0), [floats(2, 2, 5, 8) for _ in range(4)]),
+    "attention": (composite("attention", 3, (True, 0.5, 0.0)), [floats(2, 2, 5, 8) for _ in range(4)]),
     "conv": (composite("conv", 3, *CONV), [IMAGES, floats(3, 4, 3, 3), floats(3), floats(2, 3, 5, 5)]),
     "lstm": (
         composite("lstm", 6, False),
