@@ -83,7 +83,7 @@ def test_arrays_of_a_batch(engine: Backend) -> None:
     np.testing.assert_array_equal(engine.to_host(doubled.value), 2 * values)
     constant = M.float_full((3,), 2.0, M.device())
     assert type(M.float_mul(constant, constant)) is type(constant), "what is the same for all is computed once"
-    with pytest.raises(UnsupportedError, match="stands for 2 examples and has no one value"):
+    with pytest.raises(UnsupportedError, match="stands for 2 examples and has no single value"):
         M.to_host(x)
     with pytest.raises(AutodiffError, match=r"use phlox.grad\(fn\)"):
         M.backward(x, None, False)

@@ -85,7 +85,7 @@ def test_a_pending_negation_is_carried_out(backend: Backend) -> None:
     assert imaginary().is_neg()
     for make in (px.tensor, px.from_dlpack):
         assert make(imaginary(), device=backend.device()).tolist() == [[-3, -3]]
-    with pytest.raises(BackendError, match="to be negated has no memory to share"):
+    with pytest.raises(BackendError, match=r"call resolve_neg\(\) first"):
         px.from_dlpack(imaginary(), device=backend.device(), copy=False)
     model = nn.Linear(2, 1).to_device(backend.device())
     pytorch.load_state_dict(model, {"weight": imaginary(), "bias": torch.ones(1)})
@@ -110,7 +110,7 @@ def test_a_tensor_within_a_transformation_is_named() -> None:
 
 def test_masks_of_numpy_are_not_lost() -> None:
     values = np.ma.masked_array([1.0, 2.0], [True, False])
-    with pytest.raises(KindError, match=r"a masked array.*filled"):
+    with pytest.raises(KindError, match=r"a masked array; .*filled"):
         px.tensor(values)
     with pytest.raises(RecordError, match=r"^a: a masked array.*filled"):
         px.record.Record({"a": values})

@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "PyTorch's tape": (lambda: X["torch"] + torch.ones(3).requires_grad_(), AutodiffError, r"gradient.*detach\(\)"),
     "our tape": (lambda: jnp.asarray(TRACKED), AutodiffError, r"history on the tape.*phlox\.lift"),
     "vmap": (lambda: BATCHED(X["jax"]), BackendError, r"phlox\.vmap.*jax\.vmap"),
-    "not jax": (lambda: X["torch"].__jax_array__, AttributeError, r"no array of JAX; .* \.to_device\('jax'\)"),
+    "not jax": (lambda: X["torch"].__jax_array__, AttributeError, r"not an array of JAX; .* \.to_device\('jax'\)"),
 }
 
 

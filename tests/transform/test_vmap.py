@@ -375,7 +375,7 @@ def tensors() -> Any:
         (lambda x, y: px.vmap(lambda a: a, out_axes=(0, 0))(x), ShapeError, r"out_axes is \(0, 0\) for the result"),
         (lambda x, y: px.vmap(lambda a: a, randomness=cast(Any, "none"))(x), RangeError, "randomness is 'different'"),
         (lambda x, y: px.vmap(lambda a: a.sum().item())(x), UnsupportedError, "item: .* stands for 4 examples"),
-        (lambda x, y: px.vmap(lambda a: a.numpy())(x), UnsupportedError, "numpy: .* has no one value"),
+        (lambda x, y: px.vmap(lambda a: a.numpy())(x), UnsupportedError, "numpy: .* has no single value"),
         (lambda x, y: px.vmap(lambda a: a if a.sum() > 0 else -a)(x), UnsupportedError, "phlox.where for a choice"),
         (lambda x, y: px.vmap(lambda a: a[a > 0])(x), UnsupportedError, "the shape of the result depends"),
         (lambda x, y: px.vmap(lambda a: a.to_device(NumPy(float="f64")))(x), UnsupportedError, "leave the batch"),

@@ -25,7 +25,7 @@ BinaryDerivative: TypeAlias = Callable[[Backend, Array, Array, Array, Array], Ar
 
 Result: TypeAlias = tuple[Array, Any]
 
-# The unions spell out how many arguments there may be, from which a type checker knows those of a lambda.
+# The unions list the possible numbers of arguments, so that a type checker can infer the parameters of a lambda.
 Forward: TypeAlias = (
     Callable[[Backend, Any], Result]
     | Callable[[Backend, Any, Any], Result]
@@ -42,7 +42,7 @@ Backward: TypeAlias = (
     | Callable[[Backend, Any, Array, Needed, Any, Any, Any], Gradients]
     | Callable[..., Gradients]
 )
-"""`(B, saved, g, needed, *options)`: one gradient an operand; those not `needed` are ignored."""
+"""`(B, saved, g, needed, *options)`: one gradient per operand; gradients that are not `needed` are ignored."""
 
 _new = object.__new__
 
@@ -147,11 +147,11 @@ def _unary(
 
 def sum_to(backend: Backend, g: Array, shape: Shape) -> Array:
     """Undo broadcasting: sum a gradient over the axes along which an operand of `shape` was repeated."""
-    have = backend.shape(g)
-    if have == shape:
+    g_shape = backend.shape(g)
+    if g_shape == shape:
         return g
-    added = len(have) - len(shape)
-    axes = tuple(axis for axis, size in enumerate(have) if axis < added or (shape[axis - added] == 1 and size != 1))
+    added = len(g_shape) - len(shape)
+    axes = tuple(axis for axis, size in enumerate(g_shape) if axis < added or (shape[axis - added] == 1 and size != 1))
     return backend.reshape(backend.float_sum(g, axes, False), shape)
 
 
@@ -285,7 +285,7 @@ def _multi_output(
 
 
 def as_general(function: Callable[..., Array], rule: Unary | Binary | General) -> General:
-    """Any rule as a `General` one."""
+    """Convert a rule to a `General` rule."""
     if isinstance(rule, General):
         return rule
     if isinstance(rule, Unary):
@@ -316,6 +316,6 @@ def _general_binary(function: Callable[..., Array], rule: Binary) -> tuple[Any, 
     def backward(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
         (x, y, z), *shapes = saved
         sides = zip((rule.lhs, rule.rhs), shapes, needed, strict=True)
-        return tuple(sum_to(B, d.derivative(B, g, x, y, z), shape) if wanted else None for d, shape, wanted in sides)
+        return tuple(sum_to(B, d.derivative(B, g, x, y, z), shape) if need else None for d, shape, need in sides)
 
     return forward, backward

@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a function: its values are dropped, and recomputed in the backward pass.
+"""Gradient checkpointing of a function: its intermediate values are dropped, and recomputed in the backward pass.
 
 Griewank and Walther, "Revolve", 2000; Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
 """
@@ -14,52 +14,52 @@ from phlox.autodiff.tape import Cotangents, Node, next_id
 from phlox.autodiff.taping import new_node, split_results
 from phlox.backend.contract.types import Array
 
-Again: TypeAlias = Callable[[Array | None], Sequence[Array]]
-"""Runs the function; given an array, in such a way that a compiler cannot merge it with an earlier run."""
+RunAgain: TypeAlias = Callable[[Array | None], Sequence[Array]]
+"""Runs the function. If it gets an array, a compiler cannot merge this run with an earlier one."""
 
 
-def checkpoint(backend: TapeOps, run: Again) -> Sequence[Array]:
+def checkpoint(backend: TapeOps, run: RunAgain) -> Sequence[Array]:
     """The result of `run(None)`, with its tape replaced by one node that runs the function again."""
     start = next_id()
     results = run(None)
-    # Values from outside and leaves have no history that could be dropped.
+    # Values from outside the function, and leaves, have no history to drop.
     nodes = [backend.node_of(x) for x in results]
     tracked = [i for i, node in enumerate(nodes) if node is not None and node.vjp is not None and node.id >= start]
-    outside = _entry_nodes([results[place].node for place in tracked], start)
-    if not outside:
+    entry_nodes = _entry_nodes([results[index].node for index in tracked], start)
+    if not entry_nodes:
         return results
-    until = frozenset(node.id for node in outside)
+    until = frozenset(node.id for node in entry_nodes)
     add = backend.box.add
 
     def vjp(node: Node, shares: Any, cotangents: Cotangents) -> None:
-        again = run(next(iter(shares.values())))
-        roots = [again[tracked[place]].node for place in shares]
-        # Gradients that the nodes outside have already go in, so that sums are made by the backend they belong to.
-        inside: Cotangents = {number: cotangents.pop(number) for number in until if number in cotangents}
+        rerun = run(next(iter(shares.values())))
+        roots = [rerun[tracked[index]].node for index in shares]
+        # The gradients that the entry nodes already have are passed in, so that their own backend adds to them.
+        inside: Cotangents = {node_id: cotangents.pop(node_id) for node_id in until if node_id in cotangents}
         for root, share in zip(roots, shares.values(), strict=True):
             inside[root.id] = add(inside[root.id], share) if root.id in inside else share
         backpropagate(roots, inside, until=until)
-        cotangents.update({number: inside[number] for number in until if number in inside})
+        cotangents.update({node_id: inside[node_id] for node_id in until if node_id in inside})
 
-    whole = new_node(tuple(outside), vjp, None)
-    boxes = split_results(backend.box, tuple(results[place].value for place in tracked), whole)
-    forgotten = list(results)
-    for place, x in zip(tracked, boxes, strict=True):
-        forgotten[place] = x
-    return forgotten
+    whole = new_node(tuple(entry_nodes), vjp, None)
+    boxes = split_results(backend.box, tuple(results[index].value for index in tracked), whole)
+    new_results = list(results)
+    for index, x in zip(tracked, boxes, strict=True):
+        new_results[index] = x
+    return new_results
 
 
 def _entry_nodes(roots: Sequence[Node], start: int) -> list[Node]:
-    """Where the tape between `start` and `roots` begins: nodes older than `start`, and leaves."""
+    """The nodes where the part of the tape that leads to `roots` begins: leaves, and nodes older than `start`."""
     seen: set[int] = set()
-    stack, found = list(roots), list[Node]()
+    stack, entry_nodes = list(roots), list[Node]()
     while stack:
         node = stack.pop()
         if node.id in seen:
             continue
         seen.add(node.id)
         if node.id < start or node.vjp is None:
-            found.append(node)
+            entry_nodes.append(node)
         else:
             stack.extend(parent for parent in node.parents if parent is not None)
-    return found
+    return entry_nodes

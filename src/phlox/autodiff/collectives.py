@@ -1,7 +1,7 @@
 """Derivatives of collectives: the backward pass is a collective too, which all processes run in the same order.
 
-The loss is that of all processes together. An array that a process adds to a sum is part of the result on every
-process, so its gradient is the sum of all gradients; for a mean, it is their mean.
+The loss is the sum of the losses of all processes. An array that one process contributes to a sum is part of the result
+on every process, so its gradient is the sum of the gradients of all processes; for a mean, it is their mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phlox.backend.processes import processes
 
 
 class TapeOps(Decorator):
-    """The base of `Autodiff`, for what is written in its operations; and its collectives."""
+    """The base class of `Autodiff`, for functions that use its operations; it has the collectives."""
 
     box: type[Tracked]
     """The class of its tracked values."""
@@ -26,7 +26,7 @@ class TapeOps(Decorator):
     def all_reduce(self, arrays: Sequence[Array], op: Reduction, presence: Presence | None = None) -> list[Array]:
         if processes().size == 1:
             return list(arrays)
-        tracked = [number for number, x in enumerate(arrays) if type(x) is self.box]
+        tracked = [index for index, x in enumerate(arrays) if type(x) is self.box]
         if not tracked:
             return self.inner.all_reduce(arrays, op, presence)
 
@@ -36,20 +36,20 @@ class TapeOps(Decorator):
         def differentiate(
             backend: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed
         ) -> tuple[Array | None, ...]:
-            reached = [number for number, g in enumerate(gs) if g is not None]
-            found = dict(zip(reached, backend.all_reduce([gs[number] for number in reached], op), strict=True))
-            return tuple([found.get(number) for number in range(len(gs))])
+            indices = [index for index, g in enumerate(gs) if g is not None]
+            sums = dict(zip(indices, backend.all_reduce([gs[index] for index in indices], op), strict=True))
+            return tuple([sums.get(index) for index in range(len(gs))])
 
         if presence is not None or len(tracked) == len(arrays):
             return list(tape_several(self.inner, self.box, tuple(arrays), run, differentiate))
-        results = list(arrays)  # those without a history stay so, and may be of another kind
-        others = [number for number in range(len(arrays)) if type(arrays[number]) is not self.box]
-        for numbers, found in (
+        results = list(arrays)  # arrays without a history stay without one, and may have another kind
+        others = [index for index in range(len(arrays)) if type(arrays[index]) is not self.box]
+        for indices, reduced in (
             (tracked, tape_several(self.inner, self.box, tuple([arrays[n] for n in tracked]), run, differentiate)),
             (others, self.inner.all_reduce([arrays[n] for n in others], op)),
         ):
-            for number, result in zip(numbers, found, strict=True):
-                results[number] = result
+            for index, result in zip(indices, reduced, strict=True):
+                results[index] = result
         return results
 
     def all_gather(self, x: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from phlox.autodiff.backward import backpropagate
 from phlox.autodiff.build import build
-from phlox.autodiff.checkpoint import Again, checkpoint
+from phlox.autodiff.checkpoint import RunAgain, checkpoint
 from phlox.autodiff.collectives import TapeOps
 from phlox.autodiff.loop import Body, scan, unstack
 from phlox.autodiff.precision import at_full_precision, sums_of_gradients
@@ -56,13 +56,13 @@ class Autodiff(TapeOps):
 
     differentiates = True
     recompute: bool
-    """Are cheap values made again instead of kept?"""
-    _made: ClassVar[dict[tuple[Backend, bool], Autodiff]] = {}
+    """Are cheap values recomputed instead of saved?"""
+    _instances: ClassVar[dict[tuple[Backend, bool], Autodiff]] = {}
 
     def __new__(cls, inner: Backend, *, recompute: bool = False) -> Autodiff:
         key = (inner, recompute)
-        if key in cls._made:
-            return cls._made[key]
+        if key in cls._instances:
+            return cls._instances[key]
         self = super().__new__(cls)
         self.inner = inner
         self.recompute = recompute
@@ -73,33 +73,33 @@ class Autodiff(TapeOps):
         self.batched = inner.batched
         base: type[Tracked] = Recomputed if recompute else Tracked
         add, settle = sums_of_gradients(inner)
-        own = _settling(inner, settle)
-        kind = {
+        settle_of = _leaf_settle_of(inner, settle)
+        attributes = {
             "__slots__": (), "add": staticmethod(add), "settle": settle and staticmethod(settle),
-            "settle_of": own and staticmethod(own),
+            "settle_of": settle_of and staticmethod(settle_of),
         }  # fmt: skip
-        box = cast("type[Tracked]", type("Tracked", (base,), kind))
-        Tracked.some_settle |= settle is not None or own is not None
+        box = cast("type[Tracked]", type("Tracked", (base,), attributes))
+        Tracked.some_settle |= settle is not None or settle_of is not None
         self.box = box
-        make = build_recomputing if recompute else build
+        build_operation = build_recomputing if recompute else build
         shape, detach = inner.shape, inner.detach
         self.shape = lambda x: shape(x.value if type(x) is box else x)
         for name in _operations():
             try:
                 if name in RULES:
                     rule = at_full_precision(RULES[name], inner, name) if name in WIDE else RULES[name]
-                    setattr(self, name, make(inner, box, name, rule))
+                    setattr(self, name, build_operation(inner, box, name, rule))
                 elif name in CONSTANT:
                     setattr(self, name, _constant(box, getattr(inner, name)))
                 elif name.startswith(_FORWARDED):
                     setattr(self, name, getattr(inner, name))
             except BackendError:
-                continue  # What the inner backend lacks, this one lacks too.
+                continue  # An operation that the inner backend lacks is missing here too.
         self.detach = lambda x: detach(x.value if type(x) is box else x)
         wide, grow, shrink = converters(self)
         if wide is not self:
             widen(self, wide, DEFINED_IN_STEPS - RULES.keys() - CONSTANT, grow, shrink)
-        return cls._made.setdefault(key, self)
+        return cls._instances.setdefault(key, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _autodiff, (self.inner, self.recompute)
@@ -138,28 +138,28 @@ class Autodiff(TapeOps):
 
     def backward(self, x: Array, cotangent: Array | None, retain: bool) -> Cotangents:
         if type(x) is not self.box:
-            raise AutodiffError("nothing that this tensor was made from requires gradients; call .require_grad() on it")
+            raise AutodiffError("no input of this tensor requires gradients; call .require_grad() on one of them first")
         shape = self.inner.shape(x.value)
         if cotangent is None:
             if math.prod(shape) != 1:
                 raise AutodiffError(
                     f"backward() of a tensor of shape {shape} needs a cotangent of that shape; "
-                    "reduce the tensor to one number (.sum(), .mean()), or give one"
+                    "reduce the tensor to one number (.sum(), .mean()), or give a cotangent"
                 )
             ones = self.inner.float_full(shape, 1.0, self.inner.device_of(x.value))
             cotangent = self.inner.replicate_like(ones, x.value)
         try:
             return backpropagate([x.node], {x.node.id: cotangent}, retain=retain)
         except Exception as error:
-            found = out_of_memory(f"backward of a tensor of shape {shape}", self.inner, error)
-            if found is None:
+            memory_error = out_of_memory(f"backward of a tensor of shape {shape}", self.inner, error)
+            if memory_error is None:
                 raise
-            raise found from error
+            raise memory_error from error
 
     def tape_function(self, operands: tuple[Array, ...], run: Run, differentiate: Differentiate) -> tuple[Array, ...]:
         return tape_several(self.inner, self.box, operands, run, differentiate)
 
-    def checkpoint(self, run: Again) -> Sequence[Array]:
+    def checkpoint(self, run: RunAgain) -> Sequence[Array]:
         return checkpoint(self, run)
 
     # --- arrays and devices
@@ -168,24 +168,24 @@ class Autodiff(TapeOps):
         return self.cast(x, self, device)
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
-        mine, others = _depth(self), _depth(target)
-        if mine > others:  # this tape ends here; those below may go on
-            return _moved(self.inner, self.value(x), target, device)
+        depth, target_depth = _depth(self), _depth(target)
+        if depth > target_depth:  # the value leaves this tape; the tapes below may go on
+            return _move(self.inner, self.value(x), target, device)
         assert isinstance(target, Autodiff)
-        below = device.on(target.inner)
-        if mine < others:
-            return _moved(self, x, target.inner, below)
+        inner_device = device.on(target.inner)
+        if depth < target_depth:
+            return _move(self, x, target.inner, inner_device)
         if type(x) is not self.box:
-            return _moved(self.inner, x, target.inner, below)
+            return _move(self.inner, x, target.inner, inner_device)
         node = operation_node(
             self.inner,
             self.box,
             (x,),
             self.inner.device_of(x.value),
-            lambda backend, origin, g, needed: (_moved(target.inner, g, backend, origin),),
+            lambda backend, origin, g, needed: (_move(target.inner, g, backend, origin),),
             target.box,
         )
-        return boxed(target.box, _moved(self.inner, x.value, target.inner, below), node)
+        return boxed(target.box, _move(self.inner, x.value, target.inner, inner_device), node)
 
     def with_float(self, element: FloatElement) -> Autodiff:
         return Autodiff(self.inner.with_float(element), recompute=self.recompute)
@@ -208,7 +208,7 @@ class Autodiff(TapeOps):
     def unstack(self, x: Array) -> Sequence[Array]:
         return unstack(self, x) if type(x) is self.box else self.inner.unstack(x)
 
-    # --- operations whose operands come in a sequence, or which run foreign functions
+    # --- operations that take a sequence of operands, or that run foreign functions
 
     def concat(self, arrays: Arrays, axis: int) -> Array:
         if not any(type(x) is self.box for x in arrays):
@@ -237,30 +237,30 @@ class Autodiff(TapeOps):
     def call_native(self, fn: Callable[..., Any], *arrays: Array) -> Any:
         if not any(type(x) is self.box for x in arrays):
             return self.inner.call_native(fn, *arrays)
-        form: list[Any] = []
-        followed = tuple([type(x) is self.box for x in arrays])
+        structure: list[Any] = []
+        is_tracked = tuple([type(x) is self.box for x in arrays])
 
-        def flat(*values: Array) -> tuple[Array, ...]:
+        def flat_fn(*values: Array) -> tuple[Array, ...]:
             results: list[Array] = []
-            form[:] = [_taken_apart(fn(*values), results)]
+            structure[:] = [_flatten(fn(*values), results)]
             return tuple(results)
 
         def run(*values: Array) -> tuple[tuple[Array, ...], Any]:
-            results, pull = self.inner.native_pullback(flat, values, followed)
+            results, pull = self.inner.native_pullback(flat_fn, values, is_tracked)
             return results, (values, pull)
 
         def differentiate(backend: Backend, saved: Any, gs: tuple[Any, ...], needed: Needed) -> Gradients:
             values, pull = saved
             if pull is not None:
                 return pull(gs)
-            # Through call_native again, so that a tape below differentiates the gradients too.
-            given = [g for g in gs if g is not None]
-            of = _NativeGradients(self.inner, flat, [g is not None for g in gs], needed)
-            found = iter(backend.call_native(of, *given, *values))
-            return tuple([next(found) if wanted else None for wanted in needed])
+            # Calls call_native again, so that a tape below can differentiate the gradients too.
+            present = [g for g in gs if g is not None]
+            native_gradients = _NativeGradients(self.inner, flat_fn, [g is not None for g in gs], needed)
+            gradients = iter(backend.call_native(native_gradients, *present, *values))
+            return tuple([next(gradients) if is_needed else None for is_needed in needed])
 
         results = tape_several(self.inner, self.box, arrays, run, differentiate)
-        return _put_together(form[0], iter([y if self.inner.kind_of(y.value) is Float else y.value for y in results]))
+        return _unflatten(structure[0], iter([y if self.inner.kind_of(y.value) is Float else y.value for y in results]))
 
     def native_vjp(
         self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
@@ -268,20 +268,20 @@ class Autodiff(TapeOps):
         return self.inner.native_vjp(fn, arrays, gs, needed)
 
 
-def _settling(inner: Backend, settle: Callable[[Array], Array] | None) -> Callable[..., Any] | None:
-    """What gives the `settle` of a leaf, for a backend with arrays whose gradients take a form of their own."""
-    own = inner.settle_of
-    if getattr(own, "__func__", None) is Backend.settle_of:
+def _leaf_settle_of(inner: Backend, settle: Callable[[Array], Array] | None) -> Callable[..., Any] | None:
+    """The function that returns the `settle` of a leaf; None unless the arrays of the backend have a `settle_of`."""
+    inner_settle_of = inner.settle_of
+    if getattr(inner_settle_of, "__func__", None) is Backend.settle_of:
         return None
 
     def settle_of(value: Array) -> Callable[[Array], Array] | None:
-        last = own(value)
-        return partial(_in_turn, settle, last) if last is not None and settle is not None else last or settle
+        last = inner_settle_of(value)
+        return partial(_apply_both, settle, last) if last is not None and settle is not None else last or settle
 
     return settle_of
 
 
-def _in_turn(first: Callable[[Array], Array], last: Callable[[Array], Array], g: Array) -> Array:
+def _apply_both(first: Callable[[Array], Array], last: Callable[[Array], Array], g: Array) -> Array:
     return last(first(g))
 
 
@@ -293,7 +293,7 @@ def _depth(backend: Backend) -> int:
     return depth
 
 
-def _moved(backend: Backend, x: Array, target: Backend, device: Device) -> Array:
+def _move(backend: Backend, x: Array, target: Backend, device: Device) -> Array:
     return backend.to_device(x, device) if target is backend else backend.cast(x, target, device)
 
 
@@ -302,33 +302,33 @@ def _autodiff(inner: Backend, recompute: bool) -> Autodiff:
 
 
 class _NativeGradients:
-    """The engine's own gradients of a function towards some of its arguments, as a function on native arrays."""
+    """A function on native arrays: the engine's own gradients of `fn` with respect to some of its arguments."""
 
-    def __init__(self, backend: Backend, fn: Callable[..., Any], given: Sequence[bool], needed: Needed) -> None:
-        self.backend, self.fn, self.given, self.needed = backend, fn, given, needed
+    def __init__(self, backend: Backend, fn: Callable[..., Any], has_gradient: Sequence[bool], needed: Needed) -> None:
+        self.backend, self.fn, self.has_gradient, self.needed = backend, fn, has_gradient, needed
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
-        count = sum(self.given)
-        left = iter(arrays[:count])
-        gs = [next(left) if there else None for there in self.given]
-        found = self.backend.native_vjp(self.fn, arrays[count:], gs, self.needed)
-        return tuple([d for d, wanted in zip(found, self.needed, strict=True) if wanted])
+        count = sum(self.has_gradient)
+        remaining = iter(arrays[:count])
+        gs = [next(remaining) if is_present else None for is_present in self.has_gradient]
+        gradients = self.backend.native_vjp(self.fn, arrays[count:], gs, self.needed)
+        return tuple([d for d, is_needed in zip(gradients, self.needed, strict=True) if is_needed])
 
 
-def _taken_apart(value: Any, leaves: list[Array]) -> Any:
-    """The containers of a result, with None in the places of the arrays, which go into `leaves`."""
+def _flatten(value: Any, leaves: list[Array]) -> Any:
+    """The containers of a result, with None in place of the arrays, which are appended to `leaves`."""
     container = container_of_class(cast("type[Any]", type(value)))
     if container is None:
         leaves.append(value)
         return None
-    return container.build(value, [_taken_apart(part, leaves) for _, part in container.items(value)])
+    return container.build(value, [_flatten(part, leaves) for _, part in container.items(value)])
 
 
-def _put_together(form: Any, leaves: Iterator[Array]) -> Any:
-    container = container_of_class(cast("type[Any]", type(form)))
+def _unflatten(structure: Any, leaves: Iterator[Array]) -> Any:
+    container = container_of_class(cast("type[Any]", type(structure)))
     if container is None:
         return next(leaves)
-    return container.build(form, [_put_together(part, leaves) for _, part in container.items(form)])
+    return container.build(structure, [_unflatten(part, leaves) for _, part in container.items(structure)])
 
 
 def _operations() -> set[str]:

@@ -17,13 +17,13 @@ def sums_of_gradients(backend: Backend) -> tuple[Callable[[Array, Array], Array]
     """`add` and `settle` of `Tracked` for values of this backend."""
     wide, grow, shrink = converters(backend)
     if wide is backend:
-        return getattr(backend, "float_add", _lacking), None
-    add = getattr(wide, "float_add", _lacking)
+        return getattr(backend, "float_add", _no_addition), None
+    add = getattr(wide, "float_add", _no_addition)
     return lambda lhs, rhs: add(grow(lhs), grow(rhs)), shrink
 
 
-def _lacking(lhs: Array, rhs: Array) -> Array:
-    """Replaces the sum for a backend that has none and so needs no tape."""
+def _no_addition(lhs: Array, rhs: Array) -> Array:
+    """Stands in for `float_add` on a backend without it, which therefore needs no tape."""
     raise UnsupportedError("gradients cannot be added up without `float_add`")
 
 
@@ -33,7 +33,7 @@ def at_full_precision(rule: Rule, backend: Backend, name: str) -> Rule:
     if wide is backend:
         return rule
     elementwise = isinstance(rule, (Unary, Binary))
-    if isinstance(rule, (Unary, Binary)):  # as a general one, so that what was broadcast is summed before it is rounded
+    if isinstance(rule, (Unary, Binary)):  # a general rule sums gradients of broadcast operands before it rounds them
         rule = as_general(getattr(backend, name), rule)
     forward = widened_forward(partial(rule.forward, wide), grow, shrink)
     backward = widened(partial(rule.backward, wide), grow, shrink)

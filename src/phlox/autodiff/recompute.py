@@ -33,13 +33,13 @@ class Recipe:
         self.arguments = arguments
         self.value: Array | None = None
 
-    def make(self) -> Array:
+    def compute(self) -> Array:
         """The value, computed once, and kept as long as the recipe exists."""
-        # A stack of its own: a chain of cheap operations may be longer than Python's is deep.
+        # The explicit stack allows chains of cheap operations that are longer than Python's recursion limit.
         stack: list[Recipe] = [self]
         while stack:
             recipe = stack[-1]
-            # Read before the value is looked at: another thread that makes it clears them afterwards.
+            # Read the arguments before the value: another thread that computes the value clears them afterwards.
             arguments = recipe.arguments
             missing = [x for x in arguments if type(x) is Recipe and x.value is None]
             if missing and recipe.value is None:
@@ -53,7 +53,7 @@ class Recipe:
 
 
 class Recomputed(Tracked):
-    """A tracked value; if it was cheap, with its recipe."""
+    """A tracked value, with its recipe if it was cheap to compute."""
 
     __slots__ = ("recipe",)
 
@@ -65,27 +65,27 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
     if isinstance(rule, MultiOutputRule):
         return build(inner, box, name, rule)
     function = getattr(inner, name)
-    whole = as_general(function, rule)
-    count, cheap = whole.operands, name in CHEAP
-    forward: Callable[..., tuple[Array, Any]] = whole.forward
-    backward: Callable[..., Gradients] = whole.backward
+    general_rule = as_general(function, rule)
+    count, cheap = general_rule.operands, name in CHEAP
+    forward: Callable[..., tuple[Array, Any]] = general_rule.forward
+    backward: Callable[..., Gradients] = general_rule.backward
 
     def operation(*arguments: Any) -> Array:
         operands, options = arguments[:count], arguments[count:]
         if not any(type(x) is box for x in operands):
             return function(*arguments)
         y, saved = forward(inner, *(x.value if type(x) is box else x for x in operands), *options)
-        cooked = (cast(Any, x) for x in operands if type(x) is box and hasattr(x, "recipe"))
-        recipes: dict[int, Recipe] = {id(x.value): x.recipe for x in cooked}
+        with_recipe = (cast(Any, x) for x in operands if type(x) is box and hasattr(x, "recipe"))
+        recipes: dict[int, Recipe] = {id(x.value): x.recipe for x in with_recipe}
         recipe = None
         if cheap:
             sources = (getattr(x, "recipe", x.value) if type(x) is box else x for x in operands)
             recipe = recipes[id(y)] = Recipe(function, (*sources, *options))
 
         def differentiate(backend: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-            return backward(backend, _unpacked(saved), g, needed, *options)
+            return backward(backend, _unpack(saved), g, needed, *options)
 
-        result = boxed(box, y, operation_node(inner, box, operands, _packed(saved, recipes), differentiate))
+        result = boxed(box, y, operation_node(inner, box, operands, _pack(saved, recipes), differentiate))
         if recipe is not None:
             cast(Any, result).recipe = recipe
         return result
@@ -93,14 +93,14 @@ def build_recomputing(inner: Backend, box: type[Tracked], name: str, rule: Rule)
     return operation
 
 
-def _packed(saved: Any, recipes: dict[int, Recipe]) -> Any:
+def _pack(saved: Any, recipes: dict[int, Recipe]) -> Any:
     """The saved values, with recipes in place of the values that have one."""
     if isinstance(saved, (tuple, list)):
-        return tuple(_packed(x, recipes) for x in cast("tuple[Any, ...]", saved))
+        return tuple(_pack(x, recipes) for x in cast("tuple[Any, ...]", saved))
     return recipes.get(id(saved), saved)
 
 
-def _unpacked(saved: Any) -> Any:
+def _unpack(saved: Any) -> Any:
     if isinstance(saved, tuple):
-        return tuple(map(_unpacked, cast("tuple[Any, ...]", saved)))
-    return saved.make() if type(saved) is Recipe else saved
+        return tuple(map(_unpack, cast("tuple[Any, ...]", saved)))
+    return saved.compute() if type(saved) is Recipe else saved

@@ -1,4 +1,4 @@
-"""The tape of one step of a loop as templates: its nodes without arrays, to be filled with those of any step."""
+"""Templates of the nodes of one step of a loop: the nodes without arrays, to be filled with the arrays of any step."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ class NodeTemplate:
     saved: Any
 
     def node(self, nodes: dict[int, Node], arrays: Mapping[str, Sequence[Array]]) -> Node:
-        """The node with these arrays in it; `nodes` are those made before."""
+        """The node with these arrays in it; `nodes` are the nodes that were created before, by their ids."""
         parents = [None if number is None else nodes.get(number) or end(number) for number in self.parents]
         return _new_node(self.id, tuple(parents), self.vjp, _fill(self.saved, arrays))
 
 
-def end(number: int) -> Node:
+def end(node_id: int) -> Node:
     """A placeholder for a node at which the backward pass ends."""
-    return _new_node(number, (), None, None)
+    return _new_node(node_id, (), None, None)
 
 
-def _new_node(number: int, parents: tuple[Node | None, ...], vjp: Vjp | None, saved: Any) -> Node:
-    made = object.__new__(Node)
-    made.id, made.parents, made.vjp, made.saved = number, parents, vjp, saved
-    return made
+def _new_node(node_id: int, parents: tuple[Node | None, ...], vjp: Vjp | None, saved: Any) -> Node:
+    node = object.__new__(Node)
+    node.id, node.parents, node.vjp, node.saved = node_id, parents, vjp, saved
+    return node
 
 
 class Saver:
     """Makes templates of nodes, and lists the arrays in them.
 
-    `step` lists arrays that differ from step to step, `outside` those that are the same in all steps, and `entries` the
-    numbers of the `xs` that the loop runs over.
+    `step` lists the arrays that differ from step to step, `outside` the arrays that are the same in all steps, and
+    `entries` the indices of the `xs` whose entries are saved.
     """
 
     def __init__(self, inner: Backend, start: int) -> None:
         self._inner, self._start = inner, start
         self._program = inner.current_trace()
         self._engine = engine_of(inner)
-        self._known: dict[int, tuple[Array, Callable[[], Residual]]] = {}
+        self._residuals: dict[int, tuple[Array, Callable[[], Residual]]] = {}
         self._seen: dict[int, Any] = {}
         self.step: list[Array] = []
         self.outside: list[Array] = []
@@ -70,14 +70,14 @@ class Saver:
 
     def add_entry(self, x: Array, number: int) -> None:
         """Note that this array is the current entry of the x with this number."""
-        self._know(x, lambda: _add_residual("entry", self.entries, number))
+        self._note(x, lambda: _add_residual("entry", self.entries, number))
 
     def add_constant(self, x: Array, outside: Array) -> None:
         """Note that this array is the same in every step, with the array outside the loop."""
-        self._know(x, lambda: _add_residual("outside", self.outside, outside))
+        self._note(x, lambda: _add_residual("outside", self.outside, outside))
 
-    def _know(self, x: Array, keep: Callable[[], Residual]) -> None:
-        self._known[id(x)] = x, keep
+    def _note(self, x: Array, residual: Callable[[], Residual]) -> None:
+        self._residuals[id(x)] = x, residual
 
     def template_of(self, node: Node) -> NodeTemplate:
         """The template of a node; raises `UnreachableArrays` if there is none."""
@@ -101,18 +101,18 @@ class Saver:
         return saved
 
     def _array(self, x: Array) -> Residual:
-        known = self._known.get(id(x))
-        if known is None:
+        entry = self._residuals.get(id(x))
+        if entry is None:
             if self._is_outside(x):
-                keep = _add_residual("outside", self.outside, x)
+                residual = _add_residual("outside", self.outside, x)
             elif getattr(self._inner.strip(x), "weak_type", False):
-                raise UnreachableArrays  # a traced scalar, which would not be weakly typed once the loop has saved it
+                raise UnreachableArrays  # a traced scalar would lose its weak type when the loop saves it
             else:
-                keep = _add_residual("step", self.step, x)
+                residual = _add_residual("step", self.step, x)
         else:
-            keep = known[1]()
-        self._know(x, lambda: keep)
-        return keep
+            residual = entry[1]()
+        self._note(x, lambda: residual)
+        return residual
 
     def _is_outside(self, x: Array) -> bool:
         backend, value = self._inner, x

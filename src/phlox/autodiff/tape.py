@@ -1,4 +1,4 @@
-"""The tape: nodes, and the values that carry them. The pass over them is in `phlox.autodiff.backward`.
+"""The tape: nodes, and the values that carry them. The backward pass is in `phlox.autodiff.backward`.
 
 A tracked value is a value of the inner backend with the node that made it. Nodes hold only what their derivative needs,
 so a value that no derivative needs is freed as soon as the user drops it. There is no global state: a tape is the nodes
@@ -15,7 +15,7 @@ from phlox.backend.contract.types import Array
 from phlox.errors import AutodiffError
 
 Cotangents: TypeAlias = dict[int, Array]
-"""Gradients found so far, by node."""
+"""The gradients computed so far, by the id of the node."""
 
 Vjp: TypeAlias = Callable[["Node", Array, Cotangents], None]
 """`(node, gradient, cotangents)`: add the gradients of the node's parents to `cotangents`."""
@@ -52,9 +52,9 @@ class Tracked:
     settle: ClassVar[Callable[[Array], Array] | None] = None
     """Rounds a sum made by `add` to the inner backend's element type; None where it has that type already."""
     settle_of: ClassVar[Callable[[Array], Callable[[Array], Array] | None] | None] = None
-    """Gives a leaf's own `settle`; None where all have the same."""
+    """Returns the `settle` of a leaf; None where all leaves have the same."""
     some_settle: ClassVar[bool] = False
-    """Has any of the subclasses a `settle`?"""
+    """Does any subclass have a `settle`?"""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class Tracked:
 def spent(node: Node, g: Array, cotangents: Cotangents) -> None:
     """The `vjp` of a node whose saved values are freed."""
     raise AutodiffError(
-        "backward has run through this graph already, which freed what the graph had saved; "
+        "backward has already run through this graph, which freed the values that the graph had saved; "
         "call backward(retain_graph=True) the first time to run it twice"
     )
 
@@ -74,11 +74,11 @@ def _refuse(node: Node, g: Array, cotangents: Cotangents) -> None:
     raise AutodiffError(node.saved)
 
 
-def poisoned(box: type[Tracked], value: Array, why: str) -> Tracked:
-    """A value without its history: a gradient that reaches it raises `AutodiffError` with the message `why`."""
+def poisoned(box: type[Tracked], value: Array, reason: str) -> Tracked:
+    """A value without its history: a gradient that reaches it raises `AutodiffError` with the message `reason`."""
     result = leaf(box, value)
     result.node.vjp = _refuse
-    result.node.saved = why
+    result.node.saved = reason
     return result
 
 
@@ -93,7 +93,7 @@ def is_spent(node: Node) -> bool:
 
 
 def leaf(box: type[Tracked], value: Array) -> Tracked:
-    """A leaf of the tape: a value whose gradient is wanted."""
+    """A leaf of the tape: a value whose gradient the user asks for."""
     node = object.__new__(Node)
     node.id = next_id()
     node.parents = ()

@@ -13,7 +13,7 @@ Run: TypeAlias = Callable[..., tuple[Any, Any]]
 """`(*values)` returns the result (or a tuple of results), and the saved values for its derivative."""
 
 Differentiate: TypeAlias = Callable[[Backend, Any, Any, Needed], Gradients]
-"""`(backend, saved, g, needed)`: one gradient an operand; g is a tuple where the results are several."""
+"""`(backend, saved, g, needed)`: one gradient per operand; g is a tuple if there are several results."""
 
 _new = object.__new__
 
@@ -43,7 +43,7 @@ def settled(vjp: Vjp, box: type[Tracked]) -> Vjp:
         return vjp
 
     def settled_vjp(node: Node, g: Any, cotangents: Cotangents) -> None:
-        # The gradient of a node with several results is a dict, by place.
+        # The gradient of a node with several results is a dict, by position.
         shares = cast("dict[int, Array]", g)
         vjp(node, {n: settle(share) for n, share in shares.items()} if type(g) is dict else settle(g), cotangents)
 
@@ -60,7 +60,7 @@ def operation_node(
 ) -> Node:
     """The node of an operation: its parents are the operands' nodes, and `differentiate` gives their gradients.
 
-    `result` is the box of the result if that, and so its gradients, are on another backend.
+    `result` is the box of the result, if the result (and therefore its gradient) is on another backend.
     """
     add = box.add
     needed = tuple(type(x) is box for x in operands)
@@ -89,18 +89,18 @@ def tape_several(
     count = len(results)
 
     def gather(backend: Backend, saved: Any, shares: dict[int, Array], needed: Needed) -> Gradients:
-        return differentiate(backend, saved, tuple(shares.get(place) for place in range(count)), needed)
+        return differentiate(backend, saved, tuple(shares.get(position) for position in range(count)), needed)
 
     return split_results(box, results, operation_node(inner, box, operands, saved, gather))
 
 
 def split_results(box: type[Tracked], values: tuple[Array, ...], whole: Node) -> tuple[Array, ...]:
-    """The results of a node with several; its gradient is a dict of their gradients, by position."""
-    # Each result has a node of its own. It is made after the shared one, so the backward pass comes to it first.
-    return tuple(boxed(box, value, new_node((whole,), _share, place)) for place, value in enumerate(values))
+    """The results of a node with several results; its gradient is a dict of their gradients, by position."""
+    # Each result has a node of its own. It is created after the shared node, so the backward pass visits it first.
+    return tuple(boxed(box, value, new_node((whole,), _add_share, position)) for position, value in enumerate(values))
 
 
-def _share(node: Node, g: Array, cotangents: Cotangents) -> None:
+def _add_share(node: Node, g: Array, cotangents: Cotangents) -> None:
     whole = node.parents[0]
     assert whole is not None
     shares: Any = cotangents.setdefault(whole.id, {})

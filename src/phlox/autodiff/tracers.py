@@ -1,4 +1,4 @@
-"""Searching an object for tracers of a program."""
+"""Search of an object for tracers of a program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_free(x: Any, is_traced: Callable[[Any], bool], seen: dict[int, Any]) -> b
 
 
 def _is_array(x: Any) -> bool:
-    """Is it an array with values? A tensor, which has the same attributes, holds one that may be a tracer."""
+    """Is x an array with values? A tensor, which has the same attributes, is not: its array may be a tracer."""
     return hasattr(x, "dtype") and hasattr(x, "shape") and not hasattr(x, "primitive")
 
 
@@ -58,7 +58,7 @@ def _parts(x: Any) -> Iterable[Any] | None:
     if hasattr(x, "__wrapped__"):  # a function that an engine has compiled
         return [x.__wrapped__]
     slots = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
-    known = bool(slots) or hasattr(x, "__dict__")
+    has_fields = bool(slots) or hasattr(x, "__dict__")
     fields: list[Any] = [getattr(x, name) for name in slots if name != "__weakref__" and hasattr(x, name)]
     fields += cast("dict[str, Any]", getattr(x, "__dict__", {})).values()
     if isinstance(x, dict):
@@ -66,14 +66,14 @@ def _parts(x: Any) -> Iterable[Any] | None:
         return [*fields, *whole, *whole.values()]
     if isinstance(x, (tuple, list, set, frozenset)):
         return [*fields, *cast("Iterable[Any]", x)]
-    return fields if known else None
+    return fields if has_fields else None
 
 
 def _cells(function: FunctionType) -> list[Any]:
-    found: list[Any] = []
+    contents: list[Any] = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            contents.append(cell.cell_contents)
         except ValueError:  # not bound yet
             continue
-    return found
+    return contents

@@ -1,4 +1,4 @@
-"""Floor 2: a batch axis as a decorator of backends, as the tape is one; `phlox.vmap` is made of it."""
+"""Floor 2: a batch axis as a decorator of backends, like the tape; `phlox.vmap` uses it."""
 
 from __future__ import annotations
 

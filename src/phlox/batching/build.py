@@ -24,14 +24,14 @@ class ElementwiseRule:
 
 @dataclass(frozen=True, slots=True)
 class AxisRule:
-    """One operand; the option at this place (0 is the first after it) is an axis, or axes."""
+    """One operand; the option at this position (0 is the first option) is an axis, or several axes."""
 
-    place: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixRule:
-    """All axes of each operand but the last `rank` are batch axes already; their number may differ."""
+    """Each operand has a rank in `ranks`; all its axes before the last `rank` ones are batch axes, of any number."""
 
     ranks: tuple[int, ...]
 
@@ -64,7 +64,7 @@ _new = object.__new__
 
 
 def build(M: MappedOps, name: str, rule: Rule) -> Callable[..., Any]:
-    """The operation `name` of `M.inner` as one on mapped arrays; without any, it is the inner backend's."""
+    """The operation `name` of `M.inner`, for mapped arrays; without a mapped array it calls the inner operation."""
     function = getattr(M.inner, name)
     match rule:
         case ElementwiseRule(1):
@@ -73,12 +73,12 @@ def build(M: MappedOps, name: str, rule: Rule) -> Callable[..., Any]:
             return _binary(M, function)
         case ElementwiseRule(count):
             return _elementwise(M, function, count)
-        case AxisRule(place):
-            return _along(M, function, place)
+        case AxisRule(position):
+            return _along_axes(M, function, position)
         case MatrixRule(ranks):
-            return _stacked(M, function, ranks)
+            return _on_matrices(M, function, ranks)
         case FoldedRule(count):
-            return _folded(M, function, count)
+            return _fold_batch(M, function, count)
         case GeneralRule(count, rewritten):
             return _general(M, function, count, rewritten)
         case RandomRule(rewritten):
@@ -86,7 +86,7 @@ def build(M: MappedOps, name: str, rule: Rule) -> Callable[..., Any]:
 
 
 def is_scalar(x: Any) -> bool:
-    """Is it a Python scalar or None, which have no shape?"""
+    """Is x a Python scalar or None, which have no shape?"""
     return x is None or isinstance(x, (int, float))
 
 
@@ -150,13 +150,13 @@ def shifted(axes: Any) -> Any:
     return axes + 1 if isinstance(axes, int) else tuple([axis + 1 for axis in axes])
 
 
-def _along(M: MappedOps, function: Callable[..., Array], axes: int) -> Callable[..., Array]:
+def _along_axes(M: MappedOps, function: Callable[..., Array], position: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(x: Array, *options: Any) -> Array:
         if type(x) is not box:
             return function(x, *options)
-        moved = [shifted(option) if place == axes else option for place, option in enumerate(options)]
+        moved = [shifted(option) if index == position else option for index, option in enumerate(options)]
         result = _new(box)
         result.value = function(x.value, *moved)
         return result
@@ -164,7 +164,7 @@ def _along(M: MappedOps, function: Callable[..., Array], axes: int) -> Callable[
     return operation
 
 
-def _stacked(M: MappedOps, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+def _on_matrices(M: MappedOps, function: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
     box, inner, count = M.box, M.inner, len(ranks)
 
     def operation(*arguments: Any) -> Any:
@@ -173,7 +173,7 @@ def _stacked(M: MappedOps, function: Callable[..., Any], ranks: tuple[int, ...])
             return function(*arguments)
         if count == 1:
             return M.boxed_all(function(operands[0].value, *arguments[1:]))
-        # The batch axes broadcast: every operand gets the hidden one, and as many after it as the longest shape has.
+        # The batch axes broadcast: every operand gets the hidden axis, and as many others as the longest shape has.
         depth = max([len(M.shape(x)) - rank for x, rank in zip(operands, ranks, strict=True)])
         size = M.size(operands)
         values = [M.raised(M.spread(x, size), 1 + depth + rank) for x, rank in zip(operands, ranks, strict=True)]
@@ -191,7 +191,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple([next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True)])
 
 
-def _folded(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
+def _fold_batch(M: MappedOps, function: Callable[..., Array], count: int) -> Callable[..., Array]:
     box = M.box
 
     def operation(*arguments: Any) -> Array:
@@ -199,23 +199,23 @@ def _folded(M: MappedOps, function: Callable[..., Array], count: int) -> Callabl
         if not any(type(x) is box for x in operands):
             return function(*arguments)
         size = M.size(operands)
-        found = function(*[fold(M, x, size) for x in operands], *arguments[count:])
-        return unfold(M, found, size)
+        result = function(*[fold(M, x, size) for x in operands], *arguments[count:])
+        return unfold(M, result, size)
 
     return operation
 
 
 def fold(M: MappedOps, x: Array, size: int) -> Array:
-    """The batch axis of x folded into the first axis of an example."""
+    """Merge the batch axis of x with the first axis of an example."""
     value = M.spread(x, size)
-    n, first, *rest = M.inner.shape(value)
-    return M.inner.reshape(value, (n * first, *rest))
+    n, first, *sizes = M.inner.shape(value)
+    return M.inner.reshape(value, (n * first, *sizes))
 
 
 def unfold(M: MappedOps, value: Array, size: int) -> Array:
     """The inverse of `fold`."""
-    rows, *rest = M.inner.shape(value)
-    return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *rest)))
+    rows, *sizes = M.inner.shape(value)
+    return M.boxed(M.inner.reshape(value, (size, rows // size if size else 0, *sizes)))
 
 
 def _general(
@@ -227,7 +227,7 @@ def _general(
         for x in arguments[:count]:
             if type(x) is box:
                 return rewritten(M, *arguments)
-            if isinstance(x, (tuple, list)) and any(type(one) is box for one in cast("list[Any]", x)):
+            if isinstance(x, (tuple, list)) and any(type(item) is box for item in cast("list[Any]", x)):
                 return rewritten(M, *arguments)
         return function(*arguments)
 

@@ -1,4 +1,4 @@
-"""The calls of `phlox.vmap` around the running code."""
+"""The calls of `phlox.vmap` that the running code is inside of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.backend.contract.backend import Backend, engine_of
 from phlox.host.signal_guard import scope
 
 Randomness: TypeAlias = Literal["different", "same"]
-"""Does every example of a batch have random numbers of its own?"""
+"""Does every example of a batch have its own random numbers?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerExample:
-    """One of something for each example of a batch: a key, or the state of a random stream."""
+    """One item for each example of a batch, such as a key, or the state of a random stream."""
 
     backend: Backend
-    """The batched backend inside which they are seen as one."""
+    """The batched backend on which the items look like one item."""
     items: list[Any]
 
 
@@ -37,7 +37,7 @@ _frames: ContextVar[tuple[Frame, ...]] = ContextVar("phlox_batches", default=())
 
 
 def entered(frame: Frame) -> AbstractContextManager[tuple[Frame, ...]]:
-    """Within this scope (and thread or task) the batch is the innermost one."""
+    """Within this scope (and thread or task), `frame` is the innermost batch."""
     return scope(_frames, (*_frames.get(), frame))
 
 
@@ -53,7 +53,7 @@ def innermost() -> Frame | None:
 
 
 def frame_of(backend: Backend) -> Frame | None:
-    """The batch of a backend, with any tapes and precision."""
+    """The running batch of a backend, whatever its tapes and its precision; None if there is none."""
     engine = type(engine_of(backend))
     for frame in reversed(_frames.get()):
         if frame.backend.batched == backend.batched and type(engine_of(frame.backend)) is engine:

@@ -1,4 +1,4 @@
-"""Arrays with a hidden batch axis, and what the batching rules do with them."""
+"""Arrays with a hidden batch axis, and the operations on them that the batching rules use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phlox.backend.contract.types import Array
 class Mapped:
     """An array with a hidden batch axis, the first axis of `value`.
 
-    Each nested batch has its own subclass, by which it knows its arrays.
+    Each nested batch has its own subclass, which identifies its arrays.
     """
 
     __slots__ = ("value",)
@@ -29,15 +29,15 @@ _boxes: dict[int, type[Mapped]] = {}
 
 
 def box_of(level: int) -> type[Mapped]:
-    found = _boxes.get(level)
-    if found is None:
-        made = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
-        found = _boxes.setdefault(level, made)
-    return found
+    box = _boxes.get(level)
+    if box is None:
+        cls = cast("type[Mapped]", type(f"Mapped{level}", (Mapped,), {"__slots__": ()}))
+        box = _boxes.setdefault(level, cls)
+    return box
 
 
 class MappedOps(Decorator):
-    """The base of `Batched`, for the rules of which it is made."""
+    """The base class of `Batched`; the batching rules use it."""
 
     box: type[Mapped]
     """The class of its arrays that have the batch axis."""
@@ -48,11 +48,11 @@ class MappedOps(Decorator):
         result.value = value
         return result
 
-    def boxed_all(self, found: Any) -> Any:
+    def boxed_all(self, results: Any) -> Any:
         """`boxed` for one result or several."""
-        if isinstance(found, tuple):
-            return tuple([self.boxed(one) for one in cast("tuple[Any, ...]", found)])
-        return self.boxed(found)
+        if isinstance(results, tuple):
+            return tuple([self.boxed(result) for result in cast("tuple[Any, ...]", results)])
+        return self.boxed(results)
 
     def raised(self, value: Array, rank: int) -> Array:
         """The inner array with axes of size one after the batch axis, up to this rank."""

@@ -68,25 +68,25 @@ class BatchNorm(Module):
         self.running_var = _statistic(shape, Ones(), device) if tracks else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._normalised(x)
+        return self._normalise(x)
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()
         beta = None if self.beta is None else self.beta.val()
         mean, variance, training = self.running_mean, self.running_var, self.is_training(x)
         if mean is None or variance is None:
-            return self._batch_normalised(x, gamma, beta).y
+            return self._normalise_batch(x, gamma, beta).y
         if not training:
             return functional.batch_norm(x, mean.val(), variance.val(), gamma, beta, epsilon=self.epsilon)
-        found = self._batch_normalised(x, gamma, beta)
+        normalised = self._normalise_batch(x, gamma, beta)
         count = math.prod(x.shape) // self.channels * self._processes()
         if (group := row_group()) is not None and group.rows is not None and self.synchronized:
             count = count // group.size // group.rows[group.rank] * sum(group.rows)
-        batch, spread = self._statistics(x, found), count / (count - 1)
-        set_together([self._updated(mean, batch[0], 1.0), self._updated(variance, batch[1], spread)])
-        return found.y
+        batch, spread = self._statistics(x, normalised), count / (count - 1)
+        set_together([self._update(mean, batch[0], 1.0), self._update(variance, batch[1], spread)])
+        return normalised.y
 
-    def _batch_normalised(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
+    def _normalise_batch(self, x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Normalised:
         if x.ndim > 1 and x.shape[1] != self.channels:
             raise ShapeError(f"x of shape {x.shape} does not have {self.channels} channels along axis 1")
         processes = self._processes()
@@ -99,38 +99,38 @@ class BatchNorm(Module):
         return functional.batch_norm_train(x, gamma, beta, epsilon=self.epsilon)
 
     def _processes(self) -> int:
-        """The number of processes whose rows the statistics are of."""
+        """The number of processes that the statistics combine."""
         group = row_group() if self.synchronized else None
         return 1 if group is None else group.size
 
-    def _statistics(self, x: Tensor, found: Normalised) -> tuple[Tensor, Tensor]:
+    def _statistics(self, x: Tensor, normalised: Normalised) -> tuple[Tensor, Tensor]:
         """Mean and variance of the batch, at full precision at least: half precision would be inaccurate."""
         if x.backend.full_precision() is x.backend or self._processes() > 1:
-            return found.mean, found.variance
+            return normalised.mean, normalised.variance
         wide, axes = x.detach().to_full_precision(), (0, *range(2, x.ndim))
         return wide.mean(axes), wide.var(axes)
 
-    def _updated(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
+    def _update(self, running: Param, batch: Tensor, correction: float) -> tuple[Param, Tensor]:
         before = running.val()
         return running, before + (batch.detach() * correction - before) * self.momentum
 
 
 def _over_processes(x: Tensor, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Normalised:
-    """With mean and variance of the rows of all processes."""
+    """Normalise x with the mean and the variance of the rows of all processes."""
     wide, axes = x.to_full_precision(), (0, *range(2, x.ndim))
-    own = stack([wide.mean(axes), wide.var(axes)], 0)
-    # Means and variances, and not sums and sums of squares, whose difference would lose digits.
-    every = Tensor.from_primitive(own.backend.all_gather(own.primitive), own.backend, Float)
-    means, variances = every[:, 0], every[:, 1]
+    statistics = stack([wide.mean(axes), wide.var(axes)], 0)
+    # Exchanges means and variances: the difference of sums of squares and squared sums would lose digits.
+    gathered = Tensor.from_primitive(statistics.backend.all_gather(statistics.primitive), statistics.backend, Float)
+    means, variances = gathered[:, 0], gathered[:, 1]
     group = row_group()
     if group is None or group.rows is None:
         mean = means.mean(0)
         variance = (variances + (means - mean).square()).mean(0)
     else:
-        share = np.asarray(group.rows, np.float64) / sum(group.rows)
-        of_each = tensor(share[:, None], kind=Float, device=means.device)
-        mean = (means * of_each).sum(0)
-        variance = ((variances + (means - mean).square()) * of_each).sum(0)
+        shares = np.asarray(group.rows, np.float64) / sum(group.rows)
+        weights = tensor(shares[:, None], kind=Float, device=means.device)
+        mean = (means * weights).sum(0)
+        variance = ((variances + (means - mean).square()) * weights).sum(0)
 
     def along(scale: Tensor) -> Tensor:
         return scale.to_full_precision().reshape((-1, *[1 for _ in x.shape[2:]]))

@@ -27,7 +27,7 @@ Padding = int | tuple[int, ...] | tuple[tuple[int, int], ...] | Literal["same", 
 
 
 class _Weights(Module):
-    """What both kinds have: a kernel over `axes` spatial axes, and a bias."""
+    """The common part of both kinds of convolutions: a kernel over `axes` spatial axes, and a bias."""
 
     axes: ClassVar[int]
     function: ClassVar[Callable[..., Tensor]]

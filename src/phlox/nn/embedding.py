@@ -18,8 +18,8 @@ __all__ = ["Embedding", "EmbeddingConfig"]
 class Embedding(Module):
     """A learned vector of width d_model for each of n_entries tokens: Int [...] to Float [..., d_model].
 
-    The entry `padding_index` is initialised to zeros and gets no gradient; a negative one counts from the end. Tokens
-    do not: `IndexRangeError` for one below zero, such as that of a missing category, or too large.
+    The entry `padding_index` is initialised to zeros and gets no gradient; a negative one counts from the end. A
+    token below zero (such as the code of a missing category) or one that is too large raises `IndexRangeError`.
 
     >>> import phlox as px
     >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()
@@ -36,13 +36,13 @@ class Embedding(Module):
         device: DeviceLike | None = None,
     ) -> None:
         fans = (n_entries, d_model)
-        begin: Any = initializer
+        table_initializer: Any = initializer
         if padding_index is not None:
             if not -n_entries <= padding_index < n_entries:
                 raise ConfigError(f"Embedding: padding_index {padding_index} is out of range for {n_entries} entries")
-            begin = _ZeroRow(initializer, padding_index)
+            table_initializer = _ZeroRow(initializer, padding_index)
         self.padding_index = padding_index
-        self.weight = Param.deferred((n_entries, d_model), begin, fans=fans, device=device)
+        self.weight = Param.deferred((n_entries, d_model), table_initializer, fans=fans, device=device)
 
     def __call__(self, indices: Tensor[Any, Any, Int]) -> Tensor:
         return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)

@@ -12,7 +12,7 @@ __all__ = ["Flatten", "FlattenConfig", "Identity"]
 
 
 class Identity(Module):
-    """Returns its input unchanged; use it in place of a layer that is not wanted.
+    """Returns its input unchanged; use it as a placeholder for a layer.
 
     >>> Identity()("anything")
     'anything'

@@ -62,8 +62,8 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
     biases = [layer.bias.val() for layer in linears if layer.bias is not None]
-    joins = len(biases) in (0, len(layers)) and bool(layers)
-    if not joins or not weights[0].backend.prefers_fused_matmul([one.primitive for one in (*weights, *biases)]):
+    can_fuse = len(biases) in (0, len(layers)) and bool(layers)
+    if not can_fuse or not weights[0].backend.prefers_fused_matmul([param.primitive for param in (*weights, *biases)]):
         return [layer(x) for layer in layers]
     y = functional.linear(x, concat(weights, 1), concat(biases, 0) if biases else None)
     return y.split([weight.shape[1] for weight in weights], -1)

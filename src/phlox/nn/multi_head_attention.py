@@ -64,9 +64,9 @@ class KeyValueCache(NamedTuple):
 
     def append(self, key: Tensor, value: Tensor) -> KeyValueCache:
         """A new cache with n more tokens, from keys and values [batch, n_kv_heads, n, d_head]."""
-        return self._appended(key, value, donated=False)
+        return self._append_columns(key, value, donated=False)
 
-    def _appended(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
+    def _append_columns(self, key: Tensor, value: Tensor, *, donated: bool) -> Self:
         n = key.shape[2]
         batch, heads, _, width = self.key.shape
         if key.shape != (batch, heads, n, width):
@@ -74,7 +74,7 @@ class KeyValueCache(NamedTuple):
                 f"KeyValueCache: keys of shape {key.shape} do not fit a cache of shape {self.key.shape}; "
                 "make a cache of this batch size with init_cache"
             )
-        key, value = (_written(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
+        key, value = (_append(x, new, self.position, donated) for x, new in ((self.key, key), (self.value, value)))
         return self._replace(key=key, value=value, position=self.position + n)
 
     def _columns(self, n: int) -> Tensor[Any, Any, Int]:
@@ -105,7 +105,7 @@ class OwnedKeyValueCache(KeyValueCache):
         return self._positions(n)
 
     def append(self, key: Tensor, value: Tensor) -> OwnedKeyValueCache:
-        return self._appended(key, value, donated=True)
+        return self._append_columns(key, value, donated=True)
 
     def _before(self, n: int) -> Visible:
         filled = int(self.position.item())
@@ -124,9 +124,9 @@ class Visible(NamedTuple):
     """The mask, true where a query sees a key: [n, m] or [batch, 1, n, m]; None means all."""
 
 
-def _written(x: Tensor, new: Tensor, place: Tensor[Any, Any, Int], donated: bool) -> Tensor:
-    """x with the new columns from `place` on, along its axis 2."""
-    return compute("write_from", x, new, place, 2, donated)
+def _append(x: Tensor, new: Tensor, position: Tensor[Any, Any, Int], donated: bool) -> Tensor:
+    """x with the columns `new` written along axis 2, from `position` on."""
+    return compute("write_from", x, new, position, 2, donated)
 
 
 class MultiHeadAttention(Module):
@@ -145,8 +145,8 @@ class MultiHeadAttention(Module):
         dropout: the rate at which attention weights are dropped in training; see `Module.is_training`.
         causal: whether each token attends only to itself and earlier tokens.
         rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; by default none.
-        initializer: of the weights; biases are initialised to zeros.
-        out_initializer: of the weight of the output projection; by default `initializer`.
+        initializer: the initializer of the weights; biases are initialised to zeros.
+        out_initializer: the initializer of the output projection; by default `initializer`.
         device: the device of the parameters.
 
     Raises `ConfigError` if the sizes do not fit each other.
@@ -224,16 +224,16 @@ class MultiHeadAttention(Module):
             value: [..., m, d_model]; by default the key.
             mask: Bool, true where a query may attend to a key; or Float, added to the scores. Broadcasts to
                 [..., n_heads, n, m]. For sequence lengths: `(arange(m) < lengths[:, None])[:, None, None]`.
-            cache: of the earlier tokens, from `init_cache` or an earlier call. The query is then [batch, n, d_model],
-                and a mask broadcasts to [batch, n_heads, n, capacity].
+            cache: the cache of the earlier tokens, from `init_cache` or an earlier call. The query is then
+                [batch, n, d_model], and a mask broadcasts to [batch, n_heads, n, capacity].
 
-        Returns [..., n, d_model]; with a cache, a pair of that and the new cache.
+        Returns [..., n, d_model]; with a cache, a pair of the result and the new cache.
         """
         if cache is not None:
-            return self._cached(query, key, mask, cache)
+            return self._attend_cached(query, key, mask, cache)
         key = query if key is None else key
         value = key if value is None else value
-        q, k, v = self._projected(query, key, value)
+        q, k, v = self._project(query, key, value)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         return self._attend(q, k, v, mask, self.causal)
@@ -246,34 +246,34 @@ class MultiHeadAttention(Module):
         shape = (batch_size, self.n_kv_heads, capacity, self.d_head)
         return KeyValueCache(zeros(shape, device=device), zeros(shape, device=device), arange(1, device=device)[0])
 
-    def _cached(
-        self, x: Tensor, given: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
+    def _attend_cached(
+        self, x: Tensor, other_key: Tensor | None, mask: Tensor[Any, Any, Any] | None, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
-        if given is not None or not self.causal:
-            what = "a key was given" if given is not None else "this layer is not causal"
+        if other_key is not None or not self.causal:
+            reason = "a key was given" if other_key is not None else "this layer is not causal"
             raise ConfigError(
-                f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {what}"
+                f"MultiHeadAttention: a cache needs causal self-attention (causal=True, and no key); {reason}"
             )
-        q, k, v = self._projected(x, x, x)
+        q, k, v = self._project(x, x, x)
         if q.ndim != 4:
             raise ShapeError(f"MultiHeadAttention: with a cache, x must be [batch, n, d_model], got shape {x.shape}")
         n = x.shape[1]
         positions = cache.positions(n)
         if self.rotary is not None:
-            places = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
-            q, k = self.rotary(q, places), self.rotary(k, places)
+            rotary_positions = positions if positions.ndim == 1 else positions.expand_dims(1)  # the same for all heads
+            q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
         cache = cache.append(k, v)
         key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
         bias = None
         if mask is not None:
             if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
-                mask = mask[..., : key.shape[2]]  # of the part that is filled
+                mask = mask[..., : key.shape[2]]  # only the part that is filled
             if mask.kind is Bool:
                 seen = mask if seen is None else seen & mask
             else:
                 bias = mask
         elif seen is not None and q.backend.is_traced(q.primitive):
-            # Nothing but what has been appended is in the cache: a mask would have it read once more, and cleaned.
+            # The cache holds only what was appended, so a bias is enough: a mask would zero keys and values first.
             seen, bias = None, where(seen, 0.0, -math.inf)
         return self._attend(q, key, value, seen, False, bias), cache
 
@@ -290,7 +290,7 @@ class MultiHeadAttention(Module):
         y = attention(query, key, value, mask=mask, bias=bias, causal=causal, dropout=rate).swapaxes(-3, -2)
         return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Project query, key and value from [..., n, d_model] to [..., heads, n, d_head]."""
         layers = [self.query, self.key, self.value]
         if key is query and value is query:

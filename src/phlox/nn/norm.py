@@ -19,7 +19,7 @@ __all__ = [
 class LayerNorm(Module):
     """(x - mean) / sqrt(var + epsilon) * gamma + beta over the last axis, of size d_model (Ba, Kiros, Hinton 2016).
 
-    Several sizes normalise over as many last axes. `bias=False` omits beta; `affine=False` omits gamma and beta.
+    Given several sizes, it normalises over that many last axes. `bias=False` omits beta; `affine=False` omits both.
 
     >>> import phlox as px
     >>> LayerNorm(2, epsilon=1e-12)(px.tensor([[1.0, 3.0], [2.0, 2.0]])).tolist()
@@ -51,7 +51,7 @@ class LayerNorm(Module):
 class RmsNorm(Module):
     """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis, of size d_model (Zhang, Sennrich 2019).
 
-    Several sizes normalise over as many last axes. `affine=False` omits gamma.
+    Given several sizes, it normalises over that many last axes. `affine=False` omits gamma.
 
     >>> import phlox as px
     >>> RmsNorm(4)(px.ones((2, 4)) * 3.0)[0].tolist()

@@ -67,30 +67,30 @@ class Cell(Module, Generic[S]):
                 f"{type(self).__name__}: sizes must be at least 1, got d_input={d_input} and d_hidden={d_hidden}"
             )
         bound = 1.0 / math.sqrt(d_hidden)
-        usual = Uniform(low=-bound, high=bound)
+        default = Uniform(low=-bound, high=bound)
         self.d_input, self.d_hidden = d_input, d_hidden
         columns = self.gates * d_hidden
         fans = (d_input, d_hidden)  # of each gate
-        begin = usual if initializer is None else initializer
-        self.weight = Param.deferred((d_input, columns), begin, fans=fans, device=device)
-        again = usual if recurrent_initializer is None else recurrent_initializer
-        self.recurrent = Param.deferred((d_hidden, columns), again, fans=(d_hidden, d_hidden), device=device)
-        begin = bias_initializer_of(begin, bias_initializer)
-        self.bias = Param.deferred((columns,), begin, fans=fans, device=device) if bias else None
+        initial = default if initializer is None else initializer
+        self.weight = Param.deferred((d_input, columns), initial, fans=fans, device=device)
+        recurrent_init = default if recurrent_initializer is None else recurrent_initializer
+        self.recurrent = Param.deferred((d_hidden, columns), recurrent_init, fans=(d_hidden, d_hidden), device=device)
+        initial = bias_initializer_of(initial, bias_initializer)
+        self.bias = Param.deferred((columns,), initial, fans=fans, device=device) if bias else None
         if self.own_bias:
-            again = Param.deferred((d_hidden,), begin, fans=fans, device=device) if bias else None
-            self.recurrent_bias = again
+            recurrent_bias = Param.deferred((d_hidden,), initial, fans=fans, device=device) if bias else None
+            self.recurrent_bias = recurrent_bias
 
     def __call__(self, x: Tensor, state: S | None = None) -> S:
         """The state [..., d_hidden] after x [..., d_input]; the state before is zero by default."""
         if x.ndim < 1 or x.shape[-1] != self.d_input:
-            raise ShapeError(f"x of shape {x.shape} does not have the {self.d_input} features that it was made for")
+            raise ShapeError(f"x of shape {x.shape} does not have the {self.d_input} features of this layer")
         leading = x.shape[:-1]
         shape = (*leading, self.d_hidden)
         batch = math.prod(leading)
-        start = [one.reshape((batch, -1)) for one in _parts(self.states, state, shape, x)]
+        start = [part.reshape((batch, -1)) for part in _parts(self.states, state, shape, x)]
         _, *last = self.run(x.reshape((batch, 1, self.d_input)), start)
-        return _joined([one.reshape(shape) for one in last])
+        return _state_of([part.reshape(shape) for part in last])
 
     def run(
         self, x: Tensor, start: Sequence[Tensor], mask: Any = None, reverse: bool = False, **options: Any
@@ -102,7 +102,7 @@ class Cell(Module, Generic[S]):
 
     def init_state(self, *shape: int) -> S:
         """The zero initial state, for x [*shape, d_input]."""
-        return _joined([zeros((*shape, self.d_hidden), device=self.weight.device) for _ in self.states])
+        return _state_of([zeros((*shape, self.d_hidden), device=self.weight.device) for _ in self.states])
 
 
 class Stack(Module, Generic[S]):
@@ -151,8 +151,9 @@ class Stack(Module, Generic[S]):
             x: [..., time, d_input] with time >= 1.
             state: the initial state, each part [n_layers * directions, ..., d_hidden]; zeros by default. The order is
                 by layer, and within a layer the forward direction first.
-            lengths: [...], the number of valid steps of each sequence; by default all. Beyond them the result is zero
-                and the final state is that at the length. The backward direction starts there.
+            lengths: [...], the number of valid steps of each sequence; by default all. Beyond its length
+                the result of a sequence is zero, and its final state is the state at its length. The backward direction
+                starts at the length.
 
         Returns the results [..., time, d_hidden] (twice as wide if bidirectional) and the final state.
         """
@@ -160,7 +161,7 @@ class Stack(Module, Generic[S]):
             raise ShapeError(f"x must be [..., time, {self.d_input}] with time >= 1, got shape {x.shape}")
         *leading, time, features = x.shape
         if features != self.d_input:
-            raise ShapeError(f"x of shape {x.shape} does not have the {self.d_input} features that it was made for")
+            raise ShapeError(f"x of shape {x.shape} does not have the {self.d_input} features of this layer")
         batch = math.prod(leading)
         count = self.n_layers * (1 + self.bidirectional)
         start = _parts(self.cell.states, state, (count, *leading, self.d_hidden), x)
@@ -179,13 +180,13 @@ class Stack(Module, Generic[S]):
             y = results[0] if len(results) == 1 else concat(results, -1)
         shape = (count, *leading, self.d_hidden)
         parts = [stack(states).reshape(shape) for states in zip(*last, strict=True)]
-        return y.reshape((*leading, time, y.shape[-1])), _joined(parts)
+        return y.reshape((*leading, time, y.shape[-1])), _state_of(parts)
 
     def init_state(self, *shape: int) -> S:
         """The zero initial state, for x [*shape, time, d_input]; use it as the carry of a loop over tokens.
 
         >>> import phlox as px
-        >>> layer, tokens = Lstm(3, 2), px.ones((7, 5, 3))  # time first, for the loop runs along it
+        >>> layer, tokens = Lstm(3, 2), px.ones((7, 5, 3))  # time first, because the loop runs along it
         >>> def step(state, x):
         ...     y, state = layer(x.expand_dims(1), state)
         ...     return state, y[:, 0]
@@ -195,8 +196,8 @@ class Stack(Module, Generic[S]):
         return self.layers[0].init_state(self.n_layers * (1 + self.bidirectional), *shape)
 
 
-def _joined(parts: Sequence[Tensor]) -> Any:
-    """The state of these parts: of one part, that tensor."""
+def _state_of(parts: Sequence[Tensor]) -> Any:
+    """The state with these parts; a state of one part is that tensor itself."""
     return parts[0] if len(parts) == 1 else LstmState(*parts)
 
 
@@ -270,9 +271,9 @@ class Lstm(Stack[LstmState]):
         bidirectional: each layer also processes the sequence backwards, with its own weights; the results are
             concatenated.
         dropout: the rate of dropout between layers in training; see `Module.is_training`.
-        initializer: of the input weights; by default uniform in +-1 / sqrt(d_hidden).
-        recurrent_initializer: of the recurrent weights; by default the same.
-        bias_initializer: of the biases; by default that of the weights.
+        initializer: the initializer of the input weights; by default uniform in +-1 / sqrt(d_hidden).
+        recurrent_initializer: the initializer of the recurrent weights; by default the same.
+        bias_initializer: the initializer of the biases; by default that of the weights.
         device: the device of the parameters.
 
     Call it with x, the state so far (by default zeros, `init_state(*shape)`), and the `lengths` of padded sequences.
@@ -316,7 +317,7 @@ class GruCell(Cell[Tensor]):
 class Gru(Stack[Tensor]):
     """Gated recurrent units (Cho et al. 2014): [..., time, d_input] to [..., time, d_hidden].
 
-    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N those of h recurrent:
+    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N the parts of h recurrent:
 
         h = (1 - u) m + u h, where u = sigmoid(z + Z) and m = tanh(n + sigmoid(r + R) (N + recurrent_bias))
 
@@ -331,9 +332,9 @@ class Gru(Stack[Tensor]):
         bidirectional: each layer also processes the sequence backwards, with its own weights; the results are
             concatenated.
         dropout: the rate of dropout between layers in training; see `Module.is_training`.
-        initializer: of the input weights; by default uniform in +-1 / sqrt(d_hidden).
-        recurrent_initializer: of the recurrent weights; by default the same.
-        bias_initializer: of the biases; by default that of the weights.
+        initializer: the initializer of the input weights; by default uniform in +-1 / sqrt(d_hidden).
+        recurrent_initializer: the initializer of the recurrent weights; by default the same.
+        bias_initializer: the initializer of the biases; by default that of the weights.
         device: the device of the parameters.
 
     Call it with x, the state so far (by default zeros, `init_state(*shape)`), and the `lengths` of padded sequences.
@@ -349,7 +350,7 @@ class Gru(Stack[Tensor]):
     cell = GruCell
 
 
-def _known(activation: Activation) -> Activation:
+def _check_activation(activation: Activation) -> Activation:
     if activation not in ("tanh", "relu"):
         raise ConfigError(f"RnnCell: activation must be 'tanh' or 'relu', got {activation!r}")
     return activation
@@ -387,7 +388,7 @@ class RnnCell(Cell[Tensor]):
             d_input, d_hidden, bias=bias, initializer=initializer, recurrent_initializer=recurrent_initializer,
             bias_initializer=bias_initializer, device=device,
         )  # fmt: skip
-        self.activation: Activation = _known(activation)
+        self.activation: Activation = _check_activation(activation)
 
     def run(
         self, x: Tensor, start: Sequence[Tensor], mask: Any = None, reverse: bool = False, **options: Any
@@ -410,9 +411,9 @@ class Rnn(Stack[Tensor]):
         bidirectional: each layer also processes the sequence backwards, with its own weights; the results are
             concatenated.
         dropout: the rate of dropout between layers in training; see `Module.is_training`.
-        initializer: of the input weights; by default uniform in +-1 / sqrt(d_hidden).
-        recurrent_initializer: of the recurrent weights; by default the same.
-        bias_initializer: of the biases; by default that of the weights.
+        initializer: the initializer of the input weights; by default uniform in +-1 / sqrt(d_hidden).
+        recurrent_initializer: the initializer of the recurrent weights; by default the same.
+        bias_initializer: the initializer of the biases; by default that of the weights.
         device: the device of the parameters.
 
     Call it with x, the state so far (by default zeros, `init_state(*shape)`), and the `lengths` of padded sequences.
@@ -448,7 +449,7 @@ class Rnn(Stack[Tensor]):
             device=device,
         )  # fmt: skip
         for cell in (*self.layers, *self.reverse_layers):
-            cell.activation = _known(activation)
+            cell.activation = _check_activation(activation)
 
 
 class LstmCellConfig(config_of(LstmCell)):

@@ -37,13 +37,13 @@ class RotaryEncoding(Module):
     def __init__(
         self, d_head: int, *, base: float = 10000.0, interleaved: bool = False, d_rotary: int | None = None
     ) -> None:
-        turned = d_head if d_rotary is None else d_rotary
-        if turned % 2 or not 2 <= turned <= d_head:
-            what = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
-            raise ConfigError(f"RotaryEncoding: the rotated width must be even and at least 2, got {what}")
+        rotated = d_head if d_rotary is None else d_rotary
+        if rotated % 2 or not 2 <= rotated <= d_head:
+            sizes = f"d_head={d_head}" if d_rotary is None else f"d_rotary={d_rotary} of d_head={d_head}"
+            raise ConfigError(f"RotaryEncoding: the rotated width must be even and at least 2, got {sizes}")
         if not base > 0.0:
             raise ConfigError(f"RotaryEncoding: base must be positive, got {base}")
-        self.d_head, self.d_rotary = d_head, turned
+        self.d_head, self.d_rotary = d_head, rotated
         self.base, self.interleaved = base, interleaved
 
     def __call__(self, x: Tensor, positions: Tensor[Any, Any, Int] | None = None) -> Tensor:
@@ -52,12 +52,12 @@ class RotaryEncoding(Module):
         check_kind("RotaryEncoding", Int, positions=positions)
         if x.ndim < 2 or x.shape[-1] != self.d_head:
             raise ShapeError(f"RotaryEncoding: x must be [..., n, {self.d_head}], got shape {x.shape}")
-        turned = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()
+        rotated = (x if self.d_rotary == self.d_head else x[..., : self.d_rotary]).to_full_precision()
         if positions is not None:
             positions = positions.to_full_precision()
-        turned = functional.rotary_embedding(turned, positions, base=self.base, interleaved=self.interleaved)
-        turned = turned.from_full_precision(x)
-        return turned if self.d_rotary == self.d_head else concat([turned, x[..., self.d_rotary :]], -1)
+        rotated = functional.rotary_embedding(rotated, positions, base=self.base, interleaved=self.interleaved)
+        rotated = rotated.from_full_precision(x)
+        return rotated if self.d_rotary == self.d_head else concat([rotated, x[..., self.d_rotary :]], -1)
 
 
 class RotaryEncodingConfig(config_of(RotaryEncoding)):

@@ -48,19 +48,19 @@ class Sequential(Module):
             self.layers = list(cast("Sequence[Layer]", only) if isinstance(only, (list, tuple)) else layers)
         for name, layer in self._items():
             if isinstance(layer, type) and issubclass(layer, Module):
-                made = f"{layer.__name__}(...)"
+                call = f"{layer.__name__}(...)"
                 raise ModuleError(
-                    f"Sequential: layer {name} is the class {layer.__name__}, not an instance; write {made}"
+                    f"Sequential: layer {name} is the class {layer.__name__}, not an instance; write {call}"
                 )
 
     def __call__(self, x: Any) -> Any:
-        place = 0
+        index = 0
         try:
             for layer in self:
                 x = layer(x)
-                place += 1
+                index += 1
         except Exception as error:
-            name, layer = self._items()[place]
+            name, layer = self._items()[index]
             if not callable(layer):
                 raise ModuleError(f"layers.{name} is a {type(layer).__name__}, which is not callable") from None
             if isinstance(error, PhloxError) and not isinstance(layer, Module):  # modules add their path themselves
@@ -73,14 +73,14 @@ class Sequential(Module):
         return list(layers.items()) if isinstance(layers, dict) else list(enumerate(layers))
 
     @overload
-    def __getitem__(self, place: int | str) -> Any: ...
+    def __getitem__(self, key: int | str) -> Any: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequential: ...
-    def __getitem__(self, place: int | str | slice) -> Any:
+    def __getitem__(self, key: slice) -> Sequential: ...
+    def __getitem__(self, key: int | str | slice) -> Any:
         """A layer by its index or name. A slice gives a `Sequential` of these layers, with their names."""
-        if isinstance(place, str):
-            return self.layers[place]
-        items = self._items()[place]
+        if isinstance(key, str):
+            return self.layers[key]
+        items = self._items()[key]
         if isinstance(items, tuple):
             return items[1]
         if isinstance(self.layers, dict):

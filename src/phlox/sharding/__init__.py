@@ -1,4 +1,4 @@
-"""Arrays in slices over processes as a decorator of backends, for engines whose processes communicate explicitly."""
+"""Arrays cut into slices, one in each process: a decorator for engines whose processes communicate explicitly."""
 
 from __future__ import annotations
 

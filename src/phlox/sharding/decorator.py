@@ -1,4 +1,4 @@
-"""`Sharded(B)`: the backend B where an array may be in slices, one in each process."""
+"""`Sharded(B)`: the backend B, where an array may be cut into slices, one in each process."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from phlox.sharding.programs import compiled
 from phlox.sharding.slices import Cut, Slice, SliceBuffer, cut_by
 
 _REDUCTIONS = (*declared("Reduction"), "float_mean")
-"""Of `(x, axes, keepdims)`: that of a whole is that of the results of its slices."""
+"""Operations `(x, axes, keepdims)`: the result for an array is the same reduction of the results for its slices."""
 _DERIVED = ("squeeze", "expand_dims")
-"""Defined here, by the contract, from operations below."""
+"""The contract defines these by other operations, which are defined here."""
 
 
 class Sharded(Decorator):
-    """The backend `inner` with arrays of which each process holds a slice, for engines that do not partition.
+    """The backend `inner`, where each process may hold a slice of an array, for engines that do not partition arrays.
 
-    An operation computes on slices where they are enough: elementwise ones, reductions, moved axes. What needs the
-    whole array gathers it first, and drops it again: a weight is in memory as a whole while a layer multiplies with it,
-    forward and backward, since what is kept for the backward pass is the slice. So a program for whole arrays is one
+    An operation computes on slices if that is enough: elementwise operations, reductions, permutations of axes. Any
+    other operation gathers the whole array first, and drops it again. So a whole weight is in memory only while a layer
+    multiplies with it, forward and backward: the tape keeps the slice. A program for whole arrays therefore also works
     for slices, with the same results. All processes must run the same operations.
 
-    On `Autodiff(Sharded(B))`, the gradient towards a slice is a slice: the mean over the processes, each of which
-    computes on rows of its own (`with mesh:`).
+    On `Autodiff(Sharded(B))`, the gradient with respect to a slice is a slice: the mean over the processes, where each
+    process computes on its own rows (`with mesh:`).
     """
 
     adds_level = False
     box: type[Slice] = Slice
-    _made: ClassVar[dict[Backend, Sharded]] = {}
+    _instances: ClassVar[dict[Backend, Sharded]] = {}
 
     def __new__(cls, inner: Backend) -> Sharded:
-        if inner in cls._made:
-            return cls._made[inner]
+        if inner in cls._instances:
+            return cls._instances[inner]
         if inner.inner is not None or inner.partitions:
-            raise UnsupportedError(f"Sharded stands on an engine that does not partition arrays, and not on {inner!r}")
+            raise UnsupportedError(f"Sharded needs an engine that does not partition arrays itself, got {inner!r}")
         self = super().__new__(cls)
         self.inner = inner
         self.name = inner.name
@@ -67,15 +67,15 @@ class Sharded(Decorator):
             try:
                 function = getattr(inner, name)
             except BackendError:
-                continue  # What the inner backend lacks, this one lacks too.
+                continue  # An operation that the inner backend lacks is missing here too.
             if name in ELEMENTWISE:
-                made = _elementwise(self, function, ELEMENTWISE[name])
+                operation = _elementwise(self, function, ELEMENTWISE[name])
             elif name in _REDUCTIONS:
-                made = _reduction(self, function)
+                operation = _reduction(self, function)
             else:
-                made = _whole(self, function)
-            setattr(self, name, made)
-        return cls._made.setdefault(inner, self)
+                operation = _whole(self, function)
+            setattr(self, name, operation)
+        return cls._instances.setdefault(inner, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sharded, (self.inner,)
@@ -96,17 +96,17 @@ class Sharded(Decorator):
         """The whole array, in every process."""
         if x.whole is not None:
             return x.whole
-        come, x.coming = x.coming, None
-        parts = self.inner.gather_slices(x.value, x.cut.ranks) if come is None else come()
+        finish, x.pending = x.pending, None
+        parts = self.inner.gather_slices(x.value, x.cut.ranks) if finish is None else finish()
         axis = x.cut.axis
         if axis:
             rank = len(x.shape)
             parts = self.inner.permute_dims(parts, (*range(1, axis + 1), 0, *range(axis + 1, rank + 1)))
-        found = self.inner.reshape(parts, x.shape)
-        return self.keep_whole(x, found) if x.cut.stays_whole else found
+        whole = self.inner.reshape(parts, x.shape)
+        return self.keep_whole(x, whole) if x.cut.stays_whole else whole
 
     def keep_whole(self, x: Slice, whole: Array) -> Array:
-        """Keep the whole, of whose memory the slice is a part from now on if it can be."""
+        """Keep the whole array. From now on the slice is a view of it if possible, which saves memory."""
         x.whole = whole
         if not x.cut.axis and not self.inner.is_traced(whole):
             x.value = self.inner.index(whole, x.cut.index(x.shape))
@@ -114,15 +114,15 @@ class Sharded(Decorator):
 
     def make_ready(self, x: Array) -> None:
         if type(x) is Slice and x.cut.stays_whole and not x.is_whole and not self.inner.is_traced(x.value):
-            x.coming = self.inner.gathering_slices(x.value, x.cut.ranks)
+            x.pending = self.inner.gathering_slices(x.value, x.cut.ranks)
 
     def whole(self, x: Array) -> Array:
         """An array of the inner backend: x itself, or gathered."""
         return self.gathered(x) if type(x) is Slice else x
 
     def part(self, x: Array, cut: Cut) -> Array:
-        """This process's slice of a whole array, in memory of its own."""
-        # An index may be a view, which would keep the whole in memory.
+        """The slice of a whole array that this process holds, as a copy."""
+        # Indexing may return a view, which would keep the whole array in memory.
         return self.inner.duplicate(self.inner.index(x, cut.index(self.inner.shape(x))))
 
     def sliced(self, x: Array, cut: Cut | None) -> Array:
@@ -134,8 +134,8 @@ class Sharded(Decorator):
         return x if cut is None else Slice(self.part(x, cut), cut, self.inner.shape(x))
 
     def scattered(self, g: Array, cut: Cut) -> Array | Later:
-        """The gradient towards a slice, of the gradients towards the whole array that processes have of their rows."""
-        if type(g) is Slice or row_group() is None:  # without rows of their own, all processes compute the same
+        """The gradient of a slice, from the gradients of the whole array that the processes computed on their rows."""
+        if type(g) is Slice or row_group() is None:  # without own rows, all processes compute the same gradient
             return self.sliced(g, cut)
         shape, axis = self.inner.shape(g), cut.axis
         step = shape[axis] // cut.parts
@@ -143,27 +143,27 @@ class Sharded(Decorator):
         if axis:
             order = (axis, *range(axis), *range(axis + 1, len(shape) + 1))
             stacked = self.inner.permute_dims(stacked, order)
-        come = self.inner.scattering_mean(stacked, cut.ranks)
-        others = cut.grid.others(cut.names)
+        wait = self.inner.scattering_mean(stacked, cut.ranks)
+        other_axes = cut.grid.others(cut.names)
 
         def finish() -> Slice:
-            value = come()
-            if others:
-                value = self.inner.float_mean(self.inner.gather_slices(value, cut.grid.ranks(others)), (0,), False)
+            value = wait()
+            if other_axes:
+                value = self.inner.float_mean(self.inner.gather_slices(value, cut.grid.ranks(other_axes)), (0,), False)
             return Slice(value, cut, shape)
 
         return Later(finish, math.prod(shape))
 
     def scattered_like(self, g: Array, x: Array) -> Later:
-        found = self.scattered(g, x.cut) if type(x) is Slice else g
-        return found if type(found) is Later else Later(lambda: found)
+        gradient = self.scattered(g, x.cut) if type(x) is Slice else g
+        return gradient if type(gradient) is Later else Later(lambda: gradient)
 
     def settle_of(self, x: Array) -> Callable[[Array], Array] | None:
         if type(x) is not Slice or x.cut.grid.stage == 1:
             return None
-        return partial(self._settled, x.cut)
+        return partial(self._settle, x.cut)
 
-    def _settled(self, cut: Cut, g: Array) -> Array | Later:
+    def _settle(self, cut: Cut, g: Array) -> Array | Later:
         return g if are_gradients_local() else self.scattered(g, cut)
 
     def is_slice(self, x: Array) -> bool:
@@ -183,7 +183,7 @@ class Sharded(Decorator):
         before = math.prod(x.shape[: x.cut.axis])
         for axis, size in enumerate(shape):
             if math.prod(shape[:axis]) == before and size and size % x.cut.parts == 0:
-                # Of each row before the axis, a slice is consecutive elements, in both shapes.
+                # In both shapes, a slice has consecutive elements of each row before the axis.
                 local = (*shape[:axis], size // x.cut.parts, *shape[axis + 1 :])
                 return Slice(self.inner.reshape(x.value, local), x.cut.along(axis), tuple(shape))
         return self.inner.reshape(self.gathered(x), shape)
@@ -196,8 +196,8 @@ class Sharded(Decorator):
     def device_of(self, x: Array) -> Device:
         if type(x) is not Slice:
             return self.inner.device_of(x).on(self)
-        place = self.inner.device_of(x.value)
-        return Device(self, place.name, x.cut.sharding)
+        device = self.inner.device_of(x.value)
+        return Device(self, device.name, x.cut.sharding)
 
     def mesh_device(self, sharding: Sharding) -> Device:
         return Device(self, self.inner.device().name, sharding)
@@ -210,13 +210,13 @@ class Sharded(Decorator):
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         if not isinstance(target, Sharded):
-            return _moved(self.inner, self._here(x), target, device)
-        place = device.on(target.inner)
+            return _move(self.inner, self._check_whole(x), target, device)
+        inner_device = device.on(target.inner)
         cut = cut_by(device.sharding, self.shape(x))
         x = self.sliced(x, cut)
         if cut is None:
-            return _moved(self.inner, x, target.inner, place)
-        return self._wholly(lambda value: _moved(self.inner, value, target.inner, place), x)
+            return _move(self.inner, x, target.inner, inner_device)
+        return self._each_and_whole(lambda value: _move(self.inner, value, target.inner, inner_device), x)
 
     def with_float(self, element: FloatElement) -> Backend:
         return Sharded(self.inner.with_float(element))
@@ -234,7 +234,7 @@ class Sharded(Decorator):
         return self._each(self.inner.duplicate, x)
 
     def detach(self, x: Array) -> Array:
-        return self._wholly(self.inner.detach, x)
+        return self._each_and_whole(self.inner.detach, x)
 
     def rounded(self, x: Array) -> Array:
         return self._each(self.inner.rounded, x)
@@ -245,41 +245,41 @@ class Sharded(Decorator):
     def _each(self, function: Callable[[Array], Array], x: Array) -> Array:
         return Slice(function(x.value), x.cut, x.shape) if type(x) is Slice else function(x)
 
-    def _wholly(self, function: Callable[[Array], Array], x: Array) -> Array:
-        """As `_each`, and of the whole too where that is here, so that it is not gathered again."""
+    def _each_and_whole(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """As `_each`; if the whole array is kept, apply the function to it too, so that it is not gathered again."""
         if type(x) is not Slice or not x.is_whole:
             return self._each(function, x)
         whole = function(self.gathered(x))
-        made = Slice(
+        result = Slice(
             self.part(whole, x.cut) if x.cut.axis else self.inner.index(whole, x.cut.index(x.shape)), x.cut, x.shape
         )
-        made.whole = whole
-        return made
+        result.whole = whole
+        return result
 
     # --- values
 
     def strip(self, x: Array) -> Array:
-        """A slice stays one: without it, the array would be another."""
+        """A slice stays a slice: its value alone would be another array."""
         return x
 
     def is_here(self, x: Array) -> bool:
         return type(x) is not Slice
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        return self.inner.to_host(self._here(x))
+        return self.inner.to_host(self._check_whole(x))
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
-        return self.inner.to_dlpack(self._here(x), **options)
+        return self.inner.to_dlpack(self._check_whole(x), **options)
 
     def dlpack_device(self, x: Array) -> tuple[int, int]:
-        return self.inner.dlpack_device(self._here(x))
+        return self.inner.dlpack_device(self._check_whole(x))
 
-    def _here(self, x: Array) -> Array:
+    def _check_whole(self, x: Array) -> Array:
         if type(x) is Slice:
             raise DistributedError(
                 f"the values of an array of shape {x.shape} are in {x.cut.parts} processes, and process "
-                f"{processes().rank} has only a slice of them; px.distributed.gather(...) brings it whole to every "
-                "process, which all must call"
+                f"{processes().rank} has only a slice of them; px.distributed.gather(...), called by all processes, "
+                "gives every process the whole array"
             )
         return x
 
@@ -287,14 +287,14 @@ class Sharded(Decorator):
         cut = cut_by(device.sharding, array.shape)
         if cut is None:
             return self.inner.from_host(array, kind, device.on(self.inner))
-        own = np.array(array[cut.index(array.shape)])
-        return Slice(self.inner.from_host(own, kind, device.on(self.inner)), cut, array.shape)
+        local = np.array(array[cut.index(array.shape)])
+        return Slice(self.inner.from_host(local, kind, device.on(self.inner)), cut, array.shape)
 
     def shards(self, x: Array) -> list[Shard]:
         if type(x) is not Slice:
             return self.inner.shards(x)
-        others = x.cut.grid.others(x.cut.names)
-        if others and x.cut.grid.place(others):
+        other_axes = x.cut.grid.others(x.cut.names)
+        if other_axes and x.cut.grid.place(other_axes):
             return []
         return [Shard(x.cut.index(x.shape), partial(self.inner.to_host, x.value))]
 
@@ -302,17 +302,17 @@ class Sharded(Decorator):
         self, shape: Shape, kind: type[Kind], device: Device, read: Callable[[Index], np.ndarray[Any, Any]]
     ) -> Array:
         cut = cut_by(device.sharding, shape)
-        place = device.on(self.inner)
+        inner_device = device.on(self.inner)
         if cut is None:
-            return self.inner.from_shards(shape, kind, place, read)
-        return Slice(self.inner.from_host(np.array(read(cut.index(shape))), kind, place), cut, tuple(shape))
+            return self.inner.from_shards(shape, kind, inner_device, read)
+        return Slice(self.inner.from_host(np.array(read(cut.index(shape))), kind, inner_device), cut, tuple(shape))
 
-    # --- collectives: of whole arrays
+    # --- collectives, on whole arrays
 
     def _sendable(self, x: Array) -> Array:
         return self.whole(x)
 
-    # --- functions of others
+    # --- functions of other libraries
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
         return self.inner.on_host(kinds, fn, *[self.whole(x) for x in arrays])
@@ -325,7 +325,7 @@ class Sharded(Decorator):
     ) -> Gradients:
         return self.inner.native_vjp(fn, [self.whole(x) for x in arrays], [self.whole(g) for g in gs], needed)
 
-    # --- steps of many tensors: of the slices, as they lie in memory
+    # --- steps of many tensors, on the slices as they are in memory
 
     def new_like(self, x: Array) -> Array:
         return self._each(self.inner.new_like, x)
@@ -347,10 +347,10 @@ class Sharded(Decorator):
         self.inner.in_pieces(work, pieces)
 
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
-        cut, place = cut_by(device.sharding, shape), device.on(self.inner)
+        cut, inner_device = cut_by(device.sharding, shape), device.on(self.inner)
         if cut is None:
-            return self.inner.memory_like(x, shape, place)
-        memory = self.inner.memory_like(x, cut.own(shape), place)
+            return self.inner.memory_like(x, shape, inner_device)
+        memory = self.inner.memory_like(x, cut.own(shape), inner_device)
         return None if memory is None else SliceBuffer(memory, cut, shape)
 
     # --- programs
@@ -371,7 +371,7 @@ class Sharded(Decorator):
 
 
 def sharded(backend: Backend) -> Backend:
-    """The backend, with its tapes, for arrays in slices; itself if its engine partitions arrays."""
+    """The backend, with its tapes, for arrays in slices; the backend itself if its engine partitions arrays."""
     from phlox.backend.registry import load_decorator
 
     if isinstance(backend, Sharded) or backend.partitions:
@@ -383,7 +383,7 @@ def sharded(backend: Backend) -> Backend:
     return load_decorator(name)(sharded(backend.inner), **options)
 
 
-def _moved(backend: Backend, x: Array, target: Backend, device: Device) -> Array:
+def _move(backend: Backend, x: Array, target: Backend, device: Device) -> Array:
     return backend.to_device(x, device) if target is backend else backend.cast(x, target, device)
 
 
@@ -391,7 +391,7 @@ def _moved(backend: Backend, x: Array, target: Backend, device: Device) -> Array
 
 
 def _whole(S: Sharded, function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation that needs whole arrays; results are cut as a device says that is among the arguments."""
+    """An operation that needs whole arrays; if a device is among the arguments, its sharding cuts the result."""
 
     def operation(*arguments: Any) -> Any:
         plain = True
@@ -405,26 +405,26 @@ def _whole(S: Sharded, function: Callable[..., Any]) -> Callable[..., Any]:
         wholes: dict[int, tuple[Array, Slice]] = {}
         device: Device | None = None
 
-        def given(x: Any) -> Any:
+        def to_inner(x: Any) -> Any:
             nonlocal device
             kind = cast("type[Any]", type(x))
             if kind is Slice:
-                found = wholes.get(id(x))
-                if found is None:
-                    found = wholes[id(x)] = S.gathered(x), x
-                return found[0]
+                entry = wholes.get(id(x))
+                if entry is None:
+                    entry = wholes[id(x)] = S.gathered(x), x
+                return entry[0]
             if kind is Device:
                 device = x
                 return Device(S.inner, x.name, None, x.committed)
             if kind is tuple or kind is list:
-                parts = [given(part) for part in x]
+                parts = [to_inner(part) for part in x]
                 return tuple(parts) if kind is tuple else parts
             return x
 
-        result = function(*[given(x) for x in arguments])
+        result = function(*[to_inner(x) for x in arguments])
         if wholes and type(result) is tuple:
-            # What is kept for a derivative is the slice, which is gathered again there.
-            result = _put_back({id(whole): x for whole, x in wholes.values()}, result)
+            # The derivative keeps the slice instead of the whole array, and gathers it again.
+            result = _restore_slices({id(whole): x for whole, x in wholes.values()}, result)
         if device is not None and device.sharding is not None and hasattr(result, "shape"):
             return S.sliced(result, cut_by(device.sharding, S.shape(result)))
         return result
@@ -432,9 +432,9 @@ def _whole(S: Sharded, function: Callable[..., Any]) -> Callable[..., Any]:
     return operation
 
 
-def _put_back(slices: dict[int, Slice], result: Any) -> Any:
+def _restore_slices(slices: dict[int, Slice], result: Any) -> Any:
     if type(result) is tuple:
-        return tuple([_put_back(slices, part) for part in cast("tuple[Any, ...]", result)])
+        return tuple([_restore_slices(slices, part) for part in cast("tuple[Any, ...]", result)])
     return slices.get(id(result), result)
 
 
@@ -449,10 +449,10 @@ def _elementwise(S: Sharded, function: Callable[..., Any], operands: int) -> Cal
 
 
 def _on_slices(S: Sharded, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """An elementwise operation on the slices of its operands, cut as the first of them that is in slices.
+    """An elementwise operation on the slices of its operands; the result is cut as the first operand in slices.
 
-    Other arrays may differ from process to process, since each computes on rows of its own. Then what is in slices is
-    gathered, unless the code says that they are the same everywhere, as an optimizer's are.
+    Whole arrays may differ between processes, because each process computes on its own rows. Then the slices are
+    gathered, unless the code declares that whole arrays are the same everywhere, as in an optimizer.
     """
     like = next((x for x in arguments if type(x) is Slice), None)
     if like is None:
@@ -461,18 +461,18 @@ def _on_slices(S: Sharded, function: Callable[..., Any], arguments: Sequence[Any
     if not is_same_everywhere() and any(type(x) is not Slice or x.is_whole for x in arrays):
         return function(*[S.whole(x) for x in arguments])
     shape = tuple(np.broadcast_shapes(*[tuple(S.shape(x)) for x in arrays]))
-    back = len(like.shape) - like.cut.axis
-    cut = like.cut.along(len(shape) - back)
+    from_end = len(like.shape) - like.cut.axis
+    cut = like.cut.along(len(shape) - from_end)
 
-    def own(x: Any) -> Any:
+    def local(x: Any) -> Any:
         if not hasattr(x, "shape"):
             return x
         sizes = S.shape(x)
-        if len(sizes) < back or sizes[-back] == 1:
+        if len(sizes) < from_end or sizes[-from_end] == 1:
             return S.whole(x)
-        return S.sliced(x, cut.along(len(sizes) - back)).value
+        return S.sliced(x, cut.along(len(sizes) - from_end)).value
 
-    result = function(*[own(x) for x in arguments])
+    result = function(*[local(x) for x in arguments])
     if type(result) is tuple:
         return tuple([Slice(x, cut, shape) for x in cast("tuple[Any, ...]", result)])
     return Slice(result, cut, shape)
@@ -481,14 +481,14 @@ def _on_slices(S: Sharded, function: Callable[..., Any], arguments: Sequence[Any
 def _reduction(S: Sharded, function: Callable[..., Any]) -> Callable[..., Any]:
     inner = S.inner
 
-    def operation(x: Array, axes: tuple[int, ...], keepdims: bool, *more: Any) -> Array:
+    def operation(x: Array, axes: tuple[int, ...], keepdims: bool, *options: Any) -> Array:
         if type(x) is not Slice or (x.is_whole and not is_same_everywhere()):
-            return function(S.whole(x), axes, keepdims, *more)
+            return function(S.whole(x), axes, keepdims, *options)
         cut = x.cut
-        result = function(x.value, axes, keepdims, *more)
+        result = function(x.value, axes, keepdims, *options)
         if cut.axis in axes:
-            return function(inner.gather_slices(result, cut.ranks), (0,), False, *more)
-        axis = cut.axis if keepdims else cut.axis - sum(one < cut.axis for one in axes)
+            return function(inner.gather_slices(result, cut.ranks), (0,), False, *options)
+        axis = cut.axis if keepdims else cut.axis - sum(reduced < cut.axis for reduced in axes)
         cut = cut.along(axis)
         return Slice(result, cut, cut.whole(inner.shape(result)))
 

@@ -1,4 +1,4 @@
-"""Compiled functions of arrays in slices: the program takes and gives each process's own."""
+"""Compiled functions of arrays in slices: the program of a process takes and returns the slices of that process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Outcome:
-    """The result of a function, with the arrays of this process; which of them are slices is part of its structure."""
+    """The result of a function, with the arrays of this process. Its structure says which of them are slices."""
 
     __slots__ = ("arrays", "cuts", "node", "structure")
 
@@ -39,49 +39,49 @@ def compiled(S: Sharded, fn: Callable[[Any, Any], Any], release: Callable[[], ob
     inner, programs = S.inner, dict[Hashable, Callable[[Any, Any], Any]]()
 
     def body(cuts: tuple[Any, Any], donated: Any, kept: Any) -> _Outcome:
-        result = fn(_boxed(S, cuts[0], donated), _boxed(S, cuts[1], kept))
+        result = fn(_to_slices(S, cuts[0], donated), _to_slices(S, cuts[1], kept))
         node = node_of(cast("type[Any]", type(result)))
         leaves, structure = node.flatten(result)
         arrays = list(leaves)
-        return _Outcome([_own(x) for x in arrays], node, structure, tuple([_cut(x) for x in arrays]))
+        return _Outcome([_local_arrays(x) for x in arrays], node, structure, tuple([_cuts_of(x) for x in arrays]))
 
     def run(donated: Any, kept: Any) -> Any:
-        cuts = _cut(donated), _cut(kept)
+        cuts = _cuts_of(donated), _cuts_of(kept)
         program = programs.get(cuts)
         if program is None:
             program = programs[cuts] = inner.compile(partial(body, cuts), release)
-        outcome: _Outcome = program(_own(donated), _own(kept))
-        arrays = [_boxed(S, cut, x) for cut, x in zip(outcome.cuts, outcome.arrays, strict=True)]
+        outcome: _Outcome = program(_local_arrays(donated), _local_arrays(kept))
+        arrays = [_to_slices(S, cut, x) for cut, x in zip(outcome.cuts, outcome.arrays, strict=True)]
         return outcome.node.unflatten(outcome.structure, arrays)
 
     return run
 
 
-def _cut(value: Any) -> Any:
-    """How arrays in lists and tuples are cut; None for what has no slice in it."""
+def _cuts_of(value: Any) -> Any:
+    """The cuts of the arrays in lists and tuples; None for a value without slices."""
     if type(value) is Slice:
         return value.cut
     if isinstance(value, (list, tuple)):
-        found = tuple([_cut(part) for part in cast("Sequence[Any]", value)])
-        return None if all(one is None for one in found) else found
+        cuts = tuple([_cuts_of(part) for part in cast("Sequence[Any]", value)])
+        return None if all(cut is None for cut in cuts) else cuts
     return None
 
 
-def _own(value: Any) -> Any:
+def _local_arrays(value: Any) -> Any:
     if type(value) is Slice:
         return value.value
     if isinstance(value, (list, tuple)):
-        parts = [_own(part) for part in cast("Sequence[Any]", value)]
+        parts = [_local_arrays(part) for part in cast("Sequence[Any]", value)]
         return tuple(parts) if isinstance(value, tuple) else parts
     return value
 
 
-def _boxed(S: Sharded, cut: Any, value: Any) -> Any:
+def _to_slices(S: Sharded, cut: Any, value: Any) -> Any:
     if cut is None:
         return value
     if isinstance(cut, Cut):
         return _slice(S, cut, value)
-    parts = [_boxed(S, one, part) for one, part in zip(cut, value, strict=True)]
+    parts = [_to_slices(S, inner_cut, part) for inner_cut, part in zip(cut, value, strict=True)]
     return tuple(parts) if isinstance(value, tuple) else parts
 
 

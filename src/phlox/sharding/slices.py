@@ -25,18 +25,18 @@ class Cut:
         return self.grid.count(self.names)
 
     @property
-    def place(self) -> int:
-        """The number of this process's slice."""
+    def number(self) -> int:
+        """The number of the slice that this process holds."""
         return self.grid.place(self.names)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The processes that together hold an array, in the order of their slices."""
+        """The ranks of the processes that hold the slices of an array, in the order of the slices."""
         return self.grid.ranks(self.names)
 
     @property
     def stays_whole(self) -> bool:
-        """Is an array kept whole once it was gathered, so that only gradients and states are slices?"""
+        """Is an array kept as a whole after it was gathered, so that only gradients and states are slices?"""
         return self.grid.stage < 3
 
     def along(self, axis: int) -> Cut:
@@ -54,18 +54,18 @@ class Cut:
     def index(self, shape: Shape) -> Index:
         """The part of an array of this shape that this process holds."""
         step = shape[self.axis] // self.parts
-        own = slice(self.place * step, (self.place + 1) * step, 1)
-        return tuple([own if axis == self.axis else slice(0, size, 1) for axis, size in enumerate(shape)])
+        local = slice(self.number * step, (self.number + 1) * step, 1)
+        return tuple([local if axis == self.axis else slice(0, size, 1) for axis, size in enumerate(shape)])
 
     @property
     def sharding(self) -> Sharding:
-        """As a part of a device."""
+        """This cut as the sharding of a device."""
         names: AxisNames = self.names if len(self.names) > 1 else "".join(self.names)
         return Sharding(self.grid, (*[None] * self.axis, names))
 
 
 def cut_by(sharding: Sharding | None, shape: Shape) -> Cut | None:
-    """How what is made with this sharding is cut, if its shape has that axis and it divides; None if it is whole."""
+    """The cut of an array of this shape and sharding; None if it stays whole, such as if its axis is not divisible."""
     if sharding is None:
         return None
     for axis, names in enumerate(sharding.spec[: len(shape)]):
@@ -76,34 +76,34 @@ def cut_by(sharding: Sharding | None, shape: Shape) -> Cut | None:
 
 
 class Slice:
-    """An array of which each process of a group holds a slice; operations see one array of the whole shape."""
+    """An array that is cut into slices, one in each process of a group; operations see one array of the whole shape."""
 
-    __slots__ = ("__weakref__", "coming", "cut", "shape", "value", "whole")
+    __slots__ = ("__weakref__", "cut", "pending", "shape", "value", "whole")
 
     value: Array
     """This process's slice, an array of the inner backend."""
     cut: Cut
     shape: Shape
     whole: Array | None
-    """All of it, where it was gathered and is kept."""
-    coming: Callable[[], Array] | None
-    """Waits for what is being gathered already, stacked on a new first axis."""
+    """The whole array, if it was gathered and is kept."""
+    pending: Callable[[], Array] | None
+    """Waits for a gather that has started; returns the slices stacked along a new first axis."""
 
     def __init__(self, value: Array, cut: Cut, shape: Shape) -> None:
         self.value, self.cut, self.shape = value, cut, shape
-        self.whole = self.coming = None
+        self.whole = self.pending = None
 
     @property
     def is_whole(self) -> bool:
-        """Is all of it here, or on its way?"""
-        return self.whole is not None or self.coming is not None
+        """Is the whole array here, or being gathered?"""
+        return self.whole is not None or self.pending is not None
 
     def __repr__(self) -> str:
-        return f"Slice({self.cut.place} of {self.cut.parts} of {self.shape} along axis {self.cut.axis})"
+        return f"Slice({self.cut.number} of {self.cut.parts} of {self.shape} along axis {self.cut.axis})"
 
 
 class SliceBuffer(ReusedBuffer):
-    """Memory for one slice after another."""
+    """A buffer that is reused for one slice after another."""
 
     def __init__(self, memory: ReusedBuffer, cut: Cut, shape: Shape) -> None:
         self._memory, self._cut, self._shape = memory, cut, shape

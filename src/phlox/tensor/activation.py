@@ -65,7 +65,7 @@ class Activation(Operands):
         if weight.size == 1:
             fitting: tuple[int, ...] = ()
         elif rank and shape == (me.shape[axis],):
-            fitting = tuple(shape[0] if place == axis else 1 for place in range(rank))
+            fitting = tuple(shape[0] if index == axis else 1 for index in range(rank))
         else:
             raise ShapeError(
                 f"prelu: weight of shape {shape} does not fit x of shape {me.shape}; "
@@ -118,7 +118,7 @@ class Activation(Operands):
             raise RangeError("celu: `alpha` must not be zero; its limit there is relu")
         return self._apply("elu", scale, 1.0, 1.0 / scale)
 
-    # --- smooth ones
+    # --- smooth activations
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)).
@@ -274,10 +274,10 @@ class Activation(Operands):
         return self._gated("geglu", axis, "gelu")
 
     def _gated(self, name: str, axis: int, gate: str) -> Self:
-        place = self._axis(name, axis)
-        if self.shape[place] % 2:
-            raise ShapeError(f"{name}: axis {place} of shape {self.shape} must have an even size")
-        return self._apply("glu", place, gate)
+        axis = self._axis(name, axis)
+        if self.shape[axis] % 2:
+            raise ShapeError(f"{name}: axis {axis} of shape {self.shape} must have an even size")
+        return self._apply("glu", axis, gate)
 
     # --- along an axis
 
@@ -309,5 +309,5 @@ class Activation(Operands):
         return self._softmax("log_softmax", axis)
 
     def _softmax(self, name: str, axis: int) -> Self:
-        place = self._axis(name, axis)
-        return self if self.shape[place] == 0 and self.kind is Float else self._apply(name, place)
+        axis = self._axis(name, axis)
+        return self if self.shape[axis] == 0 and self.kind is Float else self._apply(name, axis)

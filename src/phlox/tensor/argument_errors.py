@@ -38,15 +38,15 @@ def guard_functions(module: ModuleType, names: Iterable[str]) -> None:
 
 
 def guard_methods(cls: type[Any]) -> None:
-    """Wrap the public methods with arguments of a class and its bases."""
+    """Wrap the public methods of a class and its bases that take arguments."""
     for owner in cls.__mro__:
         if owner.__module__.startswith("phlox."):
             for name, value in list(vars(owner).items()):
-                if isinstance(value, FunctionType) and not name.startswith("_") and _takes_more(value):
+                if isinstance(value, FunctionType) and not name.startswith("_") and _has_parameters(value):
                     setattr(owner, name, guarded(value))
 
 
-def _takes_more(method: FunctionType) -> bool:
+def _has_parameters(method: FunctionType) -> bool:
     return method.__code__.co_argcount + method.__code__.co_kwonlyargcount > 1 or bool(
         method.__code__.co_flags & inspect.CO_VARARGS
     )
@@ -56,7 +56,7 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that errors of Python and of the engine become errors of Phlox."""
     if hasattr(function, _MARK):
         return function
-    explain = better_error  # the wrapper must find everything in its closure
+    explain = better_error  # a closure variable, because the wrapper has the globals of another module
 
     def call(*arguments: Any, **options: Any) -> Any:
         try:
@@ -79,7 +79,7 @@ def better_error(
     """The error to raise in place of `error`; None if `error` is clear enough."""
     values = [*arguments, *options.values()]
     if isinstance(error, PhloxError):
-        return _on_one_line(error, values)
+        return _shorten_values(error, values)
     if isinstance(error, (ZeroDivisionError, RecursionError, NotImplementedError)):
         return None
     for value in values:
@@ -88,26 +88,26 @@ def better_error(
     name = function.__name__
     try:
         bound = inspect.signature(function).bind(*arguments, **options)
-    except TypeError as wrong:  # wrong number or names of arguments: Python's own message is clear
-        text = of_call(function, arguments, error if isinstance(error, TypeError) else wrong)
+    except TypeError as mismatch:  # wrong number or names of arguments: Python's own message is clear
+        text = of_call(function, arguments, error if isinstance(error, TypeError) else mismatch)
         return None if text is None else KindError(text)
     if not isinstance(bound.arguments.get("self", values[0]), TensorBase) and "self" in bound.arguments:
         return KindError(f"{name} takes a tensor, got {shown(values[0])}")  # a method called as a function
-    for place in _backends(bound.arguments):
-        no_memory = out_of_memory(f"{name}({_listed(bound.arguments)})", place, error)
+    for backend in _backends(bound.arguments):
+        no_memory = out_of_memory(f"{name}({_describe_arguments(bound.arguments)})", backend, error)
         if no_memory is not None:
             return no_memory
-    for name_of, value in bound.arguments.items():
-        parameter = inspect.signature(function).parameters[name_of]
+    for parameter_name, value in bound.arguments.items():
+        parameter = inspect.signature(function).parameters[parameter_name]
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        wanted = _wanted(function, parameter, value)
-        if wanted is not None:
-            return KindError(f"{name}: {name_of} must be {wanted}, got {shown(value)}")
+        expected = _expected_type(function, parameter, value)
+        if expected is not None:
+            return KindError(f"{name}: {parameter_name} must be {expected}, got {shown(value)}")
     return None  # the arguments have the right types
 
 
-def _listed(arguments: Mapping[str, Any]) -> str:
+def _describe_arguments(arguments: Mapping[str, Any]) -> str:
     return ", ".join(shown(value) for name, value in arguments.items() if name != "self")
 
 
@@ -118,11 +118,11 @@ def _backends(arguments: Mapping[str, Any]) -> Iterator[Backend]:
             yield value.backend
     try:
         yield as_device(arguments.get("device")).backend
-    except PhloxError:  # the device itself is wrong
+    except PhloxError:  # the device argument itself is invalid
         return
 
 
-def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
+def _shorten_values(error: PhloxError, values: list[Any]) -> PhloxError | None:
     """The same error with short descriptions in place of the values of tensors; None if it has one line already."""
     text = str(error)
     if "\n" not in text:
@@ -136,7 +136,7 @@ def _on_one_line(error: PhloxError, values: list[Any]) -> PhloxError | None:
     return None if text == str(error) else type(error)(text)
 
 
-def _wanted(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
+def _expected_type(function: Callable[..., Any], parameter: inspect.Parameter, value: Any) -> str | None:
     """A description of a parameter's declared type; None if the value has that type, or if it is unknown."""
     annotation = parameter.annotation
     if annotation is parameter.empty:
@@ -146,20 +146,20 @@ def _wanted(function: Callable[..., Any], parameter: inspect.Parameter, value: A
         declared = eval(annotation, module) if isinstance(annotation, str) else annotation  # noqa: S307
     except Exception:  # names that only a type checker knows
         return None
-    if _may_be(declared, value):
+    if _matches(declared, value):
         return None
-    return _in_words(declared) or " ".join(str(annotation).replace("typing.", "").split())
+    return _type_in_words(declared) or " ".join(str(annotation).replace("typing.", "").split())
 
 
 _WORDS = {float: "a number", int: "an integer", bool: "True or False", str: "a string"}
 _TENSORS: dict[type[Kind], str] = {Int: "an Int tensor", Bool: "a Bool tensor", Kind: "a tensor"}
 
 
-def _in_words(declared: Any) -> str | None:
+def _type_in_words(declared: Any) -> str | None:
     """A type in words, such as "a tensor or a number"; None for a type that is clearer as an annotation."""
-    declared = _resolved(declared)
+    declared = _resolve_type(declared)
     if get_origin(declared) in (Union, UnionType):
-        words = [_in_words(part) for part in get_args(declared) if part is not NoneType]
+        words = [_type_in_words(part) for part in get_args(declared) if part is not NoneType]
         if None in words:
             return None
         if "a number" in words:
@@ -171,7 +171,7 @@ def _in_words(declared: Any) -> str | None:
     return _WORDS.get(declared) if isinstance(declared, type) else None
 
 
-def _resolved(declared: Any) -> Any:
+def _resolve_type(declared: Any) -> Any:
     """The bound of a type variable; `Self` is a tensor."""
     if isinstance(declared, TypeVar):
         return object if declared.__bound__ is None else declared.__bound__
@@ -186,14 +186,14 @@ def _tensor_kind(declared: Any) -> type[Kind] | None:
     return next((part for part in get_args(declared) if part in (Int, Bool)), Kind)
 
 
-def _may_be(declared: Any, value: Any) -> bool:
-    """Could this value have the declared type? False only where it surely has not."""
-    declared = _resolved(declared)
+def _matches(declared: Any, value: Any) -> bool:
+    """Could this value have the declared type? False only if it certainly does not."""
+    declared = _resolve_type(declared)
     origin, parts = get_origin(declared), get_args(declared)
     if declared is None or declared is NoneType:
         return value is None
     if origin is Union or origin is UnionType:
-        return any(_may_be(part, value) for part in parts)
+        return any(_matches(part, value) for part in parts)
     if origin is Literal:
         return isinstance(value, Hashable) and value in parts
     if declared is float:
@@ -214,8 +214,8 @@ def _may_be(declared: Any, value: Any) -> bool:
     if issubclass(base, Iterable) and not issubclass(base, (str, bytes, Mapping)):
         if isinstance(value, (str, bytes, TensorBase)) or not isinstance(value, Iterable):
             return False
-        each = [part for part in parts if part is not Ellipsis]
-        return len(set(each)) != 1 or all(_may_be(each[0], one) for one in cast("Iterable[Any]", value))
+        item_types = [part for part in parts if part is not Ellipsis]
+        return len(set(item_types)) != 1 or all(_matches(item_types[0], item) for item in cast("Iterable[Any]", value))
     return isinstance(value, base)
 
 

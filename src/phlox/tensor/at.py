@@ -1,6 +1,6 @@
 """`x.at[key]`: functional updates, each of which returns a new tensor."""
 
-# A part of the tensor in a file of its own.
+# Part of the Tensor class, in a file of its own.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class At(Generic[X]):
     def __init__(self, x: X) -> None:
         self._x = x
 
-    def __getitem__(self, key: Entry | tuple[Entry, ...]) -> Place[X]:
-        return Place(self._x, key)
+    def __getitem__(self, key: Entry | tuple[Entry, ...]) -> IndexUpdate[X]:
+        return IndexUpdate(self._x, key)
 
 
-class Place(Generic[X]):
-    """The place `x.at[key]`. Values `v` are scalars, or tensors that broadcast to the shape of `x[key]`.
+class IndexUpdate(Generic[X]):
+    """The object `x.at[key]`. Values `v` are scalars, or tensors that broadcast to the shape of `x[key]`.
 
     Each method returns a new tensor of the shape of x.
     """
@@ -83,31 +83,31 @@ class Place(Generic[X]):
             raise KindError(f"{name}: Bool tensors can only be set; convert with .int() first")
         mask = sole_mask(x, self._key)
         if mask is not None and (not isinstance(v, TensorBase) or v.ndim <= x.ndim - mask.ndim):
-            # One value, or row, is written wherever the mask is true: the number of true elements need not be known.
-            values = filled(x, name, v, x.shape[mask.ndim :])
+            # One value, or one row, is written where the mask is true: the number of true elements need not be known.
+            values = broadcast_value(x, name, v, x.shape[mask.ndim :])
             if mode != "set":
                 values = x._apply(ELEMENTWISE[mode], values.primitive)
             mask = mask._apply("reshape", (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
             return x._with(x.backend.where(mask.primitive, values.primitive, x.primitive))
         x, key = parse(x, self._key)
-        return key.write(x, filled(x, name, v, key.result_shape()), mode)
+        return key.write(x, broadcast_value(x, name, v, key.result_shape()), mode)
 
 
-def filled(x: X, name: str, value: Any, shape: tuple[int, ...]) -> X:
+def broadcast_value(x: X, name: str, value: Any, shape: tuple[int, ...]) -> X:
     """Broadcast a scalar or a tensor to this shape, as a tensor of x's kind."""
     operand = x._operand(name, value)
     if operand is NotImplemented:
         raise KindError(f"{name}: the value must be a scalar or a {x.kind.__name__} tensor, got {type(value).__name__}")
     if isinstance(value, TensorBase):
-        made = x._with(operand)
+        result = x._with(operand)
     else:
         is_traced = not isinstance(operand, (bool, int, float))
-        made = x._with(getattr(x.backend, f"{x.kind.name}_full")((), 0 if is_traced else operand, x.device))
-        if is_traced:  # a scalar argument of the traced function: its dtype may differ from ours
-            made = made._apply("add", operand)
-    short = made.shape
-    if short == shape:
-        return made
-    if len(short) > len(shape) or any(a not in (1, b) for a, b in zip(short[::-1], shape[::-1], strict=False)):
-        raise ShapeError(f"{name}: a value of shape {short} does not broadcast to the indexed shape {shape}")
-    return made._apply("broadcast_to", shape)
+        result = x._with(getattr(x.backend, f"{x.kind.name}_full")((), 0 if is_traced else operand, x.device))
+        if is_traced:  # a scalar argument of the traced function may have another dtype than the tensor
+            result = result._apply("add", operand)
+    sizes = result.shape
+    if sizes == shape:
+        return result
+    if len(sizes) > len(shape) or any(a not in (1, b) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
+        raise ShapeError(f"{name}: a value of shape {sizes} does not broadcast to the indexed shape {shape}")
+    return result._apply("broadcast_to", shape)

@@ -23,10 +23,10 @@ def common_backend(name: str, tensors: Sequence[Any]) -> Backend:
     backend: Backend = tensors[0]._ops.backend
     for other in tensors[1:]:
         if other._ops.backend is not backend:
-            found = joined(backend, other._ops.backend)
-            if found is None:
+            common = joined(backend, other._ops.backend)
+            if common is None:
                 raise mixed(name, ops_of(backend, tensors[0]._ops.kind), other._ops)
-            backend = found
+            backend = common
     return backend
 
 
@@ -37,7 +37,7 @@ def promote(name: str, tensors: Sequence[Any]) -> list[Any]:
 
 
 def on_vmap_backend(x: Any) -> Any:
-    """The tensor on the backend of the innermost `phlox.vmap`; one from outside is the same for all examples."""
+    """The tensor on the backend of the innermost `phlox.vmap`; a tensor from outside is the same for all examples."""
     frame = innermost()
     backend = None if frame is None else joined(x._ops.backend, frame.backend)
     return x if backend is None or backend is x._ops.backend else x._on(backend)

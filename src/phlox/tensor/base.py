@@ -44,7 +44,7 @@ class TensorBase:
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` for a missing name, with Phlox's name for it.
 
-        A property that raised `AttributeError` is evaluated again, so that its own message is shown.
+        Python calls this too if a property raised `AttributeError`: it is evaluated again, to raise its own message.
         """
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)
@@ -96,8 +96,8 @@ class TensorBase:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype of the elements, on every engine; `kind` and `backend` say what a tensor computes with."""
-        own: Any = getattr(self._ops.backend.strip(self.primitive), "dtype", None)
-        return cast("Any", own) if isinstance(own, np.dtype) else self._ops.backend.host_dtype(self._ops.kind)
+        dtype: Any = getattr(self._ops.backend.strip(self.primitive), "dtype", None)
+        return cast("Any", dtype) if isinstance(dtype, np.dtype) else self._ops.backend.host_dtype(self._ops.kind)
 
     @property
     def itemsize(self) -> int:
@@ -111,10 +111,10 @@ class TensorBase:
 
     @property
     def __jax_array__(self) -> Callable[[], Any]:
-        """JAX's functions take a tensor on its engine for its array; there is no such attribute on other engines."""
+        """Lets JAX's functions take a tensor on JAX as its array. Tensors on other engines have no such attribute."""
         if not engine_of(self._ops.backend).is_jax:
             raise AttributeError(
-                f"a tensor on {self._ops.backend!r} is no array of JAX; move it with .to_device('jax')"
+                f"a tensor on {self._ops.backend!r} is not an array of JAX; move it with .to_device('jax')"
             )
         return partial(array_of, "jax.numpy", cast("Tensor[Any, Any, Any]", self))
 
@@ -125,19 +125,19 @@ class TensorBase:
             return ops.backend.to_host(self.primitive)
         except Exception as error:
             try:
-                mine: Exception = failure(name, ops, (self.primitive,), error)
-            except Exception as same:  # raised by the trace: a better message follows below
-                mine = same
-            if isinstance(mine, CompileError):
-                raise mine from error
+                explained: Exception = failure(name, ops, (self.primitive,), error)
+            except Exception as raised:  # an error of the trace: a better message follows below
+                explained = raised
+            if isinstance(explained, CompileError):
+                raise explained from error
             if ops.backend.is_traced(self.primitive) and not ops.backend.batch_of(self.primitive):
                 raise CompileError(
                     f"{name}: the values of a {ops.kind.__name__} tensor of shape {self.shape} are unknown during "
                     "tracing; compute with the tensor itself (phlox.where for a choice), or outside the traced function"
                 ) from error
-            if mine is error:
+            if explained is error:
                 raise
-            raise mine from error
+            raise explained from error
 
     # --- carrying out an operation
 
@@ -176,12 +176,12 @@ class TensorBase:
         return result
 
     def _promoted_with(self, other: Any) -> Self:
-        """This tensor, promoted to the backend that it shares with another operand, if there is one."""
+        """This tensor, promoted to the backend that can hold both it and another operand, if there is one."""
         if isinstance(other, TensorBase):
             backend = self._ops.backend
-            found = joined(backend, other._ops.backend)
-            if found is not None and found is not backend:
-                return self._on(found)
+            common = joined(backend, other._ops.backend)
+            if common is not None and common is not backend:
+                return self._on(common)
         return self
 
     def _operand(self, name: str, other: Any) -> Any:
@@ -232,37 +232,37 @@ class TensorBase:
             return self._operand(name, cast("Any", other).item())
         return operand_of(name, ops, other, self.device)
 
-    def _beside(self, name: str, other: Any) -> Any:
-        """An array as a tensor that this one can be combined with; anything else as it is."""
+    def _as_operand(self, name: str, other: Any) -> Any:
+        """An array as a tensor that can be combined with this one; anything else unchanged."""
         return self._with(self._operand(name, other)) if is_array(other) else other
 
     def _axis(self, name: str, axis: int) -> int:
         """One axis as a non-negative integer."""
-        return self._places(name, (axis,))[0]
+        return self._positions(name, (axis,))[0]
 
-    def _places(self, name: str, axes: Sequence[Any]) -> tuple[int, ...]:
+    def _positions(self, name: str, axes: Sequence[Any]) -> tuple[int, ...]:
         """Axes in the given order, as non-negative integers."""
         shape = self.shape
         rank = len(shape)
-        places: list[int] = []
+        positions: list[int] = []
         for axis in axes:
             try:
-                place = index(axis)
+                position = index(axis)
             except TypeError:
                 raise KindError(f"{name}: an axis must be an integer, got {shown(axis)}") from None
-            if not -rank <= place < rank:
-                raise ShapeError(f"{name}: axis {place} is out of range for a tensor of shape {shape}")
-            places.append(place % rank)
-        return tuple(places)
+            if not -rank <= position < rank:
+                raise ShapeError(f"{name}: axis {position} is out of range for a tensor of shape {shape}")
+            positions.append(position % rank)
+        return tuple(positions)
 
     def _axes(self, name: str, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
         """Axes in ascending order, as non-negative integers; None means all axes."""
         if axis is None:
             return tuple(range(self.ndim))
-        given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        axes = tuple(sorted(self._places(name, given)))
+        requested = axis if isinstance(axis, (tuple, list)) else (axis,)
+        axes = tuple(sorted(self._positions(name, requested)))
         if len(set(axes)) != len(axes):
-            raise ShapeError(f"{name}: {given} repeats an axis of shape {self.shape}")
+            raise ShapeError(f"{name}: {requested} repeats an axis of shape {self.shape}")
         return axes
 
 

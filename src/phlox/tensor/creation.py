@@ -42,13 +42,13 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     >>> tensor([[1, 2], [3, 4]]).kind.__name__
     'Int'
     """
-    place = as_device(device)
+    target = as_device(device)
     if isinstance(data, Tensor):
-        moved = cast("Tensor[Any, Any, Any]", data).to_device(place)
+        moved = cast("Tensor[Any, Any, Any]", data).to_device(target)
         return moved if kind is None or kind is moved.kind else getattr(moved, kind.name)()
     if hasattr(data, "__dlpack__") and not isinstance(data, (np.ndarray, np.generic)):
-        made = copy_array(data, place)
-        return made if kind is None or kind is made.kind else getattr(made, kind.name)()
+        copied = copy_array(data, target)
+        return copied if kind is None or kind is copied.kind else getattr(copied, kind.name)()
     try:
         values: np.ndarray[Any, Any] = np.asarray(cast(Any, data))
     except ValueError as error:
@@ -58,30 +58,30 @@ def tensor(data: Any, *, device: DeviceLike | None = None, kind: type[Kind] | No
     except OverflowError as error:
         raise RangeError(f"tensor: {error}") from None
     if values is not data and isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, data)):
-        raise KindError("tensor: a masked array, whose mask a tensor does not keep; give filled(...) of it")
+        raise KindError("tensor: a tensor cannot keep the mask of a masked array; give array.filled(value)")
     if values.dtype == object:
         if isinstance(data, TracedScalar):
-            zero = tensor(0 if data.whole else 0.0, device=place)
-            return tensor(zero + cast("Any", data), device=place, kind=kind)
+            zero = tensor(0 if data.whole else 0.0, device=target)
+            return tensor(zero + cast("Any", data), device=target, kind=kind)
         if values.size and all(isinstance(value, int) for value in values.flat):
             raise RangeError(f"tensor: {max(values.flat, key=abs)} does not fit an integer of any backend")
         raise KindError(
             f"tensor: cannot make a tensor from {type(cast(Any, data)).__name__}; give numbers or sequences of numbers"
         )
-    found = Float if values.size == 0 and not isinstance(data, np.ndarray) else kind_of_dtype(values.dtype)
-    wanted = found if kind is None else kind
-    if wanted is not found:
-        values = _converted(values, found, wanted)
-    return wrap(ops_of(place.backend, wanted), copy_if_aliased(values, place.backend.from_host(values, wanted, place)))
+    own_kind = Float if values.size == 0 and not isinstance(data, np.ndarray) else kind_of_dtype(values.dtype)
+    kind = own_kind if kind is None else kind
+    if kind is not own_kind:
+        values = _convert(values, own_kind, kind)
+    return wrap(ops_of(target.backend, kind), copy_if_aliased(values, target.backend.from_host(values, kind, target)))
 
 
-def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kind]) -> np.ndarray[Any, Any]:
+def _convert(values: np.ndarray[Any, Any], source: type[Kind], target: type[Kind]) -> np.ndarray[Any, Any]:
     """Convert host values to another kind. Only the fractional part of a float that becomes an integer is lost."""
-    if wanted is Float:
+    if target is Float:
         return values.astype(np.float64)
-    if wanted is Bool:
+    if target is Bool:
         return values != 0
-    if found is Bool:
+    if source is Bool:
         return values.astype(np.int64)
     whole = np.trunc(values.astype(np.float64))
     outside = ~(np.abs(whole) < 2.0**63)
@@ -93,7 +93,7 @@ def _converted(values: np.ndarray[Any, Any], found: type[Kind], wanted: type[Kin
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
     """A given shape (one size, or a sequence of sizes) as a tuple of non-negative integers."""
     if shape.__class__ is tuple and all_ints(map(type, shape)) and min(shape, default=0) >= 0:
-        return shape  # almost always
+        return shape  # the usual case
     try:
         is_one = hasattr(shape, "__index__") or is_symbolic(shape)
         sizes = (as_size(shape),) if is_one else tuple(map(as_size, shape))
@@ -119,11 +119,11 @@ def full(shape: Shape, value: float, *, device: DeviceLike | None = None) -> Ten
     [[7, 7], [7, 7]]
     """
     kind = Bool if isinstance(value, bool) else Int if isinstance(value, int) else Float
-    place = as_device(device)
+    target = as_device(device)
     sizes = sizes_of("full", shape)
-    place.backend.check_scalar(value, kind)
-    primitive = getattr(place.backend, f"{kind.name}_full")(sizes, value, place)
-    return wrap(ops_of(place.backend, kind), primitive)
+    target.backend.check_scalar(value, kind)
+    primitive = getattr(target.backend, f"{kind.name}_full")(sizes, value, target)
+    return wrap(ops_of(target.backend, kind), primitive)
 
 
 @overload
@@ -131,7 +131,7 @@ def zeros(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any,
 @overload
 def zeros(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def zeros(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of zeros; of kind Bool, of false.
+    """A tensor of zeros; of false if `kind` is Bool.
 
     >>> import phlox as px
     >>> zeros((2, 3)).shape, zeros(2, kind=px.Int).tolist()
@@ -145,7 +145,7 @@ def ones(shape: Shape, *, device: DeviceLike | None = None) -> Tensor[Any, Any, 
 @overload
 def ones(shape: Shape, *, kind: type[K], device: DeviceLike | None = None) -> Tensor[Any, Any, K]: ...
 def ones(shape: Shape, *, kind: type[Kind] = Float, device: DeviceLike | None = None) -> Tensor[Any, Any, Any]:
-    """A tensor of ones; of kind Bool, of true.
+    """A tensor of ones; of true if `kind` is Bool.
 
     >>> ones((2, 2)).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -210,19 +210,19 @@ def arange(
     ([0, 1, 2, 3], [1.0, 1.25, 1.5, 1.75])
     """
     first, last = (0, start) if stop is None else (start, stop)
-    place = as_device(device)
+    target = as_device(device)
     if any(isinstance(number, (float, np.floating)) for number in (first, last, step)):
         if step == 0 or not np.isfinite([first, last, step]).all():
             raise RangeError(f"arange: needs finite arguments and a nonzero step, got {first}, {last}, {step}")
         values = np.arange(float(first), float(last), float(step))
-        return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
+        return wrap(ops_of(target.backend, Float), target.backend.from_host(values, Float, target))
     try:
         whole = as_size(cast(Any, first)), as_size(cast(Any, last)), as_size(cast(Any, step))
     except TypeError:
         raise KindError(f"arange: arguments must be numbers, got {first!r}, {last!r} and {step!r}") from None
     if step == 0:
         raise RangeError("arange: the step is zero")
-    return wrap(ops_of(place.backend, Int), place.backend.int_arange(*whole, place))
+    return wrap(ops_of(target.backend, Int), target.backend.int_arange(*whole, target))
 
 
 def linspace(
@@ -235,7 +235,7 @@ def linspace(
     >>> linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    return _spaced("linspace", np.linspace, start, stop, num, endpoint, device)
+    return _evenly_spaced("linspace", np.linspace, start, stop, num, endpoint, device)
 
 
 def logspace(
@@ -248,16 +248,16 @@ def logspace(
     """
     if not base > 0.0:
         raise RangeError(f"logspace: the base must be positive, got {base}")
-    return _spaced("logspace", partial(np.logspace, base=base), start, stop, num, endpoint, device)
+    return _evenly_spaced("logspace", partial(np.logspace, base=base), start, stop, num, endpoint, device)
 
 
-def _spaced(
+def _evenly_spaced(
     name: str, fn: Any, start: float, stop: float, num: int, endpoint: bool, device: DeviceLike | None
 ) -> Tensor[Any, Any, Float]:
     sizes_of(name, (num,))
-    place = as_device(device)
+    target = as_device(device)
     if is_open(num) and name == "linspace":
-        return _open_linspace(float(start), float(stop), num, endpoint, place)
+        return _open_linspace(float(start), float(stop), num, endpoint, target)
     try:
         with np.errstate(all="ignore"):
             values = np.asarray(fn(float(start), float(stop), num, endpoint=endpoint), np.float64)
@@ -265,15 +265,15 @@ def _spaced(
         raise KindError(f"{name}: start and stop must be numbers, got {start!r} and {stop!r}") from None
     if not np.isfinite(values).all():
         raise RangeError(f"{name}: values from {start} to {stop} do not fit in a float")
-    return wrap(ops_of(place.backend, Float), place.backend.from_host(values, Float, place))
+    return wrap(ops_of(target.backend, Float), target.backend.from_host(values, Float, target))
 
 
-def _open_linspace(start: float, stop: float, num: int, endpoint: bool, place: Device) -> Tensor[Any, Any, Float]:
-    """`linspace` of an open number of elements: computed by the backend, in its own precision."""
-    B = place.backend
+def _open_linspace(start: float, stop: float, num: int, endpoint: bool, device: Device) -> Tensor[Any, Any, Float]:
+    """`linspace` for an open number of elements, computed by the backend in its own precision."""
+    B = device.backend
     share = ratio(1, larger(num - 1, 1) if endpoint else num)
-    places = B.int_into_float(B.int_arange(0, num, 1, place))
-    return wrap(ops_of(B, Float), B.float_add(B.float_mul(B.float_mul(places, share), stop - start), start))
+    positions = B.int_into_float(B.int_arange(0, num, 1, device))
+    return wrap(ops_of(B, Float), B.float_add(B.float_mul(B.float_mul(positions, share), stop - start), start))
 
 
 def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
@@ -283,7 +283,7 @@ def eye(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
     ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     """
     rows, columns = sizes_of("eye", (n, n if m is None else m))
-    return _hits(arange(k, k + rows, device=device), arange(columns, device=device))
+    return _equality_matrix(arange(k, k + rows, device=device), arange(columns, device=device))
 
 
 def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None = None) -> Tensor[Any, Any, Float]:
@@ -295,9 +295,9 @@ def tri(n: int, m: int | None = None, k: int = 0, *, device: DeviceLike | None =
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
     """
     rows, columns = sizes_of("tri", (n, n if m is None else m))
-    place = as_device(device)
-    below = place.backend.bool_tri(rows, columns, min(max(k, -rows), columns), place)
-    return wrap(ops_of(place.backend, Float), place.backend.bool_into_float(below))
+    target = as_device(device)
+    below = target.backend.bool_tri(rows, columns, min(max(k, -rows), columns), target)
+    return wrap(ops_of(target.backend, Float), target.backend.bool_into_float(below))
 
 
 def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Float]:
@@ -314,8 +314,8 @@ def one_hot(indices: Tensor[Any, Any, Int], classes: int) -> Tensor[Any, Any, Fl
         indices.backend.check_indices(indices.primitive, classes, from_end=False)
     except IndexRangeError as error:
         raise IndexRangeError(f"one_hot: {error}") from None
-    return _hits(indices, arange(classes, device=indices.device))
+    return _equality_matrix(indices, arange(classes, device=indices.device))
 
 
-def _hits(indices: Tensor[Any, Any, Int], numbers: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Float]:
+def _equality_matrix(indices: Tensor[Any, Any, Int], numbers: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Float]:
     return (indices.expand_dims(-1) == numbers).float()

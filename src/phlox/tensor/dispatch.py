@@ -18,8 +18,8 @@ _CONVERSIONS = {"float": ".float()", "int": ".int()", "bool": ".bool()"}
 class Ops(dict[str, Callable[..., Any]]):
     """The operations of one backend on one kind, by their short names: `add` is `float_add`, `int_add`, ...
 
-    There is one table for each pair, and each tensor holds its table: two tensors mix in an operation exactly if they
-    hold the same table. An operation is looked up on first use. (A dict, because nothing is faster to read.)
+    There is one table for each pair, and each tensor holds its table: two tensors can be operands of one operation if
+    they hold the same table. An operation is looked up on first use. (A dict, because nothing is faster to read.)
     """
 
     __slots__ = ("__weakref__", "backend", "has_slices", "kind", "shape")
@@ -31,7 +31,7 @@ class Ops(dict[str, Callable[..., Any]]):
         self.shape = backend.shape
         self.has_slices = backend.has_slices
 
-    # Compared by identity, and true even while the dict is empty.
+    # A table is compared by identity, and is true even while the dict is empty.
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -52,25 +52,25 @@ class Ops(dict[str, Callable[..., Any]]):
         return f"Ops({self.backend!r}, {self.kind.__name__})"
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        found = self[name] = self._find(name)
-        return found
+        operation = self[name] = self._find(name)
+        return operation
 
     def _find(self, name: str) -> Callable[..., Any]:
         backend = self.backend
         # An operation without a kind in its name moves elements, or is a composite of floats.
-        unnamed = [name] if self.kind is Float or name in _ANY_KIND else []
-        for full in (f"{self.kind.name}_{name}", *unnamed):
+        without_kind = [name] if self.kind is Float or name in _ANY_KIND else []
+        for full in (f"{self.kind.name}_{name}", *without_kind):
             if _provides(backend, full):
                 return getattr(backend, full)
-        from phlox.backend.contract.catalogue import OPERATIONS  # for an error alone
+        from phlox.backend.contract.catalogue import OPERATIONS  # needed only for an error
 
         if (full := f"{self.kind.name}_{name}") in OPERATIONS:  # other backends have it, or this one for other kinds
             raise BackendError(f"{backend!r} does not support `{full}`")
-        others = [way for kind, way in _CONVERSIONS.items() if _provides(backend, f"{kind}_{name}")]
-        if not others and _provides(backend, name):
-            others = [_CONVERSIONS["float"]]
-        if others:
-            raise KindError(f"{self.kind.__name__} tensors have no `{name}`; convert with {' or '.join(others)} first")
+        methods = [method for kind, method in _CONVERSIONS.items() if _provides(backend, f"{kind}_{name}")]
+        if not methods and _provides(backend, name):
+            methods = [_CONVERSIONS["float"]]
+        if methods:
+            raise KindError(f"{self.kind.__name__} tensors have no `{name}`; convert with {' or '.join(methods)} first")
         raise BackendError(f"{backend!r} does not support `{name}`")
 
 
@@ -93,5 +93,5 @@ def ops_of(backend: Backend, kind: type[Kind]) -> Ops:
 
 
 def every_table() -> list[Ops]:
-    """All tables of operations."""
+    """All tables of operations that exist."""
     return list(_tables.values())

@@ -1,7 +1,7 @@
 """Tensors in einops: `rearrange`, `reduce`, `repeat`, `einsum`, `pack` and `unpack` take them, on every engine.
 
-einops knows a library by a subclass of its `AbstractBackend`. Ours is made when einops is imported, before or after
-Phlox; Phlox itself does not import einops.
+einops supports a library through a subclass of its `AbstractBackend`. The subclass for Phlox is defined as soon as both
+Phlox and einops are imported, in either order; Phlox itself does not import einops.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _MODULE = "einops._backends"
 
 
 def register_with_einops() -> None:
-    """Make einops know tensors: now if it is imported, else as soon as it is."""
-    if (known := sys.modules.get(_MODULE)) is not None:
-        add_backend(known)
+    """Add the backend of tensors to einops: now if einops is imported already, else when it is imported."""
+    if (module := sys.modules.get(_MODULE)) is not None:
+        add_backend(module)
     else:
         sys.meta_path.insert(0, _OnImport())
 
 
 class _OnImport:
-    """Finds einops as the others do, once, and has our backend added."""
+    """A finder that handles the first import of einops: the usual loader runs, then the backend is added."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _MODULE:
@@ -90,4 +90,4 @@ def add_backend(module: Any) -> None:
         def einsum(self, pattern: str, *x: Any) -> Any:
             return einsum(pattern, *x)
 
-    module.PhloxBackend = PhloxBackend  # which holds it: einops looks among the subclasses that are alive
+    module.PhloxBackend = PhloxBackend  # the module keeps the class alive: einops searches the existing subclasses

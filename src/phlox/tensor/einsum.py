@@ -26,7 +26,7 @@ Tree: TypeAlias = "int | tuple[Tree, Tree]"
 """The index of an operand, or the product of two such trees."""
 
 _EXHAUSTIVE = 6
-"""Up to this many operands the best contraction order is searched for; beyond, it is chosen greedily."""
+"""Up to this many operands, the best contraction order is searched for; for more, it is chosen greedily."""
 
 
 def einsum(subscripts: str, *operands: T) -> T:
@@ -54,9 +54,9 @@ def einsum(subscripts: str, *operands: T) -> T:
     steps = by_shapes(_plan, subscripts, tuple(x.shape for x in operands))
     try:
         for name, sources, arguments in steps:
-            values.append(ops[name](*[values[at] for at in sources], *arguments))
-            for at in sources:
-                values[at] = None  # each value is used once; this frees its memory
+            values.append(ops[name](*[values[index] for index in sources], *arguments))
+            for index in sources:
+                values[index] = None  # each value is used once; this frees its memory
     except Exception as error:
         raise failure("einsum", ops, tuple(x.primitive for x in operands), error) from error
     return cast(T, wrap(ops, values[-1]))
@@ -89,13 +89,13 @@ def _read(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Labe
 
     inputs = [labels(term, len(shape)) for term, shape in zip(terms, shapes, strict=True)]
     counts: dict[Label, int] = {}
-    for one in inputs:
-        for label in one:
+    for operand_labels in inputs:
+        for label in operand_labels:
             counts[label] = counts.get(label, 0) + 1
     covered = [label for label in counts if isinstance(label, int)]
     if not arrow:
-        once = sorted(label for label, count in counts.items() if isinstance(label, str) and count == 1)
-        return inputs, (*sorted(covered), *once)
+        single_letters = sorted(label for label, count in counts.items() if isinstance(label, str) and count == 1)
+        return inputs, (*sorted(covered), *single_letters)
     if covered and "..." not in right:
         raise wrong("must name the axes of '...' in the result too")
     output = labels(right, len(right.replace("...", "")) + len(covered))
@@ -111,16 +111,16 @@ def _sizes(subscripts: str, inputs: list[Labels], shapes: Sequence[tuple[int, ..
     """The size of each label, ignoring axes of size one, which broadcast."""
     sizes: dict[Label, int] = {}
     for labels, shape in zip(inputs, shapes, strict=True):
-        own: dict[Label, int] = {}
+        own_sizes: dict[Label, int] = {}
         for label, size in zip(labels, shape, strict=True):
-            known = sizes.setdefault(label, size)
-            if known == 1:
+            common = sizes.setdefault(label, size)
+            if common == 1:
                 sizes[label] = size
-            if own.setdefault(label, size) != size or (known != 1 and size not in (1, known)):
+            if own_sizes.setdefault(label, size) != size or (common != 1 and size not in (1, common)):
                 name = repr(label) if isinstance(label, str) else "'...'"
-                known = own[label] if own[label] != size else known
+                common = own_sizes[label] if own_sizes[label] != size else common
                 raise ShapeError(
-                    f"einsum: in {subscripts!r} the axes {name} have sizes {known} and {size} "
+                    f"einsum: in {subscripts!r} the axes {name} have sizes {common} and {size} "
                     f"(shapes {', '.join(map(str, shapes))})"
                 )
     return sizes
@@ -142,9 +142,9 @@ def _plan(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
     wide = [tuple(axis for axis, size in enumerate(shape) if size != 1) for shape in shapes]
     named = [tuple(labels[axis] for axis in axes) for labels, axes in zip(inputs, wide, strict=True)]
     values: list[_Value] = []
-    for at, (labels, shape) in enumerate(zip(named, shapes, strict=True)):
-        needed = set(output).union(*named[:at], *named[at + 1 :])
-        values.append(planner.single(at, labels, len(labels) < len(shape), needed))
+    for index, (labels, shape) in enumerate(zip(named, shapes, strict=True)):
+        needed = set(output).union(*named[:index], *named[index + 1 :])
+        values.append(planner.single(index, labels, len(labels) < len(shape), needed))
     tree = _order([frozenset(value.labels) for value in values], frozenset(output), sizes)
     planner.finish(planner.product(tree, values)[0])
     return planner.steps
@@ -154,7 +154,7 @@ def _plan(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
 class _Value:
     """An array that the plan computes: its index, and the labels of its axes."""
 
-    at: int
+    index: int
     labels: Labels
 
 
@@ -169,72 +169,72 @@ class _Planner:
         self.steps.append((name, sources, arguments))
         return self.count + len(self.steps) - 1
 
-    def single(self, at: int, labels: Labels, narrower: bool, needed: set[Label]) -> _Value:
-        """One operand: axes of size one removed, diagonals taken, and axes that nothing else needs summed."""
+    def single(self, index: int, labels: Labels, narrower: bool, needed: set[Label]) -> _Value:
+        """Prepare one operand: remove axes of size one, take diagonals, and sum over axes that nothing else needs."""
         if narrower:
-            at = self.step("reshape", (at,), tuple(self.sizes[label] for label in labels))
+            index = self.step("reshape", (index,), tuple(self.sizes[label] for label in labels))
         while len(set(labels)) < len(labels):
-            at, labels = self.diagonal(at, labels)
+            index, labels = self.diagonal(index, labels)
         alone = tuple(axis for axis, label in enumerate(labels) if label not in needed)
         if alone:
-            at = self.step("sum", (at,), alone, False)
-        return _Value(at, tuple(label for label in labels if label in needed))
+            index = self.step("sum", (index,), alone, False)
+        return _Value(index, tuple(label for label in labels if label in needed))
 
-    def diagonal(self, at: int, labels: Labels) -> tuple[int, Labels]:
+    def diagonal(self, index: int, labels: Labels) -> tuple[int, Labels]:
         """Take the diagonal of the first repeated label: every (n + 1)-th element of the two axes, flattened."""
         label = next(label for label in labels if labels.count(label) > 1)
         first = labels.index(label)
         second = labels.index(label, first + 1)
-        rest = tuple(axis for axis in range(len(labels)) if axis not in (first, second))
-        others = tuple(self.sizes[labels[axis]] for axis in rest)
+        other_axes = tuple(axis for axis in range(len(labels)) if axis not in (first, second))
+        other_sizes = tuple(self.sizes[labels[axis]] for axis in other_axes)
         n = self.sizes[label]
-        if (*rest, first, second) != tuple(range(len(labels))):
-            at = self.step("permute_dims", (at,), (*rest, first, second))
-        at = self.step("reshape", (at,), (*others, n * n))
-        whole = tuple([slice(0, size, 1) for size in others])
-        if is_open(n):  # which no step of a slice may be: rows of n + 1 elements begin with those of the diagonal
-            at = self.step("pad", (at,), (*((0, 0),) * len(others), (0, n)), 0)
-            at = self.step("reshape", (at,), (*others, n, n + 1))
-            at = self.step("index", (at,), (*whole, slice(0, n, 1), 0))
+        if (*other_axes, first, second) != tuple(range(len(labels))):
+            index = self.step("permute_dims", (index,), (*other_axes, first, second))
+        index = self.step("reshape", (index,), (*other_sizes, n * n))
+        whole = tuple([slice(0, size, 1) for size in other_sizes])
+        if is_open(n):  # a slice cannot have an open step: in rows of n + 1 elements, the first is the diagonal
+            index = self.step("pad", (index,), (*((0, 0),) * len(other_sizes), (0, n)), 0)
+            index = self.step("reshape", (index,), (*other_sizes, n, n + 1))
+            index = self.step("index", (index,), (*whole, slice(0, n, 1), 0))
         else:
-            at = self.step("index", (at,), (*whole, slice(0, n * n, n + 1)))
-        return at, (*(labels[axis] for axis in rest), label)
+            index = self.step("index", (index,), (*whole, slice(0, n * n, n + 1)))
+        return index, (*(labels[axis] for axis in other_axes), label)
 
     def product(self, tree: Tree, values: list[_Value]) -> tuple[_Value, frozenset[int]]:
         """The value of a tree of products, and the set of its leaves."""
         if isinstance(tree, int):
             return values[tree], frozenset((tree,))
-        (left, mine), (right, others) = self.product(tree[0], values), self.product(tree[1], values)
-        leaves = mine | others
+        (left, left_leaves), (right, right_leaves) = self.product(tree[0], values), self.product(tree[1], values)
+        leaves = left_leaves | right_leaves
         outside = set(self.output).union(*(value.labels for i, value in enumerate(values) if i not in leaves))
         return self.pair(left, right, outside), leaves
 
     def pair(self, left: _Value, right: _Value, outside: set[Label]) -> _Value:
-        """The product of two values, summed over shared labels that nothing outside needs."""
+        """The product of two values, summed over the shared labels that no other value and no output axis has."""
         shared = [label for label in left.labels if label in right.labels]
-        place = {label: i for i, label in enumerate(self.output)}
-        batch = sorted((label for label in shared if label in outside), key=lambda label: place.get(label, -1))
+        order = {label: i for i, label in enumerate(self.output)}
+        batch = sorted((label for label in shared if label in outside), key=lambda label: order.get(label, -1))
         summed = [label for label in shared if label not in outside]
         free = [[label for label in value.labels if label not in shared] for value in (left, right)]
-        firsts = [min((place[label] for label in one if label in place), default=math.inf) for one in free]
-        if firsts[1] < firsts[0]:  # so that the result needs no permutation
+        firsts = [min((order[label] for label in labels if label in order), default=math.inf) for labels in free]
+        if firsts[1] < firsts[0]:  # this order saves a permutation of the result
             left, right, free = right, left, free[::-1]
         pairs = [
             tuple(tuple(value.labels.index(label) for label in labels) for value in (left, right))
             for labels in (batch, summed)
         ]
-        at = self.step("dot_general", (left.at, right.at), *pairs)
-        return _Value(at, (*batch, *free[0], *free[1]))
+        index = self.step("dot_general", (left.index, right.index), *pairs)
+        return _Value(index, (*batch, *free[0], *free[1]))
 
     def finish(self, value: _Value) -> None:
         """Permute the axes to the order of the result, and restore the axes of size one."""
-        wanted = [label for label in self.output if self.sizes[label] != 1]
-        order = tuple(value.labels.index(label) for label in wanted)
-        at = value.at
+        result_labels = [label for label in self.output if self.sizes[label] != 1]
+        order = tuple(value.labels.index(label) for label in result_labels)
+        index = value.index
         if order != tuple(range(len(order))):
-            at = self.step("permute_dims", (at,), order)
-        if len(wanted) < len(self.output):
-            at = self.step("reshape", (at,), tuple(self.sizes[label] for label in self.output))
+            index = self.step("permute_dims", (index,), order)
+        if len(result_labels) < len(self.output):
+            index = self.step("reshape", (index,), tuple(self.sizes[label] for label in self.output))
 
 
 # --- the order of contraction
@@ -281,12 +281,12 @@ def _greedy(inputs: list[frozenset[Label]], output: frozenset[Label], sizes: dic
         for i, (a, _) in enumerate(trees):
             for j in range(i):
                 b = trees[j][0]
-                rest = output.union(*(labels for k, (labels, _) in enumerate(trees) if k not in (i, j)))
-                more = _cost((a | b) & rest, sizes) - _cost(a, sizes) - _cost(b, sizes)
-                choices.append((more, _cost(a | b, sizes), j, i))
+                needed = output.union(*(labels for k, (labels, _) in enumerate(trees) if k not in (i, j)))
+                added_memory = _cost((a | b) & needed, sizes) - _cost(a, sizes) - _cost(b, sizes)
+                choices.append((added_memory, _cost(a | b, sizes), j, i))
         _, _, j, i = min(choices)
         (b, right), (a, left) = trees[i], trees[j]
-        rest = output.union(*(labels for k, (labels, _) in enumerate(trees) if k not in (i, j)))
+        needed = output.union(*(labels for k, (labels, _) in enumerate(trees) if k not in (i, j)))
         trees = [tree for k, tree in enumerate(trees) if k not in (i, j)]
-        trees.append(((a | b) & rest, (left, right)))
+        trees.append(((a | b) & needed, (left, right)))
     return trees[0][1]

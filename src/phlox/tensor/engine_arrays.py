@@ -1,8 +1,8 @@
-"""Where tensors and arrays meet: arrays as operands and arguments, tensors as arrays for other libraries.
+"""Conversions between tensors and arrays: arrays as operands and arguments, tensors as arrays for other libraries.
 
-One rule holds everywhere. A backend takes the arrays of its own engine where they are, and NumPy's arrays, which are in
-host memory, as `phlox.tensor` does: floats and integers in the backend's element type. An array of another engine is
-refused, and so is a tensor whose history on a tape an array would lose.
+One rule holds everywhere. A backend uses arrays of its own engine as they are, and converts NumPy's arrays, which are
+in host memory, as `phlox.tensor` does: floats and integers get the backend's element type. An array of another engine
+is refused. So is a tensor with a history on a tape, because an array cannot keep the history.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ELEMENTS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": 
 @lru_cache(maxsize=1024)
 def is_array_type(cls: type[Any]) -> bool:
     """Is this a class of arrays of some library, such as `np.ndarray` or `jax.Array`, and not `Tensor`?"""
-    # Tracers lack the second, and `jax.Array`, the base of both, has but the third.
-    known = any(hasattr(cls, name) for name in ("__array_priority__", "__dlpack__", "addressable_shards"))
-    return known and not hasattr(cls, "_ops") and not issubclass(cls, np.generic)
+    # JAX's tracers have no `__dlpack__`, and `jax.Array`, the base class of arrays and tracers, has only the last.
+    has_array_attribute = any(hasattr(cls, name) for name in ("__array_priority__", "__dlpack__", "addressable_shards"))
+    return has_array_attribute and not hasattr(cls, "_ops") and not issubclass(cls, np.generic)
 
 
 def is_array(value: object) -> bool:
-    """Is this an array of some library, and no tensor?
+    """Is this an array of some library, but not a tensor?
 
     >>> is_array(np.ones(2)), is_array(np.float32(2.0))
     (True, False)
@@ -59,7 +59,7 @@ def engine_with(array: object) -> Backend | None:
 
 
 def _element(array: Any) -> str:
-    """The name of the element type: `float32`, also of PyTorch's."""
+    """The name of the element type, such as `float32`, without PyTorch's prefix `torch.`."""
     return str(array.dtype).rpartition(".")[2]
 
 
@@ -82,25 +82,25 @@ def backend_like(arrays: Sequence[Any]) -> Backend | None:
     >>> backend_like([np.zeros(2, np.float16), np.arange(3)])
     NumPy(float='f16', int='i64')
     """
-    found = [engine for engine in map(engine_with, arrays) if engine is not None]
-    if not found:
+    engines = [engine for engine in map(engine_with, arrays) if engine is not None]
+    if not engines:
         return None
-    engine = next((engine for engine in found if engine.name != "numpy"), found[0])
+    engine = next((engine for engine in engines if engine.name != "numpy"), engines[0])
     names = [_ELEMENTS.get(_element(array), "") for array in arrays]
     floats = next((name for name in names if name in ("f64", "f32", "bf16", "f16")), "f32")
     return cast("Any", type(engine))(float=floats, int="i64" if "i64" in names else "i32")
 
 
-def primitive_of(name: str, array: Any, kind: type[Kind], backend: Backend, place: Device) -> Any:
-    """An array of one of the backend's kinds as the backend's own; `BackendError` for one of another engine."""
+def primitive_of(name: str, array: Any, kind: type[Kind], backend: Backend, device: Device) -> Any:
+    """Convert an array to the backend's own; `BackendError` if it belongs to another engine than the backend's."""
     engine = engine_of(backend)
     if isinstance(array, np.ndarray):
-        return backend.from_host(cast("np.ndarray[Any, Any]", array), kind, place)
+        return backend.from_host(cast("np.ndarray[Any, Any]", array), kind, device)
     if not engine.owns(array):
         package = type(array).__module__.partition(".")[0]
         raise BackendError(
             f"{name}: an array of {_ENGINES.get(package, package)} and {backend!r} do not mix; make it a tensor there "
-            f"with phlox.tensor(array, device={str(place)!r})"
+            f"with phlox.tensor(array, device={str(device)!r})"
         )
     try:
         return engine.accept(array)
@@ -108,14 +108,14 @@ def primitive_of(name: str, array: Any, kind: type[Kind], backend: Backend, plac
         raise AutodiffError(f"{name}: {error}") from None
 
 
-def operand_of(name: str, ops: Ops, other: Any, place: Device) -> Any:
-    """An array as the other operand of a tensor of `ops`; `NotImplemented` if it is none."""
+def operand_of(name: str, ops: Ops, other: Any, device: Device) -> Any:
+    """An array as the other operand of a tensor of `ops`; `NotImplemented` if `other` is not an array."""
     if not is_array(other):
         return NotImplemented
     kind = kind_of(other)
     if kind is not ops.kind:
         raise _mixed(name, ops, other)
-    return primitive_of(name, other, kind, ops.backend, place)
+    return primitive_of(name, other, kind, ops.backend, device)
 
 
 def _mixed(name: str, ops: Ops, array: Any) -> KindError:
@@ -126,7 +126,7 @@ def _mixed(name: str, ops: Ops, array: Any) -> KindError:
 
 
 def scalar_of(name: str, ops: Ops, x: Any) -> Any:
-    """An array of rank 0 of the engine as the other operand: as with numbers, a Float tensor takes a whole one."""
+    """An engine's array of rank 0 as the other operand. Like a number, an integer also fits a Float tensor."""
     engine = engine_of(ops.backend)
     if not engine.owns(x):
         return x
@@ -135,17 +135,17 @@ def scalar_of(name: str, ops: Ops, x: Any) -> Any:
         raise _mixed(name, ops, x)
     if kind is Bool:
         return x
-    # One that is weakly typed takes the element type of what it meets, as a number does.
+    # A weakly typed array takes the element type of the other operand, as a number does.
     return x if getattr(x, "weak_type", False) else engine.promote_scalar(x, ops.kind)
 
 
 def one_of_many(name: str) -> BackendError:
-    """The error for a tensor inside of `phlox.vmap` where an array is needed."""
-    return BackendError(f"{name}: inside phlox.vmap a tensor stands for one example, which no array can; use jax.vmap")
+    """The error for a tensor inside `phlox.vmap`, where an array is needed."""
+    return BackendError(f"{name}: inside phlox.vmap a tensor stands for one example, an array cannot; use jax.vmap")
 
 
 def array_of(name: str, tensor: Tensor[Any, Any, Any]) -> Any:
-    """The engine's own array of a tensor, which may not lose a history: for other libraries to compute with."""
+    """The engine's own array of a tensor, for other libraries; raises `AutodiffError` if its history would be lost."""
     backend, primitive = tensor.backend, tensor.primitive
     if backend.batch_of(primitive):
         raise one_of_many(name)

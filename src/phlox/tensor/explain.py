@@ -27,10 +27,10 @@ def mixed(name: str, lhs: Ops, rhs: Ops) -> PhloxError:
             f"move one of them with .to_device(...)"
         )
     kinds = {lhs.kind.__name__, rhs.kind.__name__}
-    way = ".float()" if "Float" in kinds else ".int()"
+    method = ".float()" if "Float" in kinds else ".int()"
     other = "Int" if kinds == {"Float", "Int"} else "Bool"
-    mine, theirs = lhs.kind.__name__, rhs.kind.__name__
-    return KindError(f"{name}: {mine} and {theirs} tensors do not mix; convert the {other} operand with {way}")
+    lhs_kind, rhs_kind = lhs.kind.__name__, rhs.kind.__name__
+    return KindError(f"{name}: {lhs_kind} and {rhs_kind} tensors do not mix; convert the {other} operand with {method}")
 
 
 def is_array(operand: Any) -> bool:
@@ -63,61 +63,61 @@ def failure(name: str, ops: Ops, operands: tuple[Any, ...], error: Exception) ->
     """
     backend = ops.backend
     for array in _arrays_in(operands):
-        own = backend.strip(array)
-        if not hasattr(own, "dtype"):  # a function, a device or another Python argument
+        engine_array = backend.strip(array)
+        if not hasattr(engine_array, "dtype"):  # a function, a device or another Python argument
             continue
-        if engine_of(backend).is_leaked(own):
+        if engine_of(backend).is_leaked(engine_array):
             return leaked_tracer(f"{name}: a tensor", backend.trace_of(array))
-        if backend.is_donated(own):
-            return donated(f"{name}: a tensor was", own)
+        if backend.is_donated(engine_array):
+            return donated(f"{name}: a tensor was", engine_array)
     if backend.is_trace_error(error):
         raise error
-    given = ", ".join([_shown_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
-    no_memory = out_of_memory(f"{name}({given})", backend, error)
+    arguments = ", ".join([_show_operand(ops, x) for x in operands[:_MOST]] + ["..."] * (len(operands) > _MOST))
+    no_memory = out_of_memory(f"{name}({arguments})", backend, error)
     if no_memory is not None:
         return no_memory
     if isinstance(error, NotImplementedError):
-        return UnsupportedError(f"{name}({given}) is not supported on {backend!r}: {first_line(error)}")
-    if isinstance(error, FloatingPointError):  # somebody has asked for it, as by jax.debug_nans
-        error.add_note(f"{name}({given}) on {backend!r}")
+        return UnsupportedError(f"{name}({arguments}) is not supported on {backend!r}: {first_line(error)}")
+    if isinstance(error, FloatingPointError):  # requested by the user, for example by jax.debug_nans
+        error.add_note(f"{name}({arguments}) on {backend!r}")
         raise error
     if isinstance(error, ZeroDivisionError):
-        return ZeroDivisionError(f"{name}({given}): {error}")
+        return ZeroDivisionError(f"{name}({arguments}): {error}")
     if isinstance(error, OverflowError):
-        return RangeError(f"{name}({given}) on {backend!r}: {error}")
+        return RangeError(f"{name}({arguments}) on {backend!r}: {error}")
     if isinstance(error, PhloxError):
         return type(error)(f"{name}: {error}")
     devices = _devices(backend, operands)
     if len(devices) > 1:
-        have = " and ".join(sorted(devices))
+        listed = " and ".join(sorted(devices))
         return DeviceError(
-            f"{name}: the operands are on different devices, {have}; "
+            f"{name}: the operands are on different devices, {listed}; "
             "move one of them to the other device with .to_device(...)"
         )
-    wrong = shape_mismatch(ops, name, operands)
-    if wrong is not None:
-        return ShapeError(f"{name}: {wrong}")
+    mismatch = shape_mismatch(ops, name, operands)
+    if mismatch is not None:
+        return ShapeError(f"{name}: {mismatch}")
     if not backend.is_engine_error(error):
-        error.add_note(f"{_INTERNAL}: {name}({given}) on {backend!r}")
+        error.add_note(f"{_INTERNAL}: {name}({arguments}) on {backend!r}")
         raise error
-    return BackendError(f"{_INTERNAL}: {name}({given}) on {backend!r}: {type(error).__name__}: {first_line(error)}")
+    return BackendError(f"{_INTERNAL}: {name}({arguments}) on {backend!r}: {type(error).__name__}: {first_line(error)}")
 
 
 _MOST = 8
-"""The number of operands that a message shows."""
+"""The greatest number of operands that a message shows."""
 _INTERNAL = "an error inside Phlox or its engine, not in the arguments"
 
 
 def _devices(backend: Backend, operands: tuple[Any, ...]) -> set[str]:
-    found: set[str] = set()
+    devices: set[str] = set()
     for x in operands:
         with suppress(Exception):
             if is_array(x):
-                found.add(str(backend.device_of(x)))
-    return found
+                devices.add(str(backend.device_of(x)))
+    return devices
 
 
-def _shown_operand(ops: Ops, x: Any) -> str:
+def _show_operand(ops: Ops, x: Any) -> str:
     return describe(ops, x) if is_array(x) else repr(x)
 
 
@@ -125,7 +125,7 @@ def _shown_operand(ops: Ops, x: Any) -> str:
 
 
 def shape_mismatch(ops: Ops, name: str, operands: tuple[Any, ...]) -> str | None:
-    """What is wrong with the operands' shapes; None if they fit, or if the operation has no shape check."""
+    """Why the operands' shapes do not fit; None if they fit, or if the operation has no shape check."""
     rule = _SHAPES.get(name)
     from phlox.backend.contract.signatures import ELEMENTWISE  # imported only after an error
 
@@ -148,12 +148,12 @@ def _broadcast(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
 
 
 def _broadcast_to(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
-    wanted = tuple(operands[1])
+    shape = tuple(operands[1])
     try:
-        fits = np.broadcast_shapes(shapes[0], wanted) == wanted
+        fits = np.broadcast_shapes(shapes[0], shape) == shape
     except ValueError:
         fits = False
-    return None if fits else f"a tensor of shape {shapes[0]} does not broadcast to {wanted}"
+    return None if fits else f"a tensor of shape {shapes[0]} does not broadcast to {shape}"
 
 
 def _matmul(shapes: Shapes, operands: tuple[Any, ...]) -> str | None:
@@ -179,7 +179,7 @@ def first_line(error: Exception) -> str:
 
 
 def type_shown(value: Any) -> str:
-    """The name of a value's type; for a parameter also how to get its tensor."""
+    """The name of a value's type; for a parameter, also the way to get its tensor."""
     return "a Param, whose tensor is param.val()" if _holds_a_tensor(value) else type(value).__name__
 
 

@@ -76,39 +76,39 @@ def _pair(name: str, x: Any) -> Tensor:
     return stack([real, imag], -1)
 
 
-def _parts(x: Tensor, place: int) -> Complex:
-    """Split the last axis into real and imaginary parts, and move the axis before it back to `place`."""
+def _parts(x: Tensor, axis: int) -> Complex:
+    """Split the last axis into real and imaginary parts, and move the axis before it back to the position `axis`."""
     real, imag = x[..., 0], x[..., 1]
-    return Complex(_last_to(real, place), _last_to(imag, place))
+    return Complex(_move_last_to(real, axis), _move_last_to(imag, axis))
 
 
-def _to_last(x: Tensor, place: int, rank: int) -> Tensor:
-    """Move an axis behind the others (of the first `rank` axes)."""
-    if place == rank - 1:
+def _move_to_last(x: Tensor, axis: int, rank: int) -> Tensor:
+    """Move an axis to the end of the first `rank` axes."""
+    if axis == rank - 1:
         return x
-    return x.permute_dims((*(axis for axis in range(rank) if axis != place), place, *range(rank, x.ndim)))
+    return x.permute_dims((*(other for other in range(rank) if other != axis), axis, *range(rank, x.ndim)))
 
 
-def _last_to(x: Tensor, place: int) -> Tensor:
-    """Move the last axis to this place."""
+def _move_last_to(x: Tensor, axis: int) -> Tensor:
+    """Move the last axis to the position `axis`."""
     rank = x.ndim
-    return x if place == rank - 1 else x.permute_dims((*range(place), rank - 1, *range(place, rank - 1)))
+    return x if axis == rank - 1 else x.permute_dims((*range(axis), rank - 1, *range(axis, rank - 1)))
 
 
 def sized(x: Tensor, n: int, axis: int) -> Tensor:
     """Crop an axis at the end, or pad it with zeros, to size n."""
-    have = x.shape[axis]
-    if is_open(have) or is_open(n):  # padded or not, whatever the sizes will be
-        x = x.pad(tuple((0, larger(n - have, 0) if one == axis else 0) for one in range(x.ndim)))
-        kept = tuple(slice(0, n if one == axis else size, 1) for one, size in enumerate(x.shape))
+    old_size = x.shape[axis]
+    if is_open(old_size) or is_open(n):  # pads and crops, for whatever sizes the axis will have
+        x = x.pad(tuple((0, larger(n - old_size, 0) if other == axis else 0) for other in range(x.ndim)))
+        kept = tuple(slice(0, n if other == axis else size, 1) for other, size in enumerate(x.shape))
         return x._apply("index", kept)  # pyright: ignore[reportPrivateUsage]
-    if n < have:
+    if n < old_size:
         return x[(*(slice(None),) * axis, slice(0, n))]
-    return x if n == have else x.pad(tuple((0, n - have if one == axis else 0) for one in range(x.ndim)))
+    return x if n == old_size else x.pad(tuple((0, n - old_size if other == axis else 0) for other in range(x.ndim)))
 
 
-def _length(name: str, n: int | None, otherwise: int) -> int:
-    n = otherwise if n is None else n
+def _length(name: str, n: int | None, default: int) -> int:
+    n = default if n is None else n
     if less(n, 1):
         raise ShapeError(f"{name}: the length of the transform must be at least 1, got {n}")
     return n
@@ -122,8 +122,8 @@ def _scale(name: str, n: int, norm: Norm, inverse: bool) -> float:
     return ratio(1, n) if inverse == (norm == "backward") else 1.0
 
 
-def _scaled(x: Tensor, scale: float) -> Tensor:
-    # That of an open length is a number of the engine's.
+def _apply_scale(x: Tensor, scale: float) -> Tensor:
+    # If the length is open, the scale is a number of the engine.
     return x if type(scale) is float and scale == 1.0 else x._apply("mul", scale)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -141,11 +141,11 @@ def rfft(x: Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backw
     [10.0, -2.0, -2.0]
     """
     x = float_of("rfft", x)
-    place = x._axis("rfft", axis)  # pyright: ignore[reportPrivateUsage]
-    n = _length("rfft", n, x.shape[place])
+    axis = x._axis("rfft", axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length("rfft", n, x.shape[axis])
     scale = _scale("rfft", n, norm, False)
-    y = sized(_to_last(x, place, x.ndim), n, x.ndim - 1)._apply("rfft")  # pyright: ignore[reportPrivateUsage]
-    return _parts(_scaled(y, scale), place)
+    y = sized(_move_to_last(x, axis, x.ndim), n, x.ndim - 1)._apply("rfft")  # pyright: ignore[reportPrivateUsage]
+    return _parts(_apply_scale(y, scale), axis)
 
 
 def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Tensor:
@@ -160,21 +160,21 @@ def irfft(x: tuple[Tensor, Tensor], n: int | None = None, *, axis: int = -1, nor
     """
     z = _pair("irfft", x)
     rank = z.ndim - 1
-    place = x[0]._axis("irfft", axis)  # pyright: ignore[reportPrivateUsage]
-    n = _length("irfft", n, 2 * (z.shape[place] - 1))
+    axis = x[0]._axis("irfft", axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length("irfft", n, 2 * (z.shape[axis] - 1))
     scale = _scale("irfft", n, norm, True)
-    z = sized(_to_last(z, place, rank), n // 2 + 1, rank - 1)
-    return _last_to(_scaled(z._apply("irfft", n), scale), place)  # pyright: ignore[reportPrivateUsage]
+    z = sized(_move_to_last(z, axis, rank), n // 2 + 1, rank - 1)
+    return _move_last_to(_apply_scale(z._apply("irfft", n), scale), axis)  # pyright: ignore[reportPrivateUsage]
 
 
 def _fft(name: str, x: Any, n: int | None, axis: int, norm: Norm, inverse: bool) -> Complex:
     z = _pair(name, (x, zeros_like(cast(Tensor, x))) if isinstance(x, Tensor) and x.kind is Float else x)
     rank = z.ndim - 1
-    place = z[..., 0]._axis(name, axis)  # pyright: ignore[reportPrivateUsage]
-    n = _length(name, n, z.shape[place])
+    axis = z[..., 0]._axis(name, axis)  # pyright: ignore[reportPrivateUsage]
+    n = _length(name, n, z.shape[axis])
     scale = _scale(name, n, norm, inverse)
-    z = sized(_to_last(z, place, rank), n, rank - 1)._apply("fft", inverse)  # pyright: ignore[reportPrivateUsage]
-    return _parts(_scaled(z, scale), place)
+    z = sized(_move_to_last(z, axis, rank), n, rank - 1)._apply("fft", inverse)  # pyright: ignore[reportPrivateUsage]
+    return _parts(_apply_scale(z, scale), axis)
 
 
 def fft(x: tuple[Tensor, Tensor] | Tensor, n: int | None = None, *, axis: int = -1, norm: Norm = "backward") -> Complex:
@@ -222,12 +222,12 @@ def rfftfreq(n: int, d: float = 1.0, *, device: DeviceLike | None = None) -> Ten
     return tensor(np.fft.rfftfreq(_length("rfftfreq", n, n), d), device=device)
 
 
-def _shifted(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: bool) -> Tensor:
-    for place in x._axes(name, axis):  # pyright: ignore[reportPrivateUsage]
-        size = x.shape[place]
+def _shift(name: str, x: Tensor, axis: int | tuple[int, ...] | None, back: bool) -> Tensor:
+    for position in x._axes(name, axis):  # pyright: ignore[reportPrivateUsage]
+        size = x.shape[position]
         middle = size // 2 if back else (size + 1) // 2
-        before: tuple[slice, ...] = (slice(None),) * place
-        x = concat([x[(*before, slice(middle, None))], x[(*before, slice(0, middle))]], place)
+        before: tuple[slice, ...] = (slice(None),) * position
+        x = concat([x[(*before, slice(middle, None))], x[(*before, slice(0, middle))]], position)
     return x
 
 
@@ -238,7 +238,7 @@ def fftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
     >>> px.signal.fftshift(px.signal.fftfreq(4)).tolist()
     [-0.5, -0.25, 0.0, 0.25]
     """
-    return _shifted("fftshift", x, axis, False)
+    return _shift("fftshift", x, axis, False)
 
 
 def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -248,4 +248,4 @@ def ifftshift(x: Tensor, *, axis: int | tuple[int, ...] | None = None) -> Tensor
     >>> px.signal.ifftshift(px.tensor([-0.5, -0.25, 0.0, 0.25])).tolist()
     [0.0, 0.25, -0.5, -0.25]
     """
-    return _shifted("ifftshift", x, axis, True)
+    return _shift("ifftshift", x, axis, True)

@@ -72,12 +72,12 @@ def _promote_same_kind(name: str, tensors: Sequence[T]) -> Sequence[T]:
     if not tensors:
         raise ShapeError(f"{name}: no tensors given")
     if [x for x in tensors if not isinstance(x, Tensor)]:  # pyright: ignore[reportUnnecessaryIsInstance]
-        given = ", ".join(type_shown(x) for x in tensors)
-        raise KindError(f"{name}: takes a sequence of tensors, got {given}")
-    own = tensors[0]._ops  # pyright: ignore[reportPrivateUsage]
+        types = ", ".join(type_shown(x) for x in tensors)
+        raise KindError(f"{name}: takes a sequence of tensors, got {types}")
+    ops = tensors[0]._ops  # pyright: ignore[reportPrivateUsage]
     for other in tensors[1:]:
-        if other._ops.kind is not own.kind:  # pyright: ignore[reportPrivateUsage]
-            raise mixed(name, own, other._ops)  # pyright: ignore[reportPrivateUsage]
+        if other._ops.kind is not ops.kind:  # pyright: ignore[reportPrivateUsage]
+            raise mixed(name, ops, other._ops)  # pyright: ignore[reportPrivateUsage]
     return promote(name, tensors)
 
 
@@ -92,20 +92,20 @@ def concat(tensors: Sequence[T], axis: int | None = 0) -> T:
     if axis is None:
         return concat([x.flatten() for x in tensors])
     first = tensors[0]
-    place = first._axis("concat", axis)  # pyright: ignore[reportPrivateUsage]
+    axis = first._axis("concat", axis)  # pyright: ignore[reportPrivateUsage]
     for other in tensors:
         a, b = list(first.shape), list(other.shape)
-        if len(a) != len(b) or a[:place] + a[place + 1 :] != b[:place] + b[place + 1 :]:
-            raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ in an axis other than {place}")
-    return _joined(tensors, place)
+        if len(a) != len(b) or a[:axis] + a[axis + 1 :] != b[:axis] + b[axis + 1 :]:
+            raise ShapeError(f"concat: shapes {first.shape} and {other.shape} differ in an axis other than {axis}")
+    return _join(tensors, axis)
 
 
-def _joined(tensors: Sequence[T], place: int) -> T:
+def _join(tensors: Sequence[T], axis: int) -> T:
     first, arrays = tensors[0], [x.primitive for x in tensors]
     try:
-        return first._with(first.backend.concat(arrays, place))  # pyright: ignore[reportPrivateUsage]
+        return first._with(first.backend.concat(arrays, axis))  # pyright: ignore[reportPrivateUsage]
     except Exception as error:
-        raise failure("concat", first._ops, (*arrays, place), error) from error  # pyright: ignore[reportPrivateUsage]
+        raise failure("concat", first._ops, (*arrays, axis), error) from error  # pyright: ignore[reportPrivateUsage]
 
 
 def stack(tensors: Sequence[T], axis: int = 0) -> T:
@@ -120,7 +120,7 @@ def stack(tensors: Sequence[T], axis: int = 0) -> T:
     for other in tensors[1:]:
         if other.shape != shape:
             raise ShapeError(f"stack: shapes {shape} and {other.shape} differ")
-    return _joined([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + len(shape) + 1)
+    return _join([x.expand_dims(axis) for x in tensors], axis if axis >= 0 else axis + len(shape) + 1)
 
 
 def broadcast_arrays(*tensors: T) -> list[T]:
@@ -138,8 +138,8 @@ def broadcast_arrays(*tensors: T) -> list[T]:
     try:
         shape = broadcast_sizes(x.shape for x in tensors)
     except ValueError:
-        given = ", ".join(str(x.shape) for x in tensors)
-        raise ShapeError(f"broadcast_arrays: shapes {given} do not broadcast to one another") from None
+        shapes = ", ".join(str(x.shape) for x in tensors)
+        raise ShapeError(f"broadcast_arrays: shapes {shapes} do not broadcast to one another") from None
     return [x.broadcast_to(shape) for x in promote("broadcast_arrays", tensors)]
 
 
@@ -157,16 +157,16 @@ def meshgrid(*tensors: T, indexing: Literal["xy", "ij"] = "xy") -> list[T]:
     if indexing not in ("xy", "ij"):
         raise RangeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     if any(x.ndim > 1 for x in tensors):
-        given = ", ".join(str(x.shape) for x in tensors)
-        raise ShapeError(f"meshgrid: takes tensors of rank 1, got shapes {given}")
+        shapes = ", ".join(str(x.shape) for x in tensors)
+        raise ShapeError(f"meshgrid: takes tensors of rank 1, got shapes {shapes}")
     rank = len(tensors)
     order = [*range(rank)]
     if indexing == "xy" and rank > 1:
         order[:2] = 1, 0
     return broadcast_arrays(
         *(
-            x.reshape(tuple(-1 if axis == place else 1 for axis in range(rank)))
-            for x, place in zip(tensors, order, strict=True)
+            x.reshape(tuple(-1 if axis == own_axis else 1 for axis in range(rank)))
+            for x, own_axis in zip(tensors, order, strict=True)
         )
     )
 
@@ -222,17 +222,17 @@ class lift:
         for other in tensors[1:]:
             if other.backend is not backend:
                 raise mixed("lift", tensors[0]._ops, other._ops)  # pyright: ignore[reportPrivateUsage]
-        places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
+        positions = [position for position, x in enumerate(arguments) if isinstance(x, Tensor)]
 
         def run(*arrays: Any) -> Any:
             filled = list(arguments)
-            for place, array in zip(places, arrays, strict=True):
-                filled[place] = array
+            for position, array in zip(positions, arrays, strict=True):
+                filled[position] = array
             return self.fn(*filled)
 
-        native = self.fn if len(places) == len(arguments) else run
+        native = self.fn if len(positions) == len(arguments) else run
         result = backend.call_native(native, *(x.primitive for x in tensors))
-        return _wrapped(tensors[0], result)
+        return _wrap_result(tensors[0], result)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, lift) and self.fn == other.fn
@@ -244,10 +244,10 @@ class lift:
         return f"lift({getattr(self.fn, '__name__', self.fn)!s})"
 
 
-def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
+def _wrap_result(like: Tensor[Any, Any, Any], result: Any) -> Any:
     container = container_of_class(cast("type[Any]", type(result)))
     if container is not None:
-        return container.build(result, [_wrapped(like, part) for _, part in container.items(result)])
+        return container.build(result, [_wrap_result(like, part) for _, part in container.items(result)])
     backend = like.backend
     return wrap(ops_of(backend, backend.kind_of(result)), result)
 
@@ -258,8 +258,8 @@ def _wrapped(like: Tensor[Any, Any, Any], result: Any) -> Any:
 def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function of tensors: at half precision it computes in f32 and rounds the result once.
 
-    So the sum of squares in a loss does not overflow before the mean is taken, and differences are not taken of rounded
-    values.
+    Then the sum of squares in a loss does not overflow before the mean is taken, and differences are not computed from
+    rounded values.
     """
 
     @wraps(function)
@@ -267,27 +267,27 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
         # One operand is enough: operands of one operation have one float dtype.
         if args and isinstance(args[0], Tensor) and args[0].backend.float_element not in HALF_ELEMENTS:
             return function(*args, **kwargs)
-        back: dict[Backend, Backend] = {}
+        originals: dict[Backend, Backend] = {}
 
         def widen(x: Any) -> Any:
             backend = _backend_of(x)
             if backend is None or backend.float_element not in HALF_ELEMENTS:
                 return x
             wide = x.to_full_precision()
-            back[wide.backend] = backend
+            originals[wide.backend] = backend
             return wide
 
         def narrow(x: Any) -> Any:
             backend = _backend_of(x)
-            if backend not in back:
+            if backend not in originals:
                 return x
-            narrowed = x.from_full_precision(back[backend])
-            if (noting := means()) is not None:
-                noting.follow(x, narrowed)
+            narrowed = x.from_full_precision(originals[backend])
+            if (recorder := means()) is not None:
+                recorder.follow(x, narrowed)
             return narrowed
 
-        given: Any = each(widen, args)
-        return each(narrow, function(*given, **{name: each(widen, x) for name, x in kwargs.items()}))
+        widened: Any = each(widen, args)
+        return each(narrow, function(*widened, **{name: each(widen, x) for name, x in kwargs.items()}))
 
     return operation
 

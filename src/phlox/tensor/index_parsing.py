@@ -50,15 +50,15 @@ class IndexKey:
     """A parsed key, for tensors of one shape."""
 
     shape: tuple[int, ...]
-    places: list[int | slice] = field(default_factory=list[int | slice])
+    basic: list[int | slice] = field(default_factory=list[int | slice])
     """The basic index: one entry per axis, with slices of positive step."""
-    new: list[int] = field(default_factory=list[int])
-    """Then new axes of size one are inserted here."""
-    reverse: list[int] = field(default_factory=list[int])
-    """Then these axes are reversed, which gives the block."""
+    new_axes: list[int] = field(default_factory=list[int])
+    """Next, new axes of size one are inserted at these positions."""
+    reversed_axes: list[int] = field(default_factory=list[int])
+    """Last, these axes are reversed, which gives the block."""
     groups: list[IndexedAxes] = field(default_factory=list[IndexedAxes])
     """Index arrays, applied to the block together."""
-    first: bool = False
+    arrays_first: bool = False
     """Do the axes of the index arrays come first in the result? They do if the arrays are not adjacent in the key."""
 
     @property
@@ -67,34 +67,34 @@ class IndexKey:
         return all(
             entry == slice(0, size, 1)
             if type(size) is int and (isinstance(entry, int) or type(entry.stop) is int)
-            else _takes_all(entry, size)
-            for entry, size in zip(self.places, self.shape, strict=True)
+            else _covers_axis(entry, size)
+            for entry, size in zip(self.basic, self.shape, strict=True)
         )
 
     # --- the block
 
     def block_shape(self) -> tuple[int, ...]:
         """The shape of the block."""
-        sizes = [slice_size(entry) for entry in self.places if isinstance(entry, slice)]
-        for place in self.new:
-            sizes.insert(place, 1)
+        sizes = [slice_size(entry) for entry in self.basic if isinstance(entry, slice)]
+        for axis in self.new_axes:
+            sizes.insert(axis, 1)
         return tuple(sizes)
 
     def block(self, x: X) -> X:
         """Read the basic index."""
         if not self.is_whole:
-            x = x._apply("index", tuple(self.places))
-        if self.new:
-            x = x._apply("expand_dims", tuple(self.new))
-        return x._apply("flip", tuple(self.reverse)) if self.reverse else x
+            x = x._apply("index", tuple(self.basic))
+        if self.new_axes:
+            x = x._apply("expand_dims", tuple(self.new_axes))
+        return x._apply("flip", tuple(self.reversed_axes)) if self.reversed_axes else x
 
     def put_block(self, x: X, block: X) -> X:
-        """Write what `block` would read."""
-        if self.reverse:
-            block = block._apply("flip", tuple(self.reverse))
-        if self.new:
-            block = block._apply("squeeze", tuple(self.new))
-        return block if self.is_whole else x._apply("index_set", block.primitive, tuple(self.places))
+        """Write the part of x that `block` would read."""
+        if self.reversed_axes:
+            block = block._apply("flip", tuple(self.reversed_axes))
+        if self.new_axes:
+            block = block._apply("squeeze", tuple(self.new_axes))
+        return block if self.is_whole else x._apply("index_set", block.primitive, tuple(self.basic))
 
     # --- the index arrays
 
@@ -104,14 +104,14 @@ class IndexKey:
         if not self.groups:
             return block
         start, folded, _ = self._flatten_axes(block, front=False)
-        places = self._flat_positions(block.shape)
+        positions = self._flat_positions(block.shape)
         try:
-            result = folded._apply("take", places.primitive, start)
+            result = folded._apply("take", positions.primitive, start)
         except IndexRangeError:
             self._check(block.shape)
             raise
-        if self.first and start:
-            rank = len(places.shape)
+        if self.arrays_first and start:
+            rank = len(positions.shape)
             result = _permute(result, (*range(start, start + rank), *range(start), *range(start + rank, result.ndim)))
         return result
 
@@ -122,16 +122,16 @@ class IndexKey:
                 values = self.block(x)._apply(ELEMENTWISE[mode], values.primitive)
             return self.put_block(x, values)
         block = self.block(x)
-        places = self._flat_positions(block.shape)
-        rank = len(places.shape)
-        start = 0 if self.first else self.groups[0].axis
+        positions = self._flat_positions(block.shape)
+        rank = len(positions.shape)
+        start = 0 if self.arrays_first else self.groups[0].axis
         updates = _permute(values, (*range(start, start + rank), *range(start), *range(start + rank, values.ndim)))
         _, folded, order = self._flatten_axes(block, front=True)
-        count = places.size
-        positions = places._apply("reshape", (count,)).primitive
+        count = positions.size
+        flat = positions._apply("reshape", (count,)).primitive
         updates = updates._apply("reshape", (count, *folded.shape[1:])).primitive
         try:
-            rows = folded._apply("scatter", positions, updates, mode)
+            rows = folded._apply("scatter", flat, updates, mode)
         except IndexRangeError:
             self._check(block.shape)
             raise
@@ -140,14 +140,14 @@ class IndexKey:
         return self.put_block(x, _permute(rows, tuple(order.index(axis) for axis in range(len(order)))))
 
     def result_shape(self) -> tuple[int, ...]:
-        """The shape that the key reads."""
+        """The shape of the result of reading at the key."""
         block = self.block_shape()
         if not self.groups:
             return block
-        taken = {axis for group in self.groups for axis in range(group.axis, group.axis + group.count)}
-        start = 0 if self.first else self.groups[0].axis
-        rest = tuple(size for axis, size in enumerate(block) if axis not in taken)
-        return (*rest[:start], *self._broadcast_shape(), *rest[start:])
+        indexed_axes = {axis for group in self.groups for axis in range(group.axis, group.axis + group.count)}
+        start = 0 if self.arrays_first else self.groups[0].axis
+        other_sizes = tuple(size for axis, size in enumerate(block) if axis not in indexed_axes)
+        return (*other_sizes[:start], *self._broadcast_shape(), *other_sizes[start:])
 
     def _flatten_axes(self, block: X, *, front: bool) -> tuple[int, X, tuple[int, ...]]:
         """Flatten the indexed axes to one: the position of that axis, the new block, and the permutation used."""
@@ -155,13 +155,13 @@ class IndexKey:
         start = axes[0] if axes else self.groups[0].axis
         if front or axes != list(range(start, start + len(axes))):
             start = 0
-        rest = [axis for axis in range(block.ndim) if axis not in axes]
-        order = (*rest[:start], *axes, *rest[start:])
+        other_axes = [axis for axis in range(block.ndim) if axis not in axes]
+        order = (*other_axes[:start], *axes, *other_axes[start:])
         shape = block.shape
         block = _permute(block, order)
         if len(axes) != 1:
             sizes = math.prod(shape[axis] for axis in axes)
-            kept = [shape[axis] for axis in rest]
+            kept = [shape[axis] for axis in other_axes]
             block = block._apply("reshape", (*kept[:start], sizes, *kept[start:]))
         return start, block, order
 
@@ -187,10 +187,10 @@ class IndexKey:
                 ) from None
         return sizes
 
-    def _tensor_axis(self, place: int) -> int:
+    def _tensor_axis(self, axis: int) -> int:
         """The axis of the tensor for an axis of the block."""
-        kept = [axis for axis, entry in enumerate(self.places) if isinstance(entry, slice)]
-        return kept[place - sum(new < place for new in self.new)]
+        kept = [number for number, entry in enumerate(self.basic) if isinstance(entry, slice)]
+        return kept[axis - sum(new_axis < axis for new_axis in self.new_axes)]
 
     def _broadcast_shape(self) -> tuple[int, ...]:
         """The broadcast shape of the index arrays."""
@@ -207,22 +207,22 @@ ELEMENTWISE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 """The elementwise operation of each write mode."""
 
 
-def parse(x: X, given: Any) -> tuple[X, IndexKey]:
-    """Parse a key for `x`. x is returned too, promoted to the higher backend of the two.
+def parse(x: X, raw_key: Any) -> tuple[X, IndexKey]:
+    """Parse a key for `x`. x is returned too, promoted to the higher of the two backends.
 
     Raises `IndexRangeError`, `KindError` or `ShapeError` if the key does not fit x.
     """
     shape = x.shape
     entries: list[Any] = []
     named = 0  # the number of axes that the entries index
-    rest = -1  # the position of `...`, which stands for the other axes
-    for entry in cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,):
+    ellipsis = -1  # the position of `...`, which stands for the other axes
+    for entry in cast("tuple[Any, ...]", raw_key) if isinstance(raw_key, tuple) else (raw_key,):
         if entry.__class__ is int or entry.__class__ is slice:
             named += 1
         elif entry is Ellipsis:
-            if rest >= 0:
+            if ellipsis >= 0:
                 raise IndexRangeError(f"index: more than one `...` in an index of a tensor of shape {shape}")
-            rest = len(entries) + 1
+            ellipsis = len(entries) + 1
         elif entry is not None:
             x = x._promoted_with(entry)
             entry = _entry(x, entry)
@@ -230,38 +230,38 @@ def parse(x: X, given: Any) -> tuple[X, IndexKey]:
         entries.append(entry)
     if named > len(shape):
         raise IndexRangeError(f"index: too many indices: {named} for a tensor of shape {shape}")
-    rest = rest if rest >= 0 else len(entries)
-    entries[rest:rest] = [slice(None)] * (len(shape) - named)
+    ellipsis = ellipsis if ellipsis >= 0 else len(entries)
+    entries[ellipsis:ellipsis] = [slice(None)] * (len(shape) - named)
 
     key = IndexKey(shape)
-    place = 0  # the next axis of the block
+    block_axis = 0  # the next axis of the block
     indexed: list[int] = []  # the entries that act as index arrays
     for number, entry in enumerate(entries):
-        axis = len(key.places)
+        axis = len(key.basic)
         if entry is Ellipsis:
-            continue  # it still separates the entries on its two sides, even if it stands for no axis
+            continue  # `...` separates the entries on its two sides, even if it stands for no axis
         if entry is None:
-            key.new.append(place)
-            place += 1
+            key.new_axes.append(block_axis)
+            block_axis += 1
         elif isinstance(entry, slice):
             part, backwards = _forward(cast("slice[Any, Any, Any]", entry), shape[axis])
-            key.places.append(part)
+            key.basic.append(part)
             if backwards:
-                key.reverse.append(place)
-            place += 1
+                key.reversed_axes.append(block_axis)
+            block_axis += 1
         elif isinstance(entry, int):
             if not -shape[axis] <= entry < shape[axis]:
                 raise IndexRangeError(f"index: index {entry} is out of range for axis {axis} of shape {shape}")
-            key.places.append(entry % shape[axis] if entry.__class__ is int else from_start(entry, shape[axis]))
+            key.basic.append(entry % shape[axis] if entry.__class__ is int else from_start(entry, shape[axis]))
             indexed.append(number)
         else:
             count = entry.ndim if entry.kind is Bool else 1
-            key.places += [slice(0, size, 1) for size in shape[axis : axis + count]]
-            key.groups.append(IndexedAxes(place, count, _indices(entry._on(x.backend), shape, axis)))
+            key.basic += [slice(0, size, 1) for size in shape[axis : axis + count]]
+            key.groups.append(IndexedAxes(block_axis, count, _indices(entry._on(x.backend), shape, axis)))
             indexed.append(number)
-            place += count
+            block_axis += count
     if key.groups:
-        key.first = indexed != list(range(indexed[0], indexed[0] + len(indexed)))
+        key.arrays_first = indexed != list(range(indexed[0], indexed[0] + len(indexed)))
         key._broadcast_shape()
     return x, key
 
@@ -294,35 +294,35 @@ def _entry(x: TensorBase, entry: Any) -> Any:
             return as_size(entry)
         except TypeError:
             pass
-    given = str(type(cast("Any", entry)).__name__)
+    type_name = str(type(cast("Any", entry)).__name__)
     raise KindError(
-        f"index: cannot index a tensor with {given} {entry!r:.40}; "
+        f"index: cannot index a tensor with {type_name} {entry!r:.40}; "
         f"use integers, slices, None, ..., Int tensors, or Bool tensors as masks"
     )
 
 
 def _array(x: TensorBase, kind: type[Kind], primitive: Any) -> TensorBase:
-    made = x._with(primitive)
-    made._ops = ops_of(x.backend, kind)
-    return made
+    result = x._with(primitive)
+    result._ops = ops_of(x.backend, kind)
+    return result
 
 
 def _indices(entry: TensorBase, shape: tuple[int, ...], axis: int) -> TensorBase:
     """The indices themselves, or the flat positions, in row-major order, where a mask is true."""
     if entry.kind is Int:
         return entry
-    wanted = shape[axis : axis + entry.ndim]
-    if entry.shape != wanted:
+    sizes = shape[axis : axis + entry.ndim]
+    if entry.shape != sizes:
         raise ShapeError(
-            f"index: a mask of shape {entry.shape} does not fit the axes of size {wanted} of a tensor of shape {shape}"
+            f"index: a mask of shape {entry.shape} does not fit the axes of size {sizes} of a tensor of shape {shape}"
         )
     return flatnonzero("index", entry, "use phlox.where(mask, x, other) or x.masked_fill(mask, value)")
 
 
-def sole_mask(x: TensorBase, given: Any) -> TensorBase | None:
+def sole_mask(x: TensorBase, raw_key: Any) -> TensorBase | None:
     """The mask, if the key is a single mask that fits; else None."""
-    if isinstance(given, TensorBase) and given.kind is Bool and given.shape == x.shape[: given.ndim]:
-        return given if given.backend is x.backend or is_below(given.backend, x.backend) else None
+    if isinstance(raw_key, TensorBase) and raw_key.kind is Bool and raw_key.shape == x.shape[: raw_key.ndim]:
+        return raw_key if raw_key.backend is x.backend or is_below(raw_key.backend, x.backend) else None
     return None
 
 
@@ -336,8 +336,8 @@ def flatnonzero(name: str, mask: TensorBase, remedy: str) -> Any:
     return mask._apply("reshape", (mask.size,))._apply_to(Int, "flatnonzero")
 
 
-def _takes_all(entry: int | slice, size: int) -> bool:
-    """Does an entry take a whole axis, where one of its sizes is open? Comparing these would fix them."""
+def _covers_axis(entry: int | slice, size: int) -> bool:
+    """Does an entry cover a whole axis, if a size may be open? A plain comparison would fix the open size."""
     return isinstance(entry, slice) and entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, size)
 
 

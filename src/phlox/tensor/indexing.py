@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from phlox.backend import Bool, Int
 from phlox.errors import IndexRangeError, KindError, ShapeError
-from phlox.tensor.at import At, filled
+from phlox.tensor.at import At, broadcast_value
 from phlox.tensor.backend_promotion import is_below
 from phlox.tensor.base import Number, TensorBase
 from phlox.tensor.index_parsing import Entry, flatnonzero, parse
@@ -36,14 +36,14 @@ class Indexing(TensorBase):
     def take_along_axis(self, indices: Tensor[Any, Any, Int], axis: int = -1) -> Self:
         """The elements of x at `indices` along an axis; `indices` has the shape of x in the other axes."""
         self = self._promoted_with(indices)
-        place = self._axis("take_along_axis", axis)
-        mine, theirs = self.shape, indices.shape
-        if len(mine) != len(theirs) or mine != (*theirs[:place], mine[place], *theirs[place + 1 :]):
+        axis = self._axis("take_along_axis", axis)
+        shape, index_shape = self.shape, indices.shape
+        if len(shape) != len(index_shape) or shape != (*index_shape[:axis], shape[axis], *index_shape[axis + 1 :]):
             raise ShapeError(
                 f"take_along_axis: indices of shape {indices.shape} do not fit a tensor of shape {self.shape}; "
-                f"they must be equal in every axis except {place}"
+                f"they must be equal in every axis except {axis}"
             )
-        return self._apply("take_along_axis", self._indices("take_along_axis", indices), place)
+        return self._apply("take_along_axis", self._indices("take_along_axis", indices), axis)
 
     def gather(self, axis: int, indices: Tensor[Any, Any, Int]) -> Self:
         """Like `take_along_axis`, but `indices` may be shorter than x in the other axes, as in PyTorch.
@@ -55,14 +55,14 @@ class Indexing(TensorBase):
         [[2.0, 2.0, 1.0]]
         """
         self = self._promoted_with(indices)
-        place = self._axis("gather", axis)
-        self._fits("gather", indices.shape, place)
+        axis = self._axis("gather", axis)
+        self._check_index_shape("gather", indices.shape, axis)
         part = tuple(
-            slice(0, size if a == place else n, 1)
-            for a, (size, n) in enumerate(zip(self.shape, indices.shape, strict=True))
+            slice(0, size if dim == axis else n, 1)
+            for dim, (size, n) in enumerate(zip(self.shape, indices.shape, strict=True))
         )
-        cut = self._apply("index", part)
-        return cut._apply("take_along_axis", self._indices("gather", indices), place)
+        block = self._apply("index", part)
+        return block._apply("take_along_axis", self._indices("gather", indices), axis)
 
     def masked_select(self, mask: Tensor[Any, Any, Bool]) -> Self:
         """The elements where a mask is true, as a vector in row-major order. The mask broadcasts.
@@ -85,12 +85,12 @@ class Indexing(TensorBase):
         if not self.shape:
             raise ShapeError("nonzero: a tensor of rank 0 has no axis to index")
         mask = self if self.kind is Bool else self._apply_to(Bool, "into_bool")
-        rest = flatnonzero("nonzero", mask, "use phlox.where(x != 0, ..., ...), or compare and sum to count")
-        found: list[Any] = []
+        remaining = flatnonzero("nonzero", mask, "use phlox.where(x != 0, ..., ...), or compare and sum to count")
+        columns: list[Any] = []
         for size in reversed(self.shape):
-            found.append(rest % size if rest.size else rest)
-            rest = rest // size if rest.size else rest
-        return tuple(reversed(found))
+            columns.append(remaining % size if remaining.size else remaining)
+            remaining = remaining // size if remaining.size else remaining
+        return tuple(reversed(columns))
 
     def argwhere(self) -> Tensor[Any, Any, Int]:
         """The indices of the nonzero (or true) elements: [elements, rank]; see `nonzero`.
@@ -126,11 +126,11 @@ class Indexing(TensorBase):
         [10, 11]
         """
         if key.__class__ is int:  # the fast path for rows, which loops read
-            size, *rest = self.shape or (0,)
+            size, *other_sizes = self.shape or (0,)
             if -size <= key < size:  # pyright: ignore[reportOperatorIssue]
-                return self._apply("index", (key % size, *(slice(0, n, 1) for n in rest)))  # pyright: ignore[reportOperatorIssue]
-        x, place = parse(self, key)
-        return place.read(x)
+                return self._apply("index", (key % size, *(slice(0, n, 1) for n in other_sizes)))  # pyright: ignore[reportOperatorIssue]
+        x, parsed = parse(self, key)
+        return parsed.read(x)
 
     # --- writing
 
@@ -164,21 +164,21 @@ class Indexing(TensorBase):
         [[0.0, 0.0, 5.0], [5.0, 0.0, 0.0]]
         """
         self = self._promoted_with(indices)._promoted_with(updates)
-        place = self._axis("scatter", axis)
+        axis = self._axis("scatter", axis)
         shape = indices.shape
-        self._fits("scatter", shape, place)
-        updates = filled(self, "scatter", updates, shape)
+        self._check_index_shape("scatter", shape, axis)
+        updates = broadcast_value(self, "scatter", updates, shape)
         if mode not in ("set", "add", "mul", "min", "max") or (self.kind is Bool and mode != "set"):
             raise KindError(f"scatter: {self.kind.__name__} tensors have no mode {mode!r}")
         backend, native = self.backend, self._indices("scatter", indices)
         try:
-            backend.check_indices(native, self.shape[place], from_end=True)
+            backend.check_indices(native, self.shape[axis], from_end=True)
         except IndexRangeError as error:
-            raise IndexRangeError(f"scatter: {error}, axis {place} of shape {self.shape}") from None
+            raise IndexRangeError(f"scatter: {error}, axis {axis} of shape {self.shape}") from None
         backend.check_scalar(self.size, Int)
-        places = backend.reshape(backend.int_places_along(native, place, self.shape), (indices.size,))
+        positions = backend.reshape(backend.int_places_along(native, axis, self.shape), (indices.size,))
         flat = updates._apply("reshape", (indices.size,)).primitive
-        result = self._apply("reshape", (self.size,))._apply("scatter", places, flat, mode)
+        result = self._apply("reshape", (self.size,))._apply("scatter", positions, flat, mode)
         return result._apply("reshape", self.shape)
 
     def masked_fill(self, mask: Tensor[Any, Any, Bool], value: Self | Number) -> Self:
@@ -190,7 +190,7 @@ class Indexing(TensorBase):
         mask = self._mask("masked_fill", mask)
         operand = self._operand("masked_fill", value)
         if operand is NotImplemented or isinstance(value, TensorBase):
-            operand = filled(self, "masked_fill", value, self.shape).primitive
+            operand = broadcast_value(self, "masked_fill", value, self.shape).primitive
         return self._with(self.backend.where(mask.primitive, operand, self.primitive))
 
     # --- checks
@@ -198,8 +198,8 @@ class Indexing(TensorBase):
     def _indices(self, name: str, indices: TensorBase) -> Any:
         if not isinstance(indices, TensorBase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise KindError(f"{name}: indices must be an Int tensor, got {type(indices).__name__}")
-        here = indices.backend is self.backend or is_below(indices.backend, self.backend)
-        if indices.kind is not Int or not here:
+        is_compatible = indices.backend is self.backend or is_below(indices.backend, self.backend)
+        if indices.kind is not Int or not is_compatible:
             raise KindError(
                 f"{name}: indices must be an Int tensor on {self.backend!r}, "
                 f"got {indices.kind.__name__} on {indices.backend!r}"
@@ -217,11 +217,11 @@ class Indexing(TensorBase):
             )
         return mask if mask.shape == self.shape else mask.broadcast_to(self.shape)
 
-    def _fits(self, name: str, indices: tuple[int, ...], place: int) -> None:
-        mine = self.shape
-        rank = len(mine)
-        if len(indices) != rank or any(indices[axis] > mine[axis] for axis in range(rank) if axis != place):
+    def _check_index_shape(self, name: str, indices: tuple[int, ...], longer_axis: int) -> None:
+        shape = self.shape
+        rank = len(shape)
+        if len(indices) != rank or any(indices[axis] > shape[axis] for axis in range(rank) if axis != longer_axis):
             raise ShapeError(
-                f"{name}: indices of shape {indices} do not fit a tensor of shape {mine}; "
-                f"they must have the same rank, and only axis {place} may be longer"
+                f"{name}: indices of shape {indices} do not fit a tensor of shape {shape}; "
+                f"they must have the same rank, and only axis {longer_axis} may be longer"
             )

@@ -38,55 +38,55 @@ def from_dlpack(x: Any, *, device: DeviceLike | None = None, copy: bool | None =
     >>> x.tolist()
     [5.0, 1.0, 1.0]
     """
-    place = as_device(device)
+    target = as_device(device)
     if isinstance(x, Tensor):
         x = x.detach().primitive if x.backend.inner is None else x.backend.strip(x.detach().primitive)
     if not hasattr(x, "__dlpack__"):
         raise KindError(f"from_dlpack: {type(x).__name__} has no __dlpack__; phlox.tensor takes other values")
-    engine = engine_of(place.backend)
-    given, x = x, _plain("from_dlpack", x)
-    if copy is False and is_torch(given) and given.is_neg():
-        raise BackendError("from_dlpack: a tensor that is to be negated has no memory to share, as copy=False asks")
-    taken = _via_dlpack(x, engine, place)
-    if copy is not True and taken is not None and taken[0].dtype == engine.element(taken[1]):
-        return wrap(ops_of(place.backend, taken[1]), taken[0])
+    engine = engine_of(target.backend)
+    original, x = x, _plain("from_dlpack", x)
+    if copy is False and is_torch(original) and original.is_neg():
+        raise BackendError("from_dlpack: copy=False allows no pending negation of the tensor; call resolve_neg() first")
+    shared = _via_dlpack(x, engine, target)
+    if copy is not True and shared is not None and shared[0].dtype == engine.element(shared[1]):
+        return wrap(ops_of(target.backend, shared[1]), shared[0])
     if copy is False:
         raise BackendError(
-            f"from_dlpack: a {type(x).__name__} of {getattr(x, 'dtype', 'unknown type')} cannot be on {place} "
-            f"({place.backend!r}) without a copy, which copy=False forbids"
+            f"from_dlpack: a {type(x).__name__} of {getattr(x, 'dtype', 'unknown type')} cannot be on {target} "
+            f"({target.backend!r}) without a copy, which copy=False forbids"
         )
-    return copy_array(x, place)
+    return copy_array(x, target)
 
 
-def _via_dlpack(x: Any, engine: Backend, place: Device) -> tuple[Any, type[Kind]] | None:
-    """The array of another library as the engine's own array, of any dtype, and its kind; or None."""
+def _via_dlpack(x: Any, engine: Backend, device: Device) -> tuple[Any, type[Kind]] | None:
+    """The array of another library as the engine's own array, of any dtype, and its kind; None if that fails."""
     try:
-        array = engine.from_dlpack(x, place.on(engine))
+        array = engine.from_dlpack(x, device.on(engine))
         return array, engine.kind_of(array)
     except Exception:  # whatever the error, the caller has another way
         return None
 
 
 def _plain(name: str, x: Any) -> Any:
-    """Another library's array, whose memory has its numbers; KindError if it has none."""
+    """Another library's array, with its values in plain memory; `KindError` if it has no such values."""
     try:
         return plain(x) if is_torch(x) else x
     except ValueError as error:
         raise KindError(f"{name}: {error}") from None
 
 
-def copy_array(x: Any, place: Device) -> Tensor[Any, Any, Any]:
+def copy_array(x: Any, device: Device) -> Tensor[Any, Any, Any]:
     """Copy another library's array to a tensor with memory of its own."""
-    backend, engine = place.backend, engine_of(place.backend)
+    backend, engine = device.backend, engine_of(device.backend)
     x = _plain("tensor", x)
-    taken = _via_dlpack(x, engine, place)
-    if taken is not None and (engine.is_traced(taken[0]) or taken[0].dtype == engine.element(taken[1])):
-        array, kind = taken
-        inside = place.on(engine)
-        return wrap(ops_of(backend, kind), engine.cast(engine.duplicate(array), engine, inside))
+    shared = _via_dlpack(x, engine, device)
+    if shared is not None and (engine.is_traced(shared[0]) or shared[0].dtype == engine.element(shared[1])):
+        array, kind = shared
+        engine_device = device.on(engine)
+        return wrap(ops_of(backend, kind), engine.cast(engine.duplicate(array), engine, engine_device))
     host = host_values(x)
     kind = kind_of_dtype(host.dtype)
-    return wrap(ops_of(backend, kind), copy_if_aliased(host, backend.from_host(host, kind, place)))
+    return wrap(ops_of(backend, kind), copy_if_aliased(host, backend.from_host(host, kind, device)))
 
 
 def copy_if_aliased(host: np.ndarray[Any, Any], primitive: Any) -> Any:
@@ -99,7 +99,7 @@ def host_values(x: Any) -> np.ndarray[Any, Any]:
     if isinstance(x, np.ndarray):
         return cast("np.ndarray[Any, Any]", x)
     library = "torch" if is_torch(x) else type(x).__module__.partition(".")[0]
-    if library in backend_names():  # our backend for it reads dtypes and devices that DLPack cannot pass
+    if library in backend_names():  # the backend of that library reads dtypes and devices that DLPack does not support
         return load_backend(library)().to_host(x)
     try:
         return np.from_dlpack(x)

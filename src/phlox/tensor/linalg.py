@@ -5,9 +5,9 @@ factors: the diagonal of R in a QR is not negative. Each eigenvector and left si
 first component within 1 % of the largest magnitude is positive. (Other choices are arbitrary: the vectors of equal
 eigenvalues or singular values, the columns beyond the rank, and those that only complete a basis.)
 
-A matrix that is singular, not positive definite or not finite where the operation needs the opposite raises
-`LinalgError`, which names its index in the batch. In a compiled program it gives NaN instead. At half precision
-everything is computed in f32.
+If an operation needs a matrix that is invertible, positive definite or finite, and a matrix is not, it raises
+`LinalgError`, which names the index of the matrix in the batch. In a compiled program the result is NaN instead. At
+half precision everything is computed in f32.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def eigvalsh(x: Tensor) -> Tensor:
 # --- solvers
 
 
-def _solved(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
+def _solve(name: str, a: Tensor, b: Tensor, *options: Any) -> Tensor:
     check_square(name, a)
     columns = b.expand_dims(1) if isinstance(b, Tensor) and b.ndim == 1 else b  # pyright: ignore[reportUnnecessaryIsInstance]
     check_matrices(name, columns)
@@ -219,17 +219,17 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     >>> px.linalg.solve(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0])).tolist()
     [1.0, 2.0]
     """
-    return _solved("solve", a, b)
+    return _solve("solve", a, b)
 
 
 def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, unit_diagonal: bool = False) -> Tensor:
-    """Like `solve`, but reads only one triangle of a. With `unit_diagonal` the diagonal is taken as ones, unread.
+    """Like `solve`, but reads only one triangle of a. With `unit_diagonal` the diagonal counts as ones.
 
     >>> import phlox as px
     >>> px.linalg.solve_triangular(px.tensor([[2.0, 0.0], [1.0, 1.0]]), px.tensor([2.0, 3.0]), upper=False).tolist()
     [1.0, 2.0]
     """
-    return _solved("solve_triangular", a, b, not upper, bool(unit_diagonal))
+    return _solve("solve_triangular", a, b, not upper, bool(unit_diagonal))
 
 
 def inv(x: Tensor) -> Tensor:
@@ -275,10 +275,10 @@ def lstsq(a: Tensor, b: Tensor, *, rtol: float | None = None) -> Lstsq:
     if columns.shape[-2] != a.shape[-2]:
         raise ShapeError(f"lstsq: shapes {a.shape} and {b.shape} do not fit; b must be [m] or [..., m, k]")
     x = pinv(a, rtol=rtol).matmul(columns)
-    rest = (a.matmul(x) - columns).square().sum(-2)
+    residuals = (a.matmul(x) - columns).square().sum(-2)
     if b.ndim == 1:
-        x, rest = x.squeeze(-1), rest.squeeze(-1)
-    return Lstsq(x, rest, matrix_rank(a, rtol=rtol), svdvals(a))
+        x, residuals = x.squeeze(-1), residuals.squeeze(-1)
+    return Lstsq(x, residuals, matrix_rank(a, rtol=rtol), svdvals(a))
 
 
 # --- functions of a matrix
@@ -310,7 +310,7 @@ def slogdet(x: Tensor) -> SlogDet:
 
 @at_full_precision
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """The n-th power of square matrices, by repeated squaring. A negative n takes powers of the inverse.
+    """The n-th power of square matrices, by repeated squaring. For a negative n, a power of the inverse.
 
     >>> import phlox as px
     >>> px.linalg.matrix_power(px.tensor([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()

@@ -36,11 +36,11 @@ def matrix_norm(x: Tensor, ord: Order = "fro", *, axis: tuple[int, int] = (-2, -
         raise KindError(f"matrix_norm takes Float tensors, got {x.kind.__name__}; convert with .float() first")
     if len(axis) != 2 or x.ndim < 2:
         raise ShapeError(f"matrix_norm: needs two axes of a tensor of shape {x.shape}, got {axis}")
-    rows, columns = (x._axis("matrix_norm", one) for one in axis)  # pyright: ignore[reportPrivateUsage]
+    rows, columns = (x._axis("matrix_norm", dim) for dim in axis)  # pyright: ignore[reportPrivateUsage]
     if rows == columns:
         raise ShapeError(f"matrix_norm: needs two different axes of shape {x.shape}, got {axis}")
-    rest = tuple(one for one in range(x.ndim) if one not in (rows, columns))
-    y = x.permute_dims((*rest, rows, columns))
+    batch_axes = tuple(dim for dim in range(x.ndim) if dim not in (rows, columns))
+    y = x.permute_dims((*batch_axes, rows, columns))
     y = _norm(y, ord)
     return y.expand_dims(tuple(sorted((rows, columns)))) if keepdims else y
 

@@ -31,7 +31,7 @@ def dot(lhs: T, rhs: T) -> T:
 
 
 def vdot(lhs: T, rhs: T) -> T:
-    """The dot product of two flattened tensors, which must have equally many elements.
+    """The dot product of two flattened tensors, which must have the same number of elements.
 
     >>> import phlox as px
     >>> px.vdot(px.tensor([[1.0, 2.0]]), px.tensor([3.0, 4.0])).item()
@@ -52,9 +52,9 @@ def vecdot(lhs: T, rhs: T, *, axis: int = -1) -> T:
     """
     operands: list[T] = []
     for x in (lhs, rhs):
-        place = x._axis("vecdot", axis)  # pyright: ignore[reportPrivateUsage]
-        rest = tuple(one for one in range(x.ndim) if one != place)
-        operands.append(x if place == x.ndim - 1 else x.permute_dims((*rest, place)))
+        position = x._axis("vecdot", axis)  # pyright: ignore[reportPrivateUsage]
+        other_axes = tuple(dim for dim in range(x.ndim) if dim != position)
+        operands.append(x if position == x.ndim - 1 else x.permute_dims((*other_axes, position)))
     sizes = [x.shape[-1] for x in operands]
     if sizes[0] != sizes[1]:
         raise ShapeError(f"vecdot: shapes {lhs.shape} and {rhs.shape} differ in axis {axis}")
@@ -71,7 +71,7 @@ def inner(lhs: T, rhs: T) -> T:
     """
     if lhs.ndim == 0 or rhs.ndim == 0:
         raise ShapeError(f"inner: shapes {lhs.shape} and {rhs.shape}; both operands need an axis")
-    return lhs._contracted("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
+    return lhs._contract("inner", rhs, ((lhs.ndim - 1,), (rhs.ndim - 1,)))  # pyright: ignore[reportPrivateUsage]
 
 
 def outer(lhs: T, rhs: T) -> T:
@@ -98,16 +98,16 @@ def tensordot(lhs: T, rhs: T, axes: int | tuple[int | Sequence[int], int | Seque
             raise ShapeError(f"tensordot: shapes {lhs.shape} and {rhs.shape} have no {axes} axes to sum over")
         pairs = (tuple(range(lhs.ndim - axes, lhs.ndim)), tuple(range(axes)))
     else:
-        mine, theirs = ((one,) if isinstance(one, int) else tuple(one) for one in axes)
-        if len(mine) != len(theirs):
-            raise ShapeError(f"tensordot: axes {mine} and {theirs} do not form pairs")
+        left, right = ((listed,) if isinstance(listed, int) else tuple(listed) for listed in axes)
+        if len(left) != len(right):
+            raise ShapeError(f"tensordot: axes {left} and {right} do not form pairs")
         pairs = (
-            tuple(lhs._axis("tensordot", one) for one in mine),  # pyright: ignore[reportPrivateUsage]
-            tuple(rhs._axis("tensordot", one) for one in theirs),  # pyright: ignore[reportPrivateUsage]
+            tuple(lhs._axis("tensordot", axis) for axis in left),  # pyright: ignore[reportPrivateUsage]
+            tuple(rhs._axis("tensordot", axis) for axis in right),  # pyright: ignore[reportPrivateUsage]
         )
-        if any(len(set(one)) < len(one) for one in pairs):
+        if any(len(set(summed)) < len(summed) for summed in pairs):
             raise ShapeError(f"tensordot: {axes} repeats an axis")
-    return lhs._contracted("tensordot", rhs, pairs)  # pyright: ignore[reportPrivateUsage]
+    return lhs._contract("tensordot", rhs, pairs)  # pyright: ignore[reportPrivateUsage]
 
 
 def kron(lhs: T, rhs: T) -> T:
@@ -121,7 +121,7 @@ def kron(lhs: T, rhs: T) -> T:
     """
     rank = max(lhs.ndim, rhs.ndim)
     shapes = [(1,) * (rank - x.ndim) + x.shape for x in (lhs, rhs)]
-    product = lhs.reshape(shapes[0])._contracted("kron", rhs.reshape(shapes[1]), ((), ()))  # pyright: ignore[reportPrivateUsage]
+    product = lhs.reshape(shapes[0])._contract("kron", rhs.reshape(shapes[1]), ((), ()))  # pyright: ignore[reportPrivateUsage]
     order = tuple(axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair)
     return product.permute_dims(order).reshape(tuple(a * b for a, b in zip(*shapes, strict=True)))
 
@@ -136,13 +136,13 @@ def cross(lhs: T, rhs: T, *, axis: int = -1) -> T:
     shape = _broadcast("cross", lhs.shape, rhs.shape)
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"cross: axis {axis} is out of range for shapes {lhs.shape} and {rhs.shape}")
-    place = axis % len(shape)
-    if any(x.shape[place - len(shape) :][:1] != (3,) for x in (lhs, rhs)):
+    position = axis % len(shape)
+    if any(x.shape[position - len(shape) :][:1] != (3,) for x in (lhs, rhs)):
         raise ShapeError(f"cross: axis {axis} must have size 3, got shapes {lhs.shape} and {rhs.shape}")
 
     def turned(x: T, by: int) -> T:
-        parts = [x[(*(slice(None),) * place, part)] for part in (slice(by, None), slice(0, by))]
-        return concat(parts, place)
+        parts = [x[(*(slice(None),) * position, part)] for part in (slice(by, None), slice(0, by))]
+        return concat(parts, position)
 
     x, y = (x if x.shape == shape else x.broadcast_to(shape) for x in (lhs, rhs))
     return rounded(turned(x, 1) * turned(y, 2)) - rounded(turned(x, 2) * turned(y, 1))

@@ -1,6 +1,6 @@
-"""What the means that losses take weigh, noted while somebody asks.
+"""The weights of the means that losses compute, noted inside `noting_means`.
 
-A step that returns such a mean has then said its weight, and users need not.
+If a step of a training returns such a mean, its weight is known, and users need not give it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Means:
-    """The means that losses have taken in a scope of `noting_means`."""
+    """The means that losses have computed in a scope of `noting_means`."""
 
     def __init__(self) -> None:
         self._noted: dict[int, tuple[Any, Any, Callable[[], Loss]]] = {}
         """By the identity of a mean: the mean, its weight, and the function that gives its sums."""
         self.weighted = False
-        """Has one of them left out items, or weighed them unequally? Otherwise each weighs as its rows do."""
+        """Does one of the means leave out items, or weigh them unequally? Otherwise all items have the same weight."""
 
     def note(self, mean: Any, weight: Any, loss: Callable[[], Loss], *, weighted: bool) -> None:
         """Note a mean, its weight, and the function that gives its sums."""
@@ -38,8 +38,8 @@ class Means:
     def of(self, value: Any) -> tuple[Any, Callable[[], Loss] | None]:
         """The weight of a mean that was noted, and the function that gives its sums, at full precision.
 
-        Both are None for anything else, such as of several means. Call the function within the trace that the mean was
-        taken in.
+        Both are None for other values, such as a sum of means. Call the function within the trace in which the mean
+        was computed.
         """
         return self._noted.get(id(value), (value, None, None))[1:]
 
@@ -47,23 +47,23 @@ class Means:
 _means: ContextVar[Means | None] = ContextVar("phlox_means", default=None)
 
 means: Callable[[], Means | None] = _means.get
-"""What notes the means of losses; None if nobody asks."""
+"""The object that notes the means of losses; None outside `noting_means`."""
 
 
 @contextmanager
 def noting_means() -> Generator[Means]:
-    """Within this scope (and thread or task), note what the means of losses weigh.
+    """Within this scope (and thread or task), note the weights of the means of losses.
 
-    It works in a compiled function as outside of it.
+    It works inside and outside of compiled functions.
 
     >>> import phlox as px
     >>> from phlox import nn
     >>> logits, targets = px.zeros((4, 2)), px.tensor([0, 1, -100, -100])
-    >>> with noting_means() as found:
+    >>> with noting_means() as noted:
     ...     mean = nn.cross_entropy_loss(logits, targets, ignore_index=-100)
-    >>> found.weighted, found.of(mean)[0].item(), found.of(mean * 0.5)
+    >>> noted.weighted, noted.of(mean)[0].item(), noted.of(mean * 0.5)
     (True, 2.0, (None, None))
     """
-    with scope(_means, Means()) as found:
-        assert found is not None
-        yield found
+    with scope(_means, Means()) as noted:
+        assert noted is not None
+        yield noted

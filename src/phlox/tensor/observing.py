@@ -1,7 +1,7 @@
 """Observing the operations of tensors: names, arguments and results.
 
-Inside `observed_operations(on_operation)` the tables of operations hold wrapped ones, which ask a context variable
-whether their thread or task is observing. Outside they hold the backends' own operations, so there is no cost when
+Inside `observed_operations(on_operation)` the tables hold wrapped operations, which ask a context variable whether
+their thread or task is observing. Outside, the tables hold the backends' own operations, so there is no cost when
 nothing is observed.
 """
 
@@ -52,7 +52,7 @@ def _enter() -> None:
     with _counting:
         _scopes += 1
         if _scopes == 1:
-            Ops._find = _found  # pyright: ignore[reportPrivateUsage]
+            Ops._find = _find_observed  # pyright: ignore[reportPrivateUsage]
             _clear()
 
 
@@ -70,13 +70,13 @@ def _clear() -> None:
         table.clear()  # operations are looked up again when they are next used
 
 
-def _found(self: Ops, name: str) -> Callable[..., Any]:
-    own = _find(self, name)
+def _find_observed(self: Ops, name: str) -> Callable[..., Any]:
+    original = _find(self, name)
 
     def operation(*arguments: Any) -> Any:
-        result = own(*arguments)
+        result = original(*arguments)
         for on_operation in _observers.get():
             on_operation(self, name, arguments, result)
         return result
 
-    return wraps(own)(operation) if hasattr(own, "__name__") else operation
+    return wraps(original)(operation) if hasattr(original, "__name__") else operation

@@ -9,7 +9,7 @@ from phlox.errors import KindError
 from phlox.tensor.base import TensorBase, binary
 
 
-def _refused(name: str, value: Any) -> KindError:
+def _operand_error(name: str, value: Any) -> KindError:
     return KindError(f"{name}: an operand must be a tensor or a scalar, got {type(value).__name__}")
 
 
@@ -20,7 +20,7 @@ def function(name: str, doc: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         result = operator(self, other)
         if result is NotImplemented:
-            raise _refused(name, other)
+            raise _operand_error(name, other)
         return result
 
     method.__doc__ = doc
@@ -41,7 +41,7 @@ class Operands(TensorBase):
         for other in others:
             operand = None if other is None else me._operand(name, other)
             if operand is NotImplemented:
-                raise _refused(name, other)
+                raise _operand_error(name, other)
             operands.append(operand)
         return me, operands
 
@@ -49,7 +49,7 @@ class Operands(TensorBase):
         """Check an option that must be a scalar."""
         if isinstance(value, TensorBase):
             raise KindError(f"{name}: `{option}` must be a number, got a tensor; give {option}.item()")
-        found = self._operand(name, value)
-        if found is NotImplemented:
+        operand = self._operand(name, value)
+        if operand is NotImplemented:
             raise KindError(f"{name}: `{option}` must be a number, got {type(value).__name__}")
-        return found
+        return operand

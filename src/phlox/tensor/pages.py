@@ -19,14 +19,14 @@ from phlox.host.text import size
 from phlox.tensor.tensor import DONATED, Gradients, Tensor, element_of, state_of
 
 READ = 1 << 22
-"""Tensors of more elements are not read whole: the table has their corners, and statistics are of a sample."""
+"""A tensor of more elements is not read as a whole: the table shows its corners, and the statistics use a sample."""
 _SAMPLE = 1 << 16
 _WHOLE, _EDGE = 8, 4
 """The longest axis that is shown whole, and the number of indices at each end of a longer one."""
 _LEAST_PLOT = 8
 """The least number of rows and columns of a plot."""
 _MEASURED = 8
-"""Statistics are shown of more elements than this."""
+"""Statistics are shown for tensors of more elements than this."""
 
 AnyTensor = Tensor[Any, Any, Any]
 Host = np.ndarray[Any, Any]
@@ -36,11 +36,11 @@ def page_of_gradients(gradients: Gradients) -> Page:
     """The gradients of a backward pass."""
     backend = gradients.backend.inner
     rows: list[list[str]] = []
-    for found in gradients.found.values():
-        tensor = Tensor.from_primitive(found, backend, Float)  # pyright: ignore[reportArgumentType]
+    for gradient in gradients.found.values():
+        tensor = Tensor.from_primitive(gradient, backend, Float)  # pyright: ignore[reportArgumentType]
         rows.append([shape_text(tensor.shape), size(nbytes(tensor))])
-    said = [f"of {len(gradients)} leaves", repr(gradients.backend)]
-    return Page("Gradients", said, [Table(["shape", "bytes"], rows, most=50)])
+    remarks = [f"of {len(gradients)} leaves", repr(gradients.backend)]
+    return Page("Gradients", remarks, [Table(["shape", "bytes"], rows, most=50)])
 
 
 def page_of_tensor(tensor: AnyTensor, *, name: str = "Tensor", badges: Sequence[tuple[str, str]] = ()) -> Page:
@@ -83,21 +83,21 @@ class _Source:
     def __init__(self, tensor: AnyTensor) -> None:
         engine = engine_of(tensor.backend)
         self.shape = tensor.shape
-        # Without tapes, so that slices are not noted on them.
+        # Without tapes, which would record the slices.
         self._plain = Tensor.from_primitive(tensor.backend.strip(tensor.primitive), engine, tensor.kind)
         self.is_whole = math.prod(self.shape) <= READ
-        self._host = _wide(self._plain.numpy()) if self.is_whole else None
+        self._host = _to_f32(self._plain.numpy()) if self.is_whole else None
         # A slice would be an operation of the program that is being traced.
         self.is_readable = self.is_whole or not engine.is_tracing()
 
     def read(self, *index: Any) -> Host:
-        """A part."""
+        """Read a part of the tensor."""
         if self._host is not None:
             return self._host[index]
-        return _wide(self._plain[index].numpy())
+        return _to_f32(self._plain[index].numpy())
 
     def sample(self) -> Host:
-        """All elements or, of many, some that are evenly spread."""
+        """All elements; if there are many, a sample that is evenly spread."""
         if self._host is not None:
             return self._host
         strides = [1] * len(self.shape)
@@ -107,7 +107,7 @@ class _Source:
         return self.read(*(slice(0, n, s) for n, s in zip(self.shape, strides, strict=True)))
 
 
-def _wide(host: Host) -> Host:
+def _to_f32(host: Host) -> Host:
     """Half precision as f32, which NumPy computes with."""
     return host.astype(np.float32) if host.dtype.kind not in "biu" and host.dtype.itemsize < 4 else host
 
@@ -123,25 +123,25 @@ def _values(tensor: AnyTensor) -> Part:
             return "values are not read while a function is traced"
         measured = _statistics(source) if math.prod(shape) > _MEASURED else ""
         return Row([Page("", parts=_table(source)), measured, _plot(source)])
-    except Exception as error:  # of an engine in a state of its own
+    except Exception as error:  # an engine may fail in a state that Phlox does not know
         return f"values cannot be read here: {error}"
 
 
 # --- what is shown
 
 
-class _Places(NamedTuple):
+class _Ticks(NamedTuple):
     """The indices of an axis in the table; None is the gap in the middle."""
 
     slices: list[slice]
     labels: list[int | None]
 
 
-def _places(count: int) -> _Places:
+def _ticks(count: int) -> _Ticks:
     if count <= _WHOLE:
-        return _Places([slice(0, count)], list(range(count)))
+        return _Ticks([slice(0, count)], list(range(count)))
     last = count - _EDGE
-    return _Places([slice(0, _EDGE), slice(last, count)], [*range(_EDGE), None, *range(last, count)])
+    return _Ticks([slice(0, _EDGE), slice(last, count)], [*range(_EDGE), None, *range(last, count)])
 
 
 def _table(source: _Source) -> list[Part]:
@@ -149,11 +149,11 @@ def _table(source: _Source) -> list[Part]:
     if not shape:
         return [Table([""], [[Cell(_precise(source.read()[()]), code=True)]])]
     lead = (0,) * (len(shape) - 2)
-    down, across = (_Places([slice(0, 1)], [0]) if len(shape) == 1 else _places(shape[-2])), _places(shape[-1])
+    down, across = (_Ticks([slice(0, 1)], [0]) if len(shape) == 1 else _ticks(shape[-2])), _ticks(shape[-1])
     rows: list[list[Cell]] = []
     for part in down.slices:
-        rest = () if len(shape) == 1 else (part,)
-        blocks = [np.atleast_2d(source.read(*lead, *rest, one)) for one in across.slices]
+        row_index = () if len(shape) == 1 else (part,)
+        blocks = [np.atleast_2d(source.read(*lead, *row_index, columns)) for columns in across.slices]
         for line in zip(*blocks, strict=True):
             cells = [[_cell(value) for value in block] for block in line]
             rows.append([*cells[0], *([Cell("…", kind="soft"), *cells[1]] if len(cells) > 1 else [])])
@@ -182,18 +182,18 @@ def _precise(value: Any) -> str:
 
 
 def _statistics(source: _Source) -> Page:
-    found = source.sample()
+    sample = source.sample()
     total = math.prod(source.shape)
-    note = "" if source.is_whole else f"of a sample of {found.size:,} of {total:,} elements"
-    if found.dtype == np.bool_:
-        return Page("", parts=[facts([("true", f"{np.count_nonzero(found) / found.size:.1%}")]), note])
-    pairs = [(name, Cell(text, kind="bad" if name in ("NaN", "infinite") else "")) for name, text in summary_of(found)]
+    note = "" if source.is_whole else f"of a sample of {sample.size:,} of {total:,} elements"
+    if sample.dtype == np.bool_:
+        return Page("", parts=[facts([("true", f"{np.count_nonzero(sample) / sample.size:.1%}")]), note])
+    pairs = [(name, Cell(text, kind="bad" if name in ("NaN", "infinite") else "")) for name, text in summary_of(sample)]
     return Page("", parts=[facts(pairs), note])
 
 
-def summary_of(found: Host) -> list[tuple[str, str]]:
+def summary_of(elements: Host) -> list[tuple[str, str]]:
     """Minimum, maximum, mean and standard deviation of the finite elements; how many are zero, NaN or infinite."""
-    finite = found[np.isfinite(found)] if found.dtype.kind == "f" else found
+    finite = elements[np.isfinite(elements)] if elements.dtype.kind == "f" else elements
     rows: list[tuple[str, str]] = []
     if finite.size:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -201,11 +201,11 @@ def summary_of(found: Host) -> list[tuple[str, str]]:
         rows += [("min", _precise(finite.min())), ("max", _precise(finite.max()))]
         rows += [("mean", _precise(mean)), ("std", _precise(spread))]
         zeros = int(finite.size - np.count_nonzero(finite))
-        rows += [("zeros", f"{zeros / found.size:.1%}")] if zeros else []
-    nan = int(np.count_nonzero(np.isnan(found))) if found.dtype.kind == "f" else 0
-    infinite = found.size - finite.size - nan
-    rows += [("NaN", f"{nan:,} of {found.size:,}")] if nan else []
-    rows += [("infinite", f"{infinite:,} of {found.size:,}")] if infinite else []
+        rows += [("zeros", f"{zeros / elements.size:.1%}")] if zeros else []
+    nan = int(np.count_nonzero(np.isnan(elements))) if elements.dtype.kind == "f" else 0
+    infinite = elements.size - finite.size - nan
+    rows += [("NaN", f"{nan:,} of {elements.size:,}")] if nan else []
+    rows += [("infinite", f"{infinite:,} of {elements.size:,}")] if infinite else []
     return rows
 
 
@@ -216,8 +216,8 @@ def _plot(source: _Source) -> Raw:
     lead = (0,) * (len(shape) - 2)
     steps = [-(-length // 64) for length in shape[-2:]]
     matrix = source.read(*lead, *(slice(0, n, s) for n, s in zip(shape[-2:], steps, strict=True)))
-    if len(shape) == 3 and (found := _image(source)).html:
-        return found
+    if len(shape) == 3 and (figure := _image(source)).html:
+        return figure
     every = "" if steps == [1, 1] else f", every {steps[0]} × {steps[1]}"
     where = f"[{', '.join(map(str, lead))}, :, :]" if lead else "values"
     height, width = _screen(*matrix.shape)
@@ -226,18 +226,18 @@ def _plot(source: _Source) -> Raw:
 
 
 def _image(source: _Source) -> Raw:
-    """Of [H, W, C] or [C, H, W] with three or four channels, whose values are those of pixels, the image."""
+    """A tensor [H, W, C] or [C, H, W] as an image, if it has 3 or 4 channels and values in the range of pixels."""
     shape = source.shape
     if len(shape) != 3 or not source.is_whole:
         return Raw("")
     sides = shape[:2] if shape[2] in (3, 4) else shape[1:] if shape[0] in (3, 4) else ()
     if len(sides) != 2 or min(sides) < _LEAST_PLOT:
         return Raw("")
-    found = source.read()
-    if found.dtype == np.bool_ or not (found.min() >= 0 and found.max() <= (1.0 if found.dtype.kind == "f" else 255)):
+    array = source.read()
+    if array.dtype == np.bool_ or not (array.min() >= 0 and array.max() <= (1.0 if array.dtype.kind == "f" else 255)):
         return Raw("")
     height, width = _screen(*sides)
-    shown = image(png(found), width, height, "the tensor as an image")
+    shown = image(png(array), width, height, "the tensor as an image")
     return Raw(f"<figure>{shown}<figcaption>as an image</figcaption></figure>")
 
 

@@ -30,16 +30,16 @@ def promote_to_ops(name: str, *tensors: Any) -> tuple[Ops, list[Any]]:
     ops: Ops = tensors[0]._ops
     for other in tensors:
         if other._ops is not ops:
-            raised = promote(name, tensors)
-            for x in raised:
-                if x._ops is not raised[0]._ops:
-                    raise mixed(name, raised[0]._ops, x._ops)
-            return raised[0]._ops, [x.primitive for x in raised]
+            promoted = promote(name, tensors)
+            for x in promoted:
+                if x._ops is not promoted[0]._ops:
+                    raise mixed(name, promoted[0]._ops, x._ops)
+            return promoted[0]._ops, [x.primitive for x in promoted]
     return ops, [x.primitive for x in tensors]
 
 
 def rounded(x: T) -> T:
-    """x, which no compiler fuses with later operations: so the difference of two equal products is exactly zero."""
+    """x, rounded: no compiler fuses it with later operations, so equal products differ by exactly zero."""
     return x._with(x.backend.rounded(x.primitive))  # pyright: ignore[reportPrivateUsage]
 
 
@@ -54,7 +54,7 @@ class Products(TensorBase):
     if not TYPE_CHECKING:  # to a type checker it would take every operand
 
         def __rmatmul__(self, other: Any) -> Any:
-            return self._beside("matmul", other).matmul(self) if is_array(other) else NotImplemented
+            return self._as_operand("matmul", other).matmul(self) if is_array(other) else NotImplemented
 
     def matmul(self, other: Self) -> Self:
         """The matrix product over the last two axes. Leading axes broadcast; vectors are treated as in NumPy.
@@ -65,15 +65,15 @@ class Products(TensorBase):
         if other.__class__ is self.__class__ and other._ops is ops:
             x, y = self.primitive, other.primitive
         else:
-            other = self._beside("matmul", other)
+            other = self._as_operand("matmul", other)
             ops, (x, y) = promote_to_ops("matmul", self, other)
         left, right = self.ndim, other.ndim
         if left == 0 or right == 0:
             raise ShapeError(f"matmul: shapes {self.shape} and {other.shape}; both operands need an axis")
         if left == 1 or right == 1:
-            return self._contracted("matmul", other, ((left - 1,), (max(right - 2, 0),)))
+            return self._contract("matmul", other, ((left - 1,), (max(right - 2, 0),)))
         try:
-            return self._of(ops, ops["matmul"](x, y))
+            return self._wrap(ops, ops["matmul"](x, y))
         except Exception as error:
             raise failure("matmul", ops, (x, y), error) from error
 
@@ -83,7 +83,7 @@ class Products(TensorBase):
             raise ShapeError(
                 f"dot: takes two vectors, got shapes {self.shape} and {other.shape}; use matmul, vecdot or tensordot"
             )
-        return self._contracted("dot", other, ((0,), (0,)))
+        return self._contract("dot", other, ((0,), (0,)))
 
     def outer(self, other: Self) -> Self:
         """The products of all pairs of elements of two vectors, [m] and [n]: [m, n]."""
@@ -91,7 +91,7 @@ class Products(TensorBase):
             raise ShapeError(
                 f"outer: takes two vectors, got shapes {self.shape} and {other.shape}; flatten them, or use tensordot"
             )
-        return self._contracted("outer", other, _NO_AXES)
+        return self._contract("outer", other, _NO_AXES)
 
     def diagonal(self, offset: int = 0, *, axis1: int = -2, axis2: int = -1) -> Self:
         """The elements (i, i + offset) of two axes, as a new last axis in place of both; `offset` may be negative."""
@@ -102,8 +102,8 @@ class Products(TensorBase):
         first, second = self._axis("diagonal", axis1), self._axis("diagonal", axis2)
         if first == second:
             raise ShapeError(f"diagonal: needs two different axes of shape {self.shape}, got {axis1} and {axis2}")
-        rest = [axis for axis in range(self.ndim) if axis not in (first, second)]
-        order = (*rest, first, second)
+        other_axes = [axis for axis in range(self.ndim) if axis not in (first, second)]
+        order = (*other_axes, first, second)
         x = self if order == tuple(range(self.ndim)) else self._apply("permute_dims", order)
         return x._with(matrices.diagonal(x.backend, x.primitive, offset))
 
@@ -116,23 +116,23 @@ class Products(TensorBase):
 
     # --- implementation
 
-    def _contracted(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
+    def _contract(self, name: str, other: Self, summed: tuple[tuple[int, ...], tuple[int, ...]]) -> Self:
         """The product summed over pairs of axes, whose sizes must be equal."""
         ops, (x, y) = promote_to_ops(name, self, other)
-        mine, theirs = self.shape, other.shape
-        if [mine[axis] for axis in summed[0]] != [theirs[axis] for axis in summed[1]]:
+        left, right = self.shape, other.shape
+        if [left[axis] for axis in summed[0]] != [right[axis] for axis in summed[1]]:
             raise ShapeError(
-                f"{name}: shapes {mine} and {theirs} do not fit; axes {list(summed[0])} of the left operand must have "
+                f"{name}: shapes {left} and {right} do not fit; axes {list(summed[0])} of the left operand must have "
                 f"the sizes of axes {list(summed[1])} of the right one"
             )
         if ops.kind is Bool:
             raise KindError(f"{name} takes Float or Int tensors, got Bool; convert with .int() first")
         try:
-            return self._of(ops, ops["dot_general"](x, y, _NO_AXES, summed))
+            return self._wrap(ops, ops["dot_general"](x, y, _NO_AXES, summed))
         except Exception as error:
             raise failure(name, ops, (x, y), error) from error
 
-    def _of(self, ops: Ops, primitive: Any) -> Self:
+    def _wrap(self, ops: Ops, primitive: Any) -> Self:
         """Wrap an array with another table of operations."""
         result = _new(type(self))
         result._ops = ops

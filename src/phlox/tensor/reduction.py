@@ -26,9 +26,9 @@ class Reduction(TensorBase):
     __slots__ = ()
 
     def sum(self, axis: Axis = None, *, keepdims: bool = False, where: Any = None) -> Self:
-        """The sum, of the elements where the Bool tensor `where` is true if there is one. Zero for no elements."""
+        """The sum; with a Bool tensor `where`, only of the elements where it is true. Zero for no elements."""
         if where is not None:
-            from phlox.tensor.creation import tensor  # which needs this class
+            from phlox.tensor.creation import tensor  # imported here because it needs this class
 
             unwanted = ~tensor(where, device=self.device)
             return cast("Any", self).masked_fill(unwanted, 0).sum(axis, keepdims=keepdims)
@@ -56,15 +56,15 @@ class Reduction(TensorBase):
 
     def max(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The maximum; NaN if any is NaN. No elements: `ShapeError`. Equal maxima share the gradient."""
-        return self._apply("max", self._filled("max", self._axes("max", axis)), keepdims)
+        return self._apply("max", self._nonempty("max", self._axes("max", axis)), keepdims)
 
     def min(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The minimum; NaN if any is NaN. No elements: `ShapeError`. Equal minima share the gradient."""
-        return self._apply("min", self._filled("min", self._axes("min", axis)), keepdims)
+        return self._apply("min", self._nonempty("min", self._axes("min", axis)), keepdims)
 
     def logsumexp(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """log(sum(exp(x))), without overflow. No elements: `ShapeError`."""
-        return self._apply("logsumexp", self._filled("logsumexp", self._axes("logsumexp", axis)), keepdims)
+        return self._apply("logsumexp", self._nonempty("logsumexp", self._axes("logsumexp", axis)), keepdims)
 
     def norm(self, p: float = 2.0, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The vector norm (sum |x|^p)^(1/p) of Float elements over the reduced axes, flattened to one vector.
@@ -79,14 +79,14 @@ class Reduction(TensorBase):
         axes = self._axes("norm", axis)
         if not isinstance(p, (int, float)) or math.isnan(p):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RangeError(f"norm: p must be a number or an infinity, got {p!r}; for matrix norms see phlox.linalg")
-        return self._apply("norm", self._filled("norm", axes) if math.isinf(p) else axes, float(p), keepdims)
+        return self._apply("norm", self._nonempty("norm", axes) if math.isinf(p) else axes, float(p), keepdims)
 
     def median(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
         """The median of Float elements; for an even count, the mean of the two middle elements.
 
         NaN if any element is NaN. No elements: `ShapeError`. Equal values share the gradient.
         """
-        return self._apply("median", self._filled("median", self._axes("median", axis)), keepdims)
+        return self._apply("median", self._nonempty("median", self._axes("median", axis)), keepdims)
 
     def quantile(
         self,
@@ -102,8 +102,7 @@ class Reduction(TensorBase):
             q: a number in [0, 1], or an array of numbers; the axes of the array come first in the result.
             axis: the axes to reduce; None is all.
             method: the choice where q falls between two elements: `"linear"` interpolates, `"lower"` and `"higher"`
-            take
-                one of them, `"nearest"` the nearer one (a tie goes to the one of even rank), `"midpoint"` their mean.
+                take one of them, `"nearest"` the nearer one (a tie: the one of even rank), `"midpoint"` their mean.
             keepdims: keep the reduced axes with size one.
 
         NaN if any element is NaN. Equal values share the gradient. Raises `ShapeError` for no elements, `RangeError` if
@@ -121,30 +120,36 @@ class Reduction(TensorBase):
             raise RangeError(f"quantile: q must be between 0 and 1, got {q!r}")
         if method not in get_args(Between):
             raise RangeError(f"quantile: method must be one of {', '.join(get_args(Between))}, got {method!r}")
-        axes = self._filled("quantile", self._axes("quantile", axis))
+        axes = self._nonempty("quantile", self._axes("quantile", axis))
         if not shares.size:
             raise ShapeError("quantile: q is empty")
-        found = self._apply("quantile", axes, tuple(shares.ravel().tolist()), method, keepdims)
-        return found if shares.ndim == 1 else found._apply("reshape", (*shares.shape, *found.shape[1:]))
+        quantiles = self._apply("quantile", axes, tuple(shares.ravel().tolist()), method, keepdims)
+        return quantiles if shares.ndim == 1 else quantiles._apply("reshape", (*shares.shape, *quantiles.shape[1:]))
 
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor[Any, Any, Int]:
-        """The index of the maximum along an axis, or in the flattened tensor. The first of equals; of the first NaN."""
-        return self._arg("argmax", axis, keepdims)
+        """The index of the maximum along an axis, or in the flattened tensor.
+
+        Of several maxima it is the first; if there are NaNs, it is the index of the first NaN.
+        """
+        return self._arg_extreme("argmax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor[Any, Any, Int]:
-        """The index of the minimum along an axis, or in the flattened tensor. The first of equals; of the first NaN."""
-        return self._arg("argmin", axis, keepdims)
+        """The index of the minimum along an axis, or in the flattened tensor.
 
-    def _arg(self, name: str, axis: int | None, keepdims: bool) -> Any:
+        Of several minima it is the first; if there are NaNs, it is the index of the first NaN.
+        """
+        return self._arg_extreme("argmin", axis, keepdims)
+
+    def _arg_extreme(self, name: str, axis: int | None, keepdims: bool) -> Any:
         if axis is None:
-            axes = self._filled(name, self._axes(name, None))
-            found = self._apply("reshape", (self.size,))._apply_to(Int, name, 0)
+            axes = self._nonempty(name, self._axes(name, None))
+            indices = self._apply("reshape", (self.size,))._apply_to(Int, name, 0)
         else:
-            axes = self._filled(name, (self._axis(name, axis),))
-            found = self._apply_to(Int, name, axes[0])
-        return found._apply("expand_dims", axes) if keepdims and axes else found
+            axes = self._nonempty(name, (self._axis(name, axis),))
+            indices = self._apply_to(Int, name, axes[0])
+        return indices._apply("expand_dims", axes) if keepdims and axes else indices
 
-    def _filled(self, name: str, axes: tuple[int, ...]) -> tuple[int, ...]:
+    def _nonempty(self, name: str, axes: tuple[int, ...]) -> tuple[int, ...]:
         """The axes; `ShapeError` if one has size zero."""
         shape = self.shape
         if 0 in shape and any(shape[axis] == 0 for axis in axes):
@@ -200,13 +205,13 @@ class Reduction(TensorBase):
         >>> px.tensor([1, 4, 9, 16]).diff().tolist()
         [3, 5, 7]
         """
-        place = self._axis("diff", axis)
+        axis = self._axis("diff", axis)
         if n < 0:
             raise RangeError(f"diff: n must be an integer of at least 0, got {n}")
         x = self
-        for _ in range(min(n, self.shape[place])):
-            size = x.shape[place]
-            ends = [[slice(0, one, 1) for one in x.shape] for _ in range(2)]
-            ends[0][place], ends[1][place] = slice(min(1, size), size, 1), slice(0, max(size - 1, 0), 1)
+        for _ in range(min(n, self.shape[axis])):
+            size = x.shape[axis]
+            ends = [[slice(0, length, 1) for length in x.shape] for _ in range(2)]
+            ends[0][axis], ends[1][axis] = slice(min(1, size), size, 1), slice(0, max(size - 1, 0), 1)
             x = x._apply("index", tuple(ends[0]))._apply("sub", x._apply("index", tuple(ends[1])).primitive)
         return x

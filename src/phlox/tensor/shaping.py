@@ -21,12 +21,12 @@ Padding: TypeAlias = Literal["constant", "reflect", "symmetric", "edge", "replic
 _SAME = {"replicate": "edge", "circular": "wrap"}
 
 
-def _integers(name: str, what: str, values: Any) -> tuple[int, ...]:
+def _integers(name: str, label: str, values: Any) -> tuple[int, ...]:
     """An integer, or a sequence of integers, as a tuple."""
     try:
-        return tuple(as_size(one) for one in (values if _is_sequence(values) else (values,)))
+        return tuple(as_size(value) for value in (values if _is_sequence(values) else (values,)))
     except TypeError:
-        raise ShapeError(f"{name}: {what} must be an integer or a sequence of integers, got {values!r}") from None
+        raise ShapeError(f"{name}: {label} must be an integer or a sequence of integers, got {values!r}") from None
 
 
 def _is_sequence(values: Any) -> bool:
@@ -34,18 +34,18 @@ def _is_sequence(values: Any) -> bool:
 
 
 def _open_shape(old: tuple[int, ...], count: int, sizes: list[Any]) -> tuple[int, ...]:
-    """A shape with -1 inferred, where sizes are open."""
-    rest = math.prod([size for size in sizes if type(size) is not int or size != -1])
-    inferred = [place for place, size in enumerate(sizes) if type(size) is int and size == -1]
-    if len(inferred) == 1 and not (type(rest) is int and rest == 0) and not differ(count % rest, 0):
-        sizes = [*sizes[: inferred[0]], count // rest, *sizes[inferred[0] + 1 :]]
-    elif inferred or differ(rest, count) or any_less(sizes, 0):
+    """A shape with -1 inferred, for shapes with open sizes."""
+    product = math.prod([size for size in sizes if type(size) is not int or size != -1])
+    inferred = [axis for axis, size in enumerate(sizes) if type(size) is int and size == -1]
+    if len(inferred) == 1 and not (type(product) is int and product == 0) and not differ(count % product, 0):
+        sizes = [*sizes[: inferred[0]], count // product, *sizes[inferred[0] + 1 :]]
+    elif inferred or differ(product, count) or any_less(sizes, 0):
         raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(sizes)}")
     return tuple(sizes)
 
 
 class Shaping(TensorBase):
-    """These methods move elements and change no values. A result may share memory with x, which is never visible."""
+    """These methods move elements and change no values. A result may share memory with x; this is never visible."""
 
     __slots__ = ()
 
@@ -75,10 +75,10 @@ class Shaping(TensorBase):
         if count.__class__ is not int:
             return self._apply("reshape", _open_shape(old, count, resolved))
         if resolved.count(-1) == 1:
-            rest = -math.prod(resolved)
-            if rest == 0 or count % rest:
+            known_size = -math.prod(resolved)
+            if known_size == 0 or count % known_size:
                 raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(resolved)}")
-            resolved[resolved.index(-1)] = count // rest
+            resolved[resolved.index(-1)] = count // known_size
         if math.prod(resolved) != count or min(resolved, default=0) < 0:
             raise ShapeError(f"reshape: cannot arrange shape {old} as {tuple(resolved)}")
         return self._apply("reshape", tuple(resolved))
@@ -97,21 +97,21 @@ class Shaping(TensorBase):
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
         """Split an axis into axes of these sizes. One size may be -1: it is inferred."""
-        place, shape = self._axis("unflatten", axis), self.shape
+        axis, shape = self._axis("unflatten", axis), self.shape
         new = _integers("unflatten", "a size", sizes)
-        rest = -math.prod(new)
-        if new.count(-1) == 1 and rest > 0 and shape[place] % rest == 0:
-            new = tuple(shape[place] // rest if size == -1 else size for size in new)
-        if min(new, default=0) < 0 or math.prod(new) != shape[place]:
-            raise ShapeError(f"unflatten: axis {place} of shape {shape} does not have the product of the sizes {sizes}")
-        return self._apply("reshape", (*shape[:place], *new, *shape[place + 1 :]))
+        known_size = -math.prod(new)
+        if new.count(-1) == 1 and known_size > 0 and shape[axis] % known_size == 0:
+            new = tuple(shape[axis] // known_size if size == -1 else size for size in new)
+        if min(new, default=0) < 0 or math.prod(new) != shape[axis]:
+            raise ShapeError(f"unflatten: axis {axis} of shape {shape} does not have the product of the sizes {sizes}")
+        return self._apply("reshape", (*shape[:axis], *new, *shape[axis + 1 :]))
 
     def permute_dims(self, *axes: int | tuple[int, ...]) -> Self:
         """Permute the axes: axis i of the result is axis `axes[i]` of x."""
-        given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        order = self._places("permute_dims", given)
+        listed = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = self._positions("permute_dims", listed)
         if sorted(order) != list(range(self.ndim)):
-            raise ShapeError(f"permute_dims: {given} does not name each axis of shape {self.shape} once")
+            raise ShapeError(f"permute_dims: {listed} does not name each axis of shape {self.shape} once")
         return self._apply("permute_dims", order)
 
     def swapaxes(self, first: int, second: int) -> Self:
@@ -138,21 +138,21 @@ class Shaping(TensorBase):
         """Remove these axes, which must have size one; None removes all axes of size one."""
         shape = self.shape
         if axis is None:
-            axes = tuple(place for place, size in enumerate(shape) if size == 1)
+            axes = tuple(dim for dim, size in enumerate(shape) if size == 1)
         else:
             axes = self._axes("squeeze", axis)
-            if any(shape[place] != 1 for place in axes):
+            if any(shape[dim] != 1 for dim in axes):
                 raise ShapeError(f"squeeze: axes {axes} of shape {shape} are not all of size one")
         return self._apply("squeeze", axes)
 
     def expand_dims(self, axis: int | tuple[int, ...]) -> Self:
         """Insert new axes of size one at these positions of the result."""
-        given = axis if isinstance(axis, tuple) else (axis,)
-        rank = len(self.shape) + len(given)
-        places = {place % rank for place in given if -rank <= place < rank}
-        if len(places) < len(given):
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        rank = len(self.shape) + len(axes)
+        positions = {dim % rank for dim in axes if -rank <= dim < rank}
+        if len(positions) < len(axes):
             raise ShapeError(f"expand_dims: axis {axis} does not fit a tensor of shape {self.shape}")
-        return self._apply("expand_dims", tuple(sorted(places)))
+        return self._apply("expand_dims", tuple(sorted(positions)))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Broadcast to a shape: axes of size one, and new leading axes, are repeated."""
@@ -186,7 +186,7 @@ class Shaping(TensorBase):
         shifts = _integers("roll", "a shift", shift)
         if axis is None:
             return self._apply("reshape", (self.size,)).roll(sum(shifts), 0)._apply("reshape", self.shape)
-        axes = [self._axis("roll", one) for one in _integers("roll", "an axis", axis)]
+        axes = [self._axis("roll", dim) for dim in _integers("roll", "an axis", axis)]
         if not _is_sequence(shift):
             shifts *= len(axes)
         if len(shifts) != len(axes):
@@ -194,9 +194,9 @@ class Shaping(TensorBase):
                 f"roll: {len(shifts)} shifts do not fit {len(axes)} axes; give one per axis, or one for all"
             )
         turns = dict.fromkeys(sorted(axes), 0)
-        for one, turn in zip(axes, shifts, strict=True):
-            turns[one] = (turns[one] + turn) % max(self.shape[one], 1)
-        turns = {one: turn for one, turn in turns.items() if is_open(turn) or turn}
+        for dim, turn in zip(axes, shifts, strict=True):
+            turns[dim] = (turns[dim] + turn) % max(self.shape[dim], 1)
+        turns = {dim: turn for dim, turn in turns.items() if is_open(turn) or turn}
         return self._apply("roll", tuple(turns.values()), tuple(turns)) if turns else self
 
     def repeat(self, repeats: int | Sequence[int], axis: int | None = None) -> Self:
@@ -210,26 +210,26 @@ class Shaping(TensorBase):
         """
         if axis is None:
             return self._apply("reshape", (self.size,)).repeat(repeats, 0)
-        place = self._axis("repeat", axis)
+        axis = self._axis("repeat", axis)
         times = _integers("repeat", "repeats", repeats)
         if min(times, default=0) < 0:
             raise ShapeError(f"repeat: repeats must not be negative, got {repeats}")
         if not _is_sequence(repeats):
-            return self._apply("repeat", times[0], place)
-        if len(times) != self.shape[place]:
-            raise ShapeError(f"repeat: {len(times)} repeats do not fit axis {place} of shape {self.shape}")
+            return self._apply("repeat", times[0], axis)
+        if len(times) != self.shape[axis]:
+            raise ShapeError(f"repeat: {len(times)} repeats do not fit axis {axis} of shape {self.shape}")
         backend = self._ops.backend
-        places = backend.from_host(np.repeat(np.arange(len(times)), times), Int, self.device)
-        return self._apply("take", places, place)
+        indices = backend.from_host(np.repeat(np.arange(len(times)), times), Int, self.device)
+        return self._apply("take", indices, axis)
 
     def tile(self, *times: int | tuple[int, ...]) -> Self:
         """Repeat the whole tensor along each axis. If counts or axes are too few, ones are added in front."""
-        given = _integers("tile", "the number of times", times[0] if len(times) == 1 else times)
-        if min(given, default=0) < 0:
-            raise ShapeError(f"tile: the number of times must not be negative, got {given}")
-        missing = len(given) - self.ndim
+        counts = _integers("tile", "the number of times", times[0] if len(times) == 1 else times)
+        if min(counts, default=0) < 0:
+            raise ShapeError(f"tile: the number of times must not be negative, got {counts}")
+        missing = len(counts) - self.ndim
         x = self._apply("expand_dims", tuple(range(missing))) if missing > 0 else self
-        return x._apply("tile", (1,) * -missing + given)
+        return x._apply("tile", (1,) * -missing + counts)
 
     def pad(self, widths: tuple[tuple[int, int], ...], value: float = 0.0, *, mode: Padding = "constant") -> Self:
         """Pad each axis by (before, after) elements.
@@ -262,24 +262,24 @@ class Shaping(TensorBase):
 
     def split(self, size: int | Sequence[int], axis: int = 0) -> list[Self]:
         """Split along an axis: into pieces of one `size` (the last may be smaller), or of the given sizes."""
-        place = self._axis("split", axis)
-        whole = self.shape[place]
+        axis = self._axis("split", axis)
+        total = self.shape[axis]
         sizes = _integers("split", "a size", size)
         if not _is_sequence(size):
             if sizes[0] < 1:
                 raise ShapeError(f"split: the size of a piece must be at least 1, got {size}")
-            ends = [*range(sizes[0], whole, sizes[0]), whole]
+            ends = [*range(sizes[0], total, sizes[0]), total]
         else:
-            if sum(sizes) != whole or min(sizes, default=0) < 0:
-                raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {place} of shape {self.shape}")
+            if sum(sizes) != total or min(sizes, default=0) < 0:
+                raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}")
             ends = list(accumulate(sizes))
-        return self._pieces(place, ends)
+        return self._pieces(axis, ends)
 
-    def _pieces(self, place: int, ends: list[int]) -> list[Self]:
+    def _pieces(self, axis: int, ends: list[int]) -> list[Self]:
         pieces: list[Self] = []
         for start, end in zip([0, *ends], ends, strict=False):
             piece = [slice(0, count, 1) for count in self.shape]
-            piece[place] = slice(start, end, 1)
+            piece[axis] = slice(start, end, 1)
             pieces.append(self._apply("index", tuple(piece)))
         return pieces
 
@@ -287,19 +287,19 @@ class Shaping(TensorBase):
         """Split along an axis into at most `count` pieces of one size (the last may be smaller)."""
         if count < 1:
             raise ShapeError(f"chunk: the count must be at least 1, got {count}")
-        place = self._axis("chunk", axis)
-        whole = self.shape[place]
-        size = larger(-(-whole // count), 1)
-        if not is_open(whole):
-            return self.split(size, place)
-        pieces = count if is_symbolic(whole) else -(-int(whole) // int(size))
-        return self._pieces(place, [*(smaller(size * (one + 1), whole) for one in range(pieces - 1)), whole])
+        axis = self._axis("chunk", axis)
+        total = self.shape[axis]
+        size = larger(-(-total // count), 1)
+        if not is_open(total):
+            return self.split(size, axis)
+        pieces = count if is_symbolic(total) else -(-int(total) // int(size))
+        return self._pieces(axis, [*(smaller(size * (index + 1), total) for index in range(pieces - 1)), total])
 
     def unstack(self, axis: int = 0) -> list[Self]:
         """The slices along an axis, without that axis: the inverse of `stack`."""
-        place = self._axis("unstack", axis)
+        axis = self._axis("unstack", axis)
         whole: list[int | slice] = [slice(0, count, 1) for count in self.shape]
-        return [self._apply("index", (*whole[:place], i, *whole[place + 1 :])) for i in range(self.shape[place])]
+        return [self._apply("index", (*whole[:axis], i, *whole[axis + 1 :])) for i in range(self.shape[axis])]
 
     def unfold(self, axis: int, size: int, step: int = 1) -> Self:
         """Sliding windows of `size` elements along an axis, `step` apart. A new last axis holds each window.
@@ -308,12 +308,12 @@ class Shaping(TensorBase):
         >>> px.arange(6).unfold(0, 3, step=2).tolist()
         [[0, 1, 2], [2, 3, 4]]
         """
-        place = self._axis("unfold", axis)
-        if step < 1 or not 1 <= size <= self.shape[place]:
+        axis = self._axis("unfold", axis)
+        if step < 1 or not 1 <= size <= self.shape[axis]:
             raise ShapeError(
-                f"unfold: windows of {size} elements with step {step} do not fit axis {place} of shape {self.shape}"
+                f"unfold: windows of {size} elements with step {step} do not fit axis {axis} of shape {self.shape}"
             )
-        return self._apply("windows", place, size, step)
+        return self._apply("windows", axis, size, step)
 
     # --- triangles
 

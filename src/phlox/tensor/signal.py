@@ -58,11 +58,11 @@ def _full_convolution(name: str, x: Tensor, y: Tensor) -> Tensor:
 def _fast_length(size: int) -> int:
     """The smallest length >= `size` with no prime factors other than 2, 3 and 5."""
     while True:
-        rest = size
+        remainder = size
         for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
+            while remainder % prime == 0:
+                remainder //= prime
+        if remainder == 1:
             return size
         size += 1
 

@@ -43,19 +43,19 @@ class Sorting(TensorBase):
         Raises `ShapeError` if there are fewer than k elements.
 
         >>> import phlox as px
-        >>> values, places = px.tensor([1.0, 4.0, 2.0, 4.0]).topk(2)
-        >>> values.tolist(), places.tolist()
+        >>> values, indices = px.tensor([1.0, 4.0, 2.0, 4.0]).topk(2)
+        >>> values.tolist(), indices.tolist()
         ([4.0, 4.0], [1, 3])
         """
-        place = self._axis("topk", axis)
+        axis = self._axis("topk", axis)
         try:
             k = index(k)
         except TypeError:
             raise KindError(f"topk: k must be an integer, got {k!r}") from None
-        if k < 0 or less(self.shape[place], k):
-            raise ShapeError(f"topk: k = {k} does not fit axis {place} of a tensor of shape {self.shape}")
-        found = self._apply_to(Int, "argtopk", k, place, bool(largest))
-        return self._apply("take_along_axis", found.primitive, place), found
+        if k < 0 or less(self.shape[axis], k):
+            raise ShapeError(f"topk: k = {k} does not fit axis {axis} of a tensor of shape {self.shape}")
+        indices = self._apply_to(Int, "argtopk", k, axis, bool(largest))
+        return self._apply("take_along_axis", indices.primitive, axis), indices
 
     def searchsorted(self, values: Self, side: Literal["left", "right"] = "left") -> Tensor[Any, Any, Int]:
         """The indices at which to insert `values` into this tensor, sorted along its last axis, to keep it sorted.
@@ -70,14 +70,14 @@ class Sorting(TensorBase):
         if side not in ("left", "right"):
             raise ShapeError(f'searchsorted: side must be "left" or "right", got {side!r}')
         x, values = self._pair("searchsorted", values)
-        mine, theirs = x.shape, values.shape
-        if len(mine) == 1:
+        sorted_shape, shape = x.shape, values.shape
+        if len(sorted_shape) == 1:
             flat = values._apply("reshape", (values.size,))
-            found = x._apply_to(Int, "searchsorted", flat.primitive, side == "right")
-            return found if len(theirs) == 1 else found._apply("reshape", theirs)
-        if not mine or mine[:-1] != theirs[:-1]:
+            indices = x._apply_to(Int, "searchsorted", flat.primitive, side == "right")
+            return indices if len(shape) == 1 else indices._apply("reshape", shape)
+        if not sorted_shape or sorted_shape[:-1] != shape[:-1]:
             raise ShapeError(
-                f"searchsorted: values of shape {theirs} do not fit sorted rows of shape {mine}; "
+                f"searchsorted: values of shape {shape} do not fit sorted rows of shape {sorted_shape}; "
                 f"the leading axes must be equal, or the sorted tensor of rank 1"
             )
         return x._apply_to(Int, "searchsorted", values.primitive, side == "right")
@@ -96,8 +96,8 @@ class Sorting(TensorBase):
         if count == 0:
             return x._apply_to(Bool, "not_equal", x.primitive)._apply("and", False)
         ordered = values._apply("reshape", (count,)).sort()
-        places = ordered.searchsorted(x)._apply("minimum", count - 1)
-        return ordered._apply("take", places.primitive, 0)._apply_to(Bool, "equal", x.primitive)
+        indices = ordered.searchsorted(x)._apply("minimum", count - 1)
+        return ordered._apply("take", indices.primitive, 0)._apply_to(Bool, "equal", x.primitive)
 
     @overload
     def unique(self) -> Self: ...
@@ -110,7 +110,7 @@ class Sorting(TensorBase):
         self, *, return_inverse: Literal[True], return_counts: Literal[True]
     ) -> tuple[Self, Tensor[Any, Any, Int], Tensor[Any, Any, Int]]: ...
     def unique(self, *, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The distinct elements in ascending order; all NaNs count as one. The first of equals gets the gradient.
+        """The distinct elements in ascending order; all NaNs count as one. The gradient goes to the first of equals.
 
         `return_inverse` adds the index of each element of x among them, `return_counts` their numbers of occurrences.
         The size depends on the values, so this raises `UnsupportedError` during tracing.
@@ -120,11 +120,11 @@ class Sorting(TensorBase):
         >>> values.tolist(), counts.tolist()
         ([1, 3], [1, 3])
         """
-        self._known("unique", "sort the elements and compare neighbours, or count with zeros.at[x].add(1)")
+        self._check_not_traced("unique", "sort the elements and compare neighbours, or count with zeros.at[x].add(1)")
         flat = self._apply("reshape", (self.size,))
         keys = flat._apply_to(Int, "into_int") if self.kind is Bool else flat
-        several = keys._apply_to(Int, "unique")
-        first, inverse, counts = (several._with(part) for part in several.primitive)
+        distinct = keys._apply_to(Int, "unique")
+        first, inverse, counts = (distinct._with(part) for part in distinct.primitive)
         results: list[Any] = [flat._apply("take", first.primitive, 0)]
         results += [inverse._apply("reshape", self.shape)] if return_inverse else []
         results += [counts] if return_counts else []
@@ -146,7 +146,7 @@ class Sorting(TensorBase):
         """
         if self.kind is not Int or self.ndim != 1:
             raise KindError(f"bincount takes Int tensors of rank 1, got {self.kind.__name__} of shape {self.shape}")
-        self._known("bincount", "give the size n yourself: phlox.zeros((n,)).at[x].add(1.0)")
+        self._check_not_traced("bincount", "give the size n yourself: phlox.zeros((n,)).at[x].add(1.0)")
         size = self.size
         greatest = int(self.backend.to_host(self.primitive).max()) if size else -1
         length = max(minlength, greatest + 1)
@@ -156,7 +156,7 @@ class Sorting(TensorBase):
             raise IndexRangeError(f"bincount: {error}") from None
         backend, device = self.backend, self.device
         if weights is None:
-            into = self._with(backend.int_full((length,), 0, device))
+            totals = self._with(backend.int_full((length,), 0, device))
             updates: Any = self._with(backend.int_full((size,), 1, device))
         else:
             if weights.kind is not Float or weights.shape != self.shape:
@@ -164,8 +164,8 @@ class Sorting(TensorBase):
                     f"bincount: the weights must be Float of shape {self.shape}, "
                     f"got {weights.kind.__name__} of shape {weights.shape}"
                 )
-            into, updates = weights._with(backend.float_full((length,), 0.0, device)), weights
-        return into._apply("scatter", self.primitive, updates.primitive, "add")
+            totals, updates = weights._with(backend.float_full((length,), 0.0, device)), weights
+        return totals._apply("scatter", self.primitive, updates.primitive, "add")
 
     def _pair(self, name: str, values: Self) -> tuple[Self, Self]:
         """Promote this tensor and another of its kind to one backend."""
@@ -174,7 +174,7 @@ class Sorting(TensorBase):
         x = self._promoted_with(values)
         return x, x._with(x._operand(name, values))
 
-    def _known(self, name: str, remedy: str) -> None:
+    def _check_not_traced(self, name: str, remedy: str) -> None:
         if self.backend.is_traced(self.primitive):
             raise UnsupportedError(
                 f"{name}: the shape of the result depends on the values of a tensor of shape {self.shape}, which are "

@@ -100,7 +100,7 @@ def stft(
     x = float_of("stft", x)
     window, hop = _window("stft", window, n_fft, hop_length, win_length, x)
     if center:
-        x = _padded(x, n_fft // 2, pad_mode)
+        x = _pad_signal(x, n_fft // 2, pad_mode)
     if x.shape[-1] < n_fft:
         raise ShapeError(f"stft: a signal of {x.shape[-1]} samples is shorter than n_fft = {n_fft}")
     frames = frame(x, n_fft, hop)
@@ -110,7 +110,7 @@ def stft(
     return Complex(spectrum.real.mT, spectrum.imag.mT)
 
 
-def _padded(x: Tensor, width: int, mode: str) -> Tensor:
+def _pad_signal(x: Tensor, width: int, mode: str) -> Tensor:
     if mode == "constant":
         return x.pad((*((0, 0),) * (x.ndim - 1), (width, width)))
     if mode != "reflect":

@@ -136,11 +136,11 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return self._at_precision(backend)
 
     def _at_precision(self, backend: Backend) -> Tensor[Any, Any, Any]:
-        mine = self._ops.backend
-        if backend is mine:
+        own_backend = self._ops.backend
+        if backend is own_backend:
             return self
-        place = self.device.on(backend)
-        return wrap(ops_of(backend, self.kind), mine.cast(self.primitive, backend, place))
+        device = self.device.on(backend)
+        return wrap(ops_of(backend, self.kind), own_backend.cast(self.primitive, backend, device))
 
     # --- autodiff
 
@@ -176,24 +176,24 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         backend = self._ops.backend
         if backend.node_of(self.primitive) is None:
             lower = backend.without_tape()
-            if lower is not None and lower.differentiates:  # a constant on this tape, which one below may follow
+            if lower is not None and lower.differentiates:  # a constant on this tape may have a history on a tape below
                 return self.inner().backward(cotangent, retain_graph=retain_graph)
-        given = None
+        cotangent_array = None
         if cotangent is not None:
             if cotangent.backend is not backend.inner or cotangent.shape != self.shape:
                 raise ShapeError(
                     f"backward: the cotangent must be of shape {self.shape} on {backend.inner!r}, "
                     f"got shape {cotangent.shape} on {cotangent.backend!r}"
                 )
-            given = cotangent.primitive
-        found = backend.backward(self.primitive, given, retain_graph)
+            cotangent_array = cotangent.primitive
+        gradients = backend.backward(self.primitive, cotangent_array, retain_graph)
         for level in levels():
-            if not found.keys().isdisjoint(level.leaves()):
+            if not gradients.keys().isdisjoint(level.leaves()):
                 raise AutodiffError(
                     "backward() inside a differentiated function would cut that function's history; use phlox.grad or "
                     "phlox.value_and_grad for the inner gradient, or call .detach() first"
                 )
-        return Gradients(backend, found)
+        return Gradients(backend, gradients)
 
     def grad(self, gradients: Gradients) -> Tensor[Any, D, K] | None:
         """This leaf's gradient, on its inner backend; None if the differentiated tensor did not depend on it.
@@ -204,8 +204,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         node = backend.node_of(self.primitive)
         if node is None and backend is not gradients.backend:
             raise BackendError(f"grad: the gradients are on {gradients.backend!r}, but the tensor is on {backend!r}")
-        found = None if node is None else gradients.found.get(node.id)
-        return None if found is None else wrap(ops_of(backend.inner, Float), found)  # pyright: ignore[reportArgumentType]
+        gradient = None if node is None else gradients.found.get(node.id)
+        return None if gradient is None else wrap(ops_of(backend.inner, Float), gradient)  # pyright: ignore[reportArgumentType]
 
     def inner(self) -> Tensor[Any, D, K]:
         """The same values on the inner backend, without one tape. History on a lower tape is kept."""
@@ -245,7 +245,7 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         """Export the array to another library, without a copy if both support it; see the Array API standard."""
         try:
             return self._ops.backend.to_dlpack(self.primitive, **options)
-        except BufferError:  # the protocol's error if they do not
+        except BufferError:  # the error that the protocol prescribes if a copy is needed
             raise
         except Exception as error:
             raise failure("__dlpack__", self._ops, (self.primitive,), error) from error
@@ -273,15 +273,15 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
         return self.item()
 
     def __round__(self, ndigits: builtins.int | None = None) -> Any:
-        return round(self._only("round"), ndigits)
+        return round(self._single_value("round"), ndigits)
 
     def __trunc__(self) -> builtins.int:
-        return math.trunc(self._only("trunc"))
+        return math.trunc(self._single_value("trunc"))
 
     def __format__(self, spec: str) -> str:
-        return format(self._only("format"), spec) if spec else str(self)
+        return format(self._single_value("format"), spec) if spec else str(self)
 
-    def _only(self, name: str) -> Any:
+    def _single_value(self, name: str) -> Any:
         """The value of one element as a Python scalar, for the numeric protocols."""
         if self.size != 1:
             raise ShapeError(
@@ -305,8 +305,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
     def __reduce__(self) -> tuple[Any, ...]:
         device = self.device
-        place = device.name if device.committed else None  # that of the process that unpickles
-        return _restore, (self.numpy(), self._ops.backend, self.kind, place)
+        device_name = device.name if device.committed else None  # None: the default device where it is unpickled
+        return _restore, (self.numpy(), self._ops.backend, self.kind, device_name)
 
     def __copy__(self) -> Self:
         return self
@@ -317,8 +317,8 @@ class Tensor(Arithmetic, Elementwise, Activation, Products, Reduction, Shaping, 
 
 def _text_of(backend: Backend, kind: type[Kind], primitive: Any) -> str:
     """Kind, shape, device and abbreviated values, or the state of a tensor without values (traced, donated, ...)."""
-    narrow = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
-    name = f"{kind.__name__}[{element_of(backend, kind)}]" if narrow else kind.__name__
+    shows_dtype = kind.name != "bool" and backend.host_dtype(kind).name not in ("float32", "int32")
+    name = f"{kind.__name__}[{element_of(backend, kind)}]" if shows_dtype else kind.__name__
     try:
         state = state_of(backend, primitive)
         if state == DONATED:
@@ -379,9 +379,9 @@ def wrap(ops: Ops, primitive: Any) -> Tensor[Any, Any, Any]:
 
 
 def _restore(
-    values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], place: str | None
+    values: np.ndarray[Any, Any], backend: Backend, kind: type[Kind], device_name: str | None
 ) -> Tensor[Any, Any, Any]:
-    return wrap(ops_of(backend, kind), backend.from_host(values, kind, backend.device(place)))
+    return wrap(ops_of(backend, kind), backend.from_host(values, kind, backend.device(device_name)))
 
 
 def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
@@ -393,10 +393,10 @@ def _flatten(tensor: Tensor[Any, Any, Any]) -> tuple[tuple[Any], Ops]:
     return (ops.backend.strip(tensor.primitive),), ops
 
 
-def history_lost(what: str) -> AutodiffError:
-    """The error for a PyTree function inside a differentiated one: it would silently cut the history."""
+def history_lost(owner: str) -> AutodiffError:
+    """The error for a PyTree function inside a differentiated function: it would silently cut the history."""
     return AutodiffError(
-        f"jax's functions see the array of {what} without its history, so the gradient of the function that is being "
+        f"jax's functions see the array of {owner} without its history, so the gradient of the function that is being "
         "differentiated would be wrong; map tensors in Python, modules with module.map, or call .detach() first"
     )
 

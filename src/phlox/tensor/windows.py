@@ -20,7 +20,7 @@ def _window_tensor(values: np.ndarray[Any, Any], n: int, periodic: bool, device:
     return tensor(values[:n] if periodic else values, device=device)
 
 
-def _places(name: str, n: int, periodic: bool) -> np.ndarray[Any, Any]:
+def _times(name: str, n: int, periodic: bool) -> np.ndarray[Any, Any]:
     """The positions t of the samples, in a window from 0 to 1."""
     if n < 0:
         raise ShapeError(f"{name}: the number of samples must not be negative, got {n}")
@@ -30,7 +30,7 @@ def _places(name: str, n: int, periodic: bool) -> np.ndarray[Any, Any]:
 
 def _cosines(name: str, coefficients: Sequence[float], n: int, periodic: bool, device: DeviceLike | None) -> Tensor:
     """The sum of (-1)^k a_k cos(2 pi k t)."""
-    t = _places(name, n, periodic)
+    t = _times(name, n, periodic)
     values = sum((-1) ** k * a * np.cos(2.0 * np.pi * k * t) for k, a in enumerate(coefficients))
     return _window_tensor(np.asarray(values, np.float64), n, periodic, device)
 
@@ -42,7 +42,7 @@ def rectangular_window(n: int, *, device: DeviceLike | None = None) -> Tensor:
     >>> px.signal.rectangular_window(3).tolist()
     [1.0, 1.0, 1.0]
     """
-    return _window_tensor(np.ones(len(_places("rectangular_window", n, False))), n, False, device)
+    return _window_tensor(np.ones(len(_times("rectangular_window", n, False))), n, False, device)
 
 
 def bartlett_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def bartlett_window(n: int, *, periodic: bool = True, device: DeviceLike | None 
     >>> px.signal.bartlett_window(4).numpy().round(4)
     array([0. , 0.5, 1. , 0.5], dtype=float32)
     """
-    return _window_tensor(1.0 - np.abs(2.0 * _places("bartlett_window", n, periodic) - 1.0), n, periodic, device)
+    return _window_tensor(1.0 - np.abs(2.0 * _times("bartlett_window", n, periodic) - 1.0), n, periodic, device)
 
 
 def hann_window(n: int, *, periodic: bool = True, device: DeviceLike | None = None) -> Tensor:
@@ -94,7 +94,7 @@ def kaiser_window(n: int, *, beta: float = 12.0, periodic: bool = True, device: 
     >>> px.signal.kaiser_window(4).numpy().round(4)
     array([1.000e-04, 2.157e-01, 1.000e+00, 2.157e-01], dtype=float32)
     """
-    t = _places("kaiser_window", n, periodic)
+    t = _times("kaiser_window", n, periodic)
     values = np.i0(beta * np.sqrt(np.maximum(1.0 - (2.0 * t - 1.0) ** 2, 0.0))) / np.i0(beta)
     return _window_tensor(values, n, periodic, device)
 
@@ -108,6 +108,6 @@ def gaussian_window(n: int, *, std: float, periodic: bool = True, device: Device
     """
     if std <= 0:
         raise ShapeError(f"gaussian_window: std must be positive, got {std}")
-    whole = len(_places("gaussian_window", n, periodic))
-    places = np.arange(whole) - (whole - 1) / 2
-    return _window_tensor(np.exp(-0.5 * (places / std) ** 2), n, periodic, device)
+    whole = len(_times("gaussian_window", n, periodic))
+    offsets = np.arange(whole) - (whole - 1) / 2
+    return _window_tensor(np.exp(-0.5 * (offsets / std) ** 2), n, periodic, device)

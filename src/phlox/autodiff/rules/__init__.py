@@ -31,8 +31,8 @@ WIDE: frozenset[str] = frozenset({
 }) - _ONE_STEP - DECOMPOSITIONS.keys()  # fmt: skip
 """Operations whose derivatives take several steps or accumulate: at half precision they are computed in f32.
 
-Those of `NN` and `CONV` are left to the engines, and so are products of matrices. Those of decompositions divide by
-differences of singular values, and know equal ones by how they are rounded.
+The engines themselves choose the precision of `NN`, `CONV` and products of matrices. The rules of decompositions divide
+by differences of singular values, and recognise equal values by their rounding in the original precision.
 """
 
 __all__ = ["CONSTANT", "RULES", "WIDE"]

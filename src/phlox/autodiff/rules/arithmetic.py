@@ -31,15 +31,15 @@ def _power_exponent(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array
     return B.float_mul(g, B.where(zero, 0.0, B.float_mul(z, B.float_log(B.where(zero, 1.0, x)))))
 
 
-def _chosen(B: Backend, g: Array, mine: Array, other: Array, z: Array) -> Array:
-    """An operand's share of maximum or minimum: all if it alone is the result z, half in a tie, all if it is NaN."""
-    won = B.bool_into_float(B.bool_or(B.float_equal(mine, z), B.bool_not(B.float_equal(mine, mine))))
-    tie = B.bool_into_float(B.float_equal(mine, other))
+def _extreme_share(B: Backend, g: Array, operand: Array, other: Array, z: Array) -> Array:
+    """The share of g for one operand of maximum or minimum: all if only it equals z or if it is NaN, half in a tie."""
+    won = B.bool_into_float(B.bool_or(B.float_equal(operand, z), B.bool_not(B.float_equal(operand, operand))))
+    tie = B.bool_into_float(B.float_equal(operand, other))
     return B.float_mul(g, B.float_sub(won, B.float_mul(tie, 0.5)))
 
 
 def _clip(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
-    """To x within the bounds (inclusive); to a bound where the result is the bound and not x."""
+    """The gradient goes to x within the bounds (inclusive), and to a bound where the result is that bound and not x."""
     x, low, high = saved
     dx = dlow = dhigh = None
     if needed[0]:
@@ -73,12 +73,12 @@ ARITHMETIC: dict[str, Rule] = {
     ),
     "float_pow": Binary(Partial("xyz", _power_base), Partial("xyz", _power_exponent)),
     "float_maximum": Binary(
-        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
-        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+        Partial("xyz", lambda B, g, x, y, z: _extreme_share(B, g, x, y, z)),
+        Partial("xyz", lambda B, g, x, y, z: _extreme_share(B, g, y, x, z)),
     ),
     "float_minimum": Binary(
-        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, x, y, z)),
-        Partial("xyz", lambda B, g, x, y, z: _chosen(B, g, y, x, z)),
+        Partial("xyz", lambda B, g, x, y, z: _extreme_share(B, g, x, y, z)),
+        Partial("xyz", lambda B, g, x, y, z: _extreme_share(B, g, y, x, z)),
     ),
     # With remainder: x = floordiv(x, y) y + mod(x, y).
     "float_fmod": Binary(

@@ -1,4 +1,4 @@
-"""Convolution and sums over windows: maps that are linear in each operand, and each other's transposes."""
+"""Convolution and sums over windows: maps that are linear in each operand and transposes of each other."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 The formulas are those of Murray (2016), "Differentiation of the Cholesky decomposition", Walter and Lehmann (2018) for
 QR, and Giles (2008), "Collected matrix derivative results". Derivatives of eigenvectors and singular vectors divide by
 differences of eigenvalues. If a difference is only rounding, there is no derivative, and the quotient is set to zero.
-That is right for functions that do not depend on the choice of such vectors. What is dropped as rounding is subtracted
-as a constant: a rule's own derivative, in g and in its values, must stay the whole one, for forward derivatives
-differentiate it at g = 0.
+That is right for functions that do not depend on the choice of such vectors. The part that is dropped as rounding is
+subtracted as a constant: the derivative of the rule itself, with respect to g and to its values, must stay complete,
+because forward derivatives differentiate the rule at g = 0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _symmetric(B: Backend, x: Array) -> Array:
     return B.float_mul(B.float_add(x, transposed(B, x)), 0.5)
 
 
-def _halved(B: Backend, x: Array) -> Array:
-    """The lower triangle, half of the diagonal."""
+def _half_lower(B: Backend, x: Array) -> Array:
+    """The lower triangle, with half of the diagonal."""
     return B.float_mul(B.float_add(triangle(B, x, True), triangle(B, x, True, strict=True)), 0.5)
 
 
@@ -36,11 +36,11 @@ def _cholesky_forward(B: Backend, a: Array) -> tuple[Array, Any]:
 
 
 def _cholesky(B: Backend, y: Array, g: Array, needed: Needed) -> Gradients:
-    """The symmetric part of y'^-1 P y^-1, P being the lower triangle of y' g with half of its diagonal."""
-    back = transposed(B, y)
-    inner = _halved(B, B.float_matmul(back, g))
-    left = B.solve_triangular(back, inner, False, False)
-    return (_symmetric(B, transposed(B, B.solve_triangular(back, transposed(B, left), False, False))),)
+    """The symmetric part of y'^-1 P y^-1, where P is the lower triangle of y' g with half of its diagonal."""
+    y_t = transposed(B, y)
+    inner = _half_lower(B, B.float_matmul(y_t, g))
+    left = B.solve_triangular(y_t, inner, False, False)
+    return (_symmetric(B, transposed(B, B.solve_triangular(y_t, transposed(B, left), False, False))),)
 
 
 def _qr_forward(B: Backend, a: Array, complete: bool) -> tuple[tuple[Array, ...], Any]:
@@ -91,11 +91,11 @@ def _differences(B: Backend, x: Array) -> Array:
     return B.where(equal, float("inf"), gap)
 
 
-def _turned(B: Backend, skew: Array, x: Array, values: Array) -> Array:
+def _over_gaps(B: Backend, skew: Array, x: Array, values: Array) -> Array:
     """skew / (values_j - values_i) for the skew part of a sum of products x; zero where skew is only rounding.
 
-    skew is only rounding for functions that do not depend on the choice of vectors of close values; the quotient would
-    then be arbitrary. It is zero for others, too, by symmetry at single points, so that its derivative stays.
+    skew is only rounding for functions that do not depend on the choice of the vectors of close values; the quotient
+    would then be arbitrary. For other functions symmetry may make skew zero at single points: its derivative is kept.
     """
     if 0 in B.shape(x):
         return skew
@@ -106,21 +106,21 @@ def _turned(B: Backend, skew: Array, x: Array, values: Array) -> Array:
 
 
 def _eigh_forward(B: Backend, a: Array) -> tuple[tuple[Array, ...], Any]:
-    found = B.eigh(a)
-    return found, found
+    results = B.eigh(a)
+    return results, results
 
 
 def _eigh(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed) -> Gradients:
-    """The symmetric part of v (diag(gw) + X / (w_j - w_i)) v', X being the skew part of v' gv: the other cancels."""
+    """The symmetric part of v (diag(gw) + X / (w_j - w_i)) v', where X is the skew part of v' gv; the rest cancels."""
     w, v = saved
     gw, gv = gs
     inner = None if gw is None else diagonal_matrix(B, gw)
-    back = transposed(B, v)
+    v_t = transposed(B, v)
     if gv is not None:
-        product = B.float_matmul(back, gv)
-        turned = _turned(B, B.float_mul(_skew(B, product), 0.5), product, w)
-        inner = turned if inner is None else B.float_add(inner, turned)
-    return (None if inner is None else _symmetric(B, B.float_matmul(v, B.float_matmul(inner, back))),)
+        product = B.float_matmul(v_t, gv)
+        rotation = _over_gaps(B, B.float_mul(_skew(B, product), 0.5), product, w)
+        inner = rotation if inner is None else B.float_add(inner, rotation)
+    return (None if inner is None else _symmetric(B, B.float_matmul(v, B.float_matmul(inner, v_t))),)
 
 
 def _svd_forward(B: Backend, a: Array, full: bool) -> tuple[tuple[Array, ...], Any]:
@@ -148,23 +148,23 @@ def _svd(B: Backend, saved: Any, gs: tuple[Array | None, ...], needed: Needed, f
     mm, v, uh = B.float_matmul, transposed(B, vh), transposed(B, u)
     gv = None if gvh is None else transposed(B, gvh)
     of_u, of_v = None if gu is None else mm(uh, gu), None if gv is None else mm(vh, gv)
-    skew_u, skew_v = (None if one is None else _skew(B, one) for one in (of_u, of_v))
+    skew_u, skew_v = (None if product is None else _skew(B, product) for product in (of_u, of_v))
     inner = None if gs_ is None else diagonal_matrix(B, gs_)
     if skew_u is not None or skew_v is not None:
-        both = _total(B, skew_u, skew_v)
-        apart = _total(B, skew_u, None if skew_v is None else B.float_neg(skew_v))
-        products = _total(B, *(None if one is None else B.float_abs(one) for one in (of_u, of_v)))
-        turned = B.float_add(_turned(B, both, products, s), B.float_div(apart, _sums(B, s)))
-        inner = _total(B, inner, B.float_mul(turned, 0.5))
-    found = None if inner is None else mm(u, mm(inner, vh))
+        total = _total(B, skew_u, skew_v)
+        difference = _total(B, skew_u, None if skew_v is None else B.float_neg(skew_v))
+        products = _total(B, *(None if product is None else B.float_abs(product) for product in (of_u, of_v)))
+        rotation = B.float_add(_over_gaps(B, total, products, s), B.float_div(difference, _sums(B, s)))
+        inner = _total(B, inner, B.float_mul(rotation, 0.5))
+    da = None if inner is None else mm(u, mm(inner, vh))
     inverse = B.expand_dims(_inverse(B, s), (len(B.shape(s)) - 1,))
     if gu is not None and m > k:
         outside = B.float_mul(B.float_sub(gu, mm(u, mm(uh, gu))), inverse)
-        found = _total(B, found, mm(outside, vh))
+        da = _total(B, da, mm(outside, vh))
     if gv is not None and n > k:
         outside = B.float_mul(B.float_sub(gv, mm(v, mm(vh, gv))), inverse)
-        found = _total(B, found, mm(u, transposed(B, outside)))
-    return (found,)
+        da = _total(B, da, mm(u, transposed(B, outside)))
+    return (da,)
 
 
 def _skew(B: Backend, x: Array) -> Array:

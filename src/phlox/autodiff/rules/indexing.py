@@ -50,13 +50,13 @@ def _set(B: Backend, g: Array, needed: Needed, positions: Array, shape: Shape) -
 
 
 def _extreme(B: Backend, g: Array, needed: Needed, positions: Array, x: Array, updates: Array, y: Array) -> Gradients:
-    """Equal extremes share the gradient evenly; a NaN result gives it to the NaNs."""
-    mine = B.bool_into_float(B.bool_or(B.float_equal(x, y), B.float_isnan(x)))
-    reached = B.float_equal(updates, B.take(y, positions, 0))
-    theirs = B.bool_into_float(B.bool_or(reached, B.float_isnan(updates)))
-    share = B.float_div(g, B.float_scatter(mine, positions, theirs, "add"))
-    dx = B.float_mul(share, mine) if needed[0] else None
-    return dx, B.float_mul(B.take(share, positions, 0), theirs) if needed[2] else None
+    """Equal extremes share the gradient evenly; the gradient of a NaN goes to the elements that are NaN."""
+    x_hits = B.bool_into_float(B.bool_or(B.float_equal(x, y), B.float_isnan(x)))
+    is_result = B.float_equal(updates, B.take(y, positions, 0))
+    update_hits = B.bool_into_float(B.bool_or(is_result, B.float_isnan(updates)))
+    share = B.float_div(g, B.float_scatter(x_hits, positions, update_hits, "add"))
+    dx = B.float_mul(share, x_hits) if needed[0] else None
+    return dx, B.float_mul(B.take(share, positions, 0), update_hits) if needed[2] else None
 
 
 def _mul(B: Backend, g: Array, needed: Needed, positions: Array, x: Array, updates: Array, y: Array) -> Gradients:
@@ -66,44 +66,44 @@ def _mul(B: Backend, g: Array, needed: Needed, positions: Array, x: Array, updat
         ones = B.float_full(B.shape(x), 1.0, B.device_of(x))
         dx = B.float_mul(g, B.float_scatter(ones, positions, updates, "mul"))
     if needed[2]:
-        dv = B.float_mul(B.take(B.float_mul(g, x), positions, 0), _others(B, positions, updates, B.shape(x)[0]))
+        dv = B.float_mul(B.take(B.float_mul(g, x), positions, 0), _other_factors(B, positions, updates, B.shape(x)[0]))
     return dx, dv
 
 
-def _others(B: Backend, positions: Array, updates: Array, size: int) -> Array:
+def _other_factors(B: Backend, positions: Array, updates: Array, size: int) -> Array:
     """For each update, the product of all others at its position."""
-    places = B.where(B.int_less(positions, 0), B.int_add(positions, size), positions)
-    order = B.int_argsort(places, 0, False)
-    places, factors = B.take(places, order, 0), B.take(updates, order, 0)
-    below = _below(B, factors, places)
-    above = B.flip(_below(B, B.flip(factors, (0,)), B.flip(places, (0,))), (0,))
+    targets = B.where(B.int_less(positions, 0), B.int_add(positions, size), positions)
+    order = B.int_argsort(targets, 0, False)
+    targets, factors = B.take(targets, order, 0), B.take(updates, order, 0)
+    below = _product_before(B, factors, targets)
+    above = B.flip(_product_before(B, B.flip(factors, (0,)), B.flip(targets, (0,))), (0,))
     return B.take(B.float_mul(below, above), B.int_argsort(order, 0, False), 0)
 
 
-def _below(B: Backend, x: Array, places: Array) -> Array:
-    """The product of all rows before each one that have its place, by doubling: after n rounds, of the 2**n before."""
-    y = _shifted(B, x, places, 1)
+def _product_before(B: Backend, x: Array, targets: Array) -> Array:
+    """For each row, the product of the earlier rows with its target; after n rounds, of the 2**n rows before it."""
+    y = _shift_rows(B, x, targets, 1)
     step = 1
     while step < B.shape(x)[0] - 1:
-        y = B.float_mul(y, _shifted(B, y, places, step))
+        y = B.float_mul(y, _shift_rows(B, y, targets, step))
         step *= 2
     return y
 
 
-def _shifted(B: Backend, x: Array, places: Array, by: int) -> Array:
-    """Every row moved on, ones coming in, and also where the place of the row is another."""
+def _shift_rows(B: Backend, x: Array, targets: Array, by: int) -> Array:
+    """The rows, moved down by `by`; ones where no row arrives, and where the row that arrives has another target."""
     shape = B.shape(x)
     by = min(by, shape[0])
     early, late = slice(0, shape[0] - by, 1), slice(by, shape[0], 1)
-    moved = B.pad(
+    shifted = B.pad(
         B.index(x, (early, *(slice(0, size, 1) for size in shape[1:]))), ((by, 0), *((0, 0) for _ in shape[1:])), 1.0
     )
-    same = B.pad(B.int_equal(B.index(places, (early,)), B.index(places, (late,))), ((by, 0),), False)
-    return B.where(_rows(B, same, len(shape)), moved, 1.0)
+    same_target = B.pad(B.int_equal(B.index(targets, (early,)), B.index(targets, (late,))), ((by, 0),), False)
+    return B.where(_rows(B, same_target, len(shape)), shifted, 1.0)
 
 
 def _rows(B: Backend, x: Array, rank: int) -> Array:
-    """Something of every row, to broadcast against the rows."""
+    """One value per row, reshaped to broadcast against the rows."""
     return B.reshape(x, (B.shape(x)[0], *(1,) * (rank - 1)))
 
 

@@ -1,6 +1,6 @@
 """Linear algebra. In every rule g is the gradient of the result; ' is transposition.
 
-The formulas are those of Giles (2008), "Collected matrix derivative results"; for the pseudo-inverse, of Golub and
+The formulas are from Giles (2008), "Collected matrix derivative results"; for the pseudo-inverse, from Golub and
 Pereyra (1973).
 """
 
@@ -28,37 +28,37 @@ def _matmul(B: Backend, saved: Any, g: Array, needed: Needed) -> Gradients:
 
 
 def _towards_left(B: Backend, x: Array, y: Array, g: Array) -> Array:
-    """g y', summed over the matrices of the stack that share those of x."""
+    """g y', summed over the axes of the stack along which x was repeated."""
     rank, shape = len(B.shape(g)), B.shape(x)
-    shared = _shared(B, x, y, g)
-    if not shared:
+    repeated = _repeated_axes(B, x, y, g)
+    if not repeated:
         return sum_to(B, B._products(g, y), shape)  # pyright: ignore[reportPrivateUsage]
-    alone = tuple(axis for axis in range(rank - 2) if axis not in shared)
-    summed = (*shared, rank - 1)
-    return B.reshape(B.float_dot_general(g, y, (alone, alone), (summed, summed)), shape)
+    batch_axes = tuple(axis for axis in range(rank - 2) if axis not in repeated)
+    summed = (*repeated, rank - 1)
+    return B.reshape(B.float_dot_general(g, y, (batch_axes, batch_axes), (summed, summed)), shape)
 
 
 def _towards_right(B: Backend, x: Array, y: Array, g: Array) -> Array:
-    """x' g, summed over the matrices of the stack that share those of y."""
+    """x' g, summed over the axes of the stack along which y was repeated."""
     rank, shape = len(B.shape(g)), B.shape(y)
-    shared = _shared(B, y, x, g)
-    if not shared:
+    repeated = _repeated_axes(B, y, x, g)
+    if not repeated:
         return sum_to(B, B.float_matmul(transposed(B, x), g), shape)
-    alone = tuple(axis for axis in range(rank - 2) if axis not in shared)
-    summed = (*shared, rank - 2)
-    return B.reshape(B.float_dot_general(x, g, (alone, alone), (summed, summed)), shape)
+    batch_axes = tuple(axis for axis in range(rank - 2) if axis not in repeated)
+    summed = (*repeated, rank - 2)
+    return B.reshape(B.float_dot_general(x, g, (batch_axes, batch_axes), (summed, summed)), shape)
 
 
-def _shared(B: Backend, one: Array, other: Array, g: Array) -> Axes:
-    """The axes of the stack along which a factor was repeated; none where the other one was, too.
+def _repeated_axes(B: Backend, factor: Array, other: Array, g: Array) -> Axes:
+    """The axes of the stack along which `factor` was repeated; none if the other factor was repeated too.
 
-    Summed over them by the product itself, the gradient is one product of large matrices instead of a stack of them.
+    If the product itself sums over these axes, the gradient is one product of large matrices instead of a stack.
     """
-    stack, have = B.shape(g)[:-2], B.shape(one)[:-2]
-    if B.shape(other)[:-2] != stack or have == stack:
+    stack, factor_stack = B.shape(g)[:-2], B.shape(factor)[:-2]
+    if B.shape(other)[:-2] != stack or factor_stack == stack:
         return ()
-    have = (1,) * (len(stack) - len(have)) + have
-    return tuple(axis for axis, size in enumerate(stack) if have[axis] != size or size == 1)
+    factor_stack = (1,) * (len(stack) - len(factor_stack)) + factor_stack
+    return tuple(axis for axis, size in enumerate(stack) if factor_stack[axis] != size or size == 1)
 
 
 def _dot_general(
@@ -72,12 +72,12 @@ def _dot_general(
     leading = tuple(range(stack))
     dx = dy = None
     if needed[0]:
-        # Summed over the free axes of y, which are the last of g; what is left of y are its summed axes, in order.
+        # Sums over the free axes of y, which are the last axes of g. The summed axes of y remain, in order.
         dx = B.float_dot_general(g, y, (leading, by), (tuple(range(middle, middle + len(free_y))), free_y))
-        dx = _placed(B, dx, (*bx, *free_x, *(sx[i] for i in _order(sy))))
+        dx = _move_axes(B, dx, (*bx, *free_x, *(sx[i] for i in _order(sy))))
     if needed[1]:
         dy = B.float_dot_general(x, g, (bx, leading), (free_x, tuple(range(stack, middle))))
-        dy = _placed(B, dy, (*by, *(sy[i] for i in _order(sx)), *free_y))
+        dy = _move_axes(B, dy, (*by, *(sy[i] for i in _order(sx)), *free_y))
     return dx, dy
 
 
@@ -85,8 +85,8 @@ def _order(axes: Axes) -> Axes:
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
-def _placed(B: Backend, x: Array, axes: Axes) -> Array:
-    """The axes of x put where `axes` says that each belongs."""
+def _move_axes(B: Backend, x: Array, axes: Axes) -> Array:
+    """Permute the axes of x: axis i moves to position axes[i]."""
     return B.permute_dims(x, _order(axes)) if axes != tuple(range(len(axes))) else x
 
 
@@ -112,7 +112,7 @@ def _solve_triangular_forward(B: Backend, a: Array, b: Array, lower: bool, unit:
 
 
 def _solve_triangular(B: Backend, saved: Any, g: Array, needed: Needed, lower: bool, unit: bool) -> Gradients:
-    """As `solve`, in the triangle that was read."""
+    """As `_solve`, within the triangle that was read."""
     a, shape, x = saved
     u = B.solve_triangular(transposed(B, a), g, not lower, unit)
     da = None
@@ -129,8 +129,8 @@ def _inv_forward(B: Backend, a: Array) -> tuple[Array, Any]:
 
 def _inv(B: Backend, y: Array, g: Array, needed: Needed) -> Gradients:
     """-y' g y'."""
-    back = transposed(B, y)
-    return (B.float_neg(B.float_matmul(back, B.float_matmul(g, back))),)
+    y_t = transposed(B, y)
+    return (B.float_neg(B.float_matmul(y_t, B.float_matmul(g, y_t))),)
 
 
 def _pinv_forward(B: Backend, a: Array, rtol: float) -> tuple[Array, Any]:
@@ -141,10 +141,10 @@ def _pinv_forward(B: Backend, a: Array, rtol: float) -> tuple[Array, Any]:
 def _pinv(B: Backend, saved: Any, g: Array, needed: Needed, rtol: float) -> Gradients:
     """-p' g p' + (1 - a p) g' p p' + p' p g' (1 - p a), for matrices whose rank does not change nearby."""
     a, p = saved
-    mm, back, g_back = B.float_matmul, transposed(B, p), transposed(B, g)
-    first = mm(mm(back, g), back)
-    left = mm(g_back, mm(p, back)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(g_back, p), back)
-    right = mm(back, mm(p, g_back)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(back, p), g_back)
+    mm, p_t, g_t = B.float_matmul, transposed(B, p), transposed(B, g)
+    first = mm(mm(p_t, g), p_t)
+    left = mm(g_t, mm(p, p_t)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(g_t, p), p_t)
+    right = mm(p_t, mm(p, g_t)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(p_t, p), g_t)
     left = B.float_sub(left, mm(a, mm(p, left)))
     right = B.float_sub(right, mm(right, mm(p, a)) if B.shape(a)[-1] <= B.shape(a)[-2] else mm(mm(right, p), a))
     return (B.float_sub(B.float_add(left, right), first),)
@@ -154,7 +154,7 @@ def _pinv(B: Backend, saved: Any, g: Array, needed: Needed, rtol: float) -> Grad
 
 
 def _column(B: Backend, g: Array) -> Array:
-    """One scalar a matrix, reshaped to broadcast with the matrices."""
+    """One scalar per matrix, reshaped to broadcast with the matrices."""
     rank = len(B.shape(g))
     return B.expand_dims(g, (rank, rank + 1))
 
@@ -172,8 +172,8 @@ def _adjugate(B: Backend, a: Array, g: Array, needed: Needed) -> Gradients:
     pairs = products_without(B, s, 2)
     pairs = B.float_sub(pairs, diagonal_matrix(B, diagonal(B, pairs)))
     rank = len(B.shape(s))
-    own = B.float_sum(B.float_mul(pairs, B.expand_dims(diagonal(B, h), (rank,))), (rank - 1,), False)
-    inner = B.float_sub(diagonal_matrix(B, own), B.float_mul(h, pairs))
+    diagonal_terms = B.float_sum(B.float_mul(pairs, B.expand_dims(diagonal(B, h), (rank,))), (rank - 1,), False)
+    inner = B.float_sub(diagonal_matrix(B, diagonal_terms), B.float_mul(h, pairs))
     return (B.float_mul(_column(B, sign), B.float_matmul(u, B.float_matmul(inner, vh))),)
 
 
@@ -189,9 +189,9 @@ def _slogdet(B: Backend, a: Array, gs: tuple[Array | None, ...], needed: Needed)
 def _matrix_exp(B: Backend, a: Array, g: Array, needed: Needed) -> Gradients:
     """The upper right block of exp([[a', g], [0, a']]) (Van Loan 1978)."""
     n = B.shape(a)[-1]
-    back = transposed(B, a)
-    above = B.concat((back, g), len(B.shape(a)) - 1)
-    below = B.concat((B.float_mul(g, 0.0), back), len(B.shape(a)) - 1)
+    a_t = transposed(B, a)
+    above = B.concat((a_t, g), len(B.shape(a)) - 1)
+    below = B.concat((B.float_mul(g, 0.0), a_t), len(B.shape(a)) - 1)
     whole = B.matrix_exp(B.concat((above, below), len(B.shape(a)) - 2))
     return (B.index(whole, last(B.shape(whole), slice(0, n, 1), slice(n, 2 * n, 1))),)
 

@@ -47,12 +47,12 @@ def _ranks_forward(B: Backend, x: Array, axes: Axes, ranks: tuple[int, ...], kee
 def _ranks(
     B: Backend, saved: Any, g: Array, needed: object, axes: Axes, ranks: tuple[int, ...], keepdims: bool
 ) -> tuple[Array]:
-    """Of each rank, as of an extreme: it does not matter in which order equal elements were sorted."""
+    """Each rank is treated as an extreme, so the order in which equal elements were sorted does not matter."""
     x, y = saved
-    found = [shared(B, x, part(B, y, 0, i, i + 1), part(B, g, 0, i, i + 1), axes) for i in range(len(ranks))]
-    total = found[0]
-    for one in found[1:]:
-        total = B.float_add(total, one)
+    gradients = [shared(B, x, part(B, y, 0, i, i + 1), part(B, g, 0, i, i + 1), axes) for i in range(len(ranks))]
+    total = gradients[0]
+    for gradient in gradients[1:]:
+        total = B.float_add(total, gradient)
     return (total,)
 
 
@@ -92,23 +92,23 @@ def _std(
 
 
 def _prod(B: Backend, x: Array, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
-    """The product of all others, which is right where elements are zero: of those below times of those above."""
+    """The product of all other elements: those before, times those after. It is right where elements are zero, too."""
     shape = B.shape(x)
     kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
     order = (*kept, *axes)
     flat = B.reshape(B.permute_dims(x, order), (math.prod(shape[axis] for axis in kept), _count(shape, axes)))
-    above = B.flip(_below(B, B.flip(flat, (1,)), 1), (1,))
-    others = B.reshape(B.float_mul(_below(B, flat, 1), above), tuple(shape[axis] for axis in order))
-    back = tuple(order.index(axis) for axis in range(len(shape)))
-    return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, back)),)
+    above = B.flip(_product_before(B, B.flip(flat, (1,)), 1), (1,))
+    others = B.reshape(B.float_mul(_product_before(B, flat, 1), above), tuple(shape[axis] for axis in order))
+    inverse_order = tuple(order.index(axis) for axis in range(len(shape)))
+    return (B.float_mul(spread(B, g, shape, axes), B.permute_dims(others, inverse_order)),)
 
 
-def _below(B: Backend, x: Array, axis: int) -> Array:
+def _product_before(B: Backend, x: Array, axis: int) -> Array:
     """The product of all elements before each one along an axis."""
-    return _delayed(B, B.float_cumprod(x, axis), axis)
+    return _shift_by_one(B, B.float_cumprod(x, axis), axis)
 
 
-def _delayed(B: Backend, x: Array, axis: int) -> Array:
+def _shift_by_one(B: Backend, x: Array, axis: int) -> Array:
     """Shifted along an axis by one, padded with ones."""
     shape = B.shape(x)
     if shape[axis] == 0:
@@ -123,7 +123,7 @@ def _logsumexp_forward(B: Backend, x: Array, axes: Axes, keepdims: bool) -> tupl
 
 
 def _logsumexp(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, keepdims: bool) -> tuple[Array]:
-    """The softmax; of nothing but minus infinities it is zero, the limit."""
+    """g times the softmax; where all elements are minus infinity, it is zero, the limit."""
     x, y = saved
     shape = B.shape(x)
     y = B.where(B.float_equal(y, -math.inf), 0.0, y)
@@ -136,7 +136,7 @@ def _norm_forward(B: Backend, x: Array, axes: Axes, p: float, keepdims: bool) ->
 
 
 def _norm(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, p: float, keepdims: bool) -> tuple[Array]:
-    """sign(x) (|x| / y)^(p - 1), which is taken to be zero where x is."""
+    """g sign(x) (|x| / y)^(p - 1), defined as zero where x is zero."""
     x, y = saved
     shape = B.shape(x)
     if p == 0:
@@ -145,7 +145,7 @@ def _norm(B: Backend, saved: Any, g: Array, needed: object, axes: Axes, p: float
         return (B.float_mul(shared(B, B.float_abs(x), y, g, axes), B.float_sign(x)),)
     if p == 1:
         return (B.float_mul(spread(B, g, shape, axes), B.float_sign(x)),)
-    # Where the norm is zero it is taken to be constant: further derivatives are zero, too.
+    # Where the norm is zero, it is treated as constant: higher derivatives are zero, too.
     none = B.float_equal(y, 0.0)
     y = spread(B, B.where(none, 1.0, y), shape, axes)
     g = spread(B, B.where(none, 0.0, g), shape, axes)
@@ -160,16 +160,16 @@ def _cumsum(B: Backend, saved: Any, g: Array, needed: object, axis: int) -> tupl
     return (B.flip(B.float_cumsum(B.flip(g, (axis,)), axis), (axis,)),)
 
 
-def _from_the_end(B: Backend, g: Array, a: Array, axis: int) -> Array:
-    """s with s[k] = g[k] + a[k] s[k + 1], by doubling: after n rounds, over the 2**n terms from each one on."""
+def _recurrence(B: Backend, g: Array, a: Array, axis: int) -> Array:
+    """s with s[k] = g[k] + a[k] s[k + 1], by doubling: after n rounds each s[k] has 2**n terms."""
     size = B.shape(g)[axis]
     step = 1
     while step < size:
-        near = B.float_mul(a, part(B, g, axis, step, size))
-        near = B.float_add(part(B, g, axis, 0, size - step), near)
-        g = B.concat((near, part(B, g, axis, size - step, size)), axis)
-        rest = max(size - 2 * step, 0)
-        a = B.float_mul(part(B, a, axis, 0, rest), part(B, a, axis, step, step + rest)) if rest else a
+        sums = B.float_mul(a, part(B, g, axis, step, size))
+        sums = B.float_add(part(B, g, axis, 0, size - step), sums)
+        g = B.concat((sums, part(B, g, axis, size - step, size)), axis)
+        remaining = max(size - 2 * step, 0)
+        a = B.float_mul(part(B, a, axis, 0, remaining), part(B, a, axis, step, step + remaining)) if remaining else a
         step *= 2
     return g
 
@@ -189,29 +189,29 @@ def _scan(name: str, backward: Callable[[Backend, Array, Array, Array, int], Arr
 
 
 def _cumprod(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
-    """Without a division, which fails at zeros: the product of the elements before, times a term of those after."""
+    """The product of the elements before, times a term of those after. A division would fail at zeros."""
     size = B.shape(x)[axis]
-    return B.float_mul(_delayed(B, y, axis), _from_the_end(B, g, part(B, x, axis, min(1, size), size), axis))
+    return B.float_mul(_shift_by_one(B, y, axis), _recurrence(B, g, part(B, x, axis, min(1, size), size), axis))
 
 
 def _cumextreme(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
-    """To the latest element that is the extreme so far, as in PyTorch."""
+    """The gradient goes to the latest element that is the extreme so far, as in PyTorch."""
     shape = B.shape(x)
-    places = B.int_arange(0, shape[axis], 1, B.device_of(x))
-    places = B.broadcast_to(B.reshape(places, (shape[axis], *(1 for _ in shape[axis + 1 :]))), shape)
+    positions = B.int_arange(0, shape[axis], 1, B.device_of(x))
+    positions = B.broadcast_to(B.reshape(positions, (shape[axis], *(1 for _ in shape[axis + 1 :]))), shape)
     hit = B.bool_or(B.float_equal(x, y), B.float_isnan(x))
-    return B.float_take_along_axis_adjoint(g, B.int_cummax(B.where(hit, places, 0), axis), axis, shape)
+    return B.float_take_along_axis_adjoint(g, B.int_cummax(B.where(hit, positions, 0), axis), axis, shape)
 
 
 def _logcumsumexp(B: Backend, x: Array, y: Array, g: Array, axis: int) -> Array:
     """exp(x[k] - y[k]) s[k] with s[k] = g[k] + exp(y[k] - y[k + 1]) s[k + 1]; no exponent is positive."""
     size = B.shape(x)[axis]
     below, above = part(B, y, axis, 0, max(size - 1, 0)), part(B, y, axis, min(1, size), size)
-    return B.float_mul(_exp_of_difference(B, x, y), _from_the_end(B, g, _exp_of_difference(B, below, above), axis))
+    return B.float_mul(_exp_of_difference(B, x, y), _recurrence(B, g, _exp_of_difference(B, below, above), axis))
 
 
 def _exp_of_difference(B: Backend, x: Array, y: Array) -> Array:
-    """exp(x - y), zero where y is minus infinity: so is x, and it has no part in anything."""
+    """exp(x - y); zero where y, and therefore x, is minus infinity, because such elements contribute nothing."""
     none = B.float_equal(y, -math.inf)
     return B.where(none, 0.0, B.float_exp(B.float_sub(x, B.where(none, 0.0, y))))
 

@@ -11,12 +11,12 @@ from phlox.backend.contract.types import Array, Gradients
 
 
 def _counts(B: Backend, like: Array, n: int) -> Array:
-    """The number of times that each frequency counts: two for one of a pair, else one."""
+    """How often each frequency counts: twice if it stands for a conjugate pair, else once."""
     return B.reshape(multiplicity(B, like, n), (n // 2 + 1, 1))
 
 
 def _rfft(B: Backend, n: int, g: Array, needed: object) -> Gradients:
-    """The real part of the sum over the half of the frequencies, which the inverse counts double."""
+    """The real part of a sum over half of the frequencies; the division undoes the double counting of `irfft`."""
     return (B.irfft(B.float_div(g, _counts(B, g, n)), n),)
 
 

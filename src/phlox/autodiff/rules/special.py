@@ -12,7 +12,7 @@ from phlox.host.dtypes import LARGEST
 
 _LOG2 = math.log(2.0)
 _FAR = 100.0
-"""exp(-x^2) is zero there in double precision."""
+"""Beyond this |x|, exp(-x^2) is zero in double precision."""
 _HALF_SQRT_PI = 0.5 * math.sqrt(math.pi)
 
 
@@ -22,7 +22,7 @@ def _times_bell(B: Backend, g: Array, x: Array, factor: float) -> Array:
     return B.float_mul(g, B.float_mul(B.float_exp(B.float_neg(B.float_mul(x, x))), factor))
 
 
-def _bounded(B: Backend, x: Array) -> Array:
+def _clip_to_finite(B: Backend, x: Array) -> Array:
     """x limited to finite values: zero times the slope at an infinity would be NaN in further derivatives."""
     most = LARGEST[B.float_element] * 0.5
     return B.float_clip(x, -most, most)
@@ -34,16 +34,16 @@ def _one_minus_square(B: Backend, x: Array) -> Array:
 
 
 def _per_length(B: Backend, g: Array, length: Array) -> Array:
-    """g divided by a length; zero where that is, and constant there, so that further derivatives are zero, too."""
+    """g divided by a length. Where the length is zero, the result is the constant zero, and so are its derivatives."""
     none = B.float_equal(length, 0.0)
     return B.where(none, 0.0, B.float_div(g, B.where(none, 1.0, length)))
 
 
-def _share(B: Backend, g: Array, mine: Any, other: Any) -> Array:
-    """The share of an operand of logaddexp: exp(mine) / (exp(mine) + exp(other)), half of equals."""
-    same = B.float_equal(mine, other)
-    ahead = B.float_sub(mine, B.where(same, 0.0, other))  # never inf - inf
-    return B.float_mul(g, B.where(same, 0.5, B.float_sigmoid(ahead)))
+def _share(B: Backend, g: Array, operand: Any, other: Any) -> Array:
+    """The share of g for an operand of logaddexp: exp(operand) / (exp(operand) + exp(other)); half of equals."""
+    equal = B.float_equal(operand, other)
+    ahead = B.float_sub(operand, B.where(equal, 0.0, other))  # never inf - inf
+    return B.float_mul(g, B.where(equal, 0.5, B.float_sigmoid(ahead)))
 
 
 def _xlogy_x(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
@@ -58,10 +58,10 @@ def _xlogy_y(B: Backend, g: Array, x: Array, y: Array, z: Array) -> Array:
     return B.float_mul(g, B.where(zero, 0.0, B.float_div(x, B.where(zero, 1.0, y))))
 
 
-def _targets(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
-    """log(1 - p) - log(p), bounded as they are."""
-    rest = B.float_sub(1.0, p)
-    return B.float_mul(g, B.float_sub(B._bounded_log(rest, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
+def _target_grad(B: Backend, g: Array, p: Array, target: Array, z: Array) -> Array:
+    """g (log(1 - p) - log(p)), with the logarithms bounded as in the loss."""
+    complement = B.float_sub(1.0, p)
+    return B.float_mul(g, B.float_sub(B._bounded_log(complement, p), B._bounded_log(p, p)))  # pyright: ignore[reportPrivateUsage]
 
 
 def _atan(B: Backend, g: Array, x: Array) -> Array:
@@ -71,9 +71,9 @@ def _atan(B: Backend, g: Array, x: Array) -> Array:
 
 
 def _atan2(B: Backend, g: Array, coordinate: Any, y: Any, x: Any) -> Array:
-    """The other coordinate over x^2 + y^2; zero at the origin, and infinitely far from it."""
-    far = B.float_isinf(B.float_hypot(y, x))
-    coordinate, y, x = (v if type(v) in (int, float) else B.where(far, 0.0, v) for v in (coordinate, y, x))
+    """g coordinate / (x^2 + y^2); zero at the origin, and where x or y is infinite."""
+    is_infinite = B.float_isinf(B.float_hypot(y, x))
+    coordinate, y, x = (v if type(v) in (int, float) else B.where(is_infinite, 0.0, v) for v in (coordinate, y, x))
     length = B.float_hypot(y, x)
     return _per_length(B, _per_length(B, B.float_mul(g, coordinate), length), length)
 
@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Trigonometric
     "float_asin": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_sqrt(_one_minus_square(B, x)))),
     "float_acos": Unary("x", lambda B, g, x, y: B.float_neg(B.float_div(g, B.float_sqrt(_one_minus_square(B, x))))),
-    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _bounded(B, x))),
+    "float_atan": Unary("x", lambda B, g, x, y: _atan(B, g, _clip_to_finite(B, x))),
     "float_atan2": Binary(
         Partial("xy", lambda B, g, x, y, z: _atan2(B, g, y, x, y)),
         Partial("xy", lambda B, g, x, y, z: B.float_neg(_atan2(B, g, x, x, y))),
@@ -90,7 +90,7 @@ FUNCTIONS: dict[str, Rule] = {
     # Hyperbolic
     "float_sinh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_cosh(x))),
     "float_cosh": Unary("x", lambda B, g, x, y: B.float_mul(g, B.float_sinh(x))),
-    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(_bounded(B, x), 1.0))),
+    "float_asinh": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_hypot(_clip_to_finite(B, x), 1.0))),
     "float_acosh": Unary(
         "x",
         lambda B, g, x, y: B.float_div(
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, Rule] = {
     ),
     "float_xlogy": Binary(Partial("xy", _xlogy_x), Partial("xy", _xlogy_y)),
     "float_binary_cross_entropy": Binary(
-        Partial("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), Partial("x", _targets)
+        Partial("xy", lambda B, g, p, t, z: B.float_binary_cross_entropy_backward(g, p, t)), Partial("x", _target_grad)
     ),
     "float_logit": Unary("x", lambda B, g, x, y: B.float_div(g, B.float_mul(x, B.float_sub(1.0, x)))),
     # Error and gamma functions

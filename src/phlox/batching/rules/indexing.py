@@ -1,4 +1,4 @@
-"""Gathering and scattering; if indices differ between examples, the examples are joined to one long axis."""
+"""Gathering and scattering; if indices differ between examples, the examples are concatenated along one long axis."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from phlox.backend.contract.indexing import Mode
 
 
-def _all(M: MappedOps, size: int, index: Index) -> Index:
+def _with_batch(M: MappedOps, size: int, index: Index) -> Index:
     return (slice(0, size, 1), *index)
 
 
 def _index(M: MappedOps, x: Array, index: Index) -> Array:
-    return M.boxed(M.inner.index(x.value, _all(M, M.size([x]), index)))
+    return M.boxed(M.inner.index(x.value, _with_batch(M, M.size([x]), index)))
 
 
 def _index_set(M: MappedOps, x: Array, values: Array, index: Index) -> Array:
     size = M.size([x, values])
-    return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _all(M, size, index)))
+    return M.boxed(M.inner.index_set(M.spread(x, size), M.spread(values, size), _with_batch(M, size, index)))
 
 
 def _index_adjoint(M: MappedOps, g: Array, shape: Shape, index: Index) -> Array:
     size = M.size([g])
-    return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _all(M, size, index)))
+    return M.boxed(M.inner.float_index_adjoint(g.value, (size, *shape), _with_batch(M, size, index)))
 
 
-def _places(M: MappedOps, indices: Array, count: int, size: int) -> Array:
-    """Indices [size, ...] into an axis of `count` of each example, as indices into all of these axes in a row."""
+def _flat_indices(M: MappedOps, indices: Array, count: int, size: int) -> Array:
+    """Indices [size, ...] into an axis of size `count` of each example, as indices into these axes concatenated."""
     B = M.inner
-    number = B.int_arange(0, size, 1, B.device_of(indices))
-    number = B.reshape(number, (size, *(1 for _ in B.shape(indices)[1:])))
-    return B.int_ravel_index([number, indices], (size, count))
+    example = B.int_arange(0, size, 1, B.device_of(indices))
+    example = B.reshape(example, (size, *(1 for _ in B.shape(indices)[1:])))
+    return B.int_ravel_index([example, indices], (size, count))
 
 
 def _take(M: MappedOps, x: Array, indices: Array, axis: int) -> Array:
@@ -48,10 +48,10 @@ def _take(M: MappedOps, x: Array, indices: Array, axis: int) -> Array:
     if type(x) is not M.box:
         return M.boxed(M.moved(B.take(x, indices.value, axis), axis, 0))
     size = M.size([x])
-    _, count, *rest = B.shape(rows := M.moved(x.value, axis + 1, 1))
-    flat = B.reshape(rows, (size * count, *rest))
-    found = B.take(flat, _places(M, indices.value, count, size), 0)  # [size, *indices, *rest]
-    return M.boxed(_blocks_exchanged(M, found, len(M.shape(indices)), axis))
+    _, count, *sizes = B.shape(rows := M.moved(x.value, axis + 1, 1))
+    flat = B.reshape(rows, (size * count, *sizes))
+    result = B.take(flat, _flat_indices(M, indices.value, count, size), 0)  # [size, *indices, *sizes]
+    return M.boxed(_swap_blocks(M, result, len(M.shape(indices)), axis))
 
 
 def _take_adjoint(M: MappedOps, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
@@ -59,14 +59,14 @@ def _take_adjoint(M: MappedOps, g: Array, indices: Array, axis: int, shape: Shap
     size = M.size([g, indices])
     if type(indices) is not M.box:
         return M.boxed(B.float_take_adjoint(g.value, indices, axis + 1, (size, *shape)))
-    count, rest = shape[axis], (*shape[:axis], *shape[axis + 1 :])
-    rows = _blocks_exchanged(M, M.spread(g, size), axis, len(M.shape(indices)))
-    found = B.float_take_adjoint(rows, _places(M, indices.value, count, size), 0, (size * count, *rest))
-    return M.boxed(M.moved(B.reshape(found, (size, count, *rest)), 1, axis + 1))
+    count, sizes = shape[axis], (*shape[:axis], *shape[axis + 1 :])
+    rows = _swap_blocks(M, M.spread(g, size), axis, len(M.shape(indices)))
+    result = B.float_take_adjoint(rows, _flat_indices(M, indices.value, count, size), 0, (size * count, *sizes))
+    return M.boxed(M.moved(B.reshape(result, (size, count, *sizes)), 1, axis + 1))
 
 
-def _blocks_exchanged(M: MappedOps, value: Array, first: int, second: int) -> Array:
-    """After the batch come `first` axes, then `second` others: these before those."""
+def _swap_blocks(M: MappedOps, value: Array, first: int, second: int) -> Array:
+    """Swap the `first` axes after the batch axis with the `second` axes after them."""
     rank = len(M.inner.shape(value))
     middle, end = 1 + first, 1 + first + second
     order = (0, *range(middle, end), *range(1, middle), *range(end, rank))
@@ -89,8 +89,8 @@ def _scatter(name: str) -> Rule:
         size = M.size([x, positions, updates])
         count = M.shape(x)[0]
         M.check_indices(positions, count, from_end=True)
-        places = _places(M, M.spread(positions, size), count, size)
-        flat = M.inner.reshape(places, (math.prod(M.inner.shape(places)),))
+        indices = _flat_indices(M, M.spread(positions, size), count, size)
+        flat = M.inner.reshape(indices, (math.prod(M.inner.shape(indices)),))
         scatter: Callable[..., Any] = getattr(M.inner, name)
         return unfold(M, scatter(fold(M, x, size), flat, fold(M, updates, size), mode), size)
 

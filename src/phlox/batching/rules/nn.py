@@ -18,8 +18,8 @@ from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
 from phlox.batching.mapped import MappedOps
 
 
-def _shared(M: MappedOps, *weights: Array | None) -> bool:
-    """Are these the same for all examples?"""
+def _all_share(M: MappedOps, *weights: Array | None) -> bool:
+    """Do all examples share these operands?"""
     return all(type(weight) is not M.box for weight in weights)
 
 
@@ -27,19 +27,19 @@ def _shared(M: MappedOps, *weights: Array | None) -> bool:
 
 
 def _rowwise(name: str, definition: Callable[..., Array], weights: int) -> Rule:
-    def rule(M: MappedOps, x: Array, *rest: Any) -> Array:
-        if type(x) is M.box and _shared(M, *rest[:weights]):
-            return M.boxed(getattr(M.inner, name)(x.value, *rest))
-        return definition(M, x, *rest)
+    def rule(M: MappedOps, x: Array, *operands: Any) -> Array:
+        if type(x) is M.box and _all_share(M, *operands[:weights]):
+            return M.boxed(getattr(M.inner, name)(x.value, *operands))
+        return definition(M, x, *operands)
 
     return GeneralRule(1 + weights, rule)
 
 
-# --- examples joined to the rows
+# --- examples folded into the rows
 
 
 def _group_norm(M: MappedOps, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
-    if not _shared(M, gamma, beta):
+    if not _all_share(M, gamma, beta):
         return NormOps.group_norm(M, x, gamma, beta, groups, epsilon)
     size = M.size([x])
     return unfold(M, M.inner.group_norm(fold(M, x, size), gamma, beta, groups, epsilon), size)
@@ -48,11 +48,11 @@ def _group_norm(M: MappedOps, x: Array, gamma: Array | None, beta: Array | None,
 def _cross_entropy(
     M: MappedOps, logits: Array, targets: Array, weight: Array | None, smoothing: float, ignored: int | None
 ) -> Array:
-    if not _shared(M, weight):
+    if not _all_share(M, weight):
         return LossOps.cross_entropy(M, logits, targets, weight, smoothing, ignored)
     size = M.size([logits, targets])
-    found = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
-    return unfold(M, found, size)
+    losses = M.inner.cross_entropy(fold(M, logits, size), fold(M, targets, size), weight, smoothing, ignored)
+    return unfold(M, losses, size)
 
 
 def _attention(
@@ -63,7 +63,7 @@ def _attention(
     size = M.size([query, key, value])
     batch = M.shape(query)[0]
 
-    def met(x: Array | None) -> Array | None:
+    def folded(x: Array | None) -> Array | None:
         """The operand, broadcast to the scores [batch, heads, n, m] unless all examples share it."""
         if x is None or (type(x) is not M.box and (len(M.shape(x)) < 4 or M.shape(x)[0] == 1)):
             return x
@@ -72,22 +72,22 @@ def _attention(
         return fold(M, M.broadcast_to(x, full), size)
 
     q, k, v = (fold(M, x, size) for x in (query, key, value))
-    y = M.inner.attention(q, k, v, met(bias), met(allowed), met(kept), weighting)
+    y = M.inner.attention(q, k, v, folded(bias), folded(allowed), folded(kept), weighting)
     return unfold(M, y, size)
 
 
-# --- convolution: weights of every example's own are groups of channels of their own
+# --- convolution: if each example has its own weights, each example becomes a group of channels
 
 
-def _beside(M: MappedOps, x: Array, size: int) -> Array:
+def _join(M: MappedOps, x: Array, size: int) -> Array:
     """[n, channels, ...] of all examples as [n, size * channels, ...]."""
     value = M.moved(M.spread(x, size), 0, 1)
     n, _, channels, *rest = M.inner.shape(value)
     return M.inner.reshape(value, (n, size * channels, *rest))
 
 
-def _apart(M: MappedOps, value: Array, size: int) -> Array:
-    """The inverse of `_beside`."""
+def _split(M: MappedOps, value: Array, size: int) -> Array:
+    """The inverse of `_join`."""
     n, channels, *rest = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (n, size, channels // size, *rest)), 1, 0))
 
@@ -104,13 +104,13 @@ def _conv(
 ) -> Array:
     size = M.size([x, weight, bias])
     options = (stride, padding, dilation)
-    if _shared(M, weight, bias):
+    if _all_share(M, weight, bias):
         return unfold(M, M.inner.conv(fold(M, x, size), weight, bias, *options, groups), size)
-    if _shared(M, x, weight):
+    if _all_share(M, x, weight):
         y = M.inner.conv(x, weight, None, *options, groups)
     else:
-        found = M.inner.conv(_beside(M, x, size), fold(M, weight, size), None, *options, size * groups)
-        y = _apart(M, found, size)
+        result = M.inner.conv(_join(M, x, size), fold(M, weight, size), None, *options, size * groups)
+        y = _split(M, result, size)
     if bias is None:
         return y
     return M.float_add(y, M.reshape(bias, (M.shape(bias)[0], *(1 for _ in stride))))
@@ -122,10 +122,10 @@ def _conv_dx(
     size = M.size([g, weight])
     n, channels, *sizes = shape
     options = (stride, padding, dilation)
-    if _shared(M, weight):
+    if _all_share(M, weight):
         return unfold(M, M.inner.conv_dx(fold(M, g, size), weight, (size * n, *shape[1:]), *options, groups), size)
     joint = (n, size * channels, *sizes)
-    return _apart(M, M.inner.conv_dx(_beside(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)
+    return _split(M, M.inner.conv_dx(_join(M, g, size), fold(M, weight, size), joint, *options, size * groups), size)
 
 
 def _conv_dw(
@@ -133,8 +133,8 @@ def _conv_dw(
 ) -> Array:
     size = M.size([x, g])
     joint = (size * shape[0], *shape[1:])
-    found = M.inner.conv_dw(_beside(M, x, size), _beside(M, g, size), joint, stride, padding, dilation, size * groups)
-    return unfold(M, found, size)
+    result = M.inner.conv_dw(_join(M, x, size), _join(M, g, size), joint, stride, padding, dilation, size * groups)
+    return unfold(M, result, size)
 
 
 def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
@@ -146,32 +146,32 @@ def _col2im(M: MappedOps, columns: Array, shape: Shape, *options: Any) -> Array:
 
 
 def _recurrent(name: str, definition: Callable[..., Any], states: int, weights: int) -> Rule:
-    """The operands are x, so many states, so many weights, and the mask."""
+    """The rule of an operation whose operands are x, `states` states, `weights` weights, and the mask."""
     last = 1 + states + weights
 
     def rule(M: MappedOps, *arguments: Any) -> tuple[Array, ...]:
         x, alive, options = arguments[0], arguments[last], arguments[last + 1 :]
-        given = arguments[1 + states : last]
-        if any(type(weight) is M.box for weight in given):
+        weight_operands = arguments[1 + states : last]
+        if any(type(weight) is M.box for weight in weight_operands):
             return definition(M, *arguments)
         size = M.size([*arguments[: 1 + states], alive])
         start = [fold(M, state, size) for state in arguments[1 : 1 + states]]
-        mask = None if alive is None else _joined_rows(M, alive, size)
-        y, *after = getattr(M.inner, name)(_joined_rows(M, x, size), *start, *given, mask, *options)
-        return _apart_rows(M, y, size), *(unfold(M, state, size) for state in after)
+        mask = None if alive is None else _join_rows(M, alive, size)
+        y, *final_states = getattr(M.inner, name)(_join_rows(M, x, size), *start, *weight_operands, mask, *options)
+        return _split_rows(M, y, size), *(unfold(M, state, size) for state in final_states)
 
     return GeneralRule(last + 1, rule)
 
 
-def _joined_rows(M: MappedOps, x: Array, size: int) -> Array:
+def _join_rows(M: MappedOps, x: Array, size: int) -> Array:
     """[time, batch, width] of all examples as [time, size * batch, width]."""
     value = M.moved(M.spread(x, size), 0, 1)
     time, _, batch, width = M.inner.shape(value)
     return M.inner.reshape(value, (time, size * batch, width))
 
 
-def _apart_rows(M: MappedOps, value: Array, size: int) -> Array:
-    """The inverse of `_joined_rows`."""
+def _split_rows(M: MappedOps, value: Array, size: int) -> Array:
+    """The inverse of `_join_rows`."""
     time, rows, width = M.inner.shape(value)
     return M.boxed(M.moved(M.inner.reshape(value, (time, size, rows // max(size, 1), width)), 1, 0))
 

@@ -16,8 +16,8 @@ def _matmul(name: str) -> Rule:
         if type(lhs) is M.box and type(rhs) is not M.box and len(B.shape(rhs)) == 2:
             # One product of many rows instead of many products.
             *stack, k = B.shape(lhs.value)
-            found = product(B.reshape(lhs.value, (math.prod(stack), k)), rhs)
-            return M.boxed(B.reshape(found, (*stack, B.shape(rhs)[1])))
+            result = product(B.reshape(lhs.value, (math.prod(stack), k)), rhs)
+            return M.boxed(B.reshape(result, (*stack, B.shape(rhs)[1])))
         rank = max(len(M.shape(lhs)), len(M.shape(rhs))) + 1
         left = M.raised(lhs.value, rank) if type(lhs) is M.box else lhs
         right = M.raised(rhs.value, rank) if type(rhs) is M.box else rhs
@@ -39,8 +39,8 @@ def _dot_general(name: str) -> Rule:
         # The batch is the first of the free axes of its operand.
         if type(x) is M.box:
             return M.boxed(M.moved(product(x.value, y, (bx, by), (sx, sy)), len(bx), 0))
-        place = len(M.shape(x)) - len(sx)
-        return M.boxed(M.moved(product(x, y.value, (bx, by), (sx, sy)), place, 0))
+        position = len(M.shape(x)) - len(sx)
+        return M.boxed(M.moved(product(x, y.value, (bx, by), (sx, sy)), position, 0))
 
     return GeneralRule(2, rule)
 

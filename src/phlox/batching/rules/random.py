@@ -12,37 +12,37 @@ from phlox.batching.frames import PerExample, frame_of
 from phlox.batching.mapped import MappedOps
 
 
-def _rows(M: MappedOps) -> int | None:
-    """The number of examples that have random numbers of their own; None where all have the same."""
+def _example_count(M: MappedOps) -> int | None:
+    """The number of examples that have their own random numbers; None if all examples share them."""
     frame = frame_of(M)
     return None if frame is None or frame.randomness == "same" else frame.size
 
 
-def _is_own(M: MappedOps, state: Array) -> bool:
-    """Has every example of this batch a key of its own? Those of a batch around it are left to that."""
+def _has_own_keys(M: MappedOps, state: Array) -> bool:
+    """Does every example of this batch have its own key? Keys of an outer batch are handled by that batch."""
     return isinstance(state, PerExample) and state.backend.batched == M.batched
 
 
-def _shaped(name: str) -> Rule:
+def _draw_rule(name: str) -> Rule:
     def rule(M: MappedOps, state: Array, shape: Shape, *options: Any) -> Array:
         draw = getattr(M.inner, name)
-        own, size = _is_own(M, state), _rows(M)
-        if size is not None and not own:
+        has_own_keys, size = _has_own_keys(M, state), _example_count(M)
+        if size is not None and not has_own_keys:
             return M.boxed(draw(state, (size, *shape), *options))
-        # What all examples share, those of other processes share too; likewise draws on keys.
+        # Numbers that all examples share, and draws with keys, are also shared by the examples of other processes.
         options = options[:-1] if isinstance(options[-1], RowGroup) else options
-        if own:
-            return M.boxed(M.inner.stack([draw(one, shape, *options) for one in state.items]))
+        if has_own_keys:
+            return M.boxed(M.inner.stack([draw(key, shape, *options) for key in state.items]))
         return draw(state, shape, *options)
 
     return RandomRule(rule)
 
 
 def _permutation(M: MappedOps, state: Array, n: int, device: Device) -> Array:
-    """The argsort of random integers; equal ones, which are rare among 2**31, stay in order."""
-    draw, size = M.inner.random_permutation, _rows(M)
-    if _is_own(M, state):
-        return M.boxed(M.inner.stack([draw(one, n, device) for one in state.items]))
+    """The argsort of random integers; equal integers, which are rare among 2**31, keep their order."""
+    draw, size = M.inner.random_permutation, _example_count(M)
+    if _has_own_keys(M, state):
+        return M.boxed(M.inner.stack([draw(key, n, device) for key in state.items]))
     if size is None:
         return draw(state, n, device)
     words = M.inner.random_integers(state, (size, n), 0, 2**31 - 1, device)
@@ -50,6 +50,6 @@ def _permutation(M: MappedOps, state: Array, n: int, device: Device) -> Array:
 
 
 RANDOM: dict[str, Rule] = {
-    **{name: _shaped(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
+    **{name: _draw_rule(name) for name in ("random_uniform", "random_normal", "random_bernoulli", "random_integers")},
     "random_permutation": RandomRule(_permutation),
 }

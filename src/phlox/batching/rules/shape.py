@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def _with_new_first_axis(name: str) -> Rule:
-    """Results along a new first axis, before which the batch axis goes."""
+    """The rule of an operation with a new first axis in its result: the batch axis moves before it."""
 
     def rule(M: MappedOps, x: Mapped, axes: Axes, *options: Any) -> Array:
-        found = getattr(M.inner, name)(x.value, shifted(axes), *options)
-        return M.boxed(M.moved(found, 1, 0))
+        result = getattr(M.inner, name)(x.value, shifted(axes), *options)
+        return M.boxed(M.moved(result, 1, 0))
 
     return GeneralRule(1, rule)
 
@@ -32,11 +32,11 @@ def _windows_adjoint(M: MappedOps, g: Mapped, axis: int, size: int, step: int, s
 def _reshape(M: MappedOps, x: Mapped, shape: Shape) -> Array:
     sizes = M.inner.shape(x.value)
     if -1 in shape and 0 in sizes:
-        known = [size for size in shape if size != -1]
+        other_sizes = [size for size in shape if size != -1]
         total = 0 if 0 in sizes[1:] else 1
         for size in sizes[1:]:
             total *= size
-        for size in known:
+        for size in other_sizes:
             total = total // size if size else 0
         shape = tuple([total if size == -1 else size for size in shape])
     return M.boxed(M.inner.reshape(x.value, (sizes[0], *shape)))
@@ -70,7 +70,7 @@ def _tile(M: MappedOps, x: Mapped, times: tuple[int, ...]) -> Array:
 
 SHAPE: dict[str, Rule] = {
     **{name: ElementwiseRule(operands) for name, operands in ELEMENTWISE.items()},
-    **{name: AxisRule(place) for name, place in ALONG.items()},
+    **{name: AxisRule(position) for name, position in ALONG.items()},
     "float_order_statistics": _with_new_first_axis("float_order_statistics"),
     "float_quantile": _with_new_first_axis("float_quantile"),
     "float_windows_adjoint": GeneralRule(1, _windows_adjoint),

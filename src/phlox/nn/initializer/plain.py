@@ -113,10 +113,10 @@ def _check_std(std: float) -> None:
 
 
 def bias_initializer_of(initializer: Initializer, own: Initializer | None) -> Initializer:
-    """The initializer of a bias: its own, else that of the weight if it works for a bias, else zeros."""
-    for given in (initializer, own):
-        if isinstance(given, type):
-            name = given.__name__
+    """The initializer of a bias: `own`, else the initializer of the weight if it works for a bias, else zeros."""
+    for candidate in (initializer, own):
+        if isinstance(candidate, type):
+            name = candidate.__name__
             raise ConfigError(f"the initializer is the class {name}, not an instance; write {name}()")
     if own is not None:
         return own

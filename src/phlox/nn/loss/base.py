@@ -15,7 +15,8 @@ _REDUCTIONS = ("mean", "sum", "none")
 class Loss(Module):
     """Base of the losses: each calls a function of `phlox.functional` with stored options.
 
-    `reduction` is "mean", "sum", or "none" for unreduced losses. The function says what the mean weighs in a training.
+    `reduction` is "mean", "sum", or "none" for unreduced losses. The docstring of the function says what weight the
+    mean has in a training.
     """
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:

@@ -109,10 +109,10 @@ class BinaryCrossEntropyWithLogitsLoss(Loss):
         self.pos_weight = pos_weight
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
-        given = self.pos_weight
-        each = (given,) if isinstance(given, (int, float)) else given
+        pos_weight = self.pos_weight
+        per_class = (pos_weight,) if isinstance(pos_weight, (int, float)) else pos_weight
         return functional.binary_cross_entropy_with_logits(
-            logits, target, pos_weight=weights(each, logits), reduction=self.reduction
+            logits, target, pos_weight=weights(per_class, logits), reduction=self.reduction
         )
 
 

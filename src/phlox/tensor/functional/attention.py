@@ -73,7 +73,7 @@ def attention(
     if mask is not None and mask.kind is Float:
         mask, bias = None, mask if bias is None else mask + bias
     scores = (*leading, n, m)
-    masks = [_of_rank_4(what, x, scores, batch, heads) for what, x in (("bias", bias), ("mask", mask), ("kept", kept))]
+    masks = [_of_rank_4(role, x, scores, batch, heads) for role, x in (("bias", bias), ("mask", mask), ("kept", kept))]
     y = compute(
         "attention",
         query.reshape((batch, heads, n, d)),
@@ -99,18 +99,18 @@ def _zero_masked(mask: Tensor[Any, Any, Any], key: Tensor, value: Tensor) -> tup
     """Keys and values, zeroed where no query may attend: a weight of zero times NaN would be NaN."""
     if mask.ndim == 0 or mask.ndim > key.ndim:
         return key, value  # a mask that does not broadcast is rejected elsewhere
-    there = mask if mask.kind is Bool else mask != -math.inf
-    if there.ndim > 1:
-        there = there[..., 0, :] if there.shape[-2] == 1 else there.any(-2)
-    if there.ndim > 1 and there.shape[-2] not in (1, key.shape[-3]):
-        if not key.shape[-3] or there.shape[-2] % key.shape[-3]:
+    visible = mask if mask.kind is Bool else mask != -math.inf
+    if visible.ndim > 1:
+        visible = visible[..., 0, :] if visible.shape[-2] == 1 else visible.any(-2)
+    if visible.ndim > 1 and visible.shape[-2] not in (1, key.shape[-3]):
+        if not key.shape[-3] or visible.shape[-2] % key.shape[-3]:
             return key, value
         # Heads of one group share keys: any of them may attend.
-        there = there.reshape((*there.shape[:-2], key.shape[-3], -1, there.shape[-1])).any(-2)
-    if there.shape[-1] not in (1, key.shape[-2]):
+        visible = visible.reshape((*visible.shape[:-2], key.shape[-3], -1, visible.shape[-1])).any(-2)
+    if visible.shape[-1] not in (1, key.shape[-2]):
         return key, value
-    there = there.expand_dims(-1)
-    return where(there, key, 0.0), where(there, value, 0.0)
+    visible = visible.expand_dims(-1)
+    return where(visible, key, 0.0), where(visible, value, 0.0)
 
 
 def _empty_result(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -121,15 +121,15 @@ def _empty_result(query: Tensor, key: Tensor, value: Tensor, shape: tuple[int, .
 
 
 def _of_rank_4(
-    what: str, x: Tensor[Any, Any, Any] | None, scores: tuple[int, ...], batch: int, heads: int
+    role: str, x: Tensor[Any, Any, Any] | None, scores: tuple[int, ...], batch: int, heads: int
 ) -> Tensor[Any, Any, Any] | None:
     """Reshape a mask to broadcast to [batch, heads, n, m]."""
     if x is None:
         return None
     rank = len(scores)
     shape = (*(1 for _ in range(rank - x.ndim)), *x.shape)
-    if x.ndim > rank or any(size not in (1, whole) for size, whole in zip(shape, scores, strict=True)):
-        raise ShapeError(f"attention: {what} of shape {x.shape} does not broadcast to the scores, {scores}")
+    if x.ndim > rank or any(size not in (1, full_size) for size, full_size in zip(shape, scores, strict=True)):
+        raise ShapeError(f"attention: {role} of shape {x.shape} does not broadcast to the scores, {scores}")
     leading = shape[:-3]
     if any(size != 1 for size in leading) and leading != scores[:-3]:
         shape = (*scores[:-3], *shape[-3:])

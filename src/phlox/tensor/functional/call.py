@@ -24,52 +24,52 @@ def hashable(option: Any) -> Any:
     return tuple(map(hashable, cast("Sequence[Any]", option))) if isinstance(option, (list, tuple)) else option
 
 
-def sizes(name: str, what: str, value: Sizes, axes: int, least: int) -> tuple[int, ...]:
+def sizes(name: str, option: str, value: Sizes, axes: int, least: int) -> tuple[int, ...]:
     """An option as one integer per axis, each at least `least`."""
     try:
-        found = tuple(map(as_size, value)) if isinstance(value, Sequence) else (as_size(value),) * axes
+        per_axis = tuple(map(as_size, value)) if isinstance(value, Sequence) else (as_size(value),) * axes
     except TypeError:
-        found = ()
-    if len(found) != axes or any_less(found, least):
+        per_axis = ()
+    if len(per_axis) != axes or any_less(per_axis, least):
         count = "one integer" if axes == 1 else f"one or {axes} integers"
-        raise ShapeError(f"{name}: {what} must be {count} of at least {least}, got {value!r}")
-    return found
+        raise ShapeError(f"{name}: {option} must be {count} of at least {least}, got {value!r}")
+    return per_axis
 
 
 def pad_pairs(
     name: str,
     value: Padding,
-    have: tuple[int, ...],
+    input_sizes: tuple[int, ...],
     reach: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> tuple[tuple[int, int], ...]:
     """A padding as a pair (before, after) per axis.
 
     "valid" is no padding. "same" pads to a result of size ceil(size / stride), as evenly as possible; an odd element
-    goes after. `have` are the input sizes, `reach` the sizes of the dilated window.
+    goes after. `reach` are the sizes of the dilated window.
     """
-    axes = len(have)
+    axes = len(input_sizes)
     if value == "valid":
         return ((0, 0),) * axes
     if value == "same":
-        spare = [larger((-(-n // s) - 1) * s + r - n, 0) for n, r, s in zip(have, reach, stride, strict=True)]
+        spare = [larger((-(-n // s) - 1) * s + r - n, 0) for n, r, s in zip(input_sizes, reach, stride, strict=True)]
         return tuple((total // 2, total - total // 2) for total in spare)
     if isinstance(value, str):
         raise ShapeError(f'{name}: a padding string must be "same" or "valid", got {value!r}')
     try:
         if isinstance(value, Sequence):
-            found = [tuple(map(as_size, e)) if isinstance(e, Sequence) else (as_size(e),) * 2 for e in value]
+            pairs = [tuple(map(as_size, e)) if isinstance(e, Sequence) else (as_size(e),) * 2 for e in value]
         else:
-            found = [(as_size(value),) * 2] * axes
+            pairs = [(as_size(value),) * 2] * axes
     except TypeError:
-        found = []
-    if len(found) != axes or any(len(pair) != 2 or less(pair[0], 0) or less(pair[1], 0) for pair in found):
+        pairs = []
+    if len(pairs) != axes or any(len(pair) != 2 or less(pair[0], 0) or less(pair[1], 0) for pair in pairs):
         example = "((1, 2),)" if axes == 1 else f"({', '.join(['(1, 2)'] * axes)})"
         raise ShapeError(
             f"{name}: padding must be an integer of at least 0, one per axis, or a pair (before, after) per axis, "
             f"such as {example}; got {value!r}"
         )
-    return cast("tuple[tuple[int, int], ...]", tuple(found))
+    return cast("tuple[tuple[int, int], ...]", tuple(pairs))
 
 
 def call(name: str, x: Tensor[Any, Any, Any], *arguments: Any, operation: str | None = None) -> Tensor[Any, Any, Any]:

@@ -1,6 +1,6 @@
 """Classification losses. Each takes `reduction`: "mean" (the default), "sum", or "none" for unreduced losses.
 
-What a mean weighs where a training adds up batches (see `phlox.train.Loss`) is said of each.
+The docstring of each loss says what weight its mean has when a training adds up batches (see `phlox.train.Loss`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def cross_entropy(
         ignore_index: rows with this target are ignored, also in the mean, whatever their logits.
         reduction: "mean", "sum" or "none".
 
-    Raises `IndexRangeError` if a class index is out of range. The mean over no rows is NaN. The mean weighs the number
-    of rows that are not ignored; with class weights and class indices, the sum of the weights of their classes.
+    Raises `IndexRangeError` if a class index is out of range. The mean over no rows is NaN. The weight of the mean is
+    the number of rows that are not ignored; with class weights and class indices, it is the sum of the weights of their
+    classes.
 
     >>> import phlox as px
     >>> px.functional.cross_entropy(px.zeros((2, 4)), px.tensor([0, 3])).item()
@@ -64,43 +65,43 @@ def cross_entropy(
     check_kind("cross_entropy", Float, logits=logits, weight=weight)
     if not isinstance(targets, Tensor) or targets.kind is Bool:  # pyright: ignore[reportUnnecessaryIsInstance]
         check_kind("cross_entropy", Int, targets=targets)
-    logits, goal, weight = promote_operands("cross_entropy", logits, targets, weight)
-    place = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
-    shape, classes = logits.shape, logits.shape[place]
-    rest = (*shape[:place], *shape[place + 1 :])
-    hard = goal.kind is Int
-    if not classes or goal.shape != (rest if hard else shape):
+    logits, labels, weight = promote_operands("cross_entropy", logits, targets, weight)
+    axis = logits._axis("cross_entropy", axis)  # pyright: ignore[reportPrivateUsage]
+    shape, classes = logits.shape, logits.shape[axis]
+    batch = (*shape[:axis], *shape[axis + 1 :])
+    hard = labels.kind is Int
+    if not classes or labels.shape != (batch if hard else shape):
         raise ShapeError(
-            f"cross_entropy: targets of shape {goal.shape} do not fit logits of shape {shape} with classes along "
-            f"axis {place}; class indices (Int) must have shape {rest}, probabilities (Float) shape {shape}"
+            f"cross_entropy: targets of shape {labels.shape} do not fit logits of shape {shape} with classes along "
+            f"axis {axis}; class indices (Int) must have shape {batch}, probabilities (Float) shape {shape}"
         )
     if weight is not None and weight.shape != (classes,):
         raise ShapeError(f"cross_entropy: weight of shape {weight.shape} does not fit {classes} classes")
     if not 0.0 <= label_smoothing <= 1.0:
         raise RangeError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
-    label_smoothing = float(label_smoothing)  # a NumPy scalar would widen what it meets
+    label_smoothing = float(label_smoothing)  # a NumPy scalar would widen the other operand
     weight = None if weight is None else weight.detach()
     if not hard:
         if ignore_index is not None:
             raise KindError("cross_entropy: ignore_index needs class indices (Int) as targets, got Float probabilities")
-        losses = _soft_cross_entropy(logits, goal, place, weight, label_smoothing)
+        losses = _soft_cross_entropy(logits, labels, axis, weight, label_smoothing)
         return reduce_losses("cross_entropy", losses, reduction)
-    rows = logits if place == len(shape) - 1 else logits.moveaxis(place, -1)
-    goal = from_the_start("cross_entropy", goal, classes, ignore_index)
+    rows = logits if axis == len(shape) - 1 else logits.moveaxis(axis, -1)
+    labels = from_the_start("cross_entropy", labels, classes, ignore_index)
     if logits.backend.cuts_sequences(logits.primitive):
-        losses = _cross_entropy_apart(rows, goal, weight, label_smoothing, ignore_index)
-        return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
-    rows, flat = rows.reshape((math.prod(rest), classes)), goal.reshape((math.prod(rest),))
-    losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(rest)
-    return _weighted_mean(losses, goal, weight, ignore_index, reduction, "cross_entropy")
+        losses = _unmerged_cross_entropy(rows, labels, weight, label_smoothing, ignore_index)
+        return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
+    rows, flat = rows.reshape((math.prod(batch), classes)), labels.reshape((math.prod(batch),))
+    losses = compute("cross_entropy", rows, flat, weight, label_smoothing, ignore_index).reshape(batch)
+    return _weighted_mean(losses, labels, weight, ignore_index, reduction, "cross_entropy")
 
 
-def _cross_entropy_apart(
+def _unmerged_cross_entropy(
     logits: Tensor, targets: Tensor[Any, Any, Int], weight: Tensor | None, smoothing: float, ignored: int | None
 ) -> Tensor:
-    """The losses of class indices without merged axes: on devices that cut one of them, the logits stay where they are.
+    """The losses of class indices, without merging axes: if devices hold parts of an axis, the logits are not moved.
 
-    A program does not make the one-hot targets: they are a part of the loop that sums.
+    A compiled program does not store the one-hot targets: they are computed in the loop that sums.
     """
     kept = None if ignored is None else targets != ignored
     if kept is not None:
@@ -109,13 +110,13 @@ def _cross_entropy_apart(
     return losses if kept is None else where(kept, losses, 0.0)
 
 
-def _soft_cross_entropy(logits: Tensor, targets: Tensor, place: int, weight: Tensor | None, smoothing: float) -> Tensor:
-    classes = logits.shape[place]
+def _soft_cross_entropy(logits: Tensor, targets: Tensor, axis: int, weight: Tensor | None, smoothing: float) -> Tensor:
+    classes = logits.shape[axis]
     if smoothing:
         targets = targets * (1.0 - smoothing) + smoothing / classes
     if weight is not None:
-        targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[place + 1 :])))
-    return -weighted_or_zero(targets, logits.log_softmax(place)).sum(place)
+        targets = targets * weight.reshape((classes, *(1 for _ in logits.shape[axis + 1 :])))
+    return -weighted_or_zero(targets, logits.log_softmax(axis)).sum(axis)
 
 
 def _weighted_mean(
@@ -132,14 +133,14 @@ def _weighted_mean(
     kept = None if ignored is None else targets != ignored
     if weight is None:
         assert kept is not None
-        each = kept.float()
+        item_weights = kept.float()
     else:
         weights = weight.take(targets if kept is None else where(kept, targets, 0), 0)
-        each = weights if kept is None else where(kept, weights, 0.0)
-    total, weighs = losses.sum(), each.sum()
+        item_weights = weights if kept is None else where(kept, weights, 0.0)
+    total, weighs = losses.sum(), item_weights.sum()
     mean = total / weighs
-    if (noting := means()) is not None:
-        noting.note(mean, weighs, lambda: Loss(total, weighs), weighted=True)
+    if (recorder := means()) is not None:
+        recorder.note(mean, weighs, lambda: Loss(total, weighs), weighted=True)
     return mean
 
 
@@ -162,18 +163,18 @@ def nll_loss(
     check_kind("nll_loss", Float, log_p=log_p, weight=weight)
     check_kind("nll_loss", Int, targets=targets)
     log_p, targets, weight = promote_operands("nll_loss", log_p, targets, weight)
-    place = log_p._axis("nll_loss", axis)  # pyright: ignore[reportPrivateUsage]
-    rest = (*log_p.shape[:place], *log_p.shape[place + 1 :])
-    classes = log_p.shape[place]
-    if not classes or targets.shape != rest or (weight is not None and weight.shape != (classes,)):
+    axis = log_p._axis("nll_loss", axis)  # pyright: ignore[reportPrivateUsage]
+    batch = (*log_p.shape[:axis], *log_p.shape[axis + 1 :])
+    classes = log_p.shape[axis]
+    if not classes or targets.shape != batch or (weight is not None and weight.shape != (classes,)):
         raise ShapeError(
             f"nll_loss: targets of shape {targets.shape} and weight {None if weight is None else weight.shape} do not "
-            f"fit log_p of shape {log_p.shape} with classes along axis {place}; they must be {rest} and {(classes,)}"
+            f"fit log_p of shape {log_p.shape} with classes along axis {axis}; they must be {batch} and {(classes,)}"
         )
     targets = from_the_start("nll_loss", targets, classes, ignore_index)
     kept = None if ignore_index is None else targets != ignore_index
     numbers = targets if kept is None else where(kept, targets, 0)
-    losses = -log_p.take_along_axis(numbers.expand_dims(place), place).squeeze(place)
+    losses = -log_p.take_along_axis(numbers.expand_dims(axis), axis).squeeze(axis)
     if weight is not None:
         weight = weight.detach()
         factor = weight.take(numbers, 0)
@@ -189,8 +190,8 @@ def binary_cross_entropy(
     """-(target log p + (1 - target) log(1 - p)) for probabilities p; the logarithms are clamped to at least -100.
 
     Where p is 0 or 1, its derivative is zero. `weight`, a constant that broadcasts, multiplies the losses; elements of
-    weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate. The
-    mean is over all elements, as PyTorch's, and weighs their number.
+    weight zero are ignored, whatever their values. For logits, `binary_cross_entropy_with_logits` is more accurate. As
+    in PyTorch, the mean is over all elements. The weight of the mean is their number.
 
     >>> import phlox as px
     >>> round(px.functional.binary_cross_entropy(px.tensor([0.5]), px.tensor([1.0])).item(), 4)
@@ -213,8 +214,8 @@ def binary_cross_entropy_with_logits(
     """The binary cross-entropy of sigmoid(logits), without overflow or loss of precision.
 
     `weight` multiplies the losses, `pos_weight` the term of the positive targets; both are constants and broadcast.
-    Elements of weight zero are ignored, whatever their values. The mean is over all elements, as PyTorch's, and weighs
-    their number.
+    Elements of weight zero are ignored, whatever their values. As in PyTorch, the mean is over all elements. The
+    weight of the mean is their number.
 
     >>> import phlox as px
     >>> px.functional.binary_cross_entropy_with_logits(px.tensor([0.0]), px.tensor([1.0])).item()

@@ -118,7 +118,7 @@ def conv_transpose1d(
     >>> conv_transpose1d(px.ones((2, 3, 8)), px.ones((3, 4, 2)), stride=2).shape
     (2, 4, 16)
     """
-    return _transposed("conv_transpose1d", 1, x, weight, bias, stride, padding, output_padding, dilation, groups)
+    return _conv_transpose("conv_transpose1d", 1, x, weight, bias, stride, padding, output_padding, dilation, groups)
 
 
 def conv_transpose2d(
@@ -144,7 +144,7 @@ def conv_transpose2d(
     >>> conv_transpose2d(px.ones((2, 3, 8, 8)), px.ones((3, 4, 3, 3)), stride=2, padding=1, output_padding=1).shape
     (2, 4, 16, 16)
     """
-    return _transposed("conv_transpose2d", 2, x, weight, bias, stride, padding, output_padding, dilation, groups)
+    return _conv_transpose("conv_transpose2d", 2, x, weight, bias, stride, padding, output_padding, dilation, groups)
 
 
 def conv_transpose3d(
@@ -164,7 +164,7 @@ def conv_transpose3d(
     >>> conv_transpose3d(px.ones((1, 2, 4, 4, 4)), px.ones((2, 3, 2, 2, 2)), stride=2).shape
     (1, 3, 8, 8, 8)
     """
-    return _transposed("conv_transpose3d", 3, x, weight, bias, stride, padding, output_padding, dilation, groups)
+    return _conv_transpose("conv_transpose3d", 3, x, weight, bias, stride, padding, output_padding, dilation, groups)
 
 
 def unfold(x: Tensor, window: Sizes, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1) -> Tensor:
@@ -211,15 +211,15 @@ def fold(
     pads = _pads("fold", spatial, sides, strides, padding, dilations)
     reach = _reach(sides, dilations)
     counts = [
-        (have + sum(pad) - far) // step + 1 for have, pad, far, step in zip(spatial, pads, reach, strides, strict=True)
+        (n + sum(pad) - span) // step + 1 for n, pad, span, step in zip(spatial, pads, reach, strides, strict=True)
     ]
-    places, windows = math.prod(sides), math.prod(counts)
-    if columns.ndim != 3 or columns.shape[1] % places or columns.shape[2] != windows:
+    window_size, windows = math.prod(sides), math.prod(counts)
+    if columns.ndim != 3 or columns.shape[1] % window_size or columns.shape[2] != windows:
         raise ShapeError(
-            f"fold: columns must be [n, channels * {places}, {windows}] for windows of {sides} over {spatial}, "
+            f"fold: columns must be [n, channels * {window_size}, {windows}] for windows of {sides} over {spatial}, "
             f"got shape {columns.shape}"
         )
-    shape = (columns.shape[0], columns.shape[1] // places, *spatial)
+    shape = (columns.shape[0], columns.shape[1] // window_size, *spatial)
     return call("fold", columns, shape, sides, strides, pads, dilations, operation="col2im")
 
 
@@ -254,18 +254,18 @@ def _conv_options(
 ) -> tuple[Any, ...]:
     """Stride, padding and dilation, one entry per axis. The checks of shapes are cached."""
     strides, dilations = _steps(name, axes, stride, dilation)
-    _ranks(name, axes, x, weight, "[out, channels / groups, ")
+    _check_ranks(name, axes, x, weight, "[out, channels / groups, ")
     out, per_group, *window = weight
     if groups < 1 or x[1] != per_group * groups or out % groups:
         raise ShapeError(
             f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
             f"x needs {per_group * groups} channels, and the {out} output channels must be divisible by the groups"
         )
-    _bias(name, bias, out)
+    _check_bias(name, bias, out)
     return strides, _pads(name, x[2:], tuple(window), strides, padding, dilations), dilations
 
 
-def _transposed(
+def _conv_transpose(
     name: str,
     axes: int,
     x: Tensor,
@@ -277,14 +277,14 @@ def _transposed(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    given = (stride, padding, output_padding, dilation)
-    options = by_shapes(_transposed_options, name, axes, *_shapes(x, weight, bias), *map(hashable, given), groups)
+    keys = map(hashable, (stride, padding, output_padding, dilation))
+    options = by_shapes(_conv_transpose_options, name, axes, *_shapes(x, weight, bias), *keys, groups)
     y = call(name, x, weight, *options, groups, operation="conv_dx")
     return y if bias is None else y + bias.reshape(bias.shape[0], *(1,) * axes)
 
 
 @lru_cache(1024, typed=True)
-def _transposed_options(
+def _conv_transpose_options(
     name: str,
     axes: int,
     x: Shape,
@@ -299,7 +299,7 @@ def _transposed_options(
     """The shape of the result; stride, padding and dilation, one entry per axis."""
     strides, dilations = _steps(name, axes, stride, dilation)
     extra = sizes(name, "output_padding", output_padding, axes, 0)
-    _ranks(name, axes, x, weight, "[channels, out / groups, ")
+    _check_ranks(name, axes, x, weight, "[channels, out / groups, ")
     channels, per_group, *window = weight
     if groups < 1 or x[1] != channels or channels % groups:
         raise ShapeError(
@@ -307,18 +307,18 @@ def _transposed_options(
             f"x needs {channels} channels, which must be divisible by the groups"
         )
     out = per_group * groups
-    _bias(name, bias, out)
+    _check_bias(name, bias, out)
     if isinstance(padding, str):
         raise ShapeError(
             f"{name}: padding must be integers, got {padding!r}; give one, or a pair (before, after), per axis"
         )
     pads = pad_pairs(name, padding, x[2:], strides, strides)
-    if any(more >= step for more, step in zip(extra, strides, strict=True)):
+    if any(added >= step for added, step in zip(extra, strides, strict=True)):
         raise ShapeError(f"{name}: output_padding {extra} must be less than the stride {strides}")
     reach = _reach(tuple(window), dilations)
     spatial = tuple(
-        (have - 1) * step - sum(pad) + far + more
-        for have, step, pad, far, more in zip(x[2:], strides, pads, reach, extra, strict=True)
+        (n - 1) * step - sum(pad) + span + added
+        for n, step, pad, span, added in zip(x[2:], strides, pads, reach, extra, strict=True)
     )
     if any_less((*window, *x[2:], *spatial), 1):
         raise ShapeError(
@@ -336,7 +336,7 @@ def _steps(name: str, axes: int, stride: Sizes, dilation: Sizes) -> tuple[tuple[
     return sizes(name, "stride", stride, axes, 1), sizes(name, "dilation", dilation, axes, 1)
 
 
-def _ranks(name: str, axes: int, x: Shape, weight: Shape, channels: str) -> None:
+def _check_ranks(name: str, axes: int, x: Shape, weight: Shape, channels: str) -> None:
     if len(x) != 2 + axes or len(weight) != 2 + axes:
         raise ShapeError(
             f"{name}: x must be [n, channels, {_SPATIAL[axes]}] and weight {channels}{_WINDOW[axes]}], "
@@ -344,7 +344,7 @@ def _ranks(name: str, axes: int, x: Shape, weight: Shape, channels: str) -> None
         )
 
 
-def _bias(name: str, bias: Shape | None, out: int) -> None:
+def _check_bias(name: str, bias: Shape | None, out: int) -> None:
     if bias is not None and bias != (out,):
         raise ShapeError(f"{name}: bias of shape {bias} does not fit {out} output channels")
 
@@ -356,7 +356,7 @@ def _reach(window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...
 
 def _pads(
     name: str,
-    have: tuple[int, ...],
+    input_sizes: tuple[int, ...],
     window: tuple[int, ...],
     stride: tuple[int, ...],
     padding: Padding,
@@ -366,10 +366,10 @@ def _pads(
     if min(window) < 1:
         raise ShapeError(f"{name}: the kernel has size {window}; every size must be at least 1")
     reach = _reach(window, dilation)
-    pads = pad_pairs(name, padding, have, reach, stride)
-    if any(less(size + sum(pad), far) for size, pad, far in zip(have, pads, reach, strict=True)):
+    pads = pad_pairs(name, padding, input_sizes, reach, stride)
+    if any(less(size + sum(pad), span) for size, pad, span in zip(input_sizes, pads, reach, strict=True)):
         raise ShapeError(
             f"{name}: the kernel {window}, of dilated size {reach}, is larger than the padded input, "
-            f"{have} with padding {pads}"
+            f"{input_sizes} with padding {pads}"
         )
     return pads

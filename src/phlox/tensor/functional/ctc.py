@@ -44,7 +44,7 @@ def ctc_loss(
         zero_infinity: give zero, not infinity, for a target that no alignment of the input length can produce.
         reduction: "mean" (each loss divided by its target length, then the batch mean), "sum" or "none".
 
-    The gradient of an infinite loss is zero. The mean weighs the number of examples, see `phlox.train.Loss`.
+    The gradient of an infinite loss is zero. The weight of the mean is the number of examples.
 
     >>> import phlox as px
     >>> one = px.tensor([1])
@@ -65,14 +65,14 @@ def ctc_loss(
     if not 0 <= blank < classes:
         raise RangeError(f"ctc_loss: blank must be one of the {classes} classes, got {blank}")
     length = targets.shape[1]
-    for what, lengths, most in (("input", input_lengths, steps), ("target", target_lengths, length)):
-        _check_lengths(what, lengths, most)
+    for label, lengths, longest in (("input", input_lengths, steps), ("target", target_lengths, length)):
+        _check_lengths(label, lengths, longest)
     log_p, targets, input_lengths, target_lengths = promote_operands(
         "ctc_loss", log_p, targets, input_lengths, target_lengths
     )
     if length:
         # Targets must be valid classes only within their lengths.
-        inside = _places(targets) < target_lengths.expand_dims(1)
+        inside = _positions(targets) < target_lengths.expand_dims(1)
         targets = from_the_start("ctc_loss", where(inside, targets, blank), classes)
     losses = compute("ctc_loss", log_p, targets, input_lengths, target_lengths, blank)
     if zero_infinity:
@@ -82,14 +82,14 @@ def ctc_loss(
     return reduce_losses("ctc_loss", losses, reduction)
 
 
-def _places(targets: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
+def _positions(targets: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Int]:
     return arange(targets.shape[1], device=targets.device).reshape((1, targets.shape[1]))
 
 
-def _check_lengths(what: str, lengths: Tensor[Any, Any, Int], most: int) -> None:
+def _check_lengths(label: str, lengths: Tensor[Any, Any, Int], longest: int) -> None:
     backend = lengths.backend
     if not lengths.size or backend.is_traced(lengths.primitive):
         return
     host = backend.to_host(lengths.primitive)
-    if host.min() < 0 or host.max() > most:
-        raise RangeError(f"ctc_loss: {what}_lengths must be between 0 and {most}, got {host.tolist()}")
+    if host.min() < 0 or host.max() > longest:
+        raise RangeError(f"ctc_loss: {label}_lengths must be between 0 and {longest}, got {host.tolist()}")

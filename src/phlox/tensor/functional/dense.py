@@ -34,10 +34,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             except Exception as error:
                 raise failure("linear", ops, (array, by, added), error) from error
     check_kind("linear", Float, x=x, weight=weight, bias=bias)
-    have, matrix = x.shape, weight.shape
-    if len(matrix) != 2 or have[-1:] != matrix[:1]:
+    x_shape, matrix = x.shape, weight.shape
+    if len(matrix) != 2 or x_shape[-1:] != matrix[:1]:
         raise ShapeError(
-            f"linear: x of shape {have} does not fit weight of shape {matrix}; "
+            f"linear: x of shape {x_shape} does not fit weight of shape {matrix}; "
             f"the last axis of x must have the size of the first axis of weight"
         )
     if bias is not None and bias.shape != matrix[1:]:
@@ -66,15 +66,15 @@ def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -
     if bias is not None and bias.shape != (outputs,):
         raise ShapeError(f"bilinear: bias of shape {bias.shape} does not fit {outputs} outputs")
     half = x @ weight.permute_dims((1, 0, 2)).reshape((i, outputs * j))
-    found = (half.reshape((*x.shape[:-1], outputs, j)) * y.expand_dims(-2)).sum(-1)
-    return found if bias is None else found + bias
+    product = (half.reshape((*x.shape[:-1], outputs, j)) * y.expand_dims(-2)).sum(-1)
+    return product if bias is None else product + bias
 
 
 def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: int | None = None) -> Tensor:
     """The rows of weight [entries, width] at `indices` [...]: [..., width].
 
-    The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is below zero (as that of a
-    missing category is) or too large; in a compiled program, which does not know them, their rows are NaN.
+    The row at `padding_index` gets no gradient. Raises `IndexRangeError` if an index is too large or below zero
+    (such as the index of a missing category). A compiled program does not know the indices: such rows are NaN there.
 
     >>> import phlox as px
     >>> px.functional.embedding(px.tensor([[1.0, 2.0], [3.0, 4.0]]), px.tensor([1, 0])).tolist()
@@ -87,13 +87,13 @@ def embedding(weight: Tensor, indices: Tensor[Any, Any, Int], *, padding_index: 
     weight, indices = promote_operands("embedding", weight, indices)
     entries = weight.shape[0]
     indices = from_the_start("embedding", indices, entries)
-    found = weight.take(indices, 0)
+    rows = weight.take(indices, 0)
     if padding_index is None:
-        return found
+        return rows
     if not -entries <= padding_index < entries:
         raise RangeError(f"embedding: padding_index {padding_index} is out of range for {entries} entries")
     padding = (indices == padding_index % entries).expand_dims(-1)
-    return where(padding, found.detach(), found)
+    return where(padding, rows.detach(), rows)
 
 
 @at_full_precision
@@ -141,7 +141,7 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     >>> px.functional.pixel_shuffle(px.ones((1, 8, 3, 3)), 2).shape
     (1, 2, 6, 6)
     """
-    *leading, channels, height, width = _image("pixel_shuffle", x, factor)
+    *leading, channels, height, width = _image_shape("pixel_shuffle", x, factor)
     if channels % factor**2:
         raise ShapeError(f"pixel_shuffle: {channels} channels are not divisible by {factor}^2 (x of shape {x.shape})")
     kept = channels // factor**2
@@ -158,7 +158,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     >>> px.functional.pixel_unshuffle(px.ones((1, 2, 6, 6)), 2).shape
     (1, 8, 3, 3)
     """
-    *leading, channels, height, width = _image("pixel_unshuffle", x, factor)
+    *leading, channels, height, width = _image_shape("pixel_unshuffle", x, factor)
     if height % factor or width % factor:
         raise ShapeError(f"pixel_unshuffle: height and width of x, of shape {x.shape}, are not divisible by {factor}")
     rows, columns = height // factor, width // factor
@@ -168,7 +168,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return split.permute_dims(order).reshape((*leading, channels * factor**2, rows, columns))
 
 
-def _image(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
+def _image_shape(name: str, x: Tensor, factor: int) -> tuple[int, ...]:
     if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"{name} takes a tensor, got {type_shown(x)}")
     if x.ndim < 3 or factor < 1:

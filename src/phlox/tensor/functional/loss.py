@@ -1,6 +1,6 @@
 """Losses of values, distributions and vectors. Each takes `reduction`: "mean" (the default), "sum" or "none".
 
-A mean weighs the number of its losses where a training adds up batches; see `phlox.train.Loss`.
+When a training adds up batches, a mean has the number of its losses as its weight; see `phlox.train.Loss`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The mean squared error: (prediction - target)^2. The shapes must be equal.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.mse_loss(px.tensor([1.0, 4.0]), px.tensor([1.0, 2.0])).item()
@@ -49,7 +49,7 @@ def mse_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean
 def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The mean absolute error: |prediction - target|. The shapes must be equal.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.l1_loss(px.tensor([1.0, 4.0]), px.tensor([0.0, 2.0]), reduction="sum").item()
@@ -63,14 +63,14 @@ def l1_loss(prediction: Tensor, target: Tensor, *, reduction: Reduction = "mean"
 def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """With d = prediction - target: d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2) (Huber 1964).
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.huber_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), reduction="none").tolist()
     [0.5, 2.5]
     """
     check_pair("huber_loss", prediction, target)
-    _positive("huber_loss", "delta", delta)
+    _check_positive("huber_loss", "delta", delta)
     return reduce_losses("huber_loss", _huber(prediction, target, delta), reduction)
 
 
@@ -78,7 +78,7 @@ def huber_loss(prediction: Tensor, target: Tensor, *, delta: float = 1.0, reduct
 def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
     """`huber_loss` with delta = beta, divided by beta: |d|, smoothed near zero. beta = 0 gives |d|.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.smooth_l1_loss(px.tensor([0.0, 0.0]), px.tensor([1.0, 3.0]), beta=2.0, reduction="none").tolist()
@@ -87,7 +87,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, *, beta: float = 1.0, red
     check_pair("smooth_l1_loss", prediction, target)
     if beta == 0:
         return l1_loss(prediction, target, reduction=reduction)
-    _positive("smooth_l1_loss", "beta", beta)
+    _check_positive("smooth_l1_loss", "beta", beta)
     return reduce_losses("smooth_l1_loss", _huber(prediction, target, beta) * (1.0 / beta), reduction)
 
 
@@ -98,9 +98,9 @@ def _huber(prediction: Tensor, target: Tensor, delta: float) -> Tensor:
     return cut * (difference - cut * 0.5)
 
 
-def _positive(name: str, what: str, value: float) -> None:
+def _check_positive(name: str, option: str, value: float) -> None:
     if not value > 0:
-        raise RangeError(f"{name}: {what} must be positive, got {value}")
+        raise RangeError(f"{name}: {option} must be positive, got {value}")
 
 
 # --- distributions
@@ -113,7 +113,7 @@ def kl_div(log_p: Tensor, target: Tensor, *, log_target: bool = False, reduction
     The target holds probabilities, or their logarithms if `log_target`. Where the target is zero, the loss is zero. The
     "mean" is over elements. For the mean divergence of a batch, use "sum" and divide by the batch size.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> p = px.tensor([0.25, 0.75])
@@ -146,7 +146,7 @@ def poisson_nll_loss(
     By default the prediction is the log of the rate: exp(prediction) - target prediction. With `log_input=False` it is
     the rate: prediction - target log(prediction + epsilon). `full` adds Stirling's formula where the target is above 1.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.poisson_nll_loss(px.tensor([0.0]), px.tensor([3.0])).item()
@@ -158,9 +158,9 @@ def poisson_nll_loss(
     else:
         losses = prediction - target.xlogy(prediction + epsilon)
     if full:
-        many = target > 1.0
-        count = where(many, target, 2.0)
-        losses = losses + where(many, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
+        above_one = target > 1.0
+        count = where(above_one, target, 2.0)
+        losses = losses + where(above_one, count * count.log() - count + (count * (2.0 * math.pi)).log() * 0.5, 0.0)
     return reduce_losses("poisson_nll_loss", losses, reduction)
 
 
@@ -178,7 +178,7 @@ def gaussian_nll_loss(
 
     The variance broadcasts to the prediction, and is at least `epsilon`. `full` adds the constant log(2 pi) / 2.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.gaussian_nll_loss(px.tensor([1.0]), px.tensor([3.0]), px.tensor([1.0])).item()
@@ -220,7 +220,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """The distance for similar pairs (target 1), max(0, margin - distance) for dissimilar ones (target -1).
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.hinge_embedding_loss(px.tensor([0.25, 0.25]), px.tensor([1.0, -1.0]), reduction="none").tolist()
@@ -237,7 +237,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, margin - target (x - y)). Target 1: x should be greater; -1: y. The target broadcasts to their shape.
 
-    The mean weighs the number of elements.
+    The weight of the mean is the number of elements.
 
     >>> import phlox as px
     >>> px.functional.margin_ranking_loss(px.tensor([2.0]), px.tensor([1.0]), px.tensor([-1.0]), margin=0.5).item()
@@ -264,7 +264,7 @@ def triplet_margin_loss(
 
     `epsilon` is added to the differences, so that the gradient of equal vectors is defined.
 
-    The mean weighs the number of triplets.
+    The weight of the mean is the number of triplets.
 
     >>> import phlox as px
     >>> anchor, far = px.zeros((1, 2)), px.tensor([[3.0, 4.0]])

@@ -1,4 +1,4 @@
-"""`Loss`: a mean as its two sums, which add up over micro-batches and processes as means do not."""
+"""`Loss`: a mean, given by its two sums. Unlike means, sums can be added up over micro-batches and processes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 class Loss:
     """A loss that is a weighted mean: the sum of the weighted losses of all items, and the sum of their weights.
 
-    A step of `phlox.train.Learner` may return it in place of a scalar. Whatever means over batches (accumulation,
-    processes, an uneven last batch, validation, reports) adds up totals and weights, so that gradients and numbers do
-    not depend on how rows are cut into batches. A step that returns the mean which a loss of `phlox.nn` has computed
-    need not make one: the learner knows its total and weight. It is for other means, such as of several losses, or with
-    weights of your own.
+    A step of `phlox.train.Learner` may return it in place of a scalar. Everything that takes means over batches
+    (accumulation, processes, an uneven last batch, validation, reports) then adds up totals and weights, so gradients
+    and numbers do not depend on how rows are divided into batches. A step that returns the mean of a loss of `phlox.nn`
+    does not need it: the learner knows the total and the weight of that mean. Use it for other means, such as a mean of
+    several losses, or a mean with your own weights.
 
     Args:
         total: the sum of the weighted losses, a Float scalar.
-        weight: the sum of the weights: a number, or a scalar tensor, such as of the tokens that are not padding.
-        separable: whether the loss of a row depends on that row alone. It does not in contrastive losses, which compare
-            the rows of a batch with each other: their losses of two halves do not add up to that of the whole, and a
-            learner refuses one that says so together with accumulation or rows in several processes.
+        weight: the sum of the weights: a number, or a scalar tensor, such as the number of tokens without padding.
+        separable: whether the loss of a row depends on that row alone. In contrastive losses it does not, because they
+            compare the rows of a batch with each other: the losses of two halves of a batch do not add up to the loss
+            of the whole. A learner refuses a loss with `separable=False` if it accumulates, or if several processes
+            hold the rows.
 
-    Raises `KindError` and `ShapeError` if they are no scalars, and `RangeError` for a number that is negative or not
-    finite.
+    Raises `KindError` or `ShapeError` if total or weight is not a scalar, and `RangeError` if the weight is a number
+    that is negative or not finite.
 
     >>> import phlox as px
     >>> from phlox import nn
@@ -48,22 +49,22 @@ class Loss:
     separable: bool = True
 
     def __post_init__(self) -> None:
-        for what, value in (("total", self.total), ("weight", self.weight)):
-            given: Any = value
-            if not isinstance(given, Tensor):
-                if what == "total" or isinstance(given, bool) or not _is_number(given):
-                    wanted = "a Float scalar" if what == "total" else "a number or a scalar tensor"
-                    raise KindError(f"Loss: {what} must be {wanted}, got {type(given).__name__}")
-                if not 0.0 <= given < math.inf:
-                    raise RangeError(f"Loss: the weight must be finite and not negative, got {given!r}")
+        for name, value in (("total", self.total), ("weight", self.weight)):
+            item: Any = value
+            if not isinstance(item, Tensor):
+                if name == "total" or isinstance(item, bool) or not _is_number(item):
+                    expected = "a Float scalar" if name == "total" else "a number or a scalar tensor"
+                    raise KindError(f"Loss: {name} must be {expected}, got {type(item).__name__}")
+                if not 0.0 <= item < math.inf:
+                    raise RangeError(f"Loss: the weight must be finite and not negative, got {item!r}")
                 continue
-            one = cast("AnyTensor", given)
-            if one.shape != ():
+            scalar = cast("AnyTensor", item)
+            if scalar.shape != ():
                 raise ShapeError(
-                    f"Loss: {what} must be a scalar, got shape {one.shape}; Loss.of(losses, weights) adds up"
+                    f"Loss: {name} must be a scalar, got shape {scalar.shape}; Loss.of(losses, weights) adds up"
                 )
-            if one.kind is Bool or (what == "total" and one.kind is not Float):
-                raise KindError(f"Loss: {what} must be a Float scalar, got {one.kind.__name__}")
+            if scalar.kind is Bool or (name == "total" and scalar.kind is not Float):
+                raise KindError(f"Loss: {name} must be a Float scalar, got {scalar.kind.__name__}")
 
     @staticmethod
     def of(losses: Tensor, weights: AnyTensor | None = None) -> Loss:
@@ -85,7 +86,7 @@ class Loss:
             return Loss(losses.sum(), float(losses.size))
         if weights.shape != losses.shape[: weights.ndim]:
             raise ShapeError(
-                f"Loss.of: weights of shape {weights.shape} do not fit losses of shape {losses.shape}; there is one "
+                f"Loss.of: weights of shape {weights.shape} do not fit losses of shape {losses.shape}; give one "
                 "for each loss, or for each entry of the first axes"
             )
         factor = (
@@ -99,14 +100,14 @@ class Loss:
 
     @property
     def mean(self) -> Tensor:
-        """The mean, total / weight, at full precision; NaN where nothing counts."""
+        """The mean, total / weight, at full precision; NaN if the weight is zero."""
         total, weight = self.total.to_full_precision(), _number(self.weight)
         return total * math.nan if isinstance(weight, float) and not weight else total / weight
 
     def part_of(self, weight: AnyTensor | float) -> Tensor:
-        """The part of this loss in a mean over more, which weighs `weight` as a whole: total / weight.
+        """The contribution of this loss to a mean over several losses whose weights add up to `weight`: total / weight.
 
-        It is zero, and so are its gradients, where the whole weighs nothing.
+        It is zero, and so are its gradients, if `weight` is zero.
 
         >>> import phlox as px
         >>> one, other = Loss(px.tensor(6.0), 3.0), Loss(px.tensor(0.0), 0.0)
@@ -120,7 +121,7 @@ class Loss:
 
 
 def _number(weight: AnyTensor | float) -> Any:
-    """A weight at full precision: half of it does not count beyond 2,048."""
+    """A weight at full precision: at half precision, counts are not exact beyond 2,048."""
     return weight.to_full_precision().float() if isinstance(weight, Tensor) else float(weight)
 
 

@@ -35,8 +35,8 @@ def layer_norm(
     [[-1.0, 1.0], [0.0, 0.0]]
     """
     check_kind("layer_norm", Float, x=x, gamma=gamma, beta=beta)
-    given = next((scale.ndim for scale in (gamma, beta) if scale is not None), 1)
-    count = _last_axes("layer_norm", x, given if axes is None else axes)
+    default_count = next((scale.ndim for scale in (gamma, beta) if scale is not None), 1)
+    count = _last_axes("layer_norm", x, default_count if axes is None else axes)
     return _over_last("layer_norm", x, count, {"gamma": gamma, "beta": beta}, epsilon)
 
 
@@ -63,10 +63,10 @@ def _last_axes(name: str, x: Tensor, count: int) -> int:
 def _over_last(name: str, x: Tensor, count: int, scales: dict[str, Tensor | None], epsilon: float) -> Tensor:
     shape = x.shape
     normalised = shape[-count:]
-    for what, scale in scales.items():
+    for operand, scale in scales.items():
         if scale is not None and scale.shape != normalised:
             raise ShapeError(
-                f"{name}: {what} of shape {scale.shape} does not fit x of shape {shape}; "
+                f"{name}: {operand} of shape {scale.shape} does not fit x of shape {shape}; "
                 f"it must have the shape of the normalised axes, {normalised}"
             )
     if count == 1:
@@ -101,12 +101,12 @@ def instance_norm(
     >>> px.functional.instance_norm(px.ones((3, 6, 4, 4))).shape
     (3, 6, 4, 4)
     """
-    _channels("instance_norm", x, gamma=gamma, beta=beta)
+    _check_channels("instance_norm", x, gamma=gamma, beta=beta)
     return _by_group("instance_norm", x, x.shape[1], gamma, beta, epsilon)
 
 
 def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Tensor | None, epsilon: float) -> Tensor:
-    channels = _channels(name, x, gamma=gamma, beta=beta)
+    channels = _check_channels(name, x, gamma=gamma, beta=beta)
     if channels == 0:
         return x
     if groups < 1 or channels % groups:
@@ -114,14 +114,14 @@ def _by_group(name: str, x: Tensor, groups: int, gamma: Tensor | None, beta: Ten
     return compute("group_norm", x, gamma, beta, groups, epsilon)
 
 
-def _channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
+def _check_channels(name: str, x: Tensor, **scales: Tensor | None) -> int:
     """The number of channels of x [n, channels, ...]; checks that each scale is [channels]."""
     check_kind(name, Float, x=x, **scales)
     if x.ndim < 2:
         raise ShapeError(f"{name}: x must be [n, channels, ...], got shape {x.shape}")
-    for what, scale in scales.items():
+    for operand, scale in scales.items():
         if scale is not None and scale.shape != (x.shape[1],):
-            raise ShapeError(f"{name}: {what} of shape {scale.shape} does not fit the {x.shape[1]} channels of x")
+            raise ShapeError(f"{name}: {operand} of shape {scale.shape} does not fit the {x.shape[1]} channels of x")
     return x.shape[1]
 
 
@@ -148,7 +148,7 @@ def batch_norm_train(
     >>> mean.tolist(), variance.tolist()
     ([2.0], [1.0])
     """
-    _channels("batch_norm_train", x, gamma=gamma, beta=beta)
+    _check_channels("batch_norm_train", x, gamma=gamma, beta=beta)
     return BatchNorm(*compute("batch_norm_train", x, gamma, beta, epsilon))
 
 
@@ -171,17 +171,17 @@ def batch_norm(
     >>> px.functional.batch_norm(px.tensor([[5.0]]), px.tensor([1.0]), px.tensor([4.0]), epsilon=0.0).tolist()
     [[2.0]]
     """
-    channels = _channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
-    given = x
+    channels = _check_channels("batch_norm", x, mean=mean, variance=variance, gamma=gamma, beta=beta)
+    original = x
     if x.backend.full_precision() is not x.backend:
-        x, mean, variance = (one.to_full_precision() for one in (x, mean, variance))
-        gamma, beta = (None if one is None else one.to_full_precision() for one in (gamma, beta))
+        x, mean, variance = (operand.to_full_precision() for operand in (x, mean, variance))
+        gamma, beta = (None if operand is None else operand.to_full_precision() for operand in (gamma, beta))
     scale = (variance + epsilon).rsqrt()
     scale = scale if gamma is None else scale * gamma
     shift = -mean * scale if beta is None else beta - mean * scale
     shape = (channels, *(1 for _ in x.shape[2:]))
     y = x * scale.reshape(shape) + shift.reshape(shape)
-    return y if x is given else y.from_full_precision(given)
+    return y if x is original else y.from_full_precision(original)
 
 
 @at_full_precision
@@ -194,7 +194,7 @@ def local_response_norm(x: Tensor, size: int, *, alpha: float = 1e-4, beta: floa
     >>> px.functional.local_response_norm(px.ones((1, 6, 4, 4)), 3).shape
     (1, 6, 4, 4)
     """
-    channels = _channels("local_response_norm", x)
+    channels = _check_channels("local_response_norm", x)
     if size < 1:
         raise ShapeError(f"local_response_norm: the size must be at least 1, got {size}")
     zeros = [(0, 0) for _ in x.shape[2:]]

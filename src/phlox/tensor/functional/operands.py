@@ -23,24 +23,24 @@ _CONVERSIONS: dict[type[Kind], str] = {Float: ".float()", Int: ".int()", Bool: "
 
 def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | None) -> None:
     """Raise `KindError` unless each operand is a tensor of this kind, or None."""
-    for what, x in operands.items():
+    for operand, x in operands.items():
         if x is None:
             continue
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             param = getattr(type(x), "_phlox_holds_tensor", False)
             remedy = "give the tensor that it holds, param.val()" if param else "make one with phlox.tensor(...)"
-            raise KindError(f"{name}: {what} must be a {kind.__name__} tensor, got {type(x).__name__}; {remedy}")
+            raise KindError(f"{name}: {operand} must be a {kind.__name__} tensor, got {type(x).__name__}; {remedy}")
         if x._ops.kind is not kind:  # pyright: ignore[reportPrivateUsage]
             raise KindError(
-                f"{name}: {what} must be a {kind.__name__} tensor, got {x.kind.__name__}; "
+                f"{name}: {operand} must be a {kind.__name__} tensor, got {x.kind.__name__}; "
                 f"convert with {_CONVERSIONS[kind]} first"
             )
 
 
 def promote_operands(name: str, *operands: Tensor[Any, Any, Any] | None) -> list[Any]:
     """Promote the operands to one backend; None stays None."""
-    met = iter(promote(name, [x for x in operands if x is not None]))
-    return [None if x is None else next(met) for x in operands]
+    promoted = iter(promote(name, [x for x in operands if x is not None]))
+    return [None if x is None else next(promoted) for x in operands]
 
 
 def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
@@ -54,10 +54,10 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
     for x in arguments:
         if isinstance(x, Tensor):
             natives.append(x.primitive)
-            mine = x._ops  # pyright: ignore[reportPrivateUsage]
-            if mine is not ops:
-                alike = ops is None and mine.kind is Float
-                ops = mine
+            x_ops = x._ops  # pyright: ignore[reportPrivateUsage]
+            if x_ops is not ops:
+                alike = ops is None and x_ops.kind is Float
+                ops = x_ops
         else:
             natives.append(x)
     if ops is None or not alike:
@@ -65,12 +65,12 @@ def compute(name: str, *arguments: Any, operation: str | None = None) -> Any:
         # An untracked value of a decorated backend is an array of the inner one, so promotion leaves arrays unchanged.
         ops = ops_of(common_backend(name, tensors), Float)
     try:
-        found = ops[operation or name](*natives)
+        result = ops[operation or name](*natives)
     except Exception as error:
         raise failure(name, ops, tuple(natives), error) from error
-    if isinstance(found, tuple):
-        return tuple(wrap(ops, one) for one in cast("tuple[Any, ...]", found))
-    return wrap(ops, found)
+    if isinstance(result, tuple):
+        return tuple(wrap(ops, part) for part in cast("tuple[Any, ...]", result))
+    return wrap(ops, result)
 
 
 def check_pair(name: str, prediction: Tensor, target: Tensor) -> None:
@@ -83,12 +83,12 @@ def check_pair(name: str, prediction: Tensor, target: Tensor) -> None:
 def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     """The mean, the sum or the unreduced losses; `RangeError` for another `reduction`.
 
-    The mean weighs as many as there are losses.
+    The weight of the mean is the number of losses.
     """
     if reduction == "mean":
         mean = losses.mean()
-        if (noting := means()) is not None:
-            noting.note(mean, float(losses.size), lambda: Loss.of(losses), weighted=False)
+        if (recorder := means()) is not None:
+            recorder.note(mean, float(losses.size), lambda: Loss.of(losses), weighted=False)
         return mean
     if reduction == "sum":
         return losses.sum()
@@ -97,23 +97,23 @@ def reduce_losses(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
     raise RangeError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
-def check_broadcast(name: str, what: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
+def check_broadcast(name: str, operand: str, x: Tensor[Any, Any, Any] | None, shape: tuple[int, ...]) -> None:
     """Raise `ShapeError` unless x is None, or broadcasts to exactly `shape`."""
     if x is None:
         return
     fits = x.ndim <= len(shape) and all(
-        mine in (1, theirs) for mine, theirs in zip(reversed(x.shape), reversed(shape), strict=False)
+        size in (1, target) for size, target in zip(reversed(x.shape), reversed(shape), strict=False)
     )
     if not fits:
-        raise ShapeError(f"{name}: {what} of shape {x.shape} does not broadcast to the shape of the losses, {shape}")
+        raise ShapeError(f"{name}: {operand} of shape {x.shape} does not broadcast to the shape of the losses, {shape}")
 
 
 def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     """Raise `ShapeError` unless all shapes are equal, so that no operand broadcasts unnoticed."""
-    shapes = {what: x.shape for what, x in operands.items()}
+    shapes = {operand: x.shape for operand, x in operands.items()}
     first, *others = shapes.values()
     if any(shape != first for shape in others):
-        listed = ", ".join(f"{what} of shape {shape}" for what, shape in shapes.items())
+        listed = ", ".join(f"{operand} of shape {shape}" for operand, shape in shapes.items())
         raise ShapeError(f"{name}: {listed}; the shapes must be equal")
 
 
@@ -125,16 +125,17 @@ def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     except ValueError:
         covered = False
     if not covered:
-        listed = ", ".join(f"{what} of shape {x.shape}" for what, x in operands.items())
+        listed = ", ".join(f"{operand} of shape {x.shape}" for operand, x in operands.items())
         raise ShapeError(f"{name}: {listed}; the shapes must be equal, or broadcast to the largest of them")
 
 
 def from_the_start(
     name: str, indices: Tensor[Any, Any, Int], size: int, ignored: int | None = None
 ) -> Tensor[Any, Any, Int]:
-    """`indices` that do not count from the end: one below zero is out of range, as one of `size` or more is.
+    """Check indices that must not count from the end: below zero is out of range, as is `size` or more.
 
-    Raises `IndexRangeError` for it, and leaves it out of range where a trace does not know the values; `ignored` stays.
+    Raises `IndexRangeError` for such an index. Where a trace does not know the values, an index below zero is replaced
+    by one that is too large. The index `ignored` is kept.
     """
     backend, flat = indices.backend, indices.primitive
     if ignored is not None:

@@ -226,8 +226,8 @@ def _max_pool(
     dilation: Sizes,
     ceil_mode: bool,
 ) -> Tensor:
-    given = map(hashable, (window, stride, padding, dilation))
-    sides, strides, _, pads, dilations = by_shapes(_windows, name, axes, x.shape, *given, ceil_mode)
+    keys = map(hashable, (window, stride, padding, dilation))
+    sides, strides, _, pads, dilations = by_shapes(_windows, name, axes, x.shape, *keys, ceil_mode)
     return call(name, x, sides, strides, pads, dilations, operation="max_pool")
 
 
@@ -241,9 +241,9 @@ def _avg_pool(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    given = map(hashable, (window, stride, padding))
-    sides, strides, asked, pads, _ = by_shapes(_windows, name, axes, x.shape, *given, 1, ceil_mode)
-    counted = asked if count_include_pad else ((0, 0),) * axes
+    keys = map(hashable, (window, stride, padding))
+    sides, strides, pairs, pads, _ = by_shapes(_windows, name, axes, x.shape, *keys, 1, ceil_mode)
+    counted = pairs if count_include_pad else ((0, 0),) * axes
     return call(name, x, sides, strides, pads, counted, operation="avg_pool")
 
 
@@ -259,41 +259,41 @@ def _windows(
     ceil_mode: bool,
 ) -> tuple[Shape, Shape, _Pairs, _Pairs, Shape]:
     """Windows, strides, padding, padding including that of `ceil_mode`, dilations; cached."""
-    have = _spatial(name, axes, x)
+    input_sizes = _spatial(name, axes, x)
     sides = sizes(name, "window", window, axes, 1)
     strides = sides if stride is None else sizes(name, "stride", stride, axes, 1)
     dilations = sizes(name, "dilation", dilation, axes, 1)
     reach = tuple(step * (side - 1) + 1 for side, step in zip(sides, dilations, strict=True))
-    asked = pad_pairs(name, padding, have, reach, strides)
-    if any(max(pad) >= far for pad, far in zip(asked, reach, strict=True) if not is_symbolic(sum(pad)) and max(pad)):
+    pairs = pad_pairs(name, padding, input_sizes, reach, strides)
+    if any(max(pad) >= span for pad, span in zip(pairs, reach, strict=True) if not is_symbolic(sum(pad)) and max(pad)):
         raise ShapeError(
-            f"{name}: the padding {asked} must be less than the window {sides}, or a window could hold only padding; "
+            f"{name}: the padding {pairs} must be less than the window {sides}, or a window could hold only padding; "
             f"use at most half of the window"
         )
-    if any(less(size + sum(pad), far) for size, pad, far in zip(have, asked, reach, strict=True)):
+    if any(less(size + sum(pad), span) for size, pad, span in zip(input_sizes, pairs, reach, strict=True)):
         raise ShapeError(f"{name}: the window {sides} is larger than the padded input of shape {x}")
     if not ceil_mode:
-        return sides, strides, asked, asked, dilations
+        return sides, strides, pairs, pairs, dilations
     pads: list[tuple[int, int]] = []
-    for size, (before, after), far, step in zip(have, asked, reach, strides, strict=True):
+    for size, (before, after), span, step in zip(input_sizes, pairs, reach, strides, strict=True):
         # One more window, if elements are left over and it starts before the padding at the end. Without a branch, so
         # that it holds for every size of an open axis.
         padded = size + before + after
-        last = smaller(-((far - padded) // step), (size + before - 1) // step)
-        pads.append((before, after + larger(0, last * step + far - padded)))
-    return sides, strides, asked, tuple(pads), dilations
+        last = smaller(-((span - padded) // step), (size + before - 1) // step)
+        pads.append((before, after + larger(0, last * step + span - padded)))
+    return sides, strides, pairs, tuple(pads), dilations
 
 
 def _adaptive(name: str, axes: int, x: Tensor, size: Counts) -> Tensor:
-    have = _spatial(name, axes, x.shape)
+    input_sizes = _spatial(name, axes, x.shape)
     kept: Any = size
     if isinstance(size, Sequence) and len(size) == axes:
-        kept = [there if count is None else count for count, there in zip(size, have, strict=True)]
+        kept = [input_size if count is None else count for count, input_size in zip(size, input_sizes, strict=True)]
     return call(name, x, sizes(name, "size", kept, axes, 1), operation=name[:-2])
 
 
 def _spatial(name: str, axes: int, x: Shape) -> Shape:
-    have = x[2:]
-    if len(x) != 2 + axes or any_less(have, 1):
+    input_sizes = x[2:]
+    if len(x) != 2 + axes or any_less(input_sizes, 1):
         raise ShapeError(f"{name}: x must be [n, channels, {_SPATIAL[axes]}] with no axis of size 0, got shape {x}")
-    return have
+    return input_sizes

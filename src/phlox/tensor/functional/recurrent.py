@@ -19,9 +19,9 @@ class LstmSteps(NamedTuple):
     y: Tensor
     """[batch, time, width]: the hidden state after every step."""
     hidden: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
     cell: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
 
 
 class Steps(NamedTuple):
@@ -30,7 +30,7 @@ class Steps(NamedTuple):
     y: Tensor
     """[batch, time, width]: the state after every step."""
     hidden: Tensor
-    """[batch, width]: after the last."""
+    """[batch, width]: after the last step."""
 
 
 def lstm(
@@ -66,7 +66,7 @@ def lstm(
     [[[0.36...], [0.65...], [0.78...]]]
     """
     check_kind("lstm", Float, x=x, hidden=hidden, cell=cell, weight=weight, recurrent=recurrent, bias=bias)
-    x, alive = _checked("lstm", 4, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _check_operands("lstm", 4, x, hidden, weight, recurrent, bias, mask)
     if cell.shape != hidden.shape:
         raise ShapeError(f"lstm: cell has shape {cell.shape}, but hidden has shape {hidden.shape}; they must be equal")
     operands = (x.swapaxes(0, 1), hidden, cell, weight, recurrent, bias, alive)
@@ -87,8 +87,8 @@ def gru(
 ) -> Steps:
     """Gated recurrent units (Cho et al. 2014) over a sequence; the reset gate acts after the product, as in PyTorch.
 
-    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N those of h recurrent. Then u =
-    sigmoid(z + Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)) and h = (1 - u) m + u h.
+    At every step, r, z, n are the three parts of x_t weight + bias, and R, Z, N the parts of h recurrent.
+    Then u = sigmoid(z + Z), m = tanh(n + sigmoid(r + R) (N + recurrent_bias)) and h = (1 - u) m + u h.
 
     Args:
         x: [batch, time, features] with time >= 1.
@@ -107,7 +107,7 @@ def gru(
     """
     operands = {"x": x, "hidden": hidden, "weight": weight, "recurrent": recurrent, "bias": bias}
     check_kind("gru", Float, **operands, recurrent_bias=recurrent_bias)
-    x, alive = _checked("gru", 3, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _check_operands("gru", 3, x, hidden, weight, recurrent, bias, mask)
     if recurrent_bias is not None and recurrent_bias.shape != recurrent.shape[:1]:
         raise ShapeError(
             f"gru: recurrent_bias of shape {recurrent_bias.shape} does not have one number for each of the "
@@ -147,14 +147,14 @@ def rnn(
     [[[2.0], [3.0], [4.0]]]
     """
     check_kind("rnn", Float, x=x, hidden=hidden, weight=weight, recurrent=recurrent, bias=bias)
-    x, alive = _checked("rnn", 1, x, hidden, weight, recurrent, bias, mask)
+    x, alive = _check_operands("rnn", 1, x, hidden, weight, recurrent, bias, mask)
     if activation not in ("tanh", "relu"):
         raise RangeError(f"rnn: activation must be 'tanh' or 'relu', got {activation!r}")
     y, hidden = compute("rnn", x.swapaxes(0, 1), hidden, weight, recurrent, bias, alive, reverse, activation)
     return Steps(y.swapaxes(0, 1), hidden)
 
 
-def _checked(
+def _check_operands(
     name: str,
     gates: int,
     x: Tensor,
@@ -193,5 +193,5 @@ def _checked(
     check_kind(name, Bool, mask=mask)
     if mask.shape != (batch, time):
         raise ShapeError(f"{name}: mask must be [batch, time], which is [{batch}, {time}], got shape {mask.shape}")
-    there = mask.expand_dims(-1)
-    return where(there, x, 0.0), there.swapaxes(0, 1)
+    valid = mask.expand_dims(-1)
+    return where(valid, x, 0.0), valid.swapaxes(0, 1)

@@ -30,7 +30,7 @@ _MODES: dict[str, tuple[Mode, int | None]] = {
     "linear": ("linear", None), "bilinear": ("linear", 2), "trilinear": ("linear", 3),
     "cubic": ("cubic", None), "bicubic": ("cubic", 2),
 }  # fmt: skip
-"""The number of spatial axes that a name of PyTorch's implies."""
+"""The kernel of each mode, and the number of spatial axes if a name from PyTorch fixes it."""
 _READINGS: dict[str, Reading] = {
     "linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic",
 }  # fmt: skip
@@ -64,11 +64,11 @@ def interpolate(
     check_kind("interpolate", Float, x=x)
     if mode not in _MODES:
         raise RangeError(f"interpolate: mode must be one of {', '.join(_MODES)}; got {mode!r}")
-    kernel, meant = _MODES[mode]
+    kernel, axes = _MODES[mode]
     spatial = x.shape[2:]
-    if not 1 <= len(spatial) <= 3 or meant not in (None, len(spatial)):
+    if not 1 <= len(spatial) <= 3 or axes not in (None, len(spatial)):
         raise ShapeError(
-            f"interpolate: x must be [n, channels, ...] with {meant or 'one to three'} spatial axes for {mode!r}, "
+            f"interpolate: x must be [n, channels, ...] with {axes or 'one to three'} spatial axes for {mode!r}, "
             f"got shape {x.shape}"
         )
     if (align_corners or antialias) and kernel not in ("linear", "cubic"):
@@ -82,25 +82,25 @@ def interpolate(
         factors = _each("scale_factor", scale_factor, len(spatial))
         if min(factors) <= 0.0:
             raise RangeError(f"interpolate: scale_factor must be positive, got {scale_factor}")
-        out = [math.floor(before * factor) for before, factor in zip(spatial, factors, strict=True)]
+        sizes = [math.floor(before * factor) for before, factor in zip(spatial, factors, strict=True)]
         ratios = ratios if kernel == "area" else [1.0 / factor for factor in factors]
     else:
         assert size is not None
-        out = [cast(int, one) if is_open(one) else int(one) for one in _each("size", size, len(spatial))]
-    if any_less((*out, *spatial), 1):
-        raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(out)}; sizes must be positive")
+        sizes = [cast(int, length) if is_open(length) else int(length) for length in _each("size", size, len(spatial))]
+    if any_less((*sizes, *spatial), 1):
+        raise ShapeError(f"interpolate: cannot resize images from {spatial} to {tuple(sizes)}; sizes must be positive")
     plans = tuple(
         Resampling(before, after, kernel, align_corners, ratio, antialias)
-        for before, after, ratio in zip(spatial, out, ratios, strict=True)
+        for before, after, ratio in zip(spatial, sizes, ratios, strict=True)
     )
     return compute("interpolate", x, plans)
 
 
-def _each(what: str, value: float | Sequence[float], count: int) -> Sequence[float]:
+def _each(option: str, value: float | Sequence[float], count: int) -> Sequence[float]:
     if isinstance(value, (int, float)):
         return [value] * count
     if len(value) != count:
-        raise ShapeError(f"interpolate: {what} must be one value, or {count} of them, got {tuple(value)}")
+        raise ShapeError(f"interpolate: {option} must be one value, or {count} of them, got {tuple(value)}")
     return value
 
 
@@ -117,8 +117,7 @@ def grid_sample(
     Args:
         x: [n, channels, height, width], or [n, channels, depth, height, width].
         grid: [n, rows, columns, 2] of points (x, y), or [n, ..., 3] of points (x, y, z), where x runs along the width,
-        y
-            along the height and z along the depth. -1 and 1 are the edges of the image.
+            y along the height and z along the depth. -1 and 1 are the edges of the image.
         mode: "bilinear" (trilinear for volumes), "nearest" (no gradient for the grid), or "bicubic" (images only).
         padding_mode: values beyond the edges: "zeros", "border" (the nearest border pixel) or "reflection".
         align_corners: -1 and 1 are the centres of the corner pixels, instead of their outer edges.
@@ -165,10 +164,10 @@ def affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = Fal
             f"affine_grid: theta of shape {theta.shape} does not fit size {sizes}; they must be [n, 2, 3] and "
             f"(n, channels, height, width), or [n, 3, 4] and (n, channels, depth, height, width)"
         )
-    places = [
-        np.linspace(-1.0, 1.0, one) * (1.0 if align_corners else (one - 1) / max(one, 1)) if one > 1 else np.zeros(one)
-        for one in sizes[2:]
+    coordinates = [
+        np.linspace(-1.0, 1.0, k) * (1.0 if align_corners else (k - 1) / max(k, 1)) if k > 1 else np.zeros(k)
+        for k in sizes[2:]
     ]
-    lattice = np.stack([*reversed(np.meshgrid(*places, indexing="ij")), np.ones(sizes[2:])], -1)
+    lattice = np.stack([*reversed(np.meshgrid(*coordinates, indexing="ij")), np.ones(sizes[2:])], -1)
     points = tensor(lattice.reshape(math.prod(sizes[2:]), rank + 1), device=theta.device)
     return (points @ theta.mT).reshape((n, *sizes[2:], rank))

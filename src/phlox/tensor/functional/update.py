@@ -37,10 +37,10 @@ def adam_update(
 def update_by_adam(
     x: Tensor, grad: Tensor, moment_1: Tensor, moment_2: Tensor, scalars: AdamScalars
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `adam_update`, for optimizers: wrong arguments are not explained."""
+    """Like `adam_update`, for optimizers: it does not explain wrong arguments."""
     ops = x._ops
     if not (ops.kind is Float and ops is grad._ops is moment_1._ops is moment_2._ops):
-        x, grad, moment_1, moment_2 = _on_one_backend(x, grad, moment_1, moment_2)
+        x, grad, moment_1, moment_2 = _promote(x, grad, moment_1, moment_2)
         ops = x._ops
     arrays = x.primitive, grad.primitive, moment_1.primitive, moment_2.primitive
     shape = ops.shape(arrays[0])
@@ -49,8 +49,8 @@ def update_by_adam(
             raise ShapeError(f"adam_update: tensors of shapes {shape} and {ops.shape(array)} differ")
     for scalar in scalars:
         if isinstance(scalar, TracedScalar):
-            met: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
-            scalars = AdamScalars(*met)
+            plain: list[Any] = [x.as_operand(ops.backend, Float) if isinstance(x, TracedScalar) else x for x in scalars]
+            scalars = AdamScalars(*plain)
             break
     try:
         new, new_moment_1, new_moment_2 = ops.backend.adam_update(*arrays, scalars)
@@ -59,8 +59,8 @@ def update_by_adam(
     return wrap(ops, new), wrap(ops, new_moment_1), wrap(ops, new_moment_2)
 
 
-def _on_one_backend(*given: Tensor) -> list[Any]:
-    for one in given:
-        if one.kind is not Float:
-            raise KindError(f"adam_update takes Float tensors, got {one.kind.__name__}; convert with .float() first")
-    return promote("adam_update", given)
+def _promote(*tensors: Tensor) -> list[Any]:
+    for x in tensors:
+        if x.kind is not Float:
+            raise KindError(f"adam_update takes Float tensors, got {x.kind.__name__}; convert with .float() first")
+    return promote("adam_update", tensors)
