@@ -228,10 +228,10 @@ def load_from(module: Module, source: Record | PathLike | Readable, **options: U
     """See `Module.load`."""
     if isinstance(source, Record):
         return prepare(module, source, **options)()
-    name = str(Path(source)) if is_path(source) else ""
     try:
         return prepare(module, load(source), **options)()
     except RecordError as error:
+        name = str(Path(source)) if is_path(source) else ""
         if str(error).startswith(name):
             raise
         raise RecordError(f"{name}: {error}") from error

@@ -5,15 +5,15 @@ The header is schema version, format, precision, and the version of Phlox that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, SHORT_NAMES, DType, checked_shape
 from phlox.record.entry import LazyTensor, TensorEntry
-from phlox.record.values import Value, from_json, to_json
+from phlox.record.values import Value
 from phlox.version import __version__
 
 if TYPE_CHECKING:
@@ -119,48 +119,3 @@ def entries_of(
         is_tensor = item.value is _NOTHING
         entries[item.path] = TensorEntry(tensor(item), item.id) if is_tensor else value(item.value)
     return entries
-
-
-# --- safetensors and NumPy's .npz: the arrays by name, and all else in one map
-
-
-class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
-    """The header of a file of arrays, with everything of a record but the arrays."""
-
-    metadata: dict[str, str] | None = None
-    """None where the format itself has room for it."""
-    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    order: list[int] | None = None
-    """Entry i of the record is item `order[i]` of the tensors (in file order) followed by the values."""
-
-    @classmethod
-    def of_record(cls, record: Record, header: Header, stored: Iterable[str], **others: Any) -> Self:
-        """That of a record whose tensors are `stored` in this order; `others` are the fields of a subclass."""
-        place = {path: i for i, path in enumerate([*stored, *record.values])}
-        order = [place[path] for path in record]
-        return cls(
-            **msgspec.structs.asdict(header),
-            aliases=dict(record.aliases),
-            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
-            values={path: to_json(value) for path, value in record.values.items()},
-            order=None if order == sorted(order) else order,
-            **others,
-        )
-
-    def entries(self, tensors: Mapping[str, LazyTensor]) -> dict[str, TensorEntry | Value]:
-        """The entries of the record, from its tensors in file order; RecordError if the two do not fit together."""
-        if unknown := self.ids.keys() - tensors.keys():
-            raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
-        if both := self.values.keys() & tensors.keys():
-            raise RecordError(f"{min(both)!r} is both a tensor and a value")
-        items: list[tuple[str, TensorEntry | Value]] = [
-            (p, TensorEntry(tensor, self.ids.get(p))) for p, tensor in tensors.items()
-        ]
-        items += [(path, from_json(value)) for path, value in self.values.items()]
-        if self.order is not None:
-            if sorted(self.order) != list(range(len(items))):
-                raise RecordError("its order of entries is not a permutation of them")
-            items = [items[i] for i in self.order]
-        return dict(items)

@@ -28,7 +28,7 @@ from phlox.record.dtypes import DTYPES, Array, DType, checked_shape, element_byt
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.reader import Reader
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import ArrayInfo
+from phlox.record.formats.safetensors import ArrayInfo
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.io.zip import Archive, first_name, is_safe_name

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast, final
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, cast, final
 
 import msgspec
 
 from phlox.errors import RecordError
 from phlox.record import limits
 from phlox.record.dtypes import DTYPES
-from phlox.record.entry import LazyTensor
+from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.recorder import Recorder
-from phlox.record.header import SCHEMA, ArrayInfo
+from phlox.record.header import SCHEMA, Header
 from phlox.record.io.checksums import WIDTH, packed, start_of, verified
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
 from phlox.record.limits import MAX_TEXT, check_entries, check_json
 from phlox.record.record import Record, UnreadableEntryError, check_name
+from phlox.record.values import Value, from_json, to_json
 
 _FLOAT8 = ("f8_e5m2fnuz", "f8_e4m3fnuz", "f8_e8m0", "f8_e4m3", "f8_e5m2")
 _ORDER = ("u64", "i64", "f64", "f32", "u32", "i32", "bf16", "f16", "u16", "i16", *_FLOAT8, "i8", "u8", "bool")
@@ -39,6 +41,48 @@ _SIGNS = (
 )  # marks of metadata that Phlox wrote; elsewhere in the file they mean damage
 _AFTER_CHECKSUMS = '\\"}"}}'
 """The end of the header of a file without tensors: checksums are the last item of the inner JSON."""
+
+
+class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The header of a file of arrays, of this format or of NumPy's .npz, with everything of a record but the arrays."""
+
+    metadata: dict[str, str] | None = None
+    """None where the format itself has room for it."""
+    aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    order: list[int] | None = None
+    """Entry i of the record is item `order[i]` of the tensors (in file order) followed by the values."""
+
+    @classmethod
+    def of_record(cls, record: Record, header: Header, stored: Iterable[str], **others: Any) -> Self:
+        """That of a record whose tensors are `stored` in this order; `others` are the fields of a subclass."""
+        place = {path: i for i, path in enumerate([*stored, *record.values])}
+        order = [place[path] for path in record]
+        return cls(
+            **msgspec.structs.asdict(header),
+            aliases=dict(record.aliases),
+            ids={path: entry.id for path, entry in record.tensors.items() if entry.id is not None},
+            values={path: to_json(value) for path, value in record.values.items()},
+            order=None if order == sorted(order) else order,
+            **others,
+        )
+
+    def entries(self, tensors: Mapping[str, LazyTensor]) -> dict[str, TensorEntry | Value]:
+        """The entries of the record, from its tensors in file order; RecordError if the two do not fit together."""
+        if unknown := self.ids.keys() - tensors.keys():
+            raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
+        if both := self.values.keys() & tensors.keys():
+            raise RecordError(f"{min(both)!r} is both a tensor and a value")
+        items: list[tuple[str, TensorEntry | Value]] = [
+            (p, TensorEntry(tensor, self.ids.get(p))) for p, tensor in tensors.items()
+        ]
+        items += [(path, from_json(value)) for path, value in self.values.items()]
+        if self.order is not None:
+            if sorted(self.order) != list(range(len(items))):
+                raise RecordError("its order of entries is not a permutation of them")
+            items = [items[i] for i in self.order]
+        return dict(items)
 
 
 class SafetensorsInfo(ArrayInfo, frozen=True, kw_only=True, omit_defaults=True):
