@@ -5,6 +5,8 @@ name of a case up to a comma; the engine, precision and decorator of a backend; 
 `covering(2)` keeps as few cells as hold every pair of values of two factors that some cell has, such as each operation
 on each engine; `covering(1)` as few as hold every value. The other cells are marked `full`. Names of arguments after
 the number: only these are factors.
+
+`every(n)` keeps every n-th cell of a table whose cells are alike.
 """
 
 from __future__ import annotations
@@ -59,11 +61,18 @@ def covered(cells: Sequence[tuple[Any, ...]], strength: int) -> list[bool]:
 
 def mark_cells(items: Iterable[pytest.Item]) -> None:
     """Mark the cells that are only in the full run."""
+    counts: defaultdict[str, int] = defaultdict(int)
     tables: defaultdict[str, list[tuple[pytest.Function, pytest.Mark]]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("covering")
-        if mark is not None and item.get_closest_marker("full") is None and isinstance(item, pytest.Function):
-            tables[item.nodeid.partition("[")[0]].append((item, mark))
+        if item.get_closest_marker("full") is not None or not isinstance(item, pytest.Function):
+            continue
+        test = item.nodeid.partition("[")[0]
+        if (mark := item.get_closest_marker("covering")) is not None:
+            tables[test].append((item, mark))
+        elif (mark := item.get_closest_marker("every")) is not None:
+            if counts[test] % mark.args[0]:
+                item.add_marker(pytest.mark.full)
+            counts[test] += 1
     for table in tables.values():
         # In an order that has nothing to do with the table's, or all would be of its first engine and precision.
         table.sort(key=lambda cell: crc32(cell[0].nodeid.encode()))

@@ -160,6 +160,7 @@ def test_public_names_are_what_type_checkers_take_them_for(package: str) -> None
         found.nonsense  # noqa: B018
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("package", LAZY)
 def test_lazy_names_are_found_in_every_order(package: str) -> None:
     # A module that has the name of what it defines would take its place in the package when something imports it.

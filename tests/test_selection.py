@@ -40,6 +40,11 @@ def test_table(a, b, c):
 def test_one_factor(a, b):
     pass
 
+@pytest.mark.every(3)
+@pytest.mark.parametrize("a", [1, 2, 3, 4])
+def test_alike(a):
+    pass
+
 def test_small():
     pass
 """
@@ -80,7 +85,9 @@ def chosen(folder: Path, *options: str) -> list[str]:
 def test_the_marks_choose(tmp_path: Path) -> None:
     """In a folder of its own; what is chosen by name besides does not change which cells are in the small run."""
     (tmp_path / "test_probe.py").write_text(PROBE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    full: all\n    covering(strength, *names): some\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    full: all\n    covering(strength, *names): some\n    every(n): some\n"
+    )
     (tmp_path / "conftest.py").write_text(
         "import pytest\nfrom tests import selection\n"
         "@pytest.hookimpl(tryfirst=True)\n"
@@ -90,12 +97,13 @@ def test_the_marks_choose(tmp_path: Path) -> None:
     tables = [name for name in small if name.startswith("test_table")]
     assert "test_whole" not in small and "test_small" in small
     assert len([name for name in small if name.startswith("test_one_factor")]) == 3
+    assert [name for name in small if name.startswith("test_alike")] == ["test_alike[1]", "test_alike[4]"]
     cells = [name.partition("[")[2].rstrip("]").split("-") for name in tables]
     assert {c for c, _, _ in cells} == {"False", "None"}
     assert {(b, a) for _, b, a in cells} == set(product("xyz", "123"))
     assert len(cells) < 18
     assert set(chosen(tmp_path, "-m", "not full", "-k", "x")) == {name for name in small if "x" in name}
-    assert len(chosen(tmp_path)) == 1 + 27 + 9 + 1
+    assert len(chosen(tmp_path)) == 1 + 27 + 9 + 4 + 1
 
 
 def test_the_page_shows_what_is_noted() -> None:

@@ -63,6 +63,7 @@ def broken(after: int = 0) -> Callable[[], float]:
     return lambda: 0.5 if next(calls, None) is not None else float("made-up")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("after", [0, 2, 3])
 def test_one_that_fails_is_a_line_and_the_others_go_on(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "FAILED", {})

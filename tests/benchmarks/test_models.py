@@ -28,6 +28,7 @@ WORKLOADS = [
 OTHERS: list[tuple[Any, str]] = [(with_phlox, "torch"), (with_phlox, "numpy eager"), (with_jax, ""), (with_torch, "")]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_all_make_the_same_steps_and_predictions(workload: Workload) -> None:
     ours = with_phlox.Contestant(workload, "jax")

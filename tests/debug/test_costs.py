@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import phlox as px
 from benchmarks.guard.counting import count
@@ -48,6 +49,7 @@ def paths() -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.full
 def test_after_a_look_everything_takes_the_instructions_that_it_took() -> None:
     counted = paths()
     before = {name: count(run).instructions for name, run in counted.items()}

@@ -78,6 +78,7 @@ def close(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_jax_take_tensors(name: str) -> None:
     call, array = FUNCTIONS[name], jnp.asarray(VALUES)

@@ -112,6 +112,7 @@ def test_under_transformations_of_ours(device: str) -> None:
     np.testing.assert_allclose(out[2].numpy(), fn(2)(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("device", ["numpy", "jax", pytest.param("torch", marks=pytest.mark.full)])
 def test_what_a_seed_may_be(device: str) -> None:
     expected = bits(Net("numpy").init(7))
@@ -191,6 +192,7 @@ INITIALIZERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", INITIALIZERS)
 def test_every_initializer_takes_a_traced_seed(name: str) -> None:
     def layer(seed: Any) -> Any:

@@ -326,6 +326,7 @@ def test_jaxtyping_with_beartype(net: Net) -> None:
 # --- solvers
 
 
+@pytest.mark.full
 def test_diffrax() -> None:
     dfx = library("diffrax")
 
@@ -413,6 +414,7 @@ def test_blackjax(net: Net) -> None:
     close((state.logdensity, state.logdensity_grad), wanted, 1e-4, 1e-5)
 
 
+@pytest.mark.full
 def test_numpyro(net: Net) -> None:
     numpyro = library("numpyro")
     from numpyro import distributions as dist

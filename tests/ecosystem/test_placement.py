@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 import phlox as px
 from phlox import functional, nn
@@ -453,6 +454,7 @@ def test_what_nobody_placed_is_free_here() -> None:
     exec(compile(PLACED, "PLACED", "exec"), {"__name__": "placed"})
 
 
+@pytest.mark.full
 def test_four_devices() -> None:
     """What nobody placed is free, and every layer works on an explicit mesh."""
     program = (

@@ -25,6 +25,7 @@ CANNOT = {
 """No layer of `nn` is among them."""
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "case",
     [

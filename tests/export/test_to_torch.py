@@ -25,6 +25,7 @@ def operators(program: Any) -> set[str]:
     return {str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "case",
     [
@@ -50,6 +51,7 @@ def test_what_cannot_be_open_is_an_error(case: Case, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_pytorch_alone_runs_it(tmp_path: Path) -> None:
     class Model(px.Module):
         def __init__(self) -> None:
@@ -83,6 +85,7 @@ def test_sizes_that_the_model_refuses_are_refused(tmp_path: Path) -> None:
     assert any(one.startswith("time >=") for one in report.constraints)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "layer",
     [

@@ -41,6 +41,7 @@ print(ctypes.CDLL(path).scipy_openblas_get_num_threads64_(), torch.get_num_threa
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the library that Linux says is loaded")
 @pytest.mark.parametrize(
     "first", ["", pytest.param("import numpy, torch", marks=pytest.mark.full)], ids=["phlox first", "engines first"]

@@ -250,6 +250,7 @@ def test_bad_input(bad: Any, kind: type[Exception], words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.every(4)
 @each_compiler
 @pytest.mark.usefixtures("traced_only")
 @pytest.mark.parametrize("weights", [None, W], ids=["alike", "weighted"])

@@ -105,6 +105,7 @@ def test_equal_numbers_have_no_spread() -> None:
         assert np.isnan(metrics.StandardDeviation()(np.array([1.0, spoilt, 2.0], np.float32)))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("device", ["numpy", "torch", "jax"])
 def test_integers_are_not_rounded(device: str) -> None:
     large = 2**24 + 1 + 2 * np.arange(4)

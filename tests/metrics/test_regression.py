@@ -116,6 +116,7 @@ def test_bad_input(bad: Any, kind: type[Exception], words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.every(2)
 @each_compiler
 @pytest.mark.usefixtures("traced_only")
 def test_compiled(backend: Any) -> None:

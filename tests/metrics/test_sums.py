@@ -22,6 +22,7 @@ def spread(n: int) -> Any:
     return (RNG.normal(size=n) * 10.0 ** RNG.uniform(-3, 3, n)).astype(np.float32)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("backend", ENGINES, ids=repr)
 @pytest.mark.parametrize("n", [1, 100, 5001, 70001])
 def test_a_batch_is_added_up_exactly(backend: Any, n: int) -> None:

@@ -100,6 +100,7 @@ FILES: list[tuple[str, Precision]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "precision"), FILES, ids=str)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)

@@ -156,10 +156,12 @@ np.testing.assert_array_equal(a.grad((a.to_device(shards.device) * 2.0).sum().ba
 """
 
 
+@pytest.mark.full
 def test_what_is_made_beside_shards_is_where_they_are() -> None:
     check_on_devices(4, ASIDE)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("axis", ["rows", "everywhere"])
 @pytest.mark.parametrize("name", ["AdamW", "Sgd", "Adafactor"])
 def test_sharded_modules_are_trained(name: str, axis: str) -> None:

@@ -164,6 +164,7 @@ def test_against_pytorch(backend: Backend, kind: str, shape: str, lengths: list[
     compare(layer, twin(layer, theirs), backend, lengths, compiled=False)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("backend", [Jax(), Torch()], ids=repr)
@@ -233,6 +234,7 @@ def test_relu(backend: Backend) -> None:
     compare(layer, twin(layer, torch.nn.RNN, nonlinearity="relu"), backend, None, compiled=False)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("backend", PLAIN, ids=repr)
 def test_token_by_token(backend: Backend, kind: str) -> None:
@@ -283,6 +285,7 @@ def test_other_ranks(kind: str) -> None:
     assert not y.numpy()[1, 0].any() and not y.numpy()[0, 1, 1:].any()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("backend", PLAIN, ids=repr)
 def test_padding_does_not_count(backend: Backend, kind: str) -> None:

@@ -52,6 +52,7 @@ def test_clipping(kind: str, limit: float) -> None:
     assert [grad.tolist() for _, grad in clipping.of_all(zeros).items()] == [[0.0, 0.0, 0.0]]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", ["value", "norm", "global_norm"])
 @pytest.mark.parametrize("backend", [NumPy(), Torch(), Jax(), NumPy(float="f16")], ids=repr)
 def test_gradients_of_several_models_are_clipped_together(kind: str, backend: Backend) -> None:

@@ -119,6 +119,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_steps_are_eager_steps(name: str) -> None:
     """Three steps in one program and an eager one are four eager ones, and the structure stays."""

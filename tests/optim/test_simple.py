@@ -118,6 +118,7 @@ def test_in_blocks_is_one_tensor_at_a_time(place: str, name: str, donate: bool) 
             np.testing.assert_array_equal(new, old)
 
 
+@pytest.mark.every(3)
 @DONATE
 @pytest.mark.parametrize("name", list(WHOLE))
 @pytest.mark.parametrize("place", ["numpy", "torch"])

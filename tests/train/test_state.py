@@ -80,6 +80,7 @@ def fit(trained: Learner[Any], *callbacks: Callback, resume: Any = False, worker
     return trained
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("engine", "name"), CASES)
 def test_a_training_that_is_cut_off_ends_where_the_undisturbed_one_ends(engine: str, name: str, tmp_path: Path) -> None:
     options = OPTIONS[name]

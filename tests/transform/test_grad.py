@@ -244,6 +244,7 @@ def test_each_in_each(inner: str, outer: str, place: str) -> None:
     compare(ENGINES[0], OUTER[outer][0](model, x, INNER[inner][0]), wanted(inner, outer), place)
 
 
+@pytest.mark.every(3)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("engine", ENGINES[1:], ids=repr)
@@ -254,6 +255,7 @@ def test_each_in_each_on_other_engines(engine: Any, outer: str) -> None:
             compare(engine, OUTER[outer][0](model, x, INNER[inner][0]), wanted(inner, outer), f"{inner}, {place}")
 
 
+@pytest.mark.every(3)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("outer", ["grad of the module", "backward", "vjp of both"])
 @pytest.mark.parametrize("engine", ENGINES[1:], ids=repr)
@@ -341,6 +343,7 @@ def test_wgan_with_gradient_penalty(engine: Any, compiled: bool) -> None:
     check_parameters(engine, generator, their_generator)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_physics_informed_network(engine: Any, compiled: bool) -> None:

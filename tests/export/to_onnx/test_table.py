@@ -16,6 +16,7 @@ from tests.export.cases import ALL, Case
 each_case = pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
 
 
+@pytest.mark.every(2)
 @each_case
 def test_a_model_is_exported(case: Case, tmp_path: Path) -> None:
     report = px.export.onnx(case.model(), case.inputs, tmp_path / "model.onnx", sizes=case.sizes, **case.options)

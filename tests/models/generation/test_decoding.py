@@ -192,6 +192,7 @@ def test_top_p() -> None:
         assert (counts[scaled == 0] == 0).all()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("backend", [NumPy(), Jax(float="f16"), Torch(float="f16")], ids=repr)
 def test_at_a_tiny_temperature_the_likeliest_token_is_drawn(backend: Backend) -> None:
     """Also where logits divided by it are infinite, and where it is zero at half precision."""

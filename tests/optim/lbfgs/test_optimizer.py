@@ -363,6 +363,7 @@ def test_the_history_of_half_precision_is_in_f32(backend: Backend) -> None:
         assert len(parts) > 4 and all(part.backend is backend.full_precision() for part in parts)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
 def test_states_may_be_looked_at_in_between_and_may_come_without_products(backend: Backend) -> None:
     """What is kept as one array goes on as it would have from the states, to the last digit."""

@@ -86,6 +86,7 @@ def exact() -> tuple[list[Any], list[Any]]:
     return trained(DOUBLE, masters=True)
 
 
+@pytest.mark.every(4)
 @how(HALVES)
 @pytest.mark.parametrize("masters", [True, False], ids=["masters", "no masters"])
 def test_moments_are_those_of_float64(

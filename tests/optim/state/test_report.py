@@ -175,6 +175,7 @@ def test_one_that_was_frozen_from_the_start_begins_when_it_thaws(engine: str, co
     assert [optimizer.states[param.id]["time"] for param in model.params()] == [3, 3, 1, 1]
 
 
+@pytest.mark.every(5)
 @COMPILED
 @ON
 @pytest.mark.parametrize("name", list(CONFIGS))

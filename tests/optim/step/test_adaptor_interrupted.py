@@ -51,6 +51,7 @@ def large() -> list[Any]:
     return [rng.normal(size=shape) for shape in ((300, 300), (4, 3), (3,))]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(
     "place, values",

@@ -70,6 +70,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], set[tuple[str, str]]]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.filterwarnings("ignore:.*batch norm takes:phlox.errors.RunWarning")
 @pytest.mark.parametrize("row", ROWS)
 def test_only_what_is_computed_in_a_step_is_rounded(row: str, tmp_path: Path) -> None:

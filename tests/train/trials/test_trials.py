@@ -44,6 +44,7 @@ def same(one: Record, other: Record) -> bool:
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("options", [{}, {"ema": 0.9}, {"accumulate": 3}], ids=str)
 def test_nothing_changes(engine: str, options: dict[str, Any]) -> None:

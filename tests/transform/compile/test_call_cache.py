@@ -40,6 +40,7 @@ def batch(backend: Backend, n: int = 4) -> px.Tensor:
     return px.tensor(np.linspace(-1, 1, 2 * n).reshape(n, 2), device=Autodiff(backend))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("backend", BACKENDS, ids=repr)
 def test_numbers_shapes_and_settings_may_change_between_calls(backend: Backend) -> None:
     rates = [0.1, 0.1, 0.1, 0.0, -0.0 + 0.0, 0.2, 0.2, 0.1]

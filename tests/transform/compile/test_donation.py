@@ -71,6 +71,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("donate", [("model", "optimizer"), ("model",), ("optimizer",), ()], ids="+".join)
 @pytest.mark.parametrize("place", PLACES)
 def test_an_interrupted_step_has_happened_or_has_not(place: str, donate: tuple[str, ...]) -> None:

@@ -534,6 +534,7 @@ FORMULAS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("values", [[0.3, 1.7], 0.7], ids=["axes", "no axes"])
 @pytest.mark.parametrize(
     "backend",

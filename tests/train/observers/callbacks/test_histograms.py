@@ -40,6 +40,7 @@ def learner(engine: str, **options: Any) -> Learner[Any]:
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("engine", "options"),
     [

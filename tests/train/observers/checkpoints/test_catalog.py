@@ -63,6 +63,7 @@ def test_which_are_kept(tmp_path: Path, options: dict[str, Any], scores: list[fl
     assert sorted(flagged) == sorted(expected)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("ties", ["first", "last"])
 @pytest.mark.parametrize("keep_best", [1, 2, 4])
 def test_resumed_at_any_epoch_it_ends_the_same(tmp_path: Path, keep_best: int, ties: str) -> None:

@@ -371,6 +371,7 @@ def _learners(beta: dict[str, float]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "steps", {"step": Trainer().step, "steps_per_call": 2}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("engine", ["numpy", "jax", "torch"])
 @pytest.mark.parametrize("kind", [name for name, _ in _learners({})])
 def test_a_learner_sees_what_a_callback_changes(kind: str, engine: str) -> None:
