@@ -447,14 +447,14 @@ def test_wrong_arguments_are_refused_when_they_are_given(act: Callable[[], Any],
 
 
 STEPS: list[tuple[Callable[..., Any], str]] = [
-    (lambda model, batch: None, "gives None"),
+    (lambda model, batch: None, "returns None"),
     (lambda model, batch: model(batch[0]), r"the loss must be a scalar, got a tensor of shape \(16, 1\)"),
     (lambda model, batch: (model(batch[0]).mean(), batch[0]), "must be a tuple of the metric's arguments"),
     (lambda model, batch: (model(batch[0]).mean(), {"x": (batch[0],)}), "a metric 'x' that the learner does not have"),
-    (lambda model, batch: (1, 2, 3, 4), "gives 4 values"),
-    (lambda model, batch: (model(batch[0]).mean(), None, [1]), "scalars of a step are a dict"),
+    (lambda model, batch: (1, 2, 3, 4), "returns 4 values"),
+    (lambda model, batch: (model(batch[0]).mean(), None, [1]), "scalars of a step must be a dict"),
     (lambda model, batch: batch[1].mean(), "depends on no trained parameter of the model"),
-    (lambda model, batch: {"a": 1.0}, "gives no loss to minimize"),
+    (lambda model, batch: {"a": 1.0}, "returns no loss to minimize"),
 ]
 
 

@@ -25,10 +25,10 @@ from phlox.train.loop.evaluation import evaluate
 from phlox.train.observers.callbacks.monitor import did_you_mean
 from phlox.train.settings import settings_of
 from phlox.train.state import ONLY, TrainState, with_lines
+from phlox.train.step.data_parallel import DataParallel
 from phlox.train.step.gradients import check_has_gradients, gradients_on
-from phlox.train.step.meter import LOSS, Meter
+from phlox.train.step.metric_state import LOSS, MetricState
 from phlox.train.step.stepper import Stepper
-from phlox.train.step.team import Team
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
@@ -135,14 +135,14 @@ class Control(Generic[M]):
     @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics by name; those of a `Collection` as `name/part`."""
-        return self.stepper.meter.metrics
+        return self.stepper.metric_state.metrics
 
     def check_has_gradients(self) -> None:
         """Raise `RunError` if `gradients` would."""
         check_has_gradients(self.stepper)
 
     @property
-    def team(self) -> Team | None:
+    def team(self) -> DataParallel | None:
         """The processes that train together; None without `mesh=`."""
         return self.stepper.team
 
@@ -159,10 +159,10 @@ class Control(Generic[M]):
     def lr(self, rate: Any) -> None:
         names = list(self.state.schedules)
         if rate is not None:
-            given: Mapping[str, Any] = {ONLY: rate} if self.state.is_single else rate
-            if not isinstance(given, Mapping) or set(given) != set(names):  # pyright: ignore[reportUnnecessaryIsInstance]
+            rates: Mapping[str, Any] = {ONLY: rate} if self.state.is_single else rate
+            if not isinstance(rates, Mapping) or set(rates) != set(names):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise RunError(f"lr: give a rate for each of {', '.join(names)}, got {rate!r}")
-            rate = {name: _rate_of(one, "lr") for name, one in given.items()}
+            rate = {name: _rate_of(group_rate, "lr") for name, group_rate in rates.items()}
             rate = rate[ONLY] if self.state.is_single else rate
             self.state.lr = rate
         self.state.lr_set, self.state.lr_scale = rate, 1.0
@@ -183,7 +183,7 @@ class Control(Generic[M]):
         if last is None or last.output.loss is None:
             return float("nan")
         array = np.asarray(last.output.loss.numpy())
-        return float(array if last.of is None else array[last.of])
+        return float(array if last.index_in_call is None else array[last.index_in_call])
 
     @property
     def seconds(self) -> float:
@@ -197,7 +197,7 @@ class Control(Generic[M]):
         then they are over the rows of all.
         """
         self.read()
-        return self.stepper.meter.values()
+        return self.stepper.metric_state.values()
 
     def gradients(self) -> dict[str, Any]:
         """Compute the gradient of the loss on the last batch, with the weights of now: arrays by path, on the host.
@@ -205,8 +205,12 @@ class Control(Generic[M]):
         It takes a forward and a backward pass, eagerly, and changes nothing. With several models the paths begin with
         their names. Raises `RunError` with `update=`, and with several processes or devices.
         """
-        found = gradients_on(self.stepper, self.run.batch)
-        return {f"{name}.{path}" if name else path: one for name, grads in found.items() for path, one in grads.items()}
+        grads_by_model = gradients_on(self.stepper, self.run.batch)
+        return {
+            f"{name}.{path}" if name else path: grad
+            for name, grads in grads_by_model.items()
+            for path, grad in grads.items()
+        }
 
     def values(self) -> dict[str, float]:
         """Return the newest values in one dict, with names such as `train/loss` and `validation/accuracy`."""
@@ -216,8 +220,8 @@ class Control(Generic[M]):
         """Return the newest value of this name; `RunError`, which lists the names, if there is none."""
         values = self.state.values
         if name not in values:
-            known = ", ".join(values) or "none before the end of the first epoch"
-            raise RunError(f"there is no value {name!r}; there are: {known}{did_you_mean(name, list(values))}")
+            names = ", ".join(values) or "none before the end of the first epoch"
+            raise RunError(f"there is no value {name!r}; there are: {names}{did_you_mean(name, list(values))}")
         return values[name]
 
     def value_names(self, kind: str) -> tuple[list[str], bool]:
@@ -227,11 +231,11 @@ class Control(Generic[M]):
         which a step of one's own returns.
         """
         stepper = self.stepper
-        what = (stepper.asked if kind == "train" else stepper.asked_validating).what
+        argument = (stepper.asked if kind == "train" else stepper.asked_validating).argument
         if kind not in ("train", "validation") or (kind == "validation" and self.validation_data is None):
             return [], False
-        names = [*self.metrics] if what == "update" else [LOSS, *self.metrics]
-        return [f"{kind}/{name}" for name in names], what != "loss"
+        names = [*self.metrics] if argument == "update" else [LOSS, *self.metrics]
+        return [f"{kind}/{name}" for name in names], argument != "loss"
 
     # --- what may be done
 
@@ -253,13 +257,13 @@ class Control(Generic[M]):
 
         With several processes (`mesh=`) call it in all of them; each gets the values over all rows.
         """
-        found = evaluate(self.stepper, data)
+        results = evaluate(self.stepper, data)
         self._remark(self.stepper.validation)
-        return found
+        return results
 
-    def _remark(self, meter: Meter) -> None:
+    def _remark(self, metric_state: MetricState) -> None:
         """Warn, once each, of values that were read and are not as they should be."""
-        remarks, meter.remarks = meter.remarks, []
+        remarks, metric_state.remarks = metric_state.remarks, []
         for text in dict.fromkeys(remarks):
             if not any(said == text for _, said in self.events):
                 self.warn(text)
@@ -270,10 +274,10 @@ class Control(Generic[M]):
 
     def read(self) -> None:
         """Read the losses of all steps, and raise `RunError` for one that is not finite."""
-        for step, loss in self.stepper.meter.read():
+        for step, loss in self.stepper.metric_state.read():
             if self._fit is not None:
                 self._fit.check_loss(step, loss)
-        self._remark(self.stepper.meter)
+        self._remark(self.stepper.metric_state)
 
     def attach(self, fit: Fit | None) -> Fit | None:
         """Make this the fit that runs, and return the former one."""
@@ -311,7 +315,7 @@ class Control(Generic[M]):
         averages: Mapping[str, Any] = self.state.auxiliary.get("ema", {})
         return settings_of({
             "optimizer": self.optimizer, "lr": self.schedule, "accumulate": self.accumulate,
-            "clip": self.stepper.functions.clip, "ema": next((one.decay for one in averages.values()), None),
+            "clip": self.stepper.functions.clip, "ema": next((average.decay for average in averages.values()), None),
             "seed": self.state.seed,
         })  # fmt: skip
 
@@ -374,14 +378,14 @@ class Control(Generic[M]):
     @property
     def is_together(self) -> bool:
         """Have all processes ended the training after the same step?"""
-        return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
+        return self._fit is None or self._fit.lock_step is None or self._fit.lock_step.has_agreed
 
     def asks_to_save(self) -> bool:
         """Must all processes agree on a step after which they save? Then process 0, by its clock, asks for it."""
-        joint = None if self._fit is None else self._fit.joint
-        if joint is not None and joint.is_main:
-            joint.ask_to_save()
-        return joint is not None
+        lock_step = None if self._fit is None else self._fit.lock_step
+        if lock_step is not None and lock_step.is_main:
+            lock_step.ask_to_save()
+        return lock_step is not None
 
     def _plain(self, named: Mapping[str, Any]) -> Any:
         return named[ONLY] if self.state.is_single else dict(named)
@@ -389,13 +393,13 @@ class Control(Generic[M]):
 
 def _rate_of(value: Any, name: str) -> Rate:
     if isinstance(value, Mapping):
-        return {str(group): _number_of(one, name) for group, one in cast("Mapping[Any, Any]", value).items()}
+        return {str(group): _number_of(rate, name) for group, rate in cast("Mapping[Any, Any]", value).items()}
     return _number_of(value, name)
 
 
 def _number_of(value: Any, name: str) -> float:
     """The value as a number of Python's; `RunError` for anything but a finite number of at least zero."""
-    one = plain(value)
-    if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0.0 <= one < math.inf:
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
         raise RunError(f"{name} is a finite number of at least zero, got {value!r}")
-    return float(one)
+    return float(number)

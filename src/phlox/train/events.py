@@ -88,7 +88,7 @@ class EpochReport:
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> EpochReport:
         """Make a report from the plain values of `to_plain`."""
-        return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
+        return cls(**{field_.name: values[field_.name] for field_ in fields(cls) if field_.name in values})
 
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_epoch")
 
@@ -143,11 +143,11 @@ class Growing(list[E]):
         `RecordError` for an entry that is no plain value.
         """
         lines = self._lines
-        known = len(lines)
-        if known > len(self) or (known and self[known - 1] is not self._last):
+        num_encoded = len(lines)
+        if num_encoded > len(self) or (num_encoded and self[num_encoded - 1] is not self._last):
             self._lines = lines = []
-            known = 0
-        for entry in self[known:count]:
+            num_encoded = 0
+        for entry in self[num_encoded:count]:
             try:
                 lines.append(json.dumps(self.encode(entry)) + "\n")
             except (TypeError, ValueError) as error:
@@ -216,10 +216,10 @@ def kept(extra: Mapping[str, Any]) -> dict[str, Any]:
     >>> list(kept({"score": np.float32(0.5), "shares": np.array([1, 2]), "weights": np.zeros(1000), "note": "a text"}))
     ['score', 'shares', 'weights']
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in extra.items():
         with contextlib.suppress(RunError):  # of which loggers tell
             entries = row_values(name, value)
             is_shown = any(map(is_picture, entries.values()))
-            found |= {key: to_plain(one) for key, one in entries.items()} if is_shown else {name: plain(value)}
-    return found
+            values |= {key: to_plain(entry) for key, entry in entries.items()} if is_shown else {name: plain(value)}
+    return values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from phlox.optim import ReduceOnPlateauLr
 from phlox.record import Record
 from phlox.record.gather import Recordable
-from phlox.train.loop.feed import LOADER
+from phlox.train.loop.batch_stream import LOADER
 from phlox.train.settings import differences
 from phlox.train.state import COUNTS, LOG
 

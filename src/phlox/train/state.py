@@ -32,7 +32,7 @@ _OF_AUXILIARY = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_s
 
 
 class Measured(Protocol):
-    """What was measured in an epoch so far; see `Meter`."""
+    """What was measured in an epoch so far; see `MetricState`."""
 
     def parts(self) -> dict[str, Any]:
         """The parts of its record."""
@@ -172,16 +172,16 @@ class TrainState:
         progress = record.values.get("progress")
         if not isinstance(progress, Mapping) or "format" not in progress:
             raise RecordError("the record is not the state of a learner; for a model alone use model.load_record")
-        found = dict(cast("Mapping[str, Any]", progress))
-        if found["format"] > FORMAT:
+        progress_values = dict(cast("Mapping[str, Any]", progress))
+        if progress_values["format"] > FORMAT:
             raise RecordError(
-                f"the record is of format {found['format']} of a learner, and this Phlox reads up to {FORMAT}; update "
+                f"the record is of format {progress_values['format']} of a learner, and this Phlox reads up to {FORMAT}; update "
                 "Phlox"
             )
-        grown = _entries(found["format"], record.values)
-        more = ["means", "carry", "progress", "values", *others]
-        more += [HISTORY, EVENTS] if found["format"] == 1 else [LOG]
-        parts = {**self.parts(), **self.measured.parts(), **dict.fromkeys(more)}
+        grown = _entries(progress_values["format"], record.values)
+        names = ["means", "carry", "progress", "values", *others]
+        names += [HISTORY, EVENTS] if progress_values["format"] == 1 else [LOG]
+        parts = {**self.parts(), **self.measured.parts(), **dict.fromkeys(names)}
         if len(record.select("shares")):  # of several processes; see phlox.train.step.sums
             parts["shares"] = None
         try:
@@ -192,9 +192,9 @@ class TrainState:
         carry = record.select("carry")
         self.saved_carry = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
         self.auxiliary.pop("carry", None)
-        self._set_progress(found)
-        unfinished = [found["unfinished"]] if found.get("unfinished") else []
-        self.history[:] = [EpochReport.from_plain(one) for one in [*grown.pop(HISTORY, ()), *unfinished]]
+        self._set_progress(progress_values)
+        unfinished = [progress_values["unfinished"]] if progress_values.get("unfinished") else []
+        self.history[:] = [EpochReport.from_plain(report) for report in [*grown.pop(HISTORY, ()), *unfinished]]
         self.events[:] = [(step, text) for step, text in grown.pop(EVENTS, ())]
         self.values = dict(values["values"] or {})
         callbacks: Mapping[str, Mapping[str, Any]] = values.get("callbacks") or {}
@@ -212,8 +212,8 @@ class TrainState:
             return {called: group[name] for called, name in named.items() if name in group}
 
         aids = {
-            name: of(cast("Any", one)) if isinstance(one, dict) else one
-            for name, one in self.auxiliary.items()
+            name: of(cast("Any", value)) if isinstance(value, dict) else value
+            for name, value in self.auxiliary.items()
             if name not in ("totals", "carry")
         }
         return {
@@ -233,29 +233,29 @@ class TrainState:
             "validates": run.validates, "validated": None if run.validated is None else list(run.validated),
         }  # fmt: skip
 
-    def _set_progress(self, found: Mapping[str, Any]) -> None:
-        self.epoch, self.step, self.updates = found["epoch"], found["step"], found["updates"]
-        self.skipped = found.get("skipped", 0)
-        self.rows, self.batch, self.epoch_seconds = found["rows"], found["batch"], found["epoch_seconds"]
-        self.lr, self.lr_set, self.lr_scale = found["lr"], found.get("lr_set"), found["lr_scale"]
-        self.inputs = {**self.inputs, **(found.get("inputs") or {})}
-        self.extra = {name: from_plain(value) for name, value in found["extra"].items()}
-        self.validation = dict(found["validation"] or {})
-        validated = found.get("validated")
+    def _set_progress(self, progress: Mapping[str, Any]) -> None:
+        self.epoch, self.step, self.updates = progress["epoch"], progress["step"], progress["updates"]
+        self.skipped = progress.get("skipped", 0)
+        self.rows, self.batch, self.epoch_seconds = progress["rows"], progress["batch"], progress["epoch_seconds"]
+        self.lr, self.lr_set, self.lr_scale = progress["lr"], progress.get("lr_set"), progress["lr_scale"]
+        self.inputs = {**self.inputs, **(progress.get("inputs") or {})}
+        self.extra = {name: from_plain(value) for name, value in progress["extra"].items()}
+        self.validation = dict(progress["validation"] or {})
+        validated = progress.get("validated")
         self.run = RunState(
-            found["first_epoch"], found["first_step"], found["seconds"], found["validates"],
+            progress["first_epoch"], progress["first_step"], progress["seconds"], progress["validates"],
             None if validated is None else (validated[0], validated[1]),
         )  # fmt: skip
 
     def _other_arguments(self, record: Record) -> str:
         """The arguments of the learner that differ from those of the record's learner, and what to do."""
         paths = [path.split(".") for path in record]
-        held = {path[1] for path in paths if path[0] == "aids"}
+        recorded = {path[1] for path in paths if path[0] == "aids"}
         lines = [
-            f"the training had {'' if name in held else 'no '}{argument}, and this learner has "
-            f"{'none' if name in held else 'it'}"
+            f"the training had {'' if name in recorded else 'no '}{argument}, and this learner has "
+            f"{'none' if name in recorded else 'it'}"
             for name, argument in _OF_AUXILIARY.items()
-            if (name in held) != (name in self.auxiliary)
+            if (name in recorded) != (name in self.auxiliary)
         ]
         former = {".".join(path[2:-1]) for path in paths if path[:2] == ["totals", "sums"]}
         own = set(self.measured.names_of_sums())
@@ -300,17 +300,17 @@ def described(counts: Mapping[str, int]) -> str:
     '3 reports of epochs, 7 entries of callbacks'
     """
     others = sum(count for name, count in counts.items() if name not in (HISTORY, EVENTS))
-    found = {
+    words = {
         "reports of epochs": counts.get(HISTORY, 0), "events": counts.get(EVENTS, 0), "entries of callbacks": others,
     }  # fmt: skip
-    return ", ".join(f"{count} {noun}" for noun, count in found.items() if count)
+    return ", ".join(f"{count} {noun}" for noun, count in words.items() if count)
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
     """Those of the values that are numbers, as Python's own; a record keeps these."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in values.items():
-        one = plain(value)
-        if isinstance(one, (bool, int, float)):
-            found[name] = one
-    return found
+        number = plain(value)
+        if isinstance(number, (bool, int, float)):
+            numbers[name] = number
+    return numbers

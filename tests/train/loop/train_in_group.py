@@ -316,7 +316,7 @@ def bad_input() -> None:
         with raised(DistributedError, "0.weight"):
             learner(net(RANK, synchronized=True)).fit(train(), epochs=1, progress=False)
     if SIZE > 1:
-        with raised(RunError, "Histograms: gradients are of one process"):
+        with raised(RunError, "Histograms: gradients need one process"):
             it.fit(train(), epochs=1, callbacks=[Histograms(gradients=True)], progress=False)
         with raised(DataError, "part"):
             it.fit(train().shard((RANK + 1) % SIZE, SIZE), epochs=1, progress=False)

@@ -17,12 +17,12 @@ from phlox.errors import DataWarning, RunError
 from phlox.metrics.base import Results
 from phlox.random.stream import Stream, key_of
 from phlox.tensor import Tensor
-from phlox.train.loop.feed import Feed
-from phlox.train.loop.portions import SharedFeed
+from phlox.train.loop.batch_stream import BatchStream
+from phlox.train.loop.sharded_batch_stream import ShardedBatchStream
 from phlox.train.state import ONLY
 from phlox.train.step.batch import count, without_tape
 from phlox.train.step.functions import of_step
-from phlox.train.step.meter import Pending
+from phlox.train.step.metric_state import Pending
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
@@ -32,61 +32,67 @@ if TYPE_CHECKING:
 def evaluate(stepper: Stepper, data: Any) -> Results:
     """See `Learner.evaluate`."""
     stepper.functions.check_validates()
-    feed = data if isinstance(data, Feed) else feed_of(stepper, data, "validation")
+    stream = data if isinstance(data, BatchStream) else batch_stream_of(stepper, data, "validation")
     team = stepper.team
     stepper.align()
-    meter, kept = stepper.validation, stepper.for_inference()
+    metric_state, kept = stepper.validation, stepper.for_inference()
     models, _ = stepper.functions.narrowed(kept)
-    meter.reset()
-    auxiliary = meter.auxiliary()
+    metric_state.reset()
+    auxiliary = metric_state.auxiliary()
     measure, device = stepper.program("measure"), without_tape(stepper.device)
-    feed.of_arrays = stepper.compiles
+    stream.needs_arrays = stepper.compiles
     is_empty = True
     inputs = stepper.inputs(stepper.asked_validating)
-    more = (inputs,) if inputs else ()
+    extra = (inputs,) if inputs else ()
     with ExitStack() as stack:
         # A step that draws in validation draws the same each time.
         stack.enter_context(random.stream(Stream(key_of(0))))
         if team is not None:
             stack.enter_context(team.scope())
-        for item in feed.epoch(0):
+        for item in stream.epoch(0):
             is_empty = False
             if team is None:
                 batch, rows, counts = item, count(item), True
-                on = batch if stepper.takes_arrays else placed(batch, device)
+                batch_on_device = batch if stepper.takes_arrays else placed(batch, device)
             else:
                 batch, rows, counts = item.batch, team.measured_rows(item), team.counts(item)
-                on = team.placed(batch, item, device)
+                batch_on_device = team.batch_on_devices(batch, item, device)
             if stepper.functions.carries and "carry" not in auxiliary:
-                auxiliary["carry"] = stepper.carried(kept, on if team is not None else placed(batch, device))
+                auxiliary["carry"] = stepper.initial_carry(
+                    kept, batch_on_device if team is not None else placed(batch, device)
+                )
             if not counts and team is not None and not team.computes_together:
                 continue
             if team is None:
-                auxiliary, output = measure(models, auxiliary, on, *more)
+                auxiliary, output = measure(models, auxiliary, batch_on_device, *extra)
             else:
                 # What another process counts is computed here too, where that needs all of them.
-                given = auxiliary if counts else copy.deepcopy(auxiliary)
+                step_auxiliary = auxiliary if counts else copy.deepcopy(auxiliary)
                 with team.rows_scope(item):
-                    after, output = measure(models, given, on, *more)
+                    after, output = measure(models, step_auxiliary, batch_on_device, *extra)
                     output = team.readable(output)
                 if not counts:
                     continue
                 auxiliary = after
-            meter.keep(auxiliary)
-            for _ in meter.add(Pending(0, 0, 0, rows, output, None)):
+            metric_state.keep(auxiliary)
+            for _ in metric_state.add(Pending(0, 0, 0, rows, output, None)):
                 pass
     if is_empty:
-        raise RunError(f"{feed.name}: there is no batch in it; is the data empty, or used up?")
-    for _ in meter.read():
+        raise RunError(f"{stream.name}: there is no batch in it; is the data empty, or used up?")
+    for _ in metric_state.read():
         pass
-    return Results(meter.values() if team is None else meter.values(team.merged(meter, means=True)))
+    return Results(
+        metric_state.values() if team is None else metric_state.values(team.reduced_metrics(metric_state, means=True))
+    )
 
 
-def feed_of(stepper: Stepper, data: Any, name: str = "data") -> Feed:
+def batch_stream_of(stepper: Stepper, data: Any, name: str = "data") -> BatchStream:
     """The batches of this process, to train on or, with `name="validation"`, to validate on."""
     if stepper.team is None:
-        return Feed(data, name)
-    return SharedFeed(data, stepper.team, name, trains=name == "data", weighs=stepper.functions.update is None)
+        return BatchStream(data, name)
+    return ShardedBatchStream(
+        data, stepper.team, name, is_training=name == "data", weights_rows=stepper.functions.update is None
+    )
 
 
 def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = None) -> Any:
@@ -108,22 +114,22 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
     call: Any = of_step(function or _predicted, stepper.functions.narrow)
     run: Any = compiled(call) if stepper.compiles else call
     if team is None:
-        found = [mapped(_to_numpy, run(model, placed(batch, device))) for batch in Feed(data).epoch(0)]
-        if not found:
+        outputs = [mapped(_to_numpy, run(model, placed(batch, device))) for batch in BatchStream(data).epoch(0)]
+        if not outputs:
             raise RunError("predict: there is no batch in the data")
-        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
-    found: list[Any] = []
+        return mapped(lambda *parts: np.concatenate(parts), outputs[0], *outputs[1:])
+    outputs: list[Any] = []
     with team.scope():
-        for item in feed_of(stepper, data, "validation").epoch(0):
+        for item in batch_stream_of(stepper, data, "validation").epoch(0):
             with team.rows_scope(item):
-                output = team.everywhere(run(model, team.placed(item.batch, item, device)))
+                output = team.replicate(run(model, team.batch_on_devices(item.batch, item, device)))
             part = mapped(_to_numpy, output)
-            found.append(part if team.counts(item) else mapped(_no_rows, part))
-    if not found:
+            outputs.append(part if team.counts(item) else mapped(_no_rows, part))
+    if not outputs:
         raise RunError("predict: there is no batch in the data")
     if not team.adds_up:
-        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
-    return mapped(lambda *parts: team.in_order(parts), found[0], *found[1:])
+        return mapped(lambda *parts: np.concatenate(parts), outputs[0], *outputs[1:])
+    return mapped(lambda *parts: team.in_order(parts), outputs[0], *outputs[1:])
 
 
 def _no_rows(leaf: Any) -> Any:

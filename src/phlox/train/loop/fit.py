@@ -18,14 +18,14 @@ from phlox.host.output import Output
 from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.events import EpochReport, Growing, Plan, Run, plain
-from phlox.train.loop.feed import Feed
+from phlox.train.loop.batch_stream import BatchStream
 from phlox.train.loop.interrupts import Interrupts
-from phlox.train.loop.joint import Joint
 from phlox.train.loop.limits import Limits
+from phlox.train.loop.lock_step import LockStep
 from phlox.train.loop.transitions import Phase, bound
 from phlox.train.step.batch import alike, count
 from phlox.train.step.functions import NotFiniteLossError
-from phlox.train.step.meter import Pending
+from phlox.train.step.metric_state import Pending
 from phlox.train.step.nonfinite import find_in_step
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Fit:
     def __init__(
         self,
         control: AnyLearner,
-        data: Feed,
-        validation: Feed | None,
+        data: BatchStream,
+        validation: BatchStream | None,
         limits: Limits,
         validate_every: tuple[int, int | None] = (1, None),
         callbacks: Iterable[Callback] = (),
@@ -61,34 +61,34 @@ class Fit:
         self.control, self.state, self.stepper = control, control.state, control.stepper
         self.data, self.validation, self.limits = data, validation, limits
         self.team = self.stepper.team
-        self.joint: Joint | None = None
+        self.lock_step: LockStep | None = None
         """What it does together with other processes, where there are some."""
         self.callbacks = list(callbacks)
         self.phase = Phase.FRESH
         self.interrupts = Interrupts(self._say)
-        self.news: list[str] = []
+        self.notes: list[str] = []
         """What is otherwise in a resumed training than it was, to be said once the state is restored."""
         self._prepare = prepare
-        self._every, self._every_steps = validate_every
+        self._validate_every_epochs, self._validate_every_steps = validate_every
         self._started: list[Callback] = []
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
-        self._spent = 0.0
-        self._begun: float | None = None  # while it does not run
-        self._since = perf_counter()
+        self._earlier_seconds = 0.0
+        self._start_time: float | None = None  # while it does not run
+        self._last_time = perf_counter()
         self._batches: Any = None
         self._groups: Iterator[list[tuple[int, Any]]] = iter(())
         self._group: list[tuple[int, Any]] | None = None
         self._is_cut_off = self._was_reading_interrupted = False
         self._skipped = 0
         """The number of skipped steps that callbacks have heard of."""
-        self._attempts = (0, 0)
+        self._counts_before_epoch = (0, 0)
         """The steps of the optimizers before this epoch: those taken, and those left out."""
-        self._doing = ""
+        self._action = ""
 
     @property
     def seconds(self) -> float:
         """The seconds so far, with those before a resume."""
-        return self._spent + (0.0 if self._begun is None else perf_counter() - self._begun)
+        return self._earlier_seconds + (0.0 if self._start_time is None else perf_counter() - self._start_time)
 
     # --- from beginning to end
 
@@ -96,14 +96,14 @@ class Fit:
         """Train until a limit is reached."""
         with ExitStack() as stack:
             if self.team is not None and self.team.size > 1:
-                self.joint = Joint(self, self.team)
+                self.lock_step = LockStep(self, self.team)
             self._begin(stack)
             stack.enter_context(self.interrupts)
             stack.callback(self._close_batches)
-            for feed in (self.data, self.validation):
-                if feed is not None:
-                    stack.enter_context(feed.open())
-            self.data.of_arrays = self.stepper.compiles
+            for stream in (self.data, self.validation):
+                if stream is not None:
+                    stack.enter_context(stream.open())
+            self.data.needs_arrays = self.stepper.compiles
             is_partitioned = self.team is not None and self.team.partitions
             if self.stepper.compiles and self.control.steps_per_call == 1 and not is_partitioned:
                 self.data.on_device(self.stepper.device)
@@ -112,23 +112,23 @@ class Fit:
                     self._started.append(callback)
                     callback.on_fit_start(self.control)
                 with random.stream(self.state.stream), nullcontext() if self.team is None else self.team.scope():
-                    if self.joint is not None:
-                        self.joint.begin()
+                    if self.lock_step is not None:
+                        self.lock_step.begin()
                     self._walk()
-                    if self.joint is not None:
-                        self.joint.end()
+                    if self.lock_step is not None:
+                        self.lock_step.end()
                 if self._signal is not None:
-                    self.interrupts.came = self._signal
-                    self.interrupts.end(self._how_to_go_on())
+                    self.interrupts.received = self._signal
+                    self.interrupts.end(self._resume_advice())
             except BaseException as error:
-                if self.joint is not None:
-                    self.joint.fail(error)
+                if self.lock_step is not None:
+                    self.lock_step.fail(error)
                 # Reading data leaves the state as the last step has made it.
-                self.control.run.is_whole = self._doing == "read_batches" or not isinstance(error, Exception)
+                self.control.run.is_whole = self._action == "read_batches" or not isinstance(error, Exception)
                 self._finish(error)
                 raise
             self._finish(None)
-            if self.interrupts.came is not None:  # after the last step, when there was nothing left to end
+            if self.interrupts.received is not None:  # after the last step, when there was nothing left to end
                 self.interrupts.end(f"the training had ended, after step {self.state.step:,}")
 
     def _walk(self) -> None:
@@ -138,27 +138,27 @@ class Fit:
             for when, do, name, to in table[self.phase]:
                 if when is None or when():
                     if do is not None:
-                        self._doing = name
+                        self._action = name
                         do()
-                        self._doing = ""
+                        self._action = ""
                     self.phase = to
                     break
 
     @property
     def _signal(self) -> int | None:
         """The signal because of which it ends: of several processes, that of one of them."""
-        return self.interrupts.came if self.joint is None else self.joint.signal
+        return self.interrupts.received if self.lock_step is None else self.lock_step.signal
 
     def _begin(self, stack: ExitStack) -> None:
         self.control.run = run = Run(folder=self.control.run.folder, validation_data=self.control.run.validation_data)
         record = self._prepare(self, stack)
-        if self.joint is not None and not self.joint.is_main:
-            self.callbacks = [one for one in self.callbacks if not type(one).is_of_main()]
-        self.callbacks.sort(key=lambda one: type(one).last)
+        if self.lock_step is not None and not self.lock_step.is_main:
+            self.callbacks = [callback for callback in self.callbacks if not type(callback).is_of_main()]
+        self.callbacks.sort(key=lambda callback: type(callback).last)
         if record is not None:
             self.restore(record)
             self.phase, run.is_resumed = Phase.RESUMED, True
-            for text in self.news:
+            for text in self.notes:
                 self.control.warn(text)
                 warnings.warn(text, RunWarning, stacklevel=5)
         else:
@@ -167,116 +167,122 @@ class Fit:
         run.plan = self._plan()
         self.stepper.window = run.plan.first_step, run.plan.steps
         self._skipped = self.state.skipped
-        self._begun = perf_counter()
+        self._start_time = perf_counter()
 
     def _finish(self, error: BaseException | None) -> None:
         """Tell all callbacks that it is over; of several exceptions the first goes on, the others are its notes."""
         raised = error
         events: list[tuple[Callback, Callable[[], object]]] = []
         if error is not None:
-            events += [(one, partial(one.on_exception, self.control, error)) for one in self._started]
-        events += [(one, partial(one.on_fit_end, self.control)) for one in reversed(self._started)]
-        self._spent, self._begun = self.seconds, None
-        for one, event in events:
+            events += [(callback, partial(callback.on_exception, self.control, error)) for callback in self._started]
+        events += [(callback, partial(callback.on_fit_end, self.control)) for callback in reversed(self._started)]
+        self._earlier_seconds, self._start_time = self.seconds, None
+        for callback, event in events:
             try:
                 event()
             except BaseException as other:
                 if raised is None:
                     raised = other
                 else:
-                    raised.add_note(f"then {type(one).__name__} failed too: {type(other).__name__}: {other}")
+                    raised.add_note(f"then {type(callback).__name__} failed too: {type(other).__name__}: {other}")
         self.control.forget_kept()
         if raised is not None and error is None:
             raise raised
 
-    def _how_to_go_on(self) -> str:
+    def _resume_advice(self) -> str:
         state, folder = self.state, self.control.run.folder
         text = f"the training was stopped after step {state.step:,} (epoch {state.epoch + 1})"
         if folder is not None:
             return f"{text}; its state is saved: go on with fit(..., folder={str(folder)!r}, resume=True)"
-        places = [one for one in self.callbacks if type(one).last and getattr(one, "folder", None)]
-        if places:
-            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(places[0], 'folder', ''))!r})"
+        savers = [callback for callback in self.callbacks if type(callback).last and getattr(callback, "folder", None)]
+        if savers:
+            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(savers[0], 'folder', ''))!r})"
         return f"{text}; nothing was saved, since fit has no folder="
 
     def _say(self, text: str) -> None:
         self.control.warn(text)
         if self.team is None or self.team.is_main:
-            said = Output(sys.stderr)
-            said.write(f"\n{text}\n")
-            said.flush()
+            output = Output(sys.stderr)
+            output.write(f"\n{text}\n")
+            output.flush()
 
     # --- events, and the states of callbacks
 
-    def tell(self, event: str, *more: Any) -> None:
+    def tell(self, event: str, *args: Any) -> None:
         """Call the method for an event of all callbacks."""
         handlers = self._handlers.get(event)
         if handlers is None:  # those that override this event, so that a step makes no useless calls
-            handlers = self._handlers[event] = [getattr(one, event) for one in self.callbacks if one.hears(event)]
+            handlers = self._handlers[event] = [
+                getattr(callback, event) for callback in self.callbacks if callback.hears(event)
+            ]
         for method in handlers:
-            method(self.control, *more)
+            method(self.control, *args)
 
     def callback_states(self) -> dict[str, Any]:
         """The states of callbacks, as plain values, by name."""
-        found: dict[str, Any] = {}
-        for name, one in self._stateful_callbacks():
-            state = {key: plain(value) for key, value in one.state().items() if not isinstance(value, Growing)}
+        states: dict[str, Any] = {}
+        for name, callback in self._stateful_callbacks():
+            state = {key: plain(value) for key, value in callback.state().items() if not isinstance(value, Growing)}
             if state:
-                found[name] = state
-        return found
+                states[name] = state
+        return states
 
     def callback_lists(self) -> dict[str, Growing[Any]]:
         """What only grows in the states of callbacks, as `NAME.KEY`."""
         return {
             f"{name}.{key}": value
-            for name, one in self._stateful_callbacks()
-            for key, value in one.state().items()
+            for name, callback in self._stateful_callbacks()
+            for key, value in callback.state().items()
             if isinstance(value, Growing)
         }
 
     def callback_records(self) -> dict[str, Record]:
         """The records of callbacks that hold tensors, by name."""
-        return {name: one.into_record() for name, one in self.named_callbacks() if isinstance(one, Recordable)}
+        return {
+            name: callback.into_record()
+            for name, callback in self.named_callbacks()
+            if isinstance(callback, Recordable)
+        }
 
     def restore(self, record: Record) -> None:
         """Go on from the state that a record holds."""
-        found = self.stepper.load_record(record, "data", "callbacks", "held")
-        self._spent = self.state.run.seconds
-        self.data.restore(found["data"])
-        states: Mapping[str, Any] = found["callbacks"] or {}
-        held = record.select("held")
-        for name, one in self.named_callbacks():
-            if isinstance(one, Recordable):
-                if len(own := held.select(name)):
-                    one.load_record(own)
+        parts = self.stepper.load_record(record, "data", "callbacks", "held")
+        self._earlier_seconds = self.state.run.seconds
+        self.data.restore(parts["data"])
+        states: Mapping[str, Any] = parts["callbacks"] or {}
+        records = record.select("held")
+        for name, callback in self.named_callbacks():
+            if isinstance(callback, Recordable):
+                if len(callback_record := records.select(name)):
+                    callback.load_record(callback_record)
             elif name in states:
-                one.restore(states[name])
+                callback.restore(states[name])
 
     def _stateful_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        return ((name, one) for name, one in self.named_callbacks() if not isinstance(one, Recordable))
+        return ((name, callback) for name, callback in self.named_callbacks() if not isinstance(callback, Recordable))
 
     def named_callbacks(self) -> Iterator[tuple[str, Callback]]:
         """The callbacks by name: that of the class, with a number from the second one on."""
         seen: dict[str, int] = {}
-        for one in self.callbacks:
-            name = type(one).__name__
+        for callback in self.callbacks:
+            name = type(callback).__name__
             seen[name] = seen.get(name, 0) + 1
-            yield f"{name}{seen[name] if seen[name] > 1 else ''}", one
+            yield f"{name}{seen[name] if seen[name] > 1 else ''}", callback
 
     # --- questions of the table
 
     def is_over(self) -> bool:
         """Is the training over, between two steps or between two epochs?"""
         run, state, limits = self.control.run, self.state, self.limits
-        if self.joint is None and self.interrupts.came is not None:
+        if self.lock_step is None and self.interrupts.received is not None:
             self.control.stop("interrupted")
         elif limits.epochs is not None and state.epoch >= state.run.first_epoch + limits.epochs:
             self.control.stop("1 epoch is over" if limits.epochs == 1 else f"{limits.epochs} epochs are over")
         elif limits.steps is not None and state.step >= state.run.first_step + limits.steps:
             self.control.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
-        elif self.joint is not None:
+        elif self.lock_step is not None:
             in_epoch, batches = self.phase is Phase.IN_EPOCH, self.data.batches
-            return self.joint.ends(goes_on=not in_epoch or batches is None or state.batch < batches)
+            return self.lock_step.ends(goes_on=not in_epoch or batches is None or state.batch < batches)
         elif limits.seconds is not None and self.seconds >= limits.seconds:
             self.control.stop(f"{limits.seconds:g} seconds are over")
         return run.stopped is not None
@@ -311,7 +317,7 @@ class Fit:
         state = self.state
         if self.validation is None or state.run.validated == (state.step, state.updates):
             return False
-        return self._is_cut_off or (state.epoch + 1) % self._every == 0
+        return self._is_cut_off or (state.epoch + 1) % self._validate_every_epochs == 0
 
     def is_cut_off(self) -> bool:
         """Does it end within an epoch?"""
@@ -340,19 +346,19 @@ class Fit:
         state = self.state
         if state.history and not state.history[-1].complete:
             state.history.pop()
-        self._attempts = state.updates, state.skipped
+        self._counts_before_epoch = state.updates, state.skipped
         self._batches = self.data.epoch(state.epoch, state.batch)
         self._groups = self._grouped(self._batches)
 
     def read_batches(self) -> None:
         """Read the batches of the next call, or find that there are none."""
-        self._since = perf_counter()
+        self._last_time = perf_counter()
         try:
             self._group = next(self._groups, None)
         except Exception:
             if not self.interrupts.was_cause():
                 raise
-            if self.joint is not None:  # the others go on to a step that this process cannot take
+            if self.lock_step is not None:  # the others go on to a step that this process cannot take
                 self.interrupts.end()
             self._group, self._was_reading_interrupted = None, True
             self.control.stop("interrupted")
@@ -361,11 +367,15 @@ class Fit:
         """Take the steps on the batches that were read."""
         assert self._group is not None
         before = self.state.step
-        self.take(self._group)
+        self.run_steps(self._group)
         report_progress()
-        every = self._every_steps
+        every_steps = self._validate_every_steps
         # Noted before callbacks hear of the step, and save the state with what is still to be done.
-        if self.validation is not None and every is not None and self.state.step // every > before // every:
+        if (
+            self.validation is not None
+            and every_steps is not None
+            and self.state.step // every_steps > before // every_steps
+        ):
             self.state.run.validates = True
 
     def tell_step(self) -> None:
@@ -392,7 +402,7 @@ class Fit:
 
     def keep_state(self) -> None:
         """Keep the state of now, to be saved in place of that of the end."""
-        if any(type(one).writes for one in self.callbacks):
+        if any(type(callback).writes for callback in self.callbacks):
             self.control.keep_state()
 
     def flush(self) -> None:
@@ -427,13 +437,13 @@ class Fit:
         if not self._is_cut_off:
             state.epoch += 1
             state.batch = 0
-        if self.joint is not None:
-            self.joint.check()
-        taken, left_out = self._attempts
-        if state.skipped > left_out and state.updates == taken:
+        if self.lock_step is not None:
+            self.lock_step.check()
+        updates, skipped = self._counts_before_epoch
+        if state.skipped > skipped and state.updates == updates:
             self.control.warn(
                 f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients of all "
-                f"{state.skipped - left_out} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
+                f"{state.skipped - skipped} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
                 "or look for the reason with px.debug.find_nan"
             )
         self.tell("on_epoch_end")
@@ -461,13 +471,13 @@ class Fit:
         group: list[tuple[int, Any]] = []
         for batch in batches:
             if group and not alike(batch, group[0][1]):
-                yield from ([one] for one in group)
+                yield from ([numbered_batch] for numbered_batch in group)
                 group = []
             group.append((self.data.number, batch))
             if len(group) == size:
                 yield group
                 group = []
-        yield from ([one] for one in group)
+        yield from ([numbered_batch] for numbered_batch in group)
 
     def _close_batches(self) -> None:
         """End the batches of an epoch, and their workers, whatever has happened."""
@@ -476,7 +486,7 @@ class Fit:
         if close is not None:
             close()
 
-    def take(self, group: list[tuple[int, Any]]) -> None:
+    def run_steps(self, group: list[tuple[int, Any]]) -> None:
         """Take the steps on some batches, each with its number, in one call."""
         state, run = self.state, self.control.run
         (number, *_), batches = zip(*group, strict=True)
@@ -484,18 +494,18 @@ class Fit:
         run.batch = batches[-1] if self.team is None else batches[-1].batch
         state.batch = number
         try:
-            output = self.stepper.take(batches)
+            output = self.stepper.run_steps(batches)
         except NotFiniteLossError as error:
-            raise self._not_finite(str(error), state.step + 1, state.epoch, number, taken=False) from None
+            raise self._nonfinite_error(str(error), state.step + 1, state.epoch, number, was_taken=False) from None
         except Exception as error:
             shown = self._rows_shown(state.epoch, number)
             error.add_note(f"in step {state.step + 1}: batch {number} of epoch {state.epoch + 1}{shown}")
             raise
-        several = len(group) > 1
-        for at in range(len(group)):
+        has_several = len(group) > 1
+        for index in range(len(group)):
             state.step += 1
-            run.last = Pending(state.step, state.epoch, group[at][0], rows, output, at if several else None)
-            for step, loss in self.stepper.meter.add(run.last):
+            run.last = Pending(state.step, state.epoch, group[index][0], rows, output, index if has_several else None)
+            for step, loss in self.stepper.metric_state.add(run.last):
                 self.check_loss(step, loss)
         state.rows += rows * len(group)
         state.batch = group[-1][0] + 1
@@ -504,23 +514,23 @@ class Fit:
     def _count_time(self) -> None:
         """Count the time since the last step and what it was told to: of the data, and of the steps themselves."""
         now = perf_counter()
-        self.state.epoch_seconds += now - self._since
-        self._since = now
+        self.state.epoch_seconds += now - self._last_time
+        self._last_time = now
 
     def check_loss(self, step: Pending, loss: float) -> None:
         """Raise `RunError` for a loss that is not finite."""
         if not math.isfinite(loss):
-            raise self._not_finite(str(loss), step.step, step.epoch, step.number, taken=True)
+            raise self._nonfinite_error(str(loss), step.step, step.epoch, step.number, was_taken=True)
 
-    def _not_finite(self, loss: str, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
-        lead = "" if not taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
+    def _nonfinite_error(self, loss: str, step: int, epoch: int, number: int, *, was_taken: bool) -> RunError:
+        lead = "" if not was_taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
         text = (
             f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
             f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
         )
         # After later steps the model is another one, but the data are the same.
-        found = find_in_step(self.stepper, self.control.run.batch) if not taken else None
-        return RunError(text if found is None else f"{text}. First not finite: {found}")
+        origin = find_in_step(self.stepper, self.control.run.batch) if not was_taken else None
+        return RunError(text if origin is None else f"{text}. First not finite: {origin}")
 
     def _rows_shown(self, epoch: int, number: int) -> str:
         rows = self.data.rows(epoch, number)

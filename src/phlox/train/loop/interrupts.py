@@ -22,9 +22,9 @@ class Interrupts:
     Outside of the main thread, where Python calls no handlers, it does nothing.
     """
 
-    def __init__(self, noted: Callable[[str], object]) -> None:
-        self.came: int | None = None
-        self._noted = noted
+    def __init__(self, notify: Callable[[str], object]) -> None:
+        self.received: int | None = None
+        self._notify = notify
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -42,22 +42,22 @@ class Interrupts:
             signal.signal(number, before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.came is not None:
+        if self.received is not None:
             self.end()
-        self.came = number
+        self.received = number
         if (workers := getattr(signal, "SIGCHLD", None)) is not None and callable(signal.getsignal(workers)):
             self._before[workers] = signal.signal(workers, signal.SIG_DFL)
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-        self._noted(f"{name}: ending after this step; once more to end at once")
+        self._notify(f"{name}: ending after this step; once more to end at once")
 
     def was_cause(self) -> bool:
         """Of an error in data: has a signal ended the workers that read them?"""
-        if self._before and self.came is None:
+        if self._before and self.received is None:
             sleep(_SIGNALS_TAKE)
-        return self.came is not None
+        return self.received is not None
 
-    def end(self, how: str = "") -> None:
+    def end(self, advice: str = "") -> None:
         """Raise what the signal that came raises without a learner."""
-        if self.came == signal.SIGTERM:
+        if self.received == signal.SIGTERM:
             raise SystemExit(128 + int(signal.SIGTERM))
-        raise KeyboardInterrupt(*[how] if how else [])
+        raise KeyboardInterrupt(*[advice] if advice else [])

@@ -74,11 +74,11 @@ TRANSITIONS = (
 Bound = tuple[tuple[Callable[[], Any] | None, Callable[[], Any] | None, str, Phase], ...]
 
 
-def bound(to: Any) -> dict[Phase, Bound]:
+def bound(methods: Any) -> dict[Phase, Bound]:
     """The rows of each state, with the methods of an object in place of their names."""
-    found: dict[Phase, Bound] = {}
+    table: dict[Phase, Bound] = {}
     for row in TRANSITIONS:
-        when = getattr(to, row.when) if row.when else None
-        do = getattr(to, row.do) if row.do else None
-        found[row.at] = (*found.get(row.at, ()), (when, do, row.do, row.to))
-    return found
+        when = getattr(methods, row.when) if row.when else None
+        do = getattr(methods, row.do) if row.do else None
+        table[row.at] = (*table.get(row.at, ()), (when, do, row.do, row.to))
+    return table

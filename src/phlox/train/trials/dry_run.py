@@ -15,7 +15,7 @@ from phlox.host.page import Page, facts
 from phlox.host.process_memory import peak_bytes
 from phlox.host.text import Report, duration, size
 from phlox.record import Record, load
-from phlox.train.loop.feed import Feed
+from phlox.train.loop.batch_stream import BatchStream
 from phlox.train.loop.fit import Fit
 from phlox.train.loop.limits import Limits
 from phlox.train.observers.callback import Callback
@@ -62,11 +62,11 @@ class DryRun(Report):
         return Page("dry run", parts=[facts(pairs)], badges=[("all went well", "good")])
 
 
-def _first_of(learner: Learner[Any], data: Any, name: str = "data") -> Feed:
+def _first_of(learner: Learner[Any], data: Any, name: str = "data") -> BatchStream:
     """The first batches of some data, in each epoch."""
-    feed = learner.feed(data, name)
-    feed.most = _BATCHES
-    return feed
+    stream = learner.feed(data, name)
+    stream.max_batches = _BATCHES
+    return stream
 
 
 def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[Callback]) -> DryRun:
@@ -81,10 +81,10 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
     quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
     clock = _Clock()
     with on_trial(learner), tempfile.TemporaryDirectory() as folder:
-        feed = _first_of(learner, data)
+        stream = _first_of(learner, data)
         held_out = None if validation is None else _first_of(learner, validation, "validation")
         learner.validation_data = validation
-        fit = Fit(learner, feed, held_out, Limits(1, None, None), callbacks=[*quiet, clock])
+        fit = Fit(learner, stream, held_out, Limits(1, None, None), callbacks=[*quiet, clock])
         learner.attach(fit)
         with checks():  # of indices and divisions, which compiled steps do not look at otherwise
             fit.run()

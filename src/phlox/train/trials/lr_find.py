@@ -74,15 +74,15 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
         state.schedules = {name: ExponentialLr(low, gamma=gamma) for name in state.schedules}
         state.lr_set = None
         smooth, lowest = 0.0, math.inf
-        feed = learner.feed(data)
-        fit = Fit(learner, feed, None, Limits(None, steps, None))
+        stream = learner.feed(data)
+        fit = Fit(learner, stream, None, Limits(None, steps, None))
         fit.leave_former_epoch()
         while len(rates) < steps:
             stepper.begin_epoch()
             taken = len(rates)
-            for batch in feed.epoch(learner.epoch):
+            for batch in stream.epoch(learner.epoch):
                 try:
-                    fit.take([(feed.number, batch)])
+                    fit.run_steps([(stream.number, batch)])
                     loss = learner.loss
                 except RunError:
                     loss = math.nan

@@ -46,7 +46,7 @@ from phlox.train.observers.folder.run_folder import claim
 from phlox.train.state import COUNTS, LOG, with_lines
 
 if TYPE_CHECKING:
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 _STATE, _BEST = "state", "best"
 
@@ -221,7 +221,7 @@ class Checkpoints(Callback):
         if self.best is not None:
             check_value_name(learner, self.best, "Checkpoints: best")
         team = learner.team
-        self._team: Team | None = team if team is not None and team.in_shards else None
+        self._team: DataParallel | None = team if team is not None and team.in_shards else None
         self._catalog: Catalog | None = None
         if self._team is None:
             self._bests = self._begin(learner)

@@ -10,12 +10,12 @@ import numpy as np
 
 from phlox.data.loader import Loader
 from phlox.errors import DataError
-from phlox.train.loop.feed import Feed
+from phlox.train.loop.batch_stream import BatchStream
 from phlox.train.step.batch import count
-from phlox.train.step.team import Portion, Team
+from phlox.train.step.data_parallel import BatchShard, DataParallel
 
 
-class SharedFeed(Feed):
+class ShardedBatchStream(BatchStream):
     """The batches of several processes: of each of a `Loader`'s the part of this one.
 
     A batch of a loader whose rows do not divide over the devices is given whole to all devices where the engine
@@ -25,8 +25,10 @@ class SharedFeed(Feed):
     Raises `DataError` where the rows do not fit: before anything is trained, if a loader's do not.
     """
 
-    def __init__(self, data: Any, team: Team, name: str, *, trains: bool, weighs: bool = True) -> None:
-        self._team, self._trains, self._weighs, self.name = team, trains, weighs, name
+    def __init__(
+        self, data: Any, team: DataParallel, name: str, *, is_training: bool, weights_rows: bool = True
+    ) -> None:
+        self._team, self._is_training, self._weights_rows, self.name = team, is_training, weights_rows, name
         self._loader: Loader | None = None
         if isinstance(data, Loader):
             self._loader = data.with_part(0, 1)
@@ -49,7 +51,7 @@ class SharedFeed(Feed):
                 "before, or leave on_error out"
             )
         size, last = loader.batch_size, loader.rows_in(len(loader) - 1)
-        if not self._trains:
+        if not self._is_training:
             return
         if team.partitions:
             if size % team.cuts:
@@ -64,12 +66,12 @@ class SharedFeed(Feed):
                 f"{name}: {which} too few for {team.parts} processes, of which some would have none; give "
                 "a larger batch_size, or drop_last=True"
             )
-        if not self._weighs and (size % team.parts or last % team.parts):
-            raise self._uneven(f"a batch of {size if size % team.parts else last} rows")
+        if not self._weights_rows and (size % team.parts or last % team.parts):
+            raise self._uneven_error(f"a batch of {size if size % team.parts else last} rows")
 
-    def _uneven(self, what: str) -> DataError:
+    def _uneven_error(self, rows_text: str) -> DataError:
         return DataError(
-            f"{self.name}: {what} is not the same number of rows for each of {self._team.parts} processes, "
+            f"{self.name}: {rows_text} is not the same number of rows for each of {self._team.parts} processes, "
             "and with update= the learner cannot weight them; give the loader drop_last=True, and a batch_size that is "
             f"a multiple of {self._team.parts}"
         )
@@ -101,16 +103,20 @@ class SharedFeed(Feed):
         whole = loader.epoch(epoch, max(start, stop)) if stop < len(loader) else iter(())
         return itertools.chain(cut, whole)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Portion]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchShard]:
         """This process's parts of the batches of an epoch, from number `start` on."""
-        batches, taken = super().epoch(epoch, start), start
+        batches, number = super().epoch(epoch, start), start
         try:
             for batch in batches:
                 is_cut = self._loader is not None
-                yield self._of_loader(batch, taken) if is_cut else self._of_others(batch, epoch, taken)
-                taken += 1
+                yield (
+                    self._shard_of_loader_batch(batch, number)
+                    if is_cut
+                    else self._shard_of_own_batch(batch, epoch, number)
+                )
+                number += 1
             if self._in_lock_step:
-                self._exchanged(0, epoch, taken)
+                self._exchange_counts(0, epoch, number)
         finally:
             close = getattr(batches, "close", None)
             if close is not None:
@@ -120,24 +126,26 @@ class SharedFeed(Feed):
     def _in_lock_step(self) -> bool:
         """Do processes, each with an iterable of its own, take every batch together?"""
         team = self._team
-        return self._loader is None and team.parts > 1 and (team.computes_together or self._trains)
+        return self._loader is None and team.parts > 1 and (team.computes_together or self._is_training)
 
-    def _of_loader(self, batch: Any, number: int) -> Portion:
+    def _shard_of_loader_batch(self, batch: Any, number: int) -> BatchShard:
         assert self._loader is not None
         rows, parts = self._loader.rows_in(number), self._team.parts
         if number >= self._first_whole():
-            return Portion(batch, rows, is_whole=True)
+            return BatchShard(batch, rows, is_whole=True)
         if rows % parts == 0:
-            return Portion(batch, rows)
-        return Portion(batch, rows, counts=tuple([rows * (k + 1) // parts - rows * k // parts for k in range(parts)]))
+            return BatchShard(batch, rows)
+        return BatchShard(
+            batch, rows, counts=tuple([rows * (k + 1) // parts - rows * k // parts for k in range(parts)])
+        )
 
-    def _of_others(self, batch: Any, epoch: int, number: int) -> Portion:
+    def _shard_of_own_batch(self, batch: Any, epoch: int, number: int) -> BatchShard:
         team, rows = self._team, count(batch)
         if team.parts == 1:
-            return Portion(batch, rows, is_whole=team.partitions and rows % team.cuts != 0)
-        if not team.computes_together and not self._trains:
-            return Portion(batch, rows)  # each is measured by itself, and the sums are added up
-        counts = self._exchanged(rows, epoch, number)
+            return BatchShard(batch, rows, is_whole=team.partitions and rows % team.cuts != 0)
+        if not team.computes_together and not self._is_training:
+            return BatchShard(batch, rows)  # each is measured by itself, and the sums are added up
+        counts = self._exchange_counts(rows, epoch, number)
         where = f"{self.name}: batch {number} of epoch {epoch + 1}"
         if len(set(counts)) == 1:
             if team.partitions and rows % (team.cuts // team.parts):
@@ -145,26 +153,26 @@ class SharedFeed(Feed):
                     f"{where} has {rows} rows in this process, which cannot be cut over its {team.cuts // team.parts} "
                     "devices; leave a smaller last batch out (drop_last=True), or give a Loader"
                 )
-            return Portion(batch, rows * team.parts)
+            return BatchShard(batch, rows * team.parts)
         if team.partitions or min(counts) < 1:
             raise DataError(
                 f"{where} has not equally many rows in all processes, but {', '.join(map(str, counts))}; leave a "
                 "smaller last batch out (drop_last=True), or give a Loader"
             )
-        if not self._weighs:
-            raise self._uneven(f"batch {number}, of {', '.join(map(str, counts))} rows,")
-        return Portion(batch, sum(counts), counts=counts)
+        if not self._weights_rows:
+            raise self._uneven_error(f"batch {number}, of {', '.join(map(str, counts))} rows,")
+        return BatchShard(batch, sum(counts), counts=counts)
 
-    def _exchanged(self, rows: int, epoch: int, number: int) -> tuple[int, ...]:
+    def _exchange_counts(self, rows: int, epoch: int, number: int) -> tuple[int, ...]:
         """How many rows each part has of a batch; `DataError`, in all processes, where some have no further batch."""
-        every: list[list[int]] = self._team.gathered(np.array([self._team.part, rows], np.int64)).tolist()
-        ended = [rank for rank, (_, count) in enumerate(every) if count == 0]
-        if ended and len(ended) < len(every):
-            others = [rank for rank in range(len(every)) if rank not in ended]
+        all_counts: list[list[int]] = self._team.gathered(np.array([self._team.part, rows], np.int64)).tolist()
+        ended = [rank for rank, (_, count) in enumerate(all_counts) if count == 0]
+        if ended and len(ended) < len(all_counts):
+            others = [rank for rank in range(len(all_counts)) if rank not in ended]
             raise DataError(
                 f"{self.name}: epoch {epoch + 1} has {number} batches in process {', '.join(map(str, ended))}, and "
                 f"more in process {', '.join(map(str, others))}; all processes need equally many batches in an epoch: "
                 "give each as many, or give a Loader, which cuts every batch"
             )
-        found = {row[0]: row[1] for row in every}
-        return tuple([found[part] for part in range(self._team.parts)])
+        counts = {row[0]: row[1] for row in all_counts}
+        return tuple([counts[part] for part in range(self._team.parts)])

@@ -1,4 +1,4 @@
-"""`Joint`: the checks that the processes of a training begin, stay and end in the same state."""
+"""`LockStep`: the checks that the processes of a training begin, stay and end in the same state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from phlox.train.loop.consensus import Consensus
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 
-class Joint:
+class LockStep:
     """A training by several processes, as one of them takes part in it.
 
     Attributes:
@@ -21,7 +21,7 @@ class Joint:
         is_main: is this process 0?
     """
 
-    def __init__(self, fit: Fit, team: Team) -> None:
+    def __init__(self, fit: Fit, team: DataParallel) -> None:
         self._fit, self._team = fit, team
         self._consensus: Consensus | None = None
         self.signal: int | None = None
@@ -47,8 +47,8 @@ class Joint:
         assert consensus is not None
         seconds = fit.limits.seconds
         while True:
-            if fit.interrupts.came is not None:
-                consensus.ask(stop="interrupted", signal=int(fit.interrupts.came))
+            if fit.interrupts.received is not None:
+                consensus.ask(stop="interrupted", signal=int(fit.interrupts.received))
             elif run.stopped is not None:
                 consensus.ask(stop=run.stopped)
             elif seconds is not None and fit.seconds >= seconds:
@@ -57,8 +57,8 @@ class Joint:
             if decision is None:
                 return False
             if decision.saves:
-                for one in fit.callbacks:
-                    one.save_now(fit.control)
+                for callback in fit.callbacks:
+                    callback.save_now(fit.control)
             if decision.stop is not None:
                 self.signal, run.stopped = decision.signal, decision.stop
                 return True
@@ -71,7 +71,7 @@ class Joint:
     def end(self) -> None:
         """Wait until all processes have come to the end, and share the signals that one of them got."""
         assert self._consensus is not None
-        decision = self._consensus.end(signal=self._fit.interrupts.came)
+        decision = self._consensus.end(signal=self._fit.interrupts.received)
         self.has_agreed = True
         if decision is not None and decision.signal is not None:
             self.signal = decision.signal
