@@ -46,11 +46,11 @@ def named_models(model: Any) -> dict[str, Module]:
 
 
 def device_of(model: Any) -> Device:
-    """The device of a model's parameters; that of full-precision ones only if there are no others."""
+    """The device of a model's parameters; of full-precision parameters only if there are no others."""
     params = model.params()
     params = [param for param in params if not param.full_precision] or params
     if not params:
-        raise RunError(f"model: this {type(model).__name__} has no parameters, so that there is nothing to train")
+        raise RunError(f"model: this {type(model).__name__} has no parameters, so there is nothing to train")
     return params[0].device
 
 
@@ -61,15 +61,16 @@ def engine_behind(model: Any) -> Any:
 
 def team_of(mesh: Mesh) -> DataParallel:
     """The processes and devices of a mesh."""
-    from phlox.train.step.data_parallel import DataParallel  # which most trainings do without
+    from phlox.train.step.data_parallel import DataParallel  # here, because most trainings do not need it
 
     return DataParallel(mesh)
 
 
 def copied(model: Any, precision: str | None, team: DataParallel | None = None, *, narrows: bool = False) -> Any:
-    """A copy of the model, which a compiled step may overwrite, on the mesh if there is one; it keeps the ids.
+    """A copy of the model that a compiled step may overwrite, on the mesh if there is one, with the same ids.
 
-    It is at `precision`; if a step `narrows` to half precision by itself, it is at full precision, or as it was.
+    The copy has this `precision`. If a step narrows to half precision by itself (`narrows`), the copy has full
+    precision, or keeps its own.
     """
     model = model if team is None else team.on_mesh(model)
     device = without_tape(device_of(model))
@@ -83,16 +84,16 @@ def copied(model: Any, precision: str | None, team: DataParallel | None = None, 
         raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
     if narrows and backend is not engine:
         backend = backend.full_precision()
-    if team is not None:  # each parameter stays cut as it is
+    if team is not None:  # each parameter keeps its sharding
         return twin.map(lambda path, param: _at_precision(param, backend))
     return twin.to_device(device.on(backend))
 
 
 def in_training(model: Module) -> Module:
-    """The view of a model to train it: what is frozen, or was put into inference mode by itself, keeps its statistics.
+    """The view of a model in training mode, except for layers that must keep their statistics.
 
-    Layers with `training = False` stay so, unless the whole model is in inference mode. So do layers with running
-    statistics below which, or around which, everything that can be trained is frozen.
+    Layers with `training = False` stay so, unless the whole model is in inference mode. A layer with running statistics
+    is put into inference mode if all trainable parameters in it, or in a module that contains it, are frozen.
     """
     view, is_mixed = model.train(), model.training is not False
     frozen = [path for path, layer in named_modules(model) if _is_frozen(layer)]
@@ -113,12 +114,12 @@ def _has_statistics(module: Module) -> bool:
 
 
 def remark_on_statistics(models: Mapping[str, Module], accumulate: int, shares: bool) -> str | None:
-    """What is to be said of layers that normalize by the rows they are given, which are a part of those of a step.
+    """A warning about layers that normalize over only a part of the rows of a step; None if there are none.
 
     Args:
-        models: those that are trained, in the modes of the training.
+        models: the trained models, in the modes of the training.
         accumulate: the number of batches of a step.
-        shares: has each process rows of its own, and statistics of them?
+        shares: does each process compute statistics from its own rows?
     """
     layers: dict[str, bool] = {}
     for name, model in models.items():
@@ -133,22 +134,22 @@ def remark_on_statistics(models: Mapping[str, Module], accumulate: int, shares: 
                 layers[".".join(filter(None, (name, path))) or "model"] = getattr(layer, "synchronized", False)
     if accumulate > 1 and layers:
         return (
-            f"{_listed(layers)}: batch norm takes the mean and the variance of each batch, so that a step of accumulate="
+            f"{_listed(layers)}: batch norm takes the mean and the variance of each batch, so a step of accumulate="
             f"{accumulate} is not that of one batch of all the rows; take GroupNorm or LayerNorm, a larger batch_size "
             "without accumulate, or freeze the statistics: layer.training = False"
         )
     alone = [path for path, is_synchronized in layers.items() if not is_synchronized]
     if shares and alone:
         return (
-            f"{_listed(alone)}: batch norm takes the mean and the variance of the rows of each process, so that the "
-            "step is not that of one process with all rows; make it BatchNorm(..., synchronized=True), or take "
-            "GroupNorm or LayerNorm"
+            f"{_listed(alone)}: batch norm takes the mean and the variance of the rows of each process, so the step is "
+            "not that of one process with all rows; make it BatchNorm(..., synchronized=True), or take GroupNorm or "
+            "LayerNorm"
         )
     return None
 
 
 def _and_above(path: str) -> Iterator[str]:
-    """The path, and those of what it is in."""
+    """The path, and the paths of the modules that contain it, from the inside out."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -167,7 +168,7 @@ def _at_precision(param: Param, engine: Any) -> Param:
     def cast_to(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         device = without_tape(value.device)
         plain = Tensor.from_primitive(value.backend.strip(value.primitive), device.backend, value.kind)
-        if target.full_precision() is device.backend.full_precision():  # looks at no value: not all may be here
+        if target.full_precision() is device.backend.full_precision():  # reads no value: some are in other processes
             return plain.from_full_precision(target)
         return plain.to_device(device.on(target))
 
@@ -184,7 +185,7 @@ def _duplicate(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
 
 
 def optimizer_of(value: Any, name: str, *, skips: bool) -> Optimizer:
-    """The optimizer of a config, or a copy of the given one; if `skips`, it skips steps that are not finite."""
+    """The optimizer of a config, or a copy of an optimizer; if `skips`, it skips steps that are not finite."""
     where = f"optimizer{f' of {name!r}' if name else ''}"
     if isinstance(value, Config) and callable(getattr(value, "init", None)):
         config: Any = cast("Any", value)
@@ -194,14 +195,12 @@ def optimizer_of(value: Any, name: str, *, skips: bool) -> Optimizer:
     if not isinstance(value, Optimizer):
         raise RunError(f"{where}: give {KINDS}, got {type(value).__name__}")
     if skips and isinstance(value, OptimizerAdaptor) and not value.skip_nonfinite:
-        raise RunError(
-            f"{where}: with loss_scaling it must leave out steps that are not finite: init(skip_nonfinite=True)"
-        )
+        raise RunError(f"{where}: with loss_scaling it must skip steps that are not finite: init(skip_nonfinite=True)")
     return value.twin()
 
 
 def schedule_of(value: Any, name: str) -> LrSchedule[Any]:
-    """The schedule of a number, or a copy of the given one."""
+    """A constant schedule from a number, or a copy of a schedule."""
     if isinstance(value, LrSchedule):
         return copy.deepcopy(cast("LrSchedule[Any]", value))
     where = f"lr{f' of {name!r}' if name else ''}"
@@ -228,7 +227,7 @@ def check_function(name: str, value: Any) -> None:
 
 
 def check_callbacks(value: Any) -> list[Callback]:
-    """The callbacks as a list; `RunError` for anything that is none."""
+    """The callbacks as a list; `RunError` for an entry that is no callback."""
     if isinstance(value, Callback):
         raise RunError(f"callbacks: give a list of them, [{value!r}]")
     callbacks: list[Any] = list(value)

@@ -146,46 +146,48 @@ class Learner(Control[M]):
         mesh: Mesh | None = None,
     ) -> None:
         team = None if mesh is None else team_of(mesh)
-        # With update=, which takes the whole step, the models themselves are of the precision.
+        # With update=, which takes the whole step, the models themselves have this precision.
         narrow = Narrow(precision) if update is None and precision in HALF_ELEMENTS else None
         models: dict[str, Any] = {
-            name: in_training(copied(one, precision, team, narrows=narrow is not None))
-            for name, one in named_models(model).items()
+            name: in_training(copied(module, precision, team, narrows=narrow is not None))
+            for name, module in named_models(model).items()
         }
         is_single = isinstance(model, Module)
-        engines = [engine_behind(one).float_element for one in models.values()]
-        half = "f16" in (None if narrow is None else narrow.element, *engines)
+        elements = [engine_behind(module).float_element for module in models.values()]
+        half = "f16" in (None if narrow is None else narrow.element, *elements)
         scales: Any = half if loss_scaling is None else loss_scaling
         optimizers = {
-            name: optimizer_of(one, name, skips=bool(scales))
-            for name, one in _by_model(models, optimizer, "optimizer", KINDS).items()
+            name: optimizer_of(value, name, skips=bool(scales))
+            for name, value in _by_model(models, optimizer, "optimizer", KINDS).items()
         }
         if not optimizers:
-            raise RunError("optimizer: none of the models has one, so that nothing would be trained")
-        schedules = {name: schedule_of(one, name) for name, one in _rates(models, optimizers, lr).items()}
+            raise RunError("optimizer: none of the models has one, so nothing would be trained")
+        schedules = {name: schedule_of(rate, name) for name, rate in _rates(models, optimizers, lr).items()}
         accumulate = whole("accumulate", accumulate)
         self.steps_per_call = whole("steps_per_call", steps_per_call)
-        alternatives = [name for name, one in (("loss", loss), ("step", step), ("update", update)) if one is not None]
+        alternatives = [
+            name for name, value in (("loss", loss), ("step", step), ("update", update)) if value is not None
+        ]
         if len(alternatives) != 1:
             got = " and ".join(alternatives) or "none of them"
             raise RunError(f"a learner needs one of loss=, step= and update=, got {got}")
-        for name, one in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
-            check_function(name, one)
+        for name, value in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
+            check_function(name, value)
         if loss is not None and not is_single:
-            raise RunError("loss=: with several models it is not known which is meant; give step=(models, batch)")
+            raise RunError("loss=: with several models it is unclear which one to call; give step=(models, batch)")
         if update is not None and (accumulate > 1 or clip is not None or scales):
-            raise RunError("update= does the whole step, so that accumulate, clip and loss_scaling are its own to do")
-        if any(isinstance(one, Lbfgs) for one in optimizers.values()) and (
+            raise RunError("update= does the whole step, so it must accumulate, clip and scale the loss by itself")
+        if any(isinstance(each, Lbfgs) for each in optimizers.values()) and (
             not is_single or update is not None or accumulate > 1 or self.steps_per_call > 1
         ):
             raise RunError(
-                "L-BFGS evaluates the loss several times a step: it goes with one model, and without update, "
-                "accumulate and steps_per_call"
+                "L-BFGS evaluates the loss several times a step: give one model, and leave out update, accumulate and "
+                "steps_per_call"
             )
         if self.steps_per_call > 1 and accumulate > 1:
-            raise RunError("steps_per_call and accumulate do not go together; give a larger batch_size to the loader")
+            raise RunError("steps_per_call and accumulate exclude each other; give a larger batch_size to the loader")
         if scales and len(optimizers) > 1:
-            raise RunError("loss_scaling goes with one optimizer; with several, scale the losses in update=")
+            raise RunError("loss_scaling works with one optimizer; with several, scale the losses in update=")
         if clip is not None and not isinstance(cast("Any", clip), GradientClipping):
             raise RunError(f"clip: give optim.GradientClipping.global_norm(1.0) or the like, got {clip!r}")
         if ema is not None and not 0.0 <= ema < 1.0:
@@ -205,10 +207,10 @@ class Learner(Control[M]):
         auxiliary: dict[str, Any] = training.auxiliary()
         trained = {name: models[name] for name in optimizers}
         if ema is not None:
-            auxiliary["ema"] = {name: Ema(one, decay=ema) for name, one in trained.items()}
+            auxiliary["ema"] = {name: Ema(module, decay=ema) for name, module in trained.items()}
         if accumulate > 1:
             auxiliary["accumulators"] = {
-                name: GradientsAccumulator(one, local=local is not None) for name, one in trained.items()
+                name: GradientsAccumulator(module, local=local is not None) for name, module in trained.items()
             }
         if scales:
             auxiliary["scaler"] = (scales if isinstance(scales, LossScaler) else LossScaler()).to_device(device)
@@ -257,7 +259,7 @@ class Learner(Control[M]):
         def __getattr__(self, name: str) -> Any:
             from phlox.other_names import of_object
 
-            if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+            if hasattr(type(self), name):  # a property that failed: call it again, because its own error was dropped
                 return object.__getattribute__(self, name)
             raise AttributeError(of_object(self, name, "Learner"), name=name, obj=self)
 
@@ -334,7 +336,7 @@ class Learner(Control[M]):
         return self.history
 
     def _warn_of_statistics(self) -> None:
-        """Warn, once, of layers whose statistics are those of a part of the rows of a step."""
+        """Warn, once, of layers whose statistics are computed from only a part of the rows of a step."""
         trained = {name: self.state.models[name] for name in self.state.optimizers}
         text = remark_on_statistics(trained, self.accumulate, self.team is not None and self.team.adds_up)
         if text is None or any(said == text for _, said in self.events):
@@ -387,12 +389,10 @@ class Learner(Control[M]):
 
 
 def _by_model(models: Mapping[str, Any], value: Any, argument: str, kinds: str) -> dict[str, Any]:
-    """What was given for the models, by their names."""
+    """The values of an argument by the names of the models."""
     if ONLY in models:
         if isinstance(value, Mapping):
-            raise RunError(
-                f"{argument}: one for each of several models was given, and there is one model; give {kinds}"
-            )
+            raise RunError(f"{argument}: got a dict for several models, and there is one model; give {kinds}")
         return {ONLY: value}
     if not isinstance(value, Mapping):
         raise RunError(f"{argument}: for several models give a dict by their names ({', '.join(models)})")

@@ -43,7 +43,7 @@ class Preparation:
         config: Any = None,
     ) -> None:
         if overwrite and folder is None:
-            raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
+            raise RunError("fit: overwrite=True is for a run in folder=, which was not given")
         if config is not None and not isinstance(config, BaseConfig):
             got = type(config).__name__
             raise RunError(f"fit: config is a phlox.Config (of a class Settings(phlox.Config): ...), got a {got}")
@@ -59,8 +59,8 @@ class Preparation:
             record = self._record(fit)
         else:
             if self._run is not None:
-                raise RunError("fit: of several processes the first opens the folder; give folder= its path")
-            # Process 0 looks and opens, and all learn of it; what it has found they verify and read together.
+                raise RunError("fit: with several processes, process 0 opens the folder; give folder= its path")
+            # Process 0 finds the checkpoints and opens the folder; all processes verify and read a checkpoint together.
             paths = team.by_main(lambda: self._checkpoint_paths(fit))
             record = None if paths is None else _record_of([Path(path) for path in paths], team)
         fit.control.run.starts_over = bool(self._resume) and record is None
@@ -91,12 +91,12 @@ class Preparation:
             fit.callbacks.append(Report(run.file(REPORT)))
 
     def _checkpoint_paths(self, fit: Fit) -> list[str] | None:
-        """The paths of the checkpoints of which the first that is whole is to go on from."""
+        """The paths of checkpoints, newest first; the training resumes from the first one that is complete."""
         path = self._folder(fit)
-        return None if path is None else [str(path) for path in candidates(path)]
+        return None if path is None else [str(candidate) for candidate in candidates(path)]
 
     def _record(self, fit: Fit) -> Record | None:
-        """The checkpoint to go on from."""
+        """The record of the checkpoint to resume from; None if there is none."""
         path = self._folder(fit)
         return None if path is None else Checkpoints.load(path)
 
@@ -108,7 +108,7 @@ class Preparation:
         own = [path for path in (self.path, *_folders(fit)) if path is not None]
         if resume is True:
             if not own:
-                raise RunError("fit: resume=True goes on with the run in folder=; give that, or resume=PATH")
+                raise RunError("fit: resume=True resumes the run in folder=; give folder=, or resume=PATH")
             with_checkpoints = [path for path in own if Checkpoints.exist_in(path)]
             return with_checkpoints[0] if with_checkpoints else None
         path = Path(resume)
@@ -117,12 +117,12 @@ class Preparation:
             and not Checkpoints.exist_in(path)
             and path.resolve() in [own_path.resolve() for own_path in own]
         ):
-            return None  # the first start of a program that is written to be started again
+            return None  # the first start of a program that resumes at later starts
         return path
 
 
 def _record_of(paths: list[Path], team: DataParallel) -> Record:
-    """The record of the first checkpoint that is whole, on which the processes agree."""
+    """The record of the first checkpoint that is complete in all processes."""
     from phlox.distributed import gather_objects
 
     def agreed(problem: str | None) -> str | None:

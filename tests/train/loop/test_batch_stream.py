@@ -167,13 +167,13 @@ def test_between_epochs_it_goes_on_with_the_next_one(source: str, limits: Any, t
 
 def test_the_state_of_a_loader_says_nothing_to_other_data(tmp_path: Any) -> None:
     whole, _ = losses(lambda: Loader((X, Y), 3))
-    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
+    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are skipped"):
         assert resumed(lambda: Loader((X, Y), 3), 2, tmp_path, then=lambda: batches) == whole
 
 
 def test_what_does_not_passes_over_batches_and_says_so(tmp_path: Any) -> None:
     whole, _ = losses(lambda: batches)
-    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
+    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are skipped"):
         assert resumed(lambda: batches, 2, tmp_path) == whole
 
 
@@ -232,7 +232,7 @@ def test_iterables_of_batches(name: str, make: Any, length: int | None) -> None:
 def test_a_generator_gives_one_epoch() -> None:
     feed = BatchStream(batches())
     assert len(list(feed.epoch(0))) == 4
-    with pytest.raises(DataError, match=r"gives its batches once, so that there is no epoch 2; give a function"):
+    with pytest.raises(DataError, match=r"gives its batches only once, so there is no epoch 2; give a function"):
         next(feed.epoch(1))
 
 
@@ -244,7 +244,7 @@ def test_what_is_no_iterable_of_batches(data: Any) -> None:
 
 CHANGES: list[tuple[Any, Any, str]] = [
     ((X, Y), (X, Y.astype(np.int64)), r"data\[1\]: batch 1 has integers where the first batch had floats"),
-    ((X, Y), (X,), "batch 1 is a tuple of .*, and the first one was of another structure"),
+    ((X, Y), (X,), "batch 1 is a tuple of .*, and the first batch had another structure"),
     ({"x": X}, {"y": X}, "another structure"),
     ((X, Y), X, "another structure"),
 ]

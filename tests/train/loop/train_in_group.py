@@ -358,7 +358,7 @@ def others() -> None:
         assert it.step == 2 and it.epoch == 0
     if MESH.backend.partitions:
         if SIZE > 1:
-            with raised(DataError, "not equally many rows in all processes, but 4, 3", "drop_last=True"):
+            with raised(DataError, "must have equally many rows in all processes, got 4, 3", "drop_last=True"):
                 learner(metrics={}).fit(OwnRows(8, less=1), epochs=1, progress=False)
         return
     it = learner()

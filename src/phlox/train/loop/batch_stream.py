@@ -27,9 +27,9 @@ class BatchStream:
     """The batches of one source, epoch after epoch.
 
     An object with `epoch(number, start=)`, such as a `Loader`, can begin at any batch of any epoch. For any other
-    iterable an epoch is one `for` loop: it continues where `load_state_dict` (or `set_state` of its iterator) says, if
-    it has that, and otherwise begins at the beginning. A function without arguments is called at each epoch, for an
-    iterable. `set_epoch` is called with the number of the epoch, if there is one.
+    iterable an epoch is one `for` loop; it resumes by `load_state_dict` (or `set_state` of its iterator) if it has that
+    method, and otherwise begins at the beginning. A function without arguments is called at each epoch to return an
+    iterable. If the iterable has `set_epoch`, it is called with the number of the epoch.
 
     Raises `DataError` for any other object.
     """
@@ -45,21 +45,21 @@ class BatchStream:
                 f"{name}: a {type(cast('object', data)).__name__} is not an iterable of batches; give "
                 "Loader(arrays, batch_size=...), or any iterable that gives a batch at a time"
             )
-        self._source: Any = None  # of the running epoch, and its iterator
+        self._source: Any = None  # the iterable of the running epoch, and its iterator
         self._iterator: Any = None
-        self._saved_state: Any = None  # a state to go on from
+        self._saved_state: Any = None  # a state to resume from
         self._was_used = False
         self._dtypes: list[Any] | None = None
         self.needs_arrays = False
-        """Are batches of nothing but arrays and numbers needed?"""
+        """Must batches consist of arrays and numbers only?"""
         self._first: tuple[Any, list[tuple[str, Any]]] | None = None
         self.max_batches: int | None = None
-        """So many batches an epoch are given at most; None is no limit."""
+        """The maximum number of batches in an epoch; None is no limit."""
         self.number = 0
-        """Of the last batch that was given: a loader leaves out batches of which no row could be read."""
+        """The number of the last batch: a loader skips batches of which no row could be read."""
         self._device: Device | None = None
 
-    # --- what there is
+    # --- sizes and settings
 
     @property
     def batches(self) -> int | None:
@@ -88,7 +88,7 @@ class BatchStream:
             return None
 
     def on_device(self, device: Device) -> bool:
-        """Let a `Loader` with workers or prefetch put its batches on the device in the background; can it?"""
+        """Let a `Loader` with workers or prefetch copy batches to the device in the background; False for others."""
         data = self._data
         if not (isinstance(data, Loader) and (data.workers or data.prefetch)):
             return False
@@ -137,7 +137,7 @@ class BatchStream:
         is_factory = isinstance(data, type) or not hasattr(data, "__iter__")
         source: Any = data() if is_factory else data
         saved_state, self._saved_state = self._saved_state, None
-        if isinstance(saved_state, Mapping) and LOADER in saved_state:  # of a loader, whose place others have taken
+        if isinstance(saved_state, Mapping) and LOADER in saved_state:  # the data were a loader when it was saved
             saved_state = None
         if callable(getattr(source, "set_epoch", None)):
             source.set_epoch(epoch)
@@ -146,8 +146,8 @@ class BatchStream:
         batches: Any = iter(source)
         if batches is source and self._was_used and saved_state is None and not is_factory:
             raise DataError(
-                f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
-                f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
+                f"{self.name}: this {type(source).__name__} gives its batches only once, so there is no epoch "
+                f"{epoch + 1}; give a function that makes a new one (lambda: ...), or train for epochs=1"
             )
         self._was_used = True
         self._source, self._iterator = source, batches
@@ -160,9 +160,9 @@ class BatchStream:
             return batches if start else self._next_if_over(batches)
         if start:
             warnings.warn(
-                f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
-                "of this epoch are passed over; if its order is random, they are others than those that were trained "
-                "on. A Loader, or what has state_dict, is resumed exactly",
+                f"{self.name}: a {type(source).__name__} cannot restore its position, so the first {start} batches of "
+                "this epoch are skipped; if its order is random, these are not the batches that were trained on. A "
+                "Loader, or an iterable with state_dict, resumes exactly",
                 DataWarning,
                 stacklevel=2,
             )
@@ -170,7 +170,7 @@ class BatchStream:
         return batches
 
     def _next_if_over(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of the next epoch, if the restored state is at the end of one."""
+        """The remaining batches; those of the next epoch, if the restored state is at the end of an epoch."""
         first = next(batches, None)
         if first is None:
             self._iterator = batches = iter(self._source)
@@ -181,7 +181,7 @@ class BatchStream:
     # --- its position
 
     def state(self) -> Any:
-        """The position besides the numbers of epoch and batch, as plain values; None if there is nothing else.
+        """The position beyond the numbers of epoch and batch, as plain values; None if these suffice.
 
         For a `Loader` these are the settings that determine its batches.
         """
@@ -199,7 +199,7 @@ class BatchStream:
         self._saved_state = None if state is None else decoded(state)
 
     def _check_same_loader(self, start: int) -> None:
-        """Raise `DataError` in the middle of an epoch if order or size of batches changed: rows would be repeated."""
+        """In the middle of an epoch, raise `DataError` if order or size of batches changed: rows would be repeated."""
         saved_state, self._saved_state = self._saved_state, None
         if not start or not isinstance(self._data, Loader) or not isinstance(saved_state, Mapping):
             return
@@ -214,13 +214,13 @@ class BatchStream:
                 )
 
     def _check(self, batch: Any, number: int) -> None:
-        """Has it the structure and the dtypes of the first one?"""
+        """Raise `DataError` if the batch has not the structure and the dtypes of the first one."""
         kinds: list[tuple[str, Any]] = [
             (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
         ]
         if self._first is None:
             if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
-                raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
+                raise DataError(f"{self.name}: batch {number} has no array in it; it is {_described(batch)}")
             self._first = form(batch), kinds
             if self.needs_arrays:
                 _check_arrays(batch, self.name)
@@ -235,7 +235,7 @@ class BatchStream:
                     "all batches must be alike"
                 )
         raise DataError(
-            f"{self.name}: batch {number} is {_described(batch)}, and the first one was of another structure; all "
+            f"{self.name}: batch {number} is {_described(batch)}, and the first batch had another structure; all "
             "batches must be alike"
         )
 
@@ -245,7 +245,7 @@ def _batches_of(loader: Loader) -> dict[str, Any]:
 
 
 def _dtypes(batch: Any) -> list[Any] | None:
-    """The dtypes of a tuple or dict of arrays, with its keys, as a quick check of most batches; None for others."""
+    """The dtypes, and the keys, of a tuple or dict of arrays, for a quick check; None for other batches."""
     kind: type[Any] = batch.__class__
     if kind is tuple:
         dtypes: list[Any] = [kind]
@@ -343,7 +343,7 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
         lambda packed: {decoded(key): decoded(part) for key, part in packed},
     ),
 }
-"""Types that plain values lack: the tag, a test for the type, and the conversions to and from the plain form."""
+"""For types that are no plain values: the tag, a test for the type, and the conversions to and from a plain form."""
 
 
 def _torch_tensor(array: Any) -> Any:
@@ -354,7 +354,7 @@ def _torch_tensor(array: Any) -> Any:
 def encoded(value: Any) -> Any:
     """Encode a state of plain values, bytes, tuples and arrays as plain values; `decoded` is the inverse.
 
-    Raises `DataError` for an object of another class: the file of a checkpoint has none.
+    Raises `DataError` for an object of another class, which the file of a checkpoint cannot hold.
     """
     for name, (fits, pack, _) in _TAGS.items():
         if fits(value):
@@ -367,7 +367,7 @@ def encoded(value: Any) -> Any:
         return value
     raise DataError(
         f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict "
-        "must be of plain values and arrays"
+        "must consist of plain values and arrays"
     )
 
 

@@ -1,4 +1,4 @@
-"""`Consensus`: processes stop, or save, after the same step, without a collective in each step.
+"""`Consensus`: lets processes stop or save after the same step, without a collective in each step.
 
 Any process may request something: it was sent a signal, its time is over, a callback called `stop`. The request is a
 key of the store, on which a thread of each process waits. That thread publishes the last step that its process has
@@ -43,7 +43,7 @@ class Decision:
 
 
 class Consensus:
-    """Chooses the step after which all processes of a training do what one of them has requested.
+    """Chooses the step after which all processes of a training do what one of them requests.
 
     Args:
         step: the last step that was taken.
@@ -57,15 +57,15 @@ class Consensus:
         self._last_begun = step
         self._asked: dict[str, Any] = {}
         self._is_held = self._is_over = False
-        """May no further step be begun until there is a decision? Is there no further round?"""
+        """`_is_held`: no step may begin before there is a decision. `_is_over`: there is no further round."""
         self._decision: Decision | None = None
         self._stop: Decision | None = None
-        """The decision to stop, after which nothing but the end is requested."""
+        """The decision to stop; after it, only the end may be requested."""
         self._error: DistributedError | None = None
         self._thread = threading.Thread(target=self._listen, name="phlox-consensus", daemon=True)
         self._thread.start()
 
-    # --- what the training calls
+    # --- called by the training
 
     def ask(self, **requests: Any) -> None:
         """Ask all processes for something: `stop` (a reason), `signal` (its number) or `saves`."""
@@ -106,7 +106,7 @@ class Consensus:
         """End the training here, and return the last request of the others.
 
         Args:
-            error: what this process has failed with. It reports that to the others and does not wait.
+            error: the error of this process. It reports that to the others and does not wait.
             signal: the number of the signal that came after the last step.
         """
         if error is not None:
@@ -126,31 +126,33 @@ class Consensus:
                     self._is_over = True
                     self._changed.notify_all()
                     break
-                self._next_round()  # it was begun before this process came to its end
+                self._next_round()  # this round began before this process came to its end
         self._thread.join(self._timeout)
         return result
 
     def _fail(self, text: str) -> None:
-        """Tell the others that nobody waits for them here."""
+        """Tell the other processes that this one does not wait for them."""
         with self._changed:
             if self._is_over:
                 return
             self._is_over, self._asked = True, {"failed": text}
             self._changed.notify_all()
         failure = json.dumps({"step": self._last_begun, "failed": text}).encode()
-        with contextlib.suppress(DistributedError):  # they are gone, too
+        with contextlib.suppress(DistributedError):  # the other processes may have ended, too
             # The others may have read what this process has published in the current round.
             for number in (self._round, self._round + 1):
                 store().set(f"{self._name}/{number}/{self._rank}", failure)
                 store().set(f"{self._name}/{number}/asked", b"")
 
     def _wait(self) -> None:
-        """Until there is a decision."""
+        """Wait for a decision."""
         ready = self._changed.wait_for(lambda: self._decision or self._error or self._is_over, self._timeout + 30.0)
         if self._error is not None:
             raise self._error
         if not ready:
-            raise DistributedError(f"process {self._rank} has waited for the others to say after which step to stop")
+            raise DistributedError(
+                f"process {self._rank} waited in vain for the others to choose the step to stop after"
+            )
 
     def _next_round(self) -> None:
         self._round += 1
@@ -195,7 +197,7 @@ class Consensus:
         return False
 
     def _publish(self) -> None:
-        """Begin no further step, and publish which was the last."""
+        """Hold further steps, and publish the last step that has begun."""
         with self._changed:
             self._is_held = True
             state = {"step": self._last_begun, **self._asked}

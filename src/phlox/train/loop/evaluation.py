@@ -45,7 +45,7 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
     inputs = stepper.inputs(stepper.asked_validating)
     extra = (inputs,) if inputs else ()
     with ExitStack() as stack:
-        # A step that draws in validation draws the same each time.
+        # A step that draws random numbers draws the same ones in each validation.
         stack.enter_context(random.stream(Stream(key_of(0))))
         if team is not None:
             stack.enter_context(team.scope())
@@ -66,7 +66,7 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
             if team is None:
                 auxiliary, output = measure(models, auxiliary, batch_on_device, *extra)
             else:
-                # What another process counts is computed here too, where that needs all of them.
+                # Another process counts this batch, and the computation needs all processes.
                 step_auxiliary = auxiliary if counts else copy.deepcopy(auxiliary)
                 with team.rows_scope(item):
                     after, output = measure(models, step_auxiliary, batch_on_device, *extra)
@@ -101,12 +101,12 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
     if isinstance(data, Loader) and not data.is_in_order:
         warnings.warn(
             f"predict: {data!r} gives its rows in another order than the source's, or not all of them; the outputs are "
-            "in its order. For the order of the source: shuffle=False, drop_last=False, and no order=",
+            "in the loader's order. For the order of the source give shuffle=False, drop_last=False, and no order=",
             DataWarning,
             stacklevel=4,
         )
     if function is None and not is_single:
-        raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
+        raise RunError("predict: with several models it is unclear which one to call; give function=(models, batch)")
     team = stepper.team
     stepper.align()
     (models, _), device = stepper.functions.narrowed(stepper.for_inference()), without_tape(stepper.device)
@@ -142,7 +142,7 @@ def _to_numpy(x: Any) -> Any:
 
 
 def _predicted(model: Any, batch: Any) -> Any:
-    """The model's output for a batch or, of batches `(input, ...)`, for the input."""
+    """The model's output for a batch or, if batches are `(input, ...)`, for the input."""
     inputs = cast("tuple[Any, ...]", batch)[0] if isinstance(batch, tuple) else batch
     try:
         return model(*inputs) if isinstance(batch, tuple) and type(inputs) is tuple else model(inputs)

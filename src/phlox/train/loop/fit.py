@@ -1,4 +1,4 @@
-"""`Fit`: one call of `Learner.fit`, which walks through the table of transitions and tells callbacks what happens."""
+"""`Fit`: one call of `Learner.fit`, which walks through the table of transitions and notifies callbacks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 _ROWS_SHOWN = 16
 Prepare = Callable[["Fit", ExitStack], "Record | None"]
-"""Opens the folder of a run and adds the callbacks of every run; gives the record to resume from, if there is one."""
+"""Opens the folder of a run, adds the callbacks of every run, and returns the record to resume from or None."""
 
 
 class Fit:
     """A running training.
 
     Args:
-        control: what callbacks are given.
+        control: the learner, which callbacks get.
         data, validation: the batches.
-        limits: when it ends.
+        limits: the limits of the training.
         validate_every: the number of epochs after which to validate, and the number of steps.
         callbacks: the callbacks.
-        prepare: called when it begins.
+        prepare: called at the beginning.
     """
 
     def __init__(
@@ -62,35 +62,35 @@ class Fit:
         self.data, self.validation, self.limits = data, validation, limits
         self.team = self.stepper.team
         self.lock_step: LockStep | None = None
-        """What it does together with other processes, where there are some."""
+        """The checks with the other processes; None if there is only one process."""
         self.callbacks = list(callbacks)
         self.phase = Phase.FRESH
         self.interrupts = Interrupts(self._say)
         self.notes: list[str] = []
-        """What is otherwise in a resumed training than it was, to be said once the state is restored."""
+        """Differences of a resumed training from the saved one, to report once the state is restored."""
         self._prepare = prepare
         self._validate_every_epochs, self._validate_every_steps = validate_every
         self._started: list[Callback] = []
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
         self._earlier_seconds = 0.0
-        self._start_time: float | None = None  # while it does not run
+        self._start_time: float | None = None  # None while the training does not run
         self._last_time = perf_counter()
         self._batches: Any = None
         self._groups: Iterator[list[tuple[int, Any]]] = iter(())
         self._group: list[tuple[int, Any]] | None = None
         self._is_cut_off = self._was_reading_interrupted = False
         self._skipped = 0
-        """The number of skipped steps that callbacks have heard of."""
+        """The number of skipped steps that callbacks were told about."""
         self._counts_before_epoch = (0, 0)
-        """The steps of the optimizers before this epoch: those taken, and those left out."""
+        """The numbers of taken and of skipped optimizer steps before this epoch."""
         self._action = ""
 
     @property
     def seconds(self) -> float:
-        """The seconds so far, with those before a resume."""
+        """The seconds so far, including the time before a resume."""
         return self._earlier_seconds + (0.0 if self._start_time is None else perf_counter() - self._start_time)
 
-    # --- from beginning to end
+    # --- the whole run
 
     def run(self) -> None:
         """Train until a limit is reached."""
@@ -123,7 +123,7 @@ class Fit:
             except BaseException as error:
                 if self.lock_step is not None:
                     self.lock_step.fail(error)
-                # Reading data leaves the state as the last step has made it.
+                # Reading data does not change the state after the last step.
                 self.control.run.is_whole = self._action == "read_batches" or not isinstance(error, Exception)
                 self._finish(error)
                 raise
@@ -132,7 +132,7 @@ class Fit:
                 self.interrupts.end(f"the training had ended, after step {self.state.step:,}")
 
     def _walk(self) -> None:
-        """From state to state, as the table says."""
+        """Follow the table of transitions until the run has ended."""
         table = bound(self)
         while self.phase is not Phase.ENDED:
             for when, do, name, to in table[self.phase]:
@@ -146,7 +146,7 @@ class Fit:
 
     @property
     def _signal(self) -> int | None:
-        """The signal because of which it ends: of several processes, that of one of them."""
+        """The signal that ends the training; with several processes, a signal that one of them got."""
         return self.interrupts.received if self.lock_step is None else self.lock_step.signal
 
     def _begin(self, stack: ExitStack) -> None:
@@ -170,7 +170,7 @@ class Fit:
         self._start_time = perf_counter()
 
     def _finish(self, error: BaseException | None) -> None:
-        """Tell all callbacks that it is over; of several exceptions the first goes on, the others are its notes."""
+        """Tell all callbacks that the training is over; raise their first exception, with the others as its notes."""
         raised = error
         events: list[tuple[Callback, Callable[[], object]]] = []
         if error is not None:
@@ -193,11 +193,11 @@ class Fit:
         state, folder = self.state, self.control.run.folder
         text = f"the training was stopped after step {state.step:,} (epoch {state.epoch + 1})"
         if folder is not None:
-            return f"{text}; its state is saved: go on with fit(..., folder={str(folder)!r}, resume=True)"
+            return f"{text}; its state is saved: resume with fit(..., folder={str(folder)!r}, resume=True)"
         savers = [callback for callback in self.callbacks if type(callback).last and getattr(callback, "folder", None)]
         if savers:
-            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(savers[0], 'folder', ''))!r})"
-        return f"{text}; nothing was saved, since fit has no folder="
+            return f"{text}; its state is saved: resume with fit(..., resume={str(getattr(savers[0], 'folder', ''))!r})"
+        return f"{text}; nothing was saved, because fit had no folder="
 
     def _say(self, text: str) -> None:
         self.control.warn(text)
@@ -209,9 +209,9 @@ class Fit:
     # --- events, and the states of callbacks
 
     def tell(self, event: str, *args: Any) -> None:
-        """Call the method for an event of all callbacks."""
+        """Call the method `event` of all callbacks that have it."""
         handlers = self._handlers.get(event)
-        if handlers is None:  # those that override this event, so that a step makes no useless calls
+        if handlers is None:  # only callbacks that override this method, so that a step makes no useless calls
             handlers = self._handlers[event] = [
                 getattr(callback, event) for callback in self.callbacks if callback.hears(event)
             ]
@@ -228,7 +228,7 @@ class Fit:
         return states
 
     def callback_lists(self) -> dict[str, Growing[Any]]:
-        """What only grows in the states of callbacks, as `NAME.KEY`."""
+        """The lists that only grow in the states of callbacks, as `NAME.KEY`."""
         return {
             f"{name}.{key}": value
             for name, callback in self._stateful_callbacks()
@@ -245,7 +245,7 @@ class Fit:
         }
 
     def restore(self, record: Record) -> None:
-        """Go on from the state that a record holds."""
+        """Restore the state from a record."""
         parts = self.stepper.load_record(record, "data", "callbacks", "held")
         self._earlier_seconds = self.state.run.seconds
         self.data.restore(parts["data"])
@@ -262,7 +262,7 @@ class Fit:
         return ((name, callback) for name, callback in self.named_callbacks() if not isinstance(callback, Recordable))
 
     def named_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        """The callbacks by name: that of the class, with a number from the second one on."""
+        """The callbacks by the name of their class, with a number from the second callback of a class on."""
         seen: dict[str, int] = {}
         for callback in self.callbacks:
             name = type(callback).__name__
@@ -288,7 +288,7 @@ class Fit:
         return run.stopped is not None
 
     def is_within_epoch(self) -> bool:
-        """Have some batches of an epoch been trained on, and not told to be all?"""
+        """Were some batches of an epoch trained on, and the epoch not ended?"""
         return self.state.batch > 0
 
     def is_validation_due(self) -> bool:
@@ -296,11 +296,11 @@ class Fit:
         return self.state.run.validates
 
     def has_batches(self) -> bool:
-        """Has the epoch further batches?"""
+        """Does the epoch have further batches?"""
         return self._group is not None
 
     def was_reading_interrupted(self) -> bool:
-        """Has a signal ended the reading of a batch?"""
+        """Did a signal interrupt the reading of a batch?"""
         return self._was_reading_interrupted
 
     def is_epoch_complete(self) -> bool:
@@ -309,24 +309,24 @@ class Fit:
         return batches is not None and self.state.batch >= batches
 
     def was_interrupted(self) -> bool:
-        """Does it end because of a signal?"""
+        """Does the training end because of a signal?"""
         return self._signal is not None
 
     def is_final_validation_due(self) -> bool:
-        """Is the model of now to be validated before the report, and has not been?"""
+        """Must the current model be validated before the report, and was it not yet?"""
         state = self.state
         if self.validation is None or state.run.validated == (state.step, state.updates):
             return False
         return self._is_cut_off or (state.epoch + 1) % self._validate_every_epochs == 0
 
     def is_cut_off(self) -> bool:
-        """Does it end within an epoch?"""
+        """Does the training end within an epoch?"""
         return self._is_cut_off
 
     # --- actions of the table
 
     def leave_former_epoch(self) -> None:
-        """If an earlier fit ended within an epoch, that epoch is over."""
+        """If an earlier fit ended within an epoch, end that epoch."""
         state = self.state
         if state.batch:
             if state.batch % self.stepper.accumulate:
@@ -351,14 +351,14 @@ class Fit:
         self._groups = self._grouped(self._batches)
 
     def read_batches(self) -> None:
-        """Read the batches of the next call, or find that there are none."""
+        """Read the batches of the next call, if there are any."""
         self._last_time = perf_counter()
         try:
             self._group = next(self._groups, None)
         except Exception:
             if not self.interrupts.was_cause():
                 raise
-            if self.lock_step is not None:  # the others go on to a step that this process cannot take
+            if self.lock_step is not None:  # the other processes go on to a step that this one cannot take
                 self.interrupts.end()
             self._group, self._was_reading_interrupted = None, True
             self.control.stop("interrupted")
@@ -370,7 +370,7 @@ class Fit:
         self.run_steps(self._group)
         report_progress()
         every_steps = self._validate_every_steps
-        # Noted before callbacks hear of the step, and save the state with what is still to be done.
+        # Set before callbacks are told of the step, because they may save the state, and a resumed run must validate.
         if (
             self.validation is not None
             and every_steps is not None
@@ -397,11 +397,11 @@ class Fit:
         self.tell("on_validation_end")
 
     def read_losses(self) -> None:
-        """Read the losses that have not been: one of them may not be finite."""
+        """Read the losses that were not read yet: one of them may not be finite."""
         self.control.read()
 
     def keep_state(self) -> None:
-        """Keep the state of now, to be saved in place of that of the end."""
+        """Keep the current state, to be saved in place of the state at the end."""
         if any(type(callback).writes for callback in self.callbacks):
             self.control.keep_state()
 
@@ -442,7 +442,7 @@ class Fit:
         updates, skipped = self._counts_before_epoch
         if state.skipped > skipped and state.updates == updates:
             self.control.warn(
-                f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients of all "
+                f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients in all "
                 f"{state.skipped - skipped} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
                 "or look for the reason with px.debug.find_nan"
             )
@@ -462,7 +462,7 @@ class Fit:
         return Plan(last_epoch, last_step, batches, self.data.batch_size, run.first_epoch, run.first_step)
 
     def _grouped(self, batches: Iterator[Any]) -> Iterator[list[tuple[int, Any]]]:
-        """The batches of each call, with their numbers: as many as it takes steps if all have one size, or else one."""
+        """The numbered batches of each call: `steps_per_call` batches if they have the same size, otherwise one."""
         size = self.control.steps_per_call
         if size == 1:
             for batch in batches:
@@ -480,14 +480,14 @@ class Fit:
         yield from ([numbered_batch] for numbered_batch in group)
 
     def _close_batches(self) -> None:
-        """End the batches of an epoch, and their workers, whatever has happened."""
+        """Close the iterator over the batches of an epoch, and so its workers."""
         close, self._batches = getattr(self._batches, "close", None), None
         self._groups = iter(())
         if close is not None:
             close()
 
     def run_steps(self, group: list[tuple[int, Any]]) -> None:
-        """Take the steps on some batches, each with its number, in one call."""
+        """Take a step on each of these numbered batches, in one call."""
         state, run = self.state, self.control.run
         (number, *_), batches = zip(*group, strict=True)
         rows = count(batches[0]) if self.team is None else batches[0].rows
@@ -512,7 +512,7 @@ class Fit:
         self._count_time()
 
     def _count_time(self) -> None:
-        """Count the time since the last step and what it was told to: of the data, and of the steps themselves."""
+        """Add the time since the last call to the epoch's: the time of the data and of the steps."""
         now = perf_counter()
         self.state.epoch_seconds += now - self._last_time
         self._last_time = now
@@ -523,12 +523,12 @@ class Fit:
             raise self._nonfinite_error(str(loss), step.step, step.epoch, step.number, was_taken=True)
 
     def _nonfinite_error(self, loss: str, step: int, epoch: int, number: int, *, was_taken: bool) -> RunError:
-        lead = "" if not was_taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
+        lead = "" if not was_taken else " (noticed only after later steps; NanGuard() notices it at once)"
         text = (
             f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
             f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
         )
-        # After later steps the model is another one, but the data are the same.
+        # After later steps the model is no longer that of the step, so the search could not find it.
         origin = find_in_step(self.stepper, self.control.run.batch) if not was_taken else None
         return RunError(text if origin is None else f"{text}. First not finite: {origin}")
 

@@ -14,10 +14,10 @@ _SIGNALS_TAKE = 0.1
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM while a training runs: the first is noted, a second one acts at once.
+    """Handles Ctrl-C and SIGTERM while a training runs: the first signal is noted, a second one acts at once.
 
-    The signal may be one to the whole process group (SLURM, `timeout`, Kubernetes), which ends the workers of a loader
-    too. Those of PyTorch's raise an error then, wherever the program is; from the signal on they do not.
+    The signal may go to the whole process group (SLURM, `timeout`, Kubernetes), and then it ends the workers of a
+    loader too. PyTorch's loader raises an error at that, wherever the program is; this class prevents it.
 
     Outside of the main thread, where Python calls no handlers, it does nothing.
     """
@@ -31,7 +31,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # What a program handles in its own way, or ignores, stays.
+                # A signal that the program handles in its own way, or ignores, is left alone.
                 if before in (signal.default_int_handler, signal.SIG_DFL):
                     self._before[number] = before
                     signal.signal(number, self._receive)
@@ -51,13 +51,13 @@ class Interrupts:
         self._notify(f"{name}: ending after this step; once more to end at once")
 
     def was_cause(self) -> bool:
-        """Of an error in data: has a signal ended the workers that read them?"""
+        """Was a signal the cause of an error in reading data, because it ended the workers?"""
         if self._before and self.received is None:
             sleep(_SIGNALS_TAKE)
         return self.received is not None
 
     def end(self, advice: str = "") -> None:
-        """Raise what the signal that came raises without a learner."""
+        """Raise the exception that the signal raises without a learner."""
         if self.received == signal.SIGTERM:
             raise SystemExit(128 + int(signal.SIGTERM))
         raise KeyboardInterrupt(*[advice] if advice else [])

@@ -1,4 +1,4 @@
-"""`LockStep`: the checks that the processes of a training begin, stay and end in the same state."""
+"""`LockStep`: checks that the processes of a training begin, stay and end in the same state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class LockStep:
-    """A training by several processes, as one of them takes part in it.
+    """The part of this process in a training by several processes.
 
     Attributes:
-        signal: the number of the signal because of which all of them end.
-        has_agreed: have all come to their end after the same step?
+        signal: the number of the signal that ends the training in all processes.
+        has_agreed: have all processes ended after the same step?
         is_main: is this process 0?
     """
 
@@ -42,7 +42,7 @@ class LockStep:
         self._consensus = Consensus(state.step)
 
     def ends(self, *, goes_on: bool) -> bool:
-        """Do all end after this step? See `Consensus.at`."""
+        """Do all processes end after this step? See `Consensus.at`."""
         fit, run, consensus = self._fit, self._fit.control.run, self._consensus
         assert consensus is not None
         seconds = fit.limits.seconds
@@ -64,12 +64,12 @@ class LockStep:
                 return True
 
     def ask_to_save(self) -> None:
-        """Let all processes save, after a step that they agree about."""
+        """Let all processes save after the same step."""
         if self._consensus is not None:
             self._consensus.ask(saves=True)
 
     def end(self) -> None:
-        """Wait until all processes have come to the end, and share the signals that one of them got."""
+        """Wait until all processes have come to the end, and share a signal that one of them got."""
         assert self._consensus is not None
         decision = self._consensus.end(signal=self._fit.interrupts.received)
         self.has_agreed = True
@@ -77,7 +77,7 @@ class LockStep:
             self.signal = decision.signal
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that this process has come to an end of its own."""
+        """Tell the other processes that this one has failed."""
         self._team.note_rank(error)
         if self._consensus is not None and not self.has_agreed:
             self._consensus.end(error)

@@ -1,4 +1,4 @@
-"""The part of a batch that each process has: its rows, or all rows if they cannot be divided."""
+"""`ShardedBatchStream`: the shard of each batch that a process has; all rows, if they cannot be divided."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from phlox.train.step.data_parallel import BatchShard, DataParallel
 
 
 class ShardedBatchStream(BatchStream):
-    """The batches of several processes: of each of a `Loader`'s the part of this one.
+    """The shards of one process: its part of the rows of each batch of a `Loader`.
 
-    A batch of a loader whose rows do not divide over the devices is given whole to all devices where the engine
-    partitions, so that the result is that of one device; elsewhere processes have a row more or less than others, and
-    the learner weights their means. Other iterables give the rows of this process, equally many in all processes.
+    If the rows of a loader's batch do not divide over the devices, and the engine partitions, all devices get the whole
+    batch, so that the result is that of one device. On other engines, some processes get one row more than others, and
+    the learner weights their means. Other iterables yield the rows of this process, as many as in all other processes.
 
-    Raises `DataError` where the rows do not fit: before anything is trained, if a loader's do not.
+    Raises `DataError` if the rows do not fit; for a loader, before anything is trained.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class ShardedBatchStream(BatchStream):
             if data.part not in ((0, 1), part):
                 raise DataError(
                     f"{name}: the loader gives out part {data.part[0]} of {data.part[1]} of each batch, and this "
-                    f"process has part {part[0]} of {part[1]} on {team.mesh!r}; give the loader without shard(), and "
-                    "the learner takes the right part"
+                    f"process has part {part[0]} of {part[1]} on {team.mesh!r}; give the loader without shard(), "
+                    "because the learner takes the right part by itself"
                 )
             self._check_loader(data, name)
             data = data.with_part(*part)
@@ -47,8 +47,8 @@ class ShardedBatchStream(BatchStream):
         team = self._team
         if loader.skips_rows and team.parts > 1:
             raise DataError(
-                f"{name}: with on_error='skip' a process could have fewer rows than the others; take the bad rows out "
-                "before, or leave on_error out"
+                f"{name}: with on_error='skip' a process could have fewer rows than the others; remove the bad rows "
+                "from the data, or leave out on_error="
             )
         size, last = loader.batch_size, loader.rows_in(len(loader) - 1)
         if not self._is_training:
@@ -63,23 +63,23 @@ class ShardedBatchStream(BatchStream):
         if min(size, last) < team.parts:
             which = f"batches of {size} rows are" if size < team.parts else f"the last batch of {last} rows is"
             raise DataError(
-                f"{name}: {which} too few for {team.parts} processes, of which some would have none; give "
-                "a larger batch_size, or drop_last=True"
+                f"{name}: {which} too few for {team.parts} processes: some would have no row; give a larger "
+                "batch_size, or drop_last=True"
             )
         if not self._weights_rows and (size % team.parts or last % team.parts):
             raise self._uneven_error(f"a batch of {size if size % team.parts else last} rows")
 
     def _uneven_error(self, rows_text: str) -> DataError:
         return DataError(
-            f"{self.name}: {rows_text} is not the same number of rows for each of {self._team.parts} processes, "
-            "and with update= the learner cannot weight them; give the loader drop_last=True, and a batch_size that is "
+            f"{self.name}: {rows_text} cannot be divided equally over {self._team.parts} processes, and with update= "
+            "the learner cannot weight them; give the loader drop_last=True, and a batch_size that is "
             f"a multiple of {self._team.parts}"
         )
 
     # --- batches
 
     def _first_whole(self) -> int:
-        """The number of the first batch that all processes get whole; the number of batches if there is none."""
+        """The number of the first batch that all processes get as a whole; the number of batches if there is none."""
         loader, team = self._loader, self._team
         assert loader is not None
         if team.partitions:
@@ -124,7 +124,7 @@ class ShardedBatchStream(BatchStream):
 
     @property
     def _in_lock_step(self) -> bool:
-        """Do processes, each with an iterable of its own, take every batch together?"""
+        """Does every process have its own iterable, and do all take every batch together?"""
         team = self._team
         return self._loader is None and team.parts > 1 and (team.computes_together or self._is_training)
 
@@ -144,27 +144,27 @@ class ShardedBatchStream(BatchStream):
         if team.parts == 1:
             return BatchShard(batch, rows, is_whole=team.partitions and rows % team.cuts != 0)
         if not team.computes_together and not self._is_training:
-            return BatchShard(batch, rows)  # each is measured by itself, and the sums are added up
+            return BatchShard(batch, rows)  # each process measures its own batch, and the sums are added up
         counts = self._exchange_counts(rows, epoch, number)
         where = f"{self.name}: batch {number} of epoch {epoch + 1}"
         if len(set(counts)) == 1:
             if team.partitions and rows % (team.cuts // team.parts):
                 raise DataError(
                     f"{where} has {rows} rows in this process, which cannot be cut over its {team.cuts // team.parts} "
-                    "devices; leave a smaller last batch out (drop_last=True), or give a Loader"
+                    "devices; leave out a smaller last batch (drop_last=True), or give a Loader"
                 )
             return BatchShard(batch, rows * team.parts)
         if team.partitions or min(counts) < 1:
             raise DataError(
-                f"{where} has not equally many rows in all processes, but {', '.join(map(str, counts))}; leave a "
-                "smaller last batch out (drop_last=True), or give a Loader"
+                f"{where} must have equally many rows in all processes, got {', '.join(map(str, counts))}; leave out a "
+                "smaller last batch (drop_last=True), or give a Loader"
             )
         if not self._weights_rows:
             raise self._uneven_error(f"batch {number}, of {', '.join(map(str, counts))} rows,")
         return BatchShard(batch, sum(counts), counts=counts)
 
     def _exchange_counts(self, rows: int, epoch: int, number: int) -> tuple[int, ...]:
-        """How many rows each part has of a batch; `DataError`, in all processes, where some have no further batch."""
+        """The number of rows of each part of a batch; `DataError` in all processes if some have no further batch."""
         all_counts: list[list[int]] = self._team.gathered(np.array([self._team.part, rows], np.int64)).tolist()
         ended = [rank for rank, (_, count) in enumerate(all_counts) if count == 0]
         if ended and len(ended) < len(all_counts):
