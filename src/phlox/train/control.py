@@ -205,12 +205,8 @@ class Control(Generic[M]):
         It takes a forward and a backward pass, eagerly, and changes nothing. With several models the paths begin with
         their names. Raises `RunError` with `update=`, and with several processes or devices.
         """
-        grads_by_model = gradients_on(self.stepper, self.run.batch)
-        return {
-            f"{name}.{path}" if name else path: grad
-            for name, grads in grads_by_model.items()
-            for path, grad in grads.items()
-        }
+        by_model = gradients_on(self.stepper, self.run.batch)
+        return {f"{name}.{path}" if name else path: g for name, grads in by_model.items() for path, g in grads.items()}
 
     def values(self) -> dict[str, float]:
         """Return the newest values in one dict, with names such as `train/loss` and `validation/accuracy`."""

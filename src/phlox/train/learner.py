@@ -165,11 +165,9 @@ class Learner(Control[M]):
         schedules = {name: schedule_of(rate, name) for name, rate in _rates(models, optimizers, lr).items()}
         accumulate = whole("accumulate", accumulate)
         self.steps_per_call = whole("steps_per_call", steps_per_call)
-        alternatives = [
-            name for name, value in (("loss", loss), ("step", step), ("update", update)) if value is not None
-        ]
-        if len(alternatives) != 1:
-            got = " and ".join(alternatives) or "none of them"
+        names = [name for name, value in (("loss", loss), ("step", step), ("update", update)) if value is not None]
+        if len(names) != 1:
+            got = " and ".join(names) or "none of them"
             raise RunError(f"a learner needs one of loss=, step= and update=, got {got}")
         for name, value in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
             check_function(name, value)
@@ -220,13 +218,13 @@ class Learner(Control[M]):
             models, optimizers, schedules, auxiliary, training, Stream(source.substream()),
             (int(high) << 32) + int(low) if source.seeded else None, inputs=dict(inputs or {}),
         )  # fmt: skip
-        num_positional = 2 + (carry is not None)
+        num_args = 2 + (carry is not None)
         asked = (
             Asked(loss, "loss", None) if loss is not None
-            else Asked(step, "step", num_positional) if step is not None
-            else Asked(update, "update", num_positional + 2)
+            else Asked(step, "step", num_args) if step is not None
+            else Asked(update, "update", num_args + 2)
         )  # fmt: skip
-        asked_validating = asked if validate is None and update is None else Asked(validate, "validate", num_positional)
+        asked_validating = asked if validate is None and update is None else Asked(validate, "validate", num_args)
         self.stepper = Stepper(
             self.state, functions, training, validation, team=team, device=device, compiles=compiles,
             accumulate=accumulate, carry=carry, asked=asked, asked_validating=asked_validating,

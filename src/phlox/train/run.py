@@ -112,11 +112,7 @@ class Preparation:
             with_checkpoints = [path for path in own if Checkpoints.exist_in(path)]
             return with_checkpoints[0] if with_checkpoints else None
         path = Path(resume)
-        if (
-            path.is_dir()
-            and not Checkpoints.exist_in(path)
-            and path.resolve() in [own_path.resolve() for own_path in own]
-        ):
+        if path.is_dir() and not Checkpoints.exist_in(path) and path.resolve() in [p.resolve() for p in own]:
             return None  # the first start of a program that resumes at later starts
         return path
 
@@ -134,9 +130,7 @@ def _record_of(paths: list[Path], team: DataParallel) -> Record:
 
 def _folders(fit: Fit) -> list[Path]:
     callbacks: list[Any] = fit.callbacks
-    return [
-        callback.folder for callback in callbacks if isinstance(callback, Checkpoints) and callback.folder is not None
-    ]
+    return [each.folder for each in callbacks if isinstance(each, Checkpoints) and each.folder is not None]
 
 
 def _has(fit: Fit, kind: type[Callback]) -> bool:

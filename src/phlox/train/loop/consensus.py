@@ -150,9 +150,7 @@ class Consensus:
         if self._error is not None:
             raise self._error
         if not ready:
-            raise DistributedError(
-                f"process {self._rank} waited in vain for the others to choose the step to stop after"
-            )
+            raise DistributedError(f"process {self._rank} waited in vain for the others to choose the last step")
 
     def _next_round(self) -> None:
         self._round += 1

@@ -35,10 +35,10 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
     stream = data if isinstance(data, BatchStream) else batch_stream_of(stepper, data, "validation")
     team = stepper.team
     stepper.align()
-    metric_state, kept = stepper.validation, stepper.for_inference()
+    state, kept = stepper.validation, stepper.for_inference()
     models, _ = stepper.functions.narrowed(kept)
-    metric_state.reset()
-    auxiliary = metric_state.auxiliary()
+    state.reset()
+    auxiliary = state.auxiliary()
     measure, device = stepper.program("measure"), without_tape(stepper.device)
     stream.needs_arrays = stepper.compiles
     is_empty = True
@@ -53,37 +53,33 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
             is_empty = False
             if team is None:
                 batch, rows, counts = item, count(item), True
-                batch_on_device = batch if stepper.takes_arrays else placed(batch, device)
+                on_device = batch if stepper.takes_arrays else placed(batch, device)
             else:
                 batch, rows, counts = item.batch, team.measured_rows(item), team.counts(item)
-                batch_on_device = team.batch_on_devices(batch, item, device)
+                on_device = team.batch_on_devices(batch, item, device)
             if stepper.functions.carries and "carry" not in auxiliary:
-                auxiliary["carry"] = stepper.initial_carry(
-                    kept, batch_on_device if team is not None else placed(batch, device)
-                )
+                auxiliary["carry"] = stepper.first_carry(kept, on_device if team is not None else placed(batch, device))
             if not counts and team is not None and not team.computes_together:
                 continue
             if team is None:
-                auxiliary, output = measure(models, auxiliary, batch_on_device, *extra)
+                auxiliary, output = measure(models, auxiliary, on_device, *extra)
             else:
                 # Another process counts this batch, and the computation needs all processes.
                 step_auxiliary = auxiliary if counts else copy.deepcopy(auxiliary)
                 with team.rows_scope(item):
-                    after, output = measure(models, step_auxiliary, batch_on_device, *extra)
+                    after, output = measure(models, step_auxiliary, on_device, *extra)
                     output = team.readable(output)
                 if not counts:
                     continue
                 auxiliary = after
-            metric_state.keep(auxiliary)
-            for _ in metric_state.add(Pending(0, 0, 0, rows, output, None)):
+            state.keep(auxiliary)
+            for _ in state.add(Pending(0, 0, 0, rows, output, None)):
                 pass
     if is_empty:
         raise RunError(f"{stream.name}: there is no batch in it; is the data empty, or used up?")
-    for _ in metric_state.read():
+    for _ in state.read():
         pass
-    return Results(
-        metric_state.values() if team is None else metric_state.values(team.reduced_metrics(metric_state, means=True))
-    )
+    return Results(state.values() if team is None else state.values(team.reduced_metrics(state, means=True)))
 
 
 def batch_stream_of(stepper: Stepper, data: Any, name: str = "data") -> BatchStream:
@@ -91,7 +87,7 @@ def batch_stream_of(stepper: Stepper, data: Any, name: str = "data") -> BatchStr
     if stepper.team is None:
         return BatchStream(data, name)
     return ShardedBatchStream(
-        data, stepper.team, name, is_training=name == "data", weights_rows=stepper.functions.update is None
+        data, stepper.team, name, training=name == "data", weighted=stepper.functions.update is None
     )
 
 

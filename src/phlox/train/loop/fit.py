@@ -212,9 +212,7 @@ class Fit:
         """Call the method `event` of all callbacks that have it."""
         handlers = self._handlers.get(event)
         if handlers is None:  # only callbacks that override this method, so that a step makes no useless calls
-            handlers = self._handlers[event] = [
-                getattr(callback, event) for callback in self.callbacks if callback.hears(event)
-            ]
+            handlers = self._handlers[event] = [getattr(each, event) for each in self.callbacks if each.hears(event)]
         for method in handlers:
             method(self.control, *args)
 
@@ -238,11 +236,7 @@ class Fit:
 
     def callback_records(self) -> dict[str, Record]:
         """The records of callbacks that hold tensors, by name."""
-        return {
-            name: callback.into_record()
-            for name, callback in self.named_callbacks()
-            if isinstance(callback, Recordable)
-        }
+        return {name: each.into_record() for name, each in self.named_callbacks() if isinstance(each, Recordable)}
 
     def restore(self, record: Record) -> None:
         """Restore the state from a record."""
@@ -369,13 +363,9 @@ class Fit:
         before = self.state.step
         self.run_steps(self._group)
         report_progress()
-        every_steps = self._validate_every_steps
+        every = self._validate_every_steps
         # Set before callbacks are told of the step, because they may save the state, and a resumed run must validate.
-        if (
-            self.validation is not None
-            and every_steps is not None
-            and self.state.step // every_steps > before // every_steps
-        ):
+        if self.validation is not None and every is not None and self.state.step // every > before // every:
             self.state.run.validates = True
 
     def tell_step(self) -> None:

@@ -25,10 +25,8 @@ class ShardedBatchStream(BatchStream):
     Raises `DataError` if the rows do not fit; for a loader, before anything is trained.
     """
 
-    def __init__(
-        self, data: Any, team: DataParallel, name: str, *, is_training: bool, weights_rows: bool = True
-    ) -> None:
-        self._team, self._is_training, self._weights_rows, self.name = team, is_training, weights_rows, name
+    def __init__(self, data: Any, team: DataParallel, name: str, *, training: bool, weighted: bool = True) -> None:
+        self._team, self._is_training, self._is_weighted, self.name = team, training, weighted, name
         self._loader: Loader | None = None
         if isinstance(data, Loader):
             self._loader = data.with_part(0, 1)
@@ -66,7 +64,7 @@ class ShardedBatchStream(BatchStream):
                 f"{name}: {which} too few for {team.parts} processes: some would have no row; give a larger "
                 "batch_size, or drop_last=True"
             )
-        if not self._weights_rows and (size % team.parts or last % team.parts):
+        if not self._is_weighted and (size % team.parts or last % team.parts):
             raise self._uneven_error(f"a batch of {size if size % team.parts else last} rows")
 
     def _uneven_error(self, rows_text: str) -> DataError:
@@ -109,11 +107,7 @@ class ShardedBatchStream(BatchStream):
         try:
             for batch in batches:
                 is_cut = self._loader is not None
-                yield (
-                    self._shard_of_loader_batch(batch, number)
-                    if is_cut
-                    else self._shard_of_own_batch(batch, epoch, number)
-                )
+                yield (self._loader_shard(batch, number) if is_cut else self._other_shard(batch, epoch, number))
                 number += 1
             if self._in_lock_step:
                 self._exchange_counts(0, epoch, number)
@@ -128,7 +122,7 @@ class ShardedBatchStream(BatchStream):
         team = self._team
         return self._loader is None and team.parts > 1 and (team.computes_together or self._is_training)
 
-    def _shard_of_loader_batch(self, batch: Any, number: int) -> BatchShard:
+    def _loader_shard(self, batch: Any, number: int) -> BatchShard:
         assert self._loader is not None
         rows, parts = self._loader.rows_in(number), self._team.parts
         if number >= self._first_whole():
@@ -139,7 +133,7 @@ class ShardedBatchStream(BatchStream):
             batch, rows, counts=tuple([rows * (k + 1) // parts - rows * k // parts for k in range(parts)])
         )
 
-    def _shard_of_own_batch(self, batch: Any, epoch: int, number: int) -> BatchShard:
+    def _other_shard(self, batch: Any, epoch: int, number: int) -> BatchShard:
         team, rows = self._team, count(batch)
         if team.parts == 1:
             return BatchShard(batch, rows, is_whole=team.partitions and rows % team.cuts != 0)
@@ -159,7 +153,7 @@ class ShardedBatchStream(BatchStream):
                 f"{where} must have equally many rows in all processes, got {', '.join(map(str, counts))}; leave out a "
                 "smaller last batch (drop_last=True), or give a Loader"
             )
-        if not self._weights_rows:
+        if not self._is_weighted:
             raise self._uneven_error(f"batch {number}, of {', '.join(map(str, counts))} rows,")
         return BatchShard(batch, sum(counts), counts=counts)
 

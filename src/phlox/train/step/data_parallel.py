@@ -129,16 +129,14 @@ class DataParallel:
             return None
         return self.mesh.native.rows(self.mesh.batch_axes)
 
-    def align(self, modules: Sequence[Module]) -> None:
+    def align(self, models: Sequence[Module]) -> None:
         """Set running statistics, which each process computes from its own rows, to their mean over the processes.
 
         They are means over steps, so this may be done at any time. Values that all processes share stay unchanged.
         """
         if not self.adds_up:
             return
-        params = [
-            param for module in modules for param in module.params() if not param.trainable and param.is_initialized
-        ]
+        params = [param for model in models for param in model.params() if not param.trainable and param.is_initialized]
         params = [
             param
             for param in params

@@ -112,18 +112,18 @@ class StepFunctions:
         inputs: Mapping[str, Any] = _NOTHING,
     ) -> tuple[Models, dict[str, Any], Output]:
         """Take a step on a batch; return the models after it, the auxiliary states, and the measurements."""
-        was_taken: dict[str, AnyTensor] = {}
+        taken: dict[str, AnyTensor] = {}
         if self.update is not None:
             models, result = self._call_update(models, optimizers, auxiliary, rates, batch, inputs)
         else:
-            models, result, was_taken = self._take_step(models, optimizers, auxiliary, rates, batch, applies, inputs)
+            models, result, taken = self._take_step(models, optimizers, auxiliary, rates, batch, applies, inputs)
         for name, ema in cast("dict[str, Ema[Any]]", auxiliary.get("ema", {})).items():
             if applies:
                 ema.update(models[name])
         return (
             models,
             auxiliary,
-            self._output(self.training, auxiliary.get("totals"), result)._replace(was_taken=was_taken),
+            self._output(self.training, auxiliary.get("totals"), result)._replace(was_taken=taken),
         )
 
     def train_one(
@@ -286,9 +286,7 @@ class StepFunctions:
             value, carry_after = _with_carry(value, "update")
             auxiliary["carry"].set(carry_after)
         if not isinstance(value, tuple) or not 2 <= len(cast("tuple[Any, ...]", value)) <= 3:
-            raise RunError(
-                "update must return (models, logs) or (models, logs, metric_inputs); logs: a dict of scalars"
-            )
+            raise RunError("update must return (models, logs) or (models, logs, metric_inputs); logs is a dict")
         after, logs, *inputs = cast("tuple[Any, ...]", value)
         if not isinstance(logs, Mapping):
             raise RunError(f"update must return logs as a dict of scalars by name, got a {type(logs).__name__}")

@@ -24,10 +24,10 @@ class Asked:
     Args:
         function: the user's function; None asks for nothing.
         argument: the learner's argument that the function was passed as, for error messages.
-        num_positional: the number of positional arguments of a call; None if it may be any number.
+        num_args: the number of positional arguments of a call; None if it may be any number.
     """
 
-    def __init__(self, function: Callable[..., Any] | None, argument: str, num_positional: int | None) -> None:
+    def __init__(self, function: Callable[..., Any] | None, argument: str, num_args: int | None) -> None:
         self.argument = argument
         self.required: list[str] = []
         self.optional: list[str] = []
@@ -35,22 +35,10 @@ class Asked:
             parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
         except (TypeError, ValueError):  # a function in C may have no signature
             parameters = []
-        positional = [
-            parameter
-            for parameter in parameters
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        named = (
-            []
-            if num_positional is None
-            else [
-                parameter
-                for parameter in positional[num_positional:]
-                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-            ]
-        )
-        for parameter in (*named, *(parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)):
-            (self.required if parameter.default is parameter.empty else self.optional).append(parameter.name)
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        named = [] if num_args is None else [p for p in positional[num_args:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+        for p in (*named, *(p for p in parameters if p.kind is p.KEYWORD_ONLY)):
+            (self.required if p.default is p.empty else self.optional).append(p.name)
         self.names: tuple[str, ...] = (*self.required, *self.optional)
         self.always = bool(self.required) or any(name == ALL or name in OFFERED for name in self.names)
         """Does a call need or get arguments even if there are no inputs?"""

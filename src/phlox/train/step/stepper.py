@@ -117,11 +117,9 @@ class Stepper:
         state, steps = self.state, len(group)
         batch = group[0] if steps == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
         if not self.takes_arrays or (self.team is not None and self.team.partitions):
-            batch = self._on_device(batch, shard, stacked=steps > 1)
+            batch = self._tensors(batch, shard, stacked=steps > 1)
         if self._carry is not None and "carry" not in state.auxiliary:
-            state.auxiliary["carry"] = self.initial_carry(
-                state.models, self._on_device(group[0], shard), state.saved_carry
-            )
+            state.auxiliary["carry"] = self.first_carry(state.models, self._tensors(group[0], shard), state.saved_carry)
             state.saved_carry = None
         applies = self.accumulate == 1 or (state.batch + 1) % self.accumulate == 0
         self.position = state.stream.position
@@ -164,10 +162,8 @@ class Stepper:
                 ema.update(state.models[name])
             return output
         before = (
-            (state.models, {name: optimizer.twin() for name, optimizer in state.optimizers.items()})
-            if self.guards
-            else None
-        )
+            (state.models, {name: each.twin() for name, each in state.optimizers.items()}) if self.guards else None
+        )  # fmt: skip
         extra: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
         if self.asked.names:
             extra = (applies, self.inputs(self.asked, steps))
@@ -240,13 +236,13 @@ class Stepper:
         state.lr = rates[ONLY] if single else rates
         return rates
 
-    def _on_device(self, batch: Any, shard: BatchShard | None, *, stacked: bool = False) -> Any:
+    def _tensors(self, batch: Any, shard: BatchShard | None, *, stacked: bool = False) -> Any:
         """A batch as tensors on the device of the model."""
         if self.team is None or shard is None:
             return placed(batch, self.device)
         return self.team.batch_on_devices(batch, shard, self.device, stacked=stacked)
 
-    def initial_carry(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
+    def first_carry(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
         """The carry at the beginning of an epoch, or with the saved values."""
         start = self._carry
         if callable(start):

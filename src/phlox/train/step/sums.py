@@ -37,27 +37,25 @@ class ReducedMetrics(NamedTuple):
     """By part of `rows`, the number of rows of each process."""
 
 
-def reduce_metrics(team: DataParallel, metric_state: MetricState, *, means: bool) -> ReducedMetrics:
+def reduce_metrics(team: DataParallel, local: MetricState, *, means: bool) -> ReducedMetrics:
     """Reduce the measurements of all processes. Call it in all of them.
 
     Args:
         team: the processes.
-        metric_state: the measurements of this process; all steps must have been read.
+        local: the measurements of this process; all steps must have been read.
         means: are the means of this process's rows only? The means of a training are over all rows already.
     """
-    own = metric_state.sums()
+    own = local.sums()
     parts = [x for state in own.values() for pair in state.values() for x in pair]
     flat = np.concatenate([x.numpy().astype(np.float64).reshape(-1) for x in parts]) if parts else np.zeros(0)
     sums: dict[str, State] = {}
     for numbers in team.gathered(flat) if flat.size else ():
         ends = iter(np.cumsum([x.size for x in parts]).tolist())
         for name, state in own.items():
-            process_state = {part: Sum(*[_tensor_ending_at(numbers, next(ends), x, metric_state.device) for x in pair])
+            process_state = {part: Sum(*[_tensor_ending_at(numbers, next(ends), x, local.device) for x in pair])
                       for part, pair in state.items()}  # fmt: skip
-            sums[name] = metric_state.metrics[name].merge(sums.get(name, {}), process_state)
-    return ReducedMetrics(
-        _reduce_means(metric_state) if means else dict(metric_state.means), sums, *_gather_rows(team, metric_state)
-    )
+            sums[name] = local.metrics[name].merge(sums.get(name, {}), process_state)
+    return ReducedMetrics(_reduce_means(local) if means else dict(local.means), sums, *_gather_rows(team, local))
 
 
 def _tensor_ending_at(numbers: HostArray, end: int, like: AnyTensor, device: Device) -> AnyTensor:
@@ -65,28 +63,28 @@ def _tensor_ending_at(numbers: HostArray, end: int, like: AnyTensor, device: Dev
     return tensor(numbers[end - like.size : end].reshape(like.shape), device=device)
 
 
-def _reduce_means(metric_state: MetricState) -> dict[str, Mean]:
+def _reduce_means(local: MetricState) -> dict[str, Mean]:
     from phlox.distributed import gather_objects
 
     means: dict[str, Mean] = {}
-    for process_means in gather_objects({name: mean.to_plain() for name, mean in metric_state.means.items()}):
+    for process_means in gather_objects({name: mean.to_plain() for name, mean in local.means.items()}):
         for name, pair in process_means.items():
             before, process_mean = means.get(name, Mean()), Mean.from_plain(pair)
             means[name] = Mean(before.total + process_mean.total, before.weight + process_mean.weight)
     return means
 
 
-def _gather_rows(team: DataParallel, metric_state: MetricState) -> tuple[dict[str, State], list[list[int]]]:
+def _gather_rows(team: DataParallel, local: MetricState) -> tuple[dict[str, State], list[list[int]]]:
     """The rows that metrics keep, of one process after the other; and by part, the number of rows of each process."""
     from phlox.distributed import gather_objects
 
-    names = [name for name, metric in metric_state.metrics.items() if metric.gathers]
+    names = [name for name, metric in local.metrics.items() if metric.gathers]
     if not names:
         return {}, []
     own = {
         (name, part): np.concatenate([np.asarray(chunk) for chunk in rows.chunks])
         for name in names
-        for part, rows in metric_state.gathered.get(name, {}).items()
+        for part, rows in local.gathered.get(name, {}).items()
     }
     kinds: dict[tuple[str, str], tuple[str, list[int]]] = {}
     own_layouts: list[Any] = [[*key, array.dtype.str, list(array.shape[1:])] for key, array in own.items()]
@@ -105,14 +103,14 @@ def _gather_rows(team: DataParallel, metric_state: MetricState) -> tuple[dict[st
 # --- records
 
 
-def record_parts(team: DataParallel, metric_state: MetricState) -> dict[str, Any]:
+def record_parts(team: DataParallel, local: MetricState) -> dict[str, Any]:
     """As `MetricState.parts`, for all processes together, with the share of each. Call it in all processes.
 
     The record has the total of each sum, as with one process, so that any number of processes can resume; and the
     share of each process, so that the same number of processes resumes bit for bit.
     """
-    measured = reduce_metrics(team, metric_state, means=False)
-    params = [param for params in metric_state.totals.sums.values() for param in params]
+    measured = reduce_metrics(team, local, means=False)
+    params = [param for params in local.totals.sums.values() for param in params]
     shares: dict[str, Any] = {
         f"sum{number:04}": team.gathered(param.val().numpy()) for number, param in enumerate(params)
     }
@@ -122,13 +120,13 @@ def record_parts(team: DataParallel, metric_state: MetricState) -> dict[str, Any
         {name: [Param(x, trained=False, full_precision=True) for pair in state.values() for x in pair]
          for name, state in measured.sums.items()}
     )  # fmt: skip
-    parts = {**metric_state.parts(), "totals": totals, "rows": KeptRows(metric_state, measured.rows)}
+    parts = {**local.parts(), "totals": totals, "rows": KeptRows(local, measured.rows)}
     return {**parts, SHARES: Record(shares)} if shares else parts
 
 
-def load_share(team: DataParallel, metric_state: MetricState, record: Record | None) -> None:
+def load_share(team: DataParallel, local: MetricState, record: Record | None) -> None:
     """Keep this process's share of the loaded totals; if the number of processes differs, process 0 keeps them all."""
-    params = [param for params in metric_state.totals.sums.values() for param in params]
+    params = [param for params in local.totals.sums.values() for param in params]
     stacks = None if record is None else [record.tensors[path].tensor.read() for path in record if path != _ROWS]
     same = stacks is not None and len(stacks) == len(params) and all(len(stack) == team.size for stack in stacks)
     if same and stacks is not None:
@@ -136,13 +134,13 @@ def load_share(team: DataParallel, metric_state: MetricState, record: Record | N
     else:
         own = [param.val().numpy() * (1.0 if team.is_main else 0.0) for param in params]
     set_together([(param, tensor(array, device=param.device)) for param, array in zip(params, own, strict=True)])
-    keys = sorted((name, part) for name, state in metric_state.gathered.items() for part in state)
+    keys = sorted((name, part) for name, state in local.gathered.items() for part in state)
     counts = record.tensors[_ROWS].tensor.read() if record is not None and _ROWS in record.tensors else None
     for number, (name, part) in enumerate(keys):
-        array = np.concatenate([np.asarray(chunk) for chunk in metric_state.gathered[name][part].chunks])
+        array = np.concatenate([np.asarray(chunk) for chunk in local.gathered[name][part].chunks])
         if counts is not None and len(counts) == len(keys) and counts.shape[1] == team.size:
             first = int(counts[number, : team.rank].sum())
             array = array[first : first + int(counts[number, team.rank])]
         elif not team.is_main:
             array = array[:0]
-        metric_state.gathered[name][part] = Rows((array,))
+        local.gathered[name][part] = Rows((array,))
