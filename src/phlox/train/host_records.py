@@ -19,16 +19,16 @@ _WORTH = 1 << 23
 
 def in_memory(record: Record) -> Record:
     """A record with its tensors in host memory of their own, so that what they came from may change."""
-    found = [record[path] for path in record]
+    sources = [record[path] for path in record]
 
     def copied(number: int) -> np.ndarray[Any, Any] | None:
-        entry = found[number]
+        entry = sources[number]
         return np.array(entry.tensor.read()) if isinstance(entry, TensorEntry) else None
 
     # The training waits meanwhile.
-    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in found]
+    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in sources]
     entries: dict[str, Entry] = {}
-    for path, entry, array in zip(record, found, parallel_map(copied, sizes, _WORTH), strict=True):
+    for path, entry, array in zip(record, sources, parallel_map(copied, sizes, _WORTH), strict=True):
         if isinstance(entry, TensorEntry):
             entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
         entries[path] = entry

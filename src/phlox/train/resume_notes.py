@@ -24,9 +24,9 @@ def other_settings(fit: Fit, record: Record) -> Iterator[str]:
     progress = _mapping(record.values.get("progress"))
     former, now = _mapping(progress.get("settings")), fit.control.settings()
     by_hand = progress.get("lr_set")
-    for name, (before, here) in differences(former, now).items() if former else ():
+    for name, (before, current) in differences(former, now).items() if former else ():
         above, _, last = name.rpartition(".")
-        used = f"{here} is used from here on"
+        used = f"{current} is used from here on"
         if name == "seed":
             if former[name] is None or now[name] is None:
                 continue
@@ -35,40 +35,44 @@ def other_settings(fit: Fit, record: Record) -> Iterator[str]:
             used = f"the rate that was set by hand, {by_hand}, goes on"
         elif last == "initial_lr" and now.get(above) == ReduceOnPlateauLr.__name__:
             used = "the schedule goes on from the rate that it had come to"
-        yield _other(name, before, here, used)
+        yield _other(name, before, current, used)
     if progress.get("batch"):
         return  # within an epoch, other batches are an error
-    held, data = (_mapping(_mapping(each).get(LOADER)) for each in (record.values.get("data"), fit.data.state()))
-    for name, (before, here) in differences(held, data).items() if held and data else ():
+    saved, data = (_mapping(_mapping(each).get(LOADER)) for each in (record.values.get("data"), fit.data.state()))
+    for name, (before, current) in differences(saved, data).items() if saved and data else ():
         if name != "version":
-            yield _other(f"data.{name}", before, here, f"{here} is used from here on")
+            yield _other(f"data.{name}", before, current, f"{current} is used from here on")
 
 
 def lost_states(fit: Fit, record: Record, *, in_folder: bool) -> Iterator[str]:
     """The states of callbacks that are not there now, or watch another value."""
-    held: dict[str, Any] = {}
+    with_tensors: dict[str, Any] = {}
     for path in record:
         if path.startswith("held."):
             name = path.split(".")[1]
-            held[name] = _mapping(record.values.get(f"held.{name}.state"))
+            with_tensors[name] = _mapping(record.values.get(f"held.{name}.state"))
     grown = _mapping(_mapping(record.values.get(LOG)).get(COUNTS))
     lists = [name.partition(".")[0] for name in grown if "." in name]
-    saved: dict[str, Any] = {**{name: {} for name in lists}, **_mapping(record.values.get("callbacks")), **held}
-    here = dict(fit.named_callbacks())
-    new = [name for name, one in here.items() if name not in saved and (isinstance(one, Recordable) or one.state())]
+    saved: dict[str, Any] = {**{name: {} for name in lists}, **_mapping(record.values.get("callbacks")), **with_tensors}
+    callbacks = dict(fit.named_callbacks())
+    new = [
+        name
+        for name, callback in callbacks.items()
+        if name not in saved and (isinstance(callback, Recordable) or callback.state())
+    ]
     hint = f"; without a state here: {', '.join(new)}" if new else ""
     for name, state in saved.items():
-        if name not in here:
+        if name not in callbacks:
             if in_folder or name not in _OF_EVERY_RUN:
                 yield f"resumed without {name}, of which the checkpoint has a state: that is dropped{hint}"
             continue
-        former, watched = state.get("monitor"), getattr(here[name], "monitor", None)
+        former, watched = state.get("monitor"), getattr(callbacks[name], "monitor", None)
         if former is not None and former != watched:
             yield f"resumed with {name} of {watched!r}, and the checkpoint has one of {former!r}: it begins anew"
 
 
-def _other(name: str, before: str, here: str, used: str) -> str:
-    return f"resumed with another {name}: it was {before}, and is {here} here; {used}"
+def _other(name: str, before: str, current: str, used: str) -> str:
+    return f"resumed with another {name}: it was {before}, and is {current} here; {used}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -63,7 +63,9 @@ class Histogram:
         if finite.size:
             scale = max(abs(low), abs(high)) or 1.0  # so that no square overflows
             self.min, self.max = low, high
-            self.mean, self.std = (scale * float(one) for one in ((finite / scale).mean(), (finite / scale).std()))
+            self.mean, self.std = (
+                scale * float(moment) for moment in ((finite / scale).mean(), (finite / scale).std())
+            )
 
     def numbers(self) -> dict[str, float]:
         """It in short, for what shows numbers only.
@@ -71,8 +73,8 @@ class Histogram:
         >>> Histogram([1.0, 3.0]).numbers()
         {'mean': 2.0, 'std': 1.0, 'min': 1.0, 'max': 3.0}
         """
-        found = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
-        return {**found, "nonfinite": self.nonfinite} if self.nonfinite else found
+        moments = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
+        return {**moments, "nonfinite": self.nonfinite} if self.nonfinite else moments
 
     def to_plain(self) -> dict[str, Any]:
         """It as plain values, which JSON can have: the bins are of equal width from `range[0]` to `range[1]`."""
@@ -81,14 +83,16 @@ class Histogram:
         }  # fmt: skip
 
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Histogram:
+    def from_plain(cls, values: Mapping[str, Any]) -> Histogram:
         """The inverse of `to_plain`."""
-        (first, last), counts = found["range"], np.asarray(found["counts"], np.int64)
-        one = object.__new__(cls)
-        one.counts, one.edges = counts, _edges(first, last, len(counts))
-        one.size, one.nonfinite = int(counts.sum()), int(found.get("nonfinite", 0))
-        one.mean, one.std, one.min, one.max = (float(found[name]) for name in ("mean", "std", "min", "max"))
-        return one
+        (first, last), counts = values["range"], np.asarray(values["counts"], np.int64)
+        histogram = object.__new__(cls)
+        histogram.counts, histogram.edges = counts, _edges(first, last, len(counts))
+        histogram.size, histogram.nonfinite = int(counts.sum()), int(values.get("nonfinite", 0))
+        histogram.mean, histogram.std, histogram.min, histogram.max = (
+            float(values[name]) for name in ("mean", "std", "min", "max")
+        )
+        return histogram
 
     def __repr__(self) -> str:
         return f"Histogram({self.size:,} values, mean {self.mean:.4g}, from {self.min:.4g} to {self.max:.4g})"
@@ -121,8 +125,8 @@ class Image:
         try:
             self.pixels: npt.NDArray[np.uint8] = pixels_of(array)
         except DataError as error:
-            more = "; of several images make one by Image.grid(images)" if array.ndim == 4 else ""
-            raise RunError(f"Image: {error}{more}") from None
+            hint = "; of several images make one by Image.grid(images)" if array.ndim == 4 else ""
+            raise RunError(f"Image: {error}{hint}") from None
 
     @classmethod
     def grid(cls, images: Any, columns: int = 8) -> Image:
@@ -137,8 +141,8 @@ class Image:
         """
         array = _numbers(images)
         if array is None or array.ndim not in (3, 4) or not array.size:
-            what = _described(images) if array is None else f"an array of shape {array.shape}"
-            raise RunError(f"Image.grid: {what} are no images; give [n, height, width, channels]")
+            description = _described(images) if array is None else f"an array of shape {array.shape}"
+            raise RunError(f"Image.grid: {description} are no images; give [n, height, width, channels]")
         if array.ndim == 4 and array.shape[3] not in (1, 3, 4) and array.shape[1] in (1, 3, 4):
             array = np.moveaxis(array, 1, 3)
         array = array if array.ndim == 4 else array[..., None]
@@ -147,9 +151,9 @@ class Image:
         columns = min(max(1, columns), n)
         rows = -(-n // columns)
         page = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1, channels), np.uint8)
-        for number, one in enumerate(whole):
+        for number, image in enumerate(whole):
             top, left = number // columns * (height + 1), number % columns * (width + 1)
-            page[top : top + height, left : left + width] = one
+            page[top : top + height, left : left + width] = image
         return cls(page)
 
     @cached_property
@@ -162,13 +166,13 @@ class Image:
         return {"shape": list(self.pixels.shape), "pixels": base64.b64encode(packed).decode()}
 
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Image:
+    def from_plain(cls, values: Mapping[str, Any]) -> Image:
         """The inverse of `to_plain`."""
-        shape = [int(size) for size in found["shape"]]
-        data = zlib.decompressobj().decompress(base64.b64decode(found["pixels"]), max(1, math.prod(shape)))
-        one = object.__new__(cls)
-        one.pixels = np.frombuffer(data, np.uint8).reshape(shape)
-        return one
+        shape = [int(size) for size in values["shape"]]
+        data = zlib.decompressobj().decompress(base64.b64decode(values["pixels"]), max(1, math.prod(shape)))
+        image = object.__new__(cls)
+        image.pixels = np.frombuffer(data, np.uint8).reshape(shape)
+        return image
 
     def _repr_png_(self) -> bytes:
         return self.png
@@ -189,14 +193,14 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 
     Raises `RunError` for an array without values, such as one of a compiled function that is being traced.
     """
-    found: npt.NDArray[Any] | None
+    array: npt.NDArray[Any] | None
     try:
-        found = np.asarray(cast("Any", value)) if isinstance(value, (list, tuple)) else host_array(value)
+        array = np.asarray(cast("Any", value)) if isinstance(value, (list, tuple)) else host_array(value)
     except ValueError:  # lists of several lengths
         return None
     except Exception as error:
         raise RunError(f"{_described(value)} cannot be read: {str(error).partition(chr(10))[0]}") from error
-    return found if found is not None and found.dtype.kind in "biuf" else None
+    return array if array is not None and array.dtype.kind in "biuf" else None
 
 
 def _described(value: Any) -> str:
@@ -219,7 +223,7 @@ def row_values(name: str, value: Any) -> dict[str, Any]:
         return {name: value}
     if isinstance(value, Mapping):
         parts = {f"{name}/{key}": part for key, part in cast("Mapping[Any, Any]", value).items()}
-        return {key: one for path, part in parts.items() for key, one in row_values(path, part).items()}
+        return {key: entry for path, part in parts.items() for key, entry in row_values(path, part).items()}
     if isinstance(value, (int, float)):
         return {name: value}
     try:
@@ -229,14 +233,14 @@ def row_values(name: str, value: Any) -> dict[str, Any]:
     if array is None:
         if isinstance(value, (list, tuple)) and value:  # of what are no numbers
             parts = enumerate(cast("list[Any]", value))
-            return {key: one for i, part in parts for key, one in row_values(f"{name}/{i}", part).items()}
+            return {key: entry for i, part in parts for key, entry in row_values(f"{name}/{i}", part).items()}
         raise RunError(
             f"{name!r} is {_described(value)}, which no logger writes; give a number, an array of numbers, a "
             "px.train.Histogram or a px.train.Image"
         )
     if array.size > MOST:
         return {name: Histogram(array)}
-    return {"/".join([name, *map(str, place)]): array[place].item() for place in np.ndindex(array.shape)}
+    return {"/".join([name, *map(str, index)]): array[index].item() for index in np.ndindex(array.shape)}
 
 
 def is_picture(value: Any) -> bool:
@@ -244,7 +248,7 @@ def is_picture(value: Any) -> bool:
     return isinstance(value, (Histogram, Image))
 
 
-_KINDS: dict[str, Any] = {f"phlox.train.{one.__name__}": one for one in (Histogram, Image)}
+_KINDS: dict[str, Any] = {f"phlox.train.{kind.__name__}": kind for kind in (Histogram, Image)}
 
 
 def to_plain(value: Any) -> Any:

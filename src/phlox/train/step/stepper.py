@@ -134,7 +134,7 @@ class Stepper:
                 schedule.taken = counts[name]
             raise
         if applies:
-            self._count(output.taken, steps)
+            self._count(output.was_taken, steps)
         return output
 
     def _count(self, was_taken: Mapping[str, Any], steps: int) -> None:

@@ -77,8 +77,8 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         )
     if learner.team is not None and learner.team.size > 1:
         raise RunError("dry_run: it is for one process; run the program without a launcher first")
-    writing = [one for one in callbacks if type(one).writes]
-    quiet = [copy.deepcopy(one) for one in callbacks if not type(one).writes]
+    writing = [each for each in callbacks if type(each).writes]
+    quiet = [copy.deepcopy(each) for each in callbacks if not type(each).writes]
     clock = _Clock()
     with on_trial(learner), tempfile.TemporaryDirectory() as folder:
         stream = _first_of(learner, data)
@@ -92,12 +92,12 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         before, stored = learner.snapshot(), path.stat().st_size
         learner.load_state(load(path))
         _check_alike(before, learner.snapshot())
-        model = sum(_bytes(one.into_record()) for one in learner.state.models.values())
-        states = sum(_bytes(one.into_record()) for one in learner.state.optimizers.values())
+        model = sum(_bytes(each.into_record()) for each in learner.state.models.values())
+        states = sum(_bytes(each.into_record()) for each in learner.state.optimizers.values())
         device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
         clock.times[0], clock.times[-1], model, states, stored, peak_bytes() or None, device,
-        tuple(type(one).__name__ for one in writing),
+        tuple(type(each).__name__ for each in writing),
     )  # fmt: skip
 
 
@@ -106,16 +106,16 @@ class _Clock(Callback):
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self._begun = 0.0
+        self._start_time = 0.0
 
     def on_epoch_start(self, learner: Learner[Any]) -> None:
-        self._begun = perf_counter()
+        self._start_time = perf_counter()
 
     def on_step_end(self, learner: Learner[Any]) -> None:
         _ = learner.loss
         now = perf_counter()
-        self.times.append(now - self._begun)
-        self._begun = now
+        self.times.append(now - self._start_time)
+        self._start_time = now
 
 
 def _check_alike(before: Record, after: Record) -> None:

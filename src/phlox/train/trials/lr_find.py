@@ -41,21 +41,21 @@ class LrCurve:
         `RunError` if the loss does not fall at any rate.
         """
         width = max(1, len(self.rates) // 10)
-        places = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
-        if not places:
+        indices = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
+        if not indices:
             raise RunError("lr_find: the loss does not fall at any of the rates; begin at a lower rate (low=)")
-        falls = [self.losses[at - width] - self.losses[at + width] for at in places]
-        return self.rates[places[falls.index(max(falls))]]
+        falls = [self.losses[index - width] - self.losses[index + width] for index in indices]
+        return self.rates[indices[falls.index(max(falls))]]
 
     def __str__(self) -> str:
         low, high = min(self.losses), max(self.losses)
         try:
-            found = f"it falls fastest at {self.suggestion:.1e}"
+            summary = f"it falls fastest at {self.suggestion:.1e}"
         except RunError as error:
-            found = str(error).removeprefix("lr_find: ")
+            summary = str(error).removeprefix("lr_find: ")
         rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
         drawn = bars([loss - low for loss in self.losses], 60)
-        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{found}"
+        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{summary}"
 
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_lr_curve")
 
@@ -79,7 +79,7 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
         fit.leave_former_epoch()
         while len(rates) < steps:
             stepper.begin_epoch()
-            taken = len(rates)
+            num_before = len(rates)
             for batch in stream.epoch(learner.epoch):
                 try:
                     fit.run_steps([(stream.number, batch)])
@@ -93,12 +93,12 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
                 if len(rates) == steps or not losses[-1] <= _DIVERGED * max(lowest, 0.0) + 1e-9 + abs(lowest):
                     steps = len(rates)
                     break
-            if len(rates) == taken:
+            if len(rates) == num_before:
                 raise RunError("lr_find: there is no batch in the data")
             state.epoch += 1
-    finite = [at for at, loss in enumerate(losses) if math.isfinite(loss)]
+    finite = [index for index, loss in enumerate(losses) if math.isfinite(loss)]
     if not finite:
         raise RunError(
             "lr_find: there is no loss that is a number at any of the rates; with update= let its logs have a 'loss'"
         )
-    return LrCurve([rates[at] for at in finite], [losses[at] for at in finite])
+    return LrCurve([rates[index] for index in finite], [losses[index] for index in finite])

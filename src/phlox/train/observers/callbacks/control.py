@@ -88,13 +88,13 @@ class EarlyStopping(Monitor):
         if self.threshold is not None and _reaches(value, self.threshold, self.mode):
             learner.stop(f"{self.monitor} is {value:.6g}, as good as the threshold {self.threshold:.6g}")
         elif self.bad >= self.patience:
-            looks = "validation" if self.is_of_validation else "epoch"
+            unit = "validation" if self.is_of_validation else "epoch"
             best = (
                 "has been no number"
                 if self.best is None
                 else f"has not got better than {self.best:.6g} ({_when(self)})"
             )
-            learner.stop(f"{self.monitor} {best} for {self.bad} {looks}{'s' if self.bad > 1 else ''}")
+            learner.stop(f"{self.monitor} {best} for {self.bad} {unit}{'s' if self.bad > 1 else ''}")
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         self._failed = True
@@ -110,7 +110,7 @@ class EarlyStopping(Monitor):
             return
         for models in (learner.model, learner.average):
             for part, module in modules_of(models).items():
-                _take(module, self.best_weights.select(part) if part else self.best_weights)
+                _load_weights(module, self.best_weights.select(part) if part else self.best_weights)
         learner.warn(f"the model has the weights of {_when(self)} again: {self.monitor} was best, {self.best:.6g}")
 
     def state(self) -> Mapping[str, Any]:
@@ -160,8 +160,8 @@ class ReduceOnPlateau(Watch):
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         super().on_fit_start(learner)
-        found = [part for schedule in _schedules(learner).values() for part in _hearing(schedule)]
-        if not found:
+        listeners = [part for schedule in _schedules(learner).values() for part in _listeners(schedule)]
+        if not listeners:
             raise RunError(
                 "ReduceOnPlateau: no part of the learner's schedule listens to a value; give lr="
                 "optim.ReduceOnPlateauLr(...), or a schedule that is made of one"
@@ -170,7 +170,7 @@ class ReduceOnPlateau(Watch):
             right = better_mode(self.monitor)
         except RunError:
             return
-        for part in found:
+        for part in listeners:
             if getattr(part, "mode", right) != right:
                 raise RunError(
                     f"ReduceOnPlateau: {'less' if right == 'min' else 'more'} of {self.monitor!r} is better, and the "
@@ -179,7 +179,7 @@ class ReduceOnPlateau(Watch):
 
     def look(self, learner: AnyLearner, value: float) -> None:
         for name, schedule in _schedules(learner).items():
-            parts = list(_hearing(schedule))
+            parts = list(_listeners(schedule))
             if not parts:
                 continue
             before = flattened("", schedule.rate(schedule.taken))
@@ -238,7 +238,7 @@ class Unfreeze(Callback):
             raise ModuleError(f"Unfreeze: {error}") from error
         if self.done:
             self._set(learner, after)
-        elif [one.trained for one in before.params()] == [one.trained for one in after.params()]:
+        elif [param.trained for param in before.params()] == [param.trained for param in after.params()]:
             learner.warn(
                 f"{self!r}: none of these parameters is frozen; freeze them before: model.freeze(...) is the model for "
                 "the learner"
@@ -315,11 +315,11 @@ class StopAfter(Watch):
         if value is None:
             self.monitor = ""
             return
-        given = cast("tuple[Any, ...]", value)
-        if not isinstance(cast("Any", value), tuple) or not 2 <= len(given) <= 3 or not is_number(given[1]):
+        goal = cast("tuple[Any, ...]", value)
+        if not isinstance(cast("Any", value), tuple) or not 2 <= len(goal) <= 3 or not is_number(goal[1]):
             raise RunError(f'StopAfter: value is a name and a number, ("validation/accuracy", 0.99), got {value!r}')
-        super().__init__(given[0])
-        self.goal, self.mode = float(given[1]), mode_of(self.monitor, given[2] if given[2:] else "auto", "StopAfter")
+        super().__init__(goal[0])
+        self.goal, self.mode = float(goal[1]), mode_of(self.monitor, goal[2] if goal[2:] else "auto", "StopAfter")
 
     @property
     def _asking(self) -> str:
@@ -350,7 +350,7 @@ def modules_of(model: Any) -> dict[str, Module]:
     return dict(cast("Mapping[str, Module]", model)) if isinstance(model, Mapping) else {"": model}
 
 
-def _take(module: Module, weights: Record) -> None:
+def _load_weights(module: Module, weights: Record) -> None:
     """Load weights, also another module's, but keep the ids by which the optimizer knows the parameters."""
     own = module.into_record().tensors
     module.load_record(
@@ -372,12 +372,12 @@ def _when(monitor: Monitor) -> str:
 def _schedules(learner: AnyLearner) -> dict[str, LrSchedule[Any]]:
     schedule: Any = learner.schedule
     named = cast("Mapping[str, Any]", schedule) if isinstance(schedule, Mapping) else {"": schedule}
-    return {name: one for name, one in named.items() if isinstance(one, LrSchedule)}
+    return {name: part for name, part in named.items() if isinstance(part, LrSchedule)}
 
 
-def _hearing(schedule: LrSchedule[Any]) -> Iterator[LrSchedule[Any]]:
+def _listeners(schedule: LrSchedule[Any]) -> Iterator[LrSchedule[Any]]:
     """The parts of a schedule that react to a reported value, now or later."""
     if type(schedule).hear is not LrSchedule.hear:
         yield schedule
     for part in schedule.parts().values():
-        yield from _hearing(part)
+        yield from _listeners(part)

@@ -64,17 +64,17 @@ class Histograms(Callback):
 
     def _chosen(self, learner: AnyLearner) -> dict[str, Any]:
         """The parameters by path."""
-        found, failed = dict[str, Any](), None
+        params, failed = dict[str, Any](), None
         for name, module in modules_of(learner.model).items():
             try:
                 named = select(module, *self.params)
             except ModuleError as error:  # of several models one has what is meant
                 failed = error
                 continue
-            found |= {f"{name}.{path}" if name else path: param for path, param in named.items()}
-        if not found and failed is not None:
+            params |= {f"{name}.{path}" if name else path: param for path, param in named.items()}
+        if not params and failed is not None:
             raise ModuleError(f"Histograms: {failed}") from failed
-        return found
+        return params
 
     def _values(self, learner: AnyLearner, chosen: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if learner.team is None or not learner.team.in_shards:

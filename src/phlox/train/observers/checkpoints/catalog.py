@@ -54,8 +54,8 @@ class Ranking(NamedTuple):
         [{'value': 0.7, 'step': 2}, {'value': 0.7, 'step': 1}]
         """
 
-        def key(one: Mapping[str, Any]) -> tuple[float, int]:
-            value, step = one["value"], one["step"]
+        def key(entry: Mapping[str, Any]) -> tuple[float, int]:
+            value, step = entry["value"], entry["step"]
             return (value if self.mode == "min" else -value, step if self.ties == "first" else -step)
 
         return sorted(entries, key=key)[: self.keep]
@@ -69,11 +69,11 @@ class Catalog:
     """
 
     def __init__(self, folder: Path) -> None:
-        held = read_list(folder) or {}
+        catalog = read_list(folder) or {}
         self.folder = folder
-        self.checkpoints: list[dict[str, Any]] = held.get("checkpoints", [])
-        self.files: list[str] = held.get("files", [])
-        self.bests: list[dict[str, Any]] = bests_of(held)
+        self.checkpoints: list[dict[str, Any]] = catalog.get("checkpoints", [])
+        self.files: list[str] = catalog.get("files", [])
+        self.bests: list[dict[str, Any]] = bests_of(catalog)
         """Of the weights that are kept, the best first."""
 
     def announce(self, name: str) -> None:
@@ -83,11 +83,15 @@ class Catalog:
 
     def add(self, line: dict[str, Any], keep: int | None) -> None:
         """List a checkpoint that is complete, and delete the older ones that are not kept."""
-        lines = [*(one for one in self.checkpoints if one["file"] != line["file"]), line]
-        lines = self._flagged([one for one in lines if (self.folder / one["file"]).exists()])
-        kept = [one for number, one in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in one]
+        lines = [*(other for other in self.checkpoints if other["file"] != line["file"]), line]
+        lines = self._flagged([other for other in lines if (self.folder / other["file"]).exists()])
+        kept = [
+            other
+            for number, other in enumerate(lines)
+            if keep is None or number >= len(lines) - keep or "best" in other
+        ]
         self._write(kept, self.files, self.bests)
-        names = {one[key] for one in kept for key in ("file", "history") if key in one}
+        names = {other[key] for other in kept for key in ("file", "history") if key in other}
         for name in self.files:
             # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
             if name not in names and not BestName.fits(name):
@@ -96,14 +100,14 @@ class Catalog:
 
     def add_best(self, line: dict[str, Any], ranking: Ranking) -> None:
         """List weights that are complete, and delete those that are no longer among the best."""
-        others = [one for one in self.bests if one["file"] != line["file"] and one["step"] != line["step"]]
+        others = [other for other in self.bests if other["file"] != line["file"] and other["step"] != line["step"]]
         self.set_bests(ranking.of([*others, line]))
 
     def set_bests(self, lines: list[dict[str, Any]]) -> None:
         """List the best weights, give the best of all its name, and delete the others."""
         self._write(self.checkpoints, self.files, lines)
         self._name_best()
-        kept = {one["file"] for one in self.bests}
+        kept = {best["file"] for best in self.bests}
         for name in self.files:
             if BestName.fits(name) and name not in kept:
                 with contextlib.suppress(OSError):
@@ -117,9 +121,9 @@ class Catalog:
         in_shards = (self.folder / best["file"]).is_dir()
         target = self.folder / BestName.of(None, in_shards=in_shards)
         new = {best["file"]: target.name}
-        for one in self.bests:
-            if one["file"] == target.name:
-                new[target.name] = BestName.of(one["step"], in_shards=in_shards)
+        for other in self.bests:
+            if other["file"] == target.name:
+                new[target.name] = BestName.of(other["step"], in_shards=in_shards)
                 self.announce(new[target.name])
                 target.rename(self.folder / new[target.name])
         if target.is_dir():  # which a rename does not replace
@@ -127,13 +131,13 @@ class Catalog:
         self.announce(target.name)
         (self.folder / best["file"]).replace(target)
         sync_folder(self.folder)
-        lines = [{**one, "file": new.get(one["file"], one["file"])} for one in self.bests]
+        lines = [{**other, "file": new.get(other["file"], other["file"])} for other in self.bests]
         self._write(self.checkpoints, self.files, lines)
 
     def _flagged(self, lines: list[dict[str, Any]], bests: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        steps = {one["step"] for one in (self.bests if bests is None else bests)}
-        plain = [{key: value for key, value in one.items() if key != "best"} for one in lines]
-        return [{**one, "best": True} if one["step"] in steps else one for one in plain]
+        steps = {line["step"] for line in (self.bests if bests is None else bests)}
+        plain = [{key: value for key, value in line.items() if key != "best"} for line in lines]
+        return [{**line, "best": True} if line["step"] in steps else line for line in plain]
 
     def _write(self, lines: list[dict[str, Any]], files: list[str], bests: list[dict[str, Any]]) -> None:
         lines = self._flagged(lines, bests)
@@ -168,33 +172,33 @@ def read_list(folder: Path) -> dict[str, Any] | None:
     Raises RunError for one that a newer Phlox has written.
     """
     try:
-        held = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
+        catalog = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return None
-    if isinstance(held, dict):
-        check_format(cast("dict[str, Any]", held), folder / LIST)
-    return cast("dict[str, Any]", held) if _is_list(held) else None
+    if isinstance(catalog, dict):
+        check_format(cast("dict[str, Any]", catalog), folder / LIST)
+    return cast("dict[str, Any]", catalog) if _is_list(catalog) else None
 
 
-def bests_of(held: Mapping[str, Any]) -> list[dict[str, Any]]:
+def bests_of(catalog: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lines of the best weights in a list, the best first; older lists have one."""
-    best = held.get("best")
-    return held.get("bests", [] if best is None else [best])
+    best = catalog.get("best")
+    return catalog.get("bests", [] if best is None else [best])
 
 
-def _is_list(held: Any) -> bool:
+def _is_list(catalog: Any) -> bool:
     try:
-        lines = [*held["checkpoints"], *bests_of(held)]
-        steps = all(isinstance(one["step"], int) and Path(one["file"]).name == one["file"] for one in lines)
-        steps = steps and all(isinstance(one["value"], (int, float)) for one in bests_of(held))
-        return steps and all(Path(name).name == name for name in held["files"])
+        lines = [*catalog["checkpoints"], *bests_of(catalog)]
+        steps = all(isinstance(line["step"], int) and Path(line["file"]).name == line["file"] for line in lines)
+        steps = steps and all(isinstance(line["value"], (int, float)) for line in bests_of(catalog))
+        return steps and all(Path(name).name == name for name in catalog["files"])
     except (KeyError, TypeError):
         return False
 
 
-def check_format(held: Mapping[str, Any], path: Path) -> None:
+def check_format(description: Mapping[str, Any], path: Path) -> None:
     """Raise RunError for a list, or the description in a file, that a newer Phlox has written."""
-    version = held.get("format")
+    version = description.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise RunError(
             f"{path}: has version {version} of checkpoints, of a newer Phlox; this one ({__version__}) reads versions "

@@ -34,7 +34,7 @@ from phlox.train.observers.checkpoints.files import (
     line_of,
     mark_of,
     newest_first,
-    place,
+    checkpoint_path,
     save,
     whole,
     with_history,
@@ -139,26 +139,28 @@ class Checkpoints(Callback):
         self._is_open = False
 
     def __repr__(self) -> str:
-        given = {
+        arguments = {
             "folder": None if self.folder is None else str(self.folder), "every_steps": self.every_steps,
             "every_epochs": self.every_epochs, "every_minutes": self.every_minutes, "keep": self.keep,
         }  # fmt: skip
         if self.best is not None:
-            given |= {"best": self.best, "mode": self.mode}
-            given |= {"keep_best": self.keep_best if self.keep_best > 1 else None}
-            given |= {"ties": self.ties if self.ties != "first" else None}
-        return f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
+            arguments |= {"best": self.best, "mode": self.mode}
+            arguments |= {"keep_best": self.keep_best if self.keep_best > 1 else None}
+            arguments |= {"ties": self.ties if self.ties != "first" else None}
+        return (
+            f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in arguments.items() if value is not None)})"
+        )
 
     # --- what was saved
 
     @staticmethod
     def latest_in(folder: str | os.PathLike[str]) -> Path:
         """The newest undamaged checkpoint of a run folder or its folder of checkpoints; see `load`."""
-        found = place(folder)
-        if holds_several(found):
-            return first_whole(candidates(found))[0]
-        whole(found)
-        return found
+        path = checkpoint_path(folder)
+        if holds_several(path):
+            return first_whole(candidates(path))[0]
+        whole(path)
+        return path
 
     @staticmethod
     def best_in(folder: str | os.PathLike[str], rank: int = 1) -> Record:
@@ -170,15 +172,15 @@ class Checkpoints(Callback):
 
         Raises RunError if there are none or the file is damaged.
         """
-        path = place(folder)
-        found = bests_in(path) if holds_several(path) else [path]
-        if not found:
+        path = checkpoint_path(folder)
+        files = bests_in(path) if holds_several(path) else [path]
+        if not files:
             path /= BestName.FILE
             raise RunError(f"{path}: is missing; a training keeps it with Checkpoints(best='validation/...')")
-        if not is_count(rank) or rank > len(found):
-            held = f"the weights of {len(found)} of the best"
-            raise RunError(f"{path}: rank={rank!r}, and it has {held}; Checkpoints(best=..., keep_best=...) keeps more")
-        path = found[rank - 1]
+        if not is_count(rank) or rank > len(files):
+            kept = f"the weights of {len(files)} of the best"
+            raise RunError(f"{path}: rank={rank!r}, and it has {kept}; Checkpoints(best=..., keep_best=...) keeps more")
+        path = files[rank - 1]
         try:
             return whole(path)
         except RecordError as error:
@@ -194,15 +196,15 @@ class Checkpoints(Callback):
             RunError: there is no such folder, it has no undamaged checkpoint, or a newer version of Phlox wrote it.
             RecordError: the file is damaged.
         """
-        found = place(path)
-        found, record = first_whole(candidates(found)) if holds_several(found) else (found, whole(found))
-        return with_history(record, found)
+        file = checkpoint_path(path)
+        file, record = first_whole(candidates(file)) if holds_several(file) else (file, whole(file))
+        return with_history(record, file)
 
     @staticmethod
     def exist_in(folder: str | os.PathLike[str]) -> bool:
         """Is there any checkpoint, damaged or not, in a run folder or a folder of checkpoints?"""
         path = Path(folder)
-        return path.is_dir() and bool(newest_first(place(path)))
+        return path.is_dir() and bool(newest_first(checkpoint_path(path)))
 
     # --- the events
 
@@ -213,8 +215,8 @@ class Checkpoints(Callback):
 
     def restore(self, state: Mapping[str, Any], /) -> None:
         """Restore the best values."""
-        held: Any = state.get("best", [])
-        self._remembered = [held] if isinstance(held, Mapping) else list(held)  # one, of a former version
+        bests: Any = state.get("best", [])
+        self._remembered = [bests] if isinstance(bests, Mapping) else list(bests)  # one, of a former version
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         """Lock the folder, and read which checkpoints it has."""
@@ -228,7 +230,7 @@ class Checkpoints(Callback):
         else:  # process 0 looks, and all learn of it
             self._bests = self._team.by_main(lambda: self._begin(learner))
         self._pending = []
-        self._path = self._place(learner)
+        self._path = self._folder_path(learner)
         self._history: HistoryFile | None = None
         self._error = None
         self._done: deque[Done] = deque()
@@ -238,24 +240,24 @@ class Checkpoints(Callback):
             )
         else:
             self._writer = ShardWriter(self._path, self._written, self.precision, self.background)
-        self._seen = learner.step
+        self._last_step = learner.step
         self._saved = (learner.step, learner.epoch)
-        self._taken_at = time.monotonic()
+        self._save_time = time.monotonic()
         self._is_open = True
 
     def on_step_end(self, learner: AnyLearner) -> None:
         """Save if it is time."""
         self._report(learner)
-        former, self._seen = self._seen, learner.step
-        is_due = self.every_steps is not None and self._seen // self.every_steps > former // self.every_steps
-        if self.every_minutes is not None and time.monotonic() - self._taken_at >= 60.0 * self.every_minutes:
+        former, self._last_step = self._last_step, learner.step
+        is_due = self.every_steps is not None and self._last_step // self.every_steps > former // self.every_steps
+        if self.every_minutes is not None and time.monotonic() - self._save_time >= 60.0 * self.every_minutes:
             is_due = self._team is None or not learner.asks_to_save()  # all processes do, after a step of their own
         if is_due:
-            self._take(learner)
+            self._save_state(learner)
 
     def save_now(self, learner: AnyLearner) -> None:
         """Save the state at a step on which all processes have agreed."""
-        self._take(learner)
+        self._save_state(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         """Report what has been written."""
@@ -277,7 +279,7 @@ class Checkpoints(Callback):
         if self.best is not None and not self.best.startswith("validation/"):
             self._compare(learner, self.best)
         if self.every_epochs is not None and learner.epoch % self.every_epochs == 0:
-            self._take(learner)
+            self._save_state(learner)
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         """Note how the training ends."""
@@ -294,7 +296,7 @@ class Checkpoints(Callback):
                 spoilt = True  # the others are elsewhere, or not there
             if self._saved != (learner.step, learner.epoch) and not spoilt:
                 try:
-                    self._take(learner)
+                    self._save_state(learner)
                 except PhloxError as error:
                     if self._error is None:
                         raise
@@ -313,12 +315,12 @@ class Checkpoints(Callback):
             self._catalog = Catalog(path)
             if not learner.is_resumed:
                 self._check_new(learner, path)
-            return self._bests_there(learner, path)
+            return self._bests_on_disk(learner, path)
         except BaseException:
             self._release()
             raise
 
-    def _place(self, learner: AnyLearner) -> Path:
+    def _folder_path(self, learner: AnyLearner) -> Path:
         if self.folder is not None:
             return self.folder
         if learner.folder is None:
@@ -326,7 +328,7 @@ class Checkpoints(Callback):
         return Path(learner.folder) / FOLDER
 
     def _open(self, learner: AnyLearner) -> Path:
-        path = self._place(learner)
+        path = self._folder_path(learner)
         if self.folder is None and learner.folder is not None:
             path = claim(learner.folder, FOLDER + "/")
         try:
@@ -338,24 +340,24 @@ class Checkpoints(Callback):
 
     def _check_new(self, learner: AnyLearner, path: Path) -> None:
         """Raise `RunError` if the folder has the checkpoints of another training: the two would be mixed."""
-        found = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
+        former = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
         # Of a training that was killed before its first state only the best is there; it begins anew.
         assert self._catalog is not None
         is_begun = bool(self._catalog.checkpoints) or not self._catalog.files
-        if found is None and learner.step == 0 and is_begun:
-            found = next(iter(best_files(path)), None)
-        if found is not None:
+        if former is None and learner.step == 0 and is_begun:
+            former = next(iter(best_files(path)), None)
+        if former is not None:
             raise RunError(
-                f"{path}: has checkpoints of another training ({found.name}); give resume=True to go on with it, or "
+                f"{path}: has checkpoints of another training ({former.name}); give resume=True to go on with it, or "
                 "another folder"
             )
 
-    def _bests_there(self, learner: AnyLearner, path: Path) -> list[dict[str, Any]]:
+    def _bests_on_disk(self, learner: AnyLearner, path: Path) -> list[dict[str, Any]]:
         """The best values so far, from the files of the best weights: there are no weights for any other."""
         if self.best is None or (learner.step == 0 and not learner.is_resumed):
             return []
         assert self._catalog is not None
-        listed = {(one["file"], one["step"]): one for one in self._catalog.bests}
+        listed = {(entry["file"], entry["step"]): entry for entry in self._catalog.bests}
         lines: list[dict[str, Any]] = []
         lost = False
         for file in best_files(path):
@@ -379,25 +381,25 @@ class Checkpoints(Callback):
             self._catalog.set_bests(lines)  # killed before one had its name, or another was deleted
         else:
             self._catalog.bests = lines
-        remembered = [one for one in self._remembered if one.get("name") == self.best][: self.keep_best]
+        remembered = [entry for entry in self._remembered if entry.get("name") == self.best][: self.keep_best]
         if learner.is_resumed and len(lines) < len(remembered) and not lost:
             steps = [line["step"] for line in lines]
-            one = next((one for one in remembered if one["step"] not in steps), remembered[-1])
+            entry = next((entry for entry in remembered if entry["step"] not in steps), remembered[-1])
             learner.warn(
-                f"{path / BestName.FILE}: is missing ({self.best} was {one['value']} at step {one['step']}); the best "
+                f"{path / BestName.FILE}: is missing ({self.best} was {entry['value']} at step {entry['step']}); the best "
                 "from now on is kept"
             )
         return [_entry(line) for line in self._catalog.bests]
 
-    def _with(self, entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    def _with_entry(self, entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
         """The best of these, with another one, which takes the place of an earlier one of its step."""
-        return self._ranking.of([*(one for one in entries if one["step"] != entry["step"]), entry])
+        return self._ranking.of([*(other for other in entries if other["step"] != entry["step"]), entry])
 
     def _ranked(self) -> list[dict[str, Any]]:
-        found = self._bests
+        entries = self._bests
         for entry in self._pending:
-            found = self._with(found, entry)
-        return found
+            entries = self._with_entry(entries, entry)
+        return entries
 
     def _compare(self, learner: AnyLearner, name: str) -> None:
         if isinstance(self._writer, ShardWriter):
@@ -411,10 +413,10 @@ class Checkpoints(Callback):
             "step": learner.step,
         }
         ranked = self._ranked()
-        former = [one for one in ranked if one["step"] == learner.step]  # of a branch that was left, for one
+        former = [other for other in ranked if other["step"] == learner.step]  # of a branch that was left, for one
         if math.isnan(entry["value"]) or self._ranking.of([*former, entry])[0] is not entry:
             return
-        if entry not in self._with(ranked, entry):
+        if entry not in self._with_entry(ranked, entry):
             return
         try:
             if isinstance(self._writer, ShardWriter):
@@ -433,10 +435,10 @@ class Checkpoints(Callback):
         self._writer.put(_BEST, Job(file, weights, mark, learner.seconds, is_best=True))
         self._report(learner)
 
-    def _take(self, learner: AnyLearner) -> None:
+    def _save_state(self, learner: AnyLearner) -> None:
         """Copy the state, and give it to the writer."""
         step = learner.step
-        self._taken_at = time.monotonic()
+        self._save_time = time.monotonic()
         mark = {"step": step, "epoch": learner.epoch, "values": plain(learner.values())}
         try:
             shared = self._team is not None
@@ -454,10 +456,10 @@ class Checkpoints(Callback):
         """The job with the position of its history; several processes have it written now, by this one."""
         assert self._catalog is not None
         grown, counts = learner.grown(), job.record[LOG][COUNTS]
-        position = None if self._history is None else self._history.take(grown, counts)
+        position = None if self._history is None else self._history.extend(grown, counts)
         if position is None:
             self._history = HistoryFile(self._path)
-            position = self._history.take(grown, counts)
+            position = self._history.extend(grown, counts)
         if self._team is not None and position is not None:
             try:
                 self._write_history(position)
@@ -512,11 +514,11 @@ class Checkpoints(Callback):
             if done.lost:
                 learner.warn(f"{done.path}: {done.lost}")
             if done.is_best:
-                self._pending = [one for one in self._pending if one["step"] != done.mark["step"]]
+                self._pending = [entry for entry in self._pending if entry["step"] != done.mark["step"]]
             if done.error is not None:
                 self._report_error(learner, done, done.error)
             elif done.is_best:
-                self._bests = self._with(self._bests, _entry(done.mark))
+                self._bests = self._with_entry(self._bests, _entry(done.mark))
             else:
                 self._saved = (done.mark["step"], done.mark["epoch"])
                 if done.path.exists():  # a newer one may have taken its place already

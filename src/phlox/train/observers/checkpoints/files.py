@@ -80,8 +80,8 @@ def file_name(step: int, *, in_shards: bool = False) -> str:
 
 def step_of(name: str) -> int | None:
     """The step of a checkpoint of that name; None for other names."""
-    found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 # --- writing
@@ -189,30 +189,30 @@ def with_history(record: Record, path: Path, *, warns: bool = True) -> Record:
     value = record.values.get(LOG)
     if not isinstance(value, Mapping) or "file" not in value:
         return record
-    found, problem = read_history(path.parent, cast("Mapping[str, Any]", value))
+    history, problem = read_history(path.parent, cast("Mapping[str, Any]", value))
     if problem and warns:
-        counts: Mapping[str, int] = found[COUNTS]
-        missing = {name: count - found[LINES].get(name, "").count("\n") for name, count in counts.items()}
+        counts: Mapping[str, int] = history[COUNTS]
+        missing = {name: count - history[LINES].get(name, "").count("\n") for name, count in counts.items()}
         warnings.warn(
             f"{path}: of its history, {described(missing)} are lost: {problem}. Weights and all else are whole",
             RunWarning,
             stacklevel=3,
         )
-    return record.with_entries({LOG: found})
+    return record.with_entries({LOG: history})
 
 
-def place(path: str | os.PathLike[str]) -> Path:
+def checkpoint_path(path: str | os.PathLike[str]) -> Path:
     """The folder of the checkpoints of a run folder, or the folder or file itself. RunError if there is none."""
-    given = Path(path)
-    if (given / FOLDER).is_dir():
-        return given / FOLDER
-    if os.path.lexists(given):
-        return given
+    folder = Path(path)
+    if (folder / FOLDER).is_dir():
+        return folder / FOLDER
+    if os.path.lexists(folder):
+        return folder
     try:
-        near = nearest(given.name, [entry.name for entry in given.parent.iterdir()])
+        near = nearest(folder.name, [entry.name for entry in folder.parent.iterdir()])
     except OSError:
         near = None
-    raise RunError(f"{given}: there is no such run{f'; did you mean {given.with_name(near)}?' if near else ''}")
+    raise RunError(f"{folder}: there is no such run{f'; did you mean {folder.with_name(near)}?' if near else ''}")
 
 
 def holds_several(path: Path) -> bool:
@@ -222,16 +222,18 @@ def holds_several(path: Path) -> bool:
 
 def newest_first(folder: Path) -> list[Path]:
     """The checkpoints of a folder: first those of later steps than the list has, then the list's, then others."""
-    found = {
+    steps = {
         entry.name: step
         for entry in folder.iterdir()
         if (step := step_of(entry.name)) is not None and (not entry.is_dir() or (entry / INDEX).exists())
     }
-    held = read_list(folder)
-    listed = [one["file"] for one in reversed([] if held is None else held["checkpoints"]) if one["file"] in found]
-    last = found[listed[0]] if listed else -1
-    others = sorted(found.keys() - set(listed), key=lambda name: found[name], reverse=True)
-    later = [name for name in others if found[name] > last]
+    catalog = read_list(folder)
+    listed = [
+        line["file"] for line in reversed([] if catalog is None else catalog["checkpoints"]) if line["file"] in steps
+    ]
+    last = steps[listed[0]] if listed else -1
+    others = sorted(steps.keys() - set(listed), key=lambda name: steps[name], reverse=True)
+    later = [name for name in others if steps[name] > last]
     return [folder / name for name in [*later, *listed, *(name for name in others if name not in later)]]
 
 
@@ -240,12 +242,12 @@ def candidates(path: str | os.PathLike[str]) -> list[Path]:
 
     Raises RunError if there is none.
     """
-    found = place(path)
-    if not holds_several(found):
-        return [found]
-    paths = newest_first(found)
+    folder = checkpoint_path(path)
+    if not holds_several(folder):
+        return [folder]
+    paths = newest_first(folder)
     if not paths:
-        raise RunError(f"{found}: has no checkpoints (step-...); give another folder, or train anew")
+        raise RunError(f"{folder}: has no checkpoints (step-...); give another folder, or train anew")
     return paths
 
 
@@ -293,18 +295,24 @@ def best_files(folder: Path) -> list[Path]:
 
 def bests_in(folder: Path) -> list[Path]:
     """The best weights in a folder of checkpoints, the best first, by what the files say of themselves."""
-    listed = {one["file"]: one for one in bests_of(read_list(folder) or {})}
-    found: list[dict[str, Any]] = []
+    listed = {entry["file"]: entry for entry in bests_of(read_list(folder) or {})}
+    entries: list[dict[str, Any]] = []
     for path in best_files(folder):
         try:
             mark = mark_of(opened(path), path)
         except RecordError:
             mark = listed.get(path.name, {})
-        found.append({"path": path, "value": math.nan, "step": 0, **mark})
-    names = [one["name"] for one in (*listed.values(), *found) if "name" in one]
-    known = [one for one in found if one.get("name") in names[:1] and isinstance(one["value"], (int, float))]
-    ranked = Ranking(known[0].get("mode", "min"), known[0].get("ties", "first"), len(known)).of(known) if known else []
-    return [one["path"] for one in (*ranked, *(one for one in found if one not in known))]
+        entries.append({"path": path, "value": math.nan, "step": 0, **mark})
+    names = [entry["name"] for entry in (*listed.values(), *entries) if "name" in entry]
+    comparable = [
+        entry for entry in entries if entry.get("name") in names[:1] and isinstance(entry["value"], (int, float))
+    ]
+    ranked = (
+        Ranking(comparable[0].get("mode", "min"), comparable[0].get("ties", "first"), len(comparable)).of(comparable)
+        if comparable
+        else []
+    )
+    return [entry["path"] for entry in (*ranked, *(entry for entry in entries if entry not in comparable))]
 
 
 def later_than(folder: Path, step: int) -> Iterator[Path]:

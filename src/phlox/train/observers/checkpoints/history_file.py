@@ -46,39 +46,39 @@ class HistoryFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        numbers = [int(found[1]) for entry in folder.iterdir() if (found := _NAME.fullmatch(entry.name))]
+        numbers = [int(match[1]) for entry in folder.iterdir() if (match := _NAME.fullmatch(entry.name))]
         self.path = folder / f"history-{max(numbers, default=0) + 1}.jsonl"
         self._lines: list[bytes] = []
-        self._taken: dict[str, tuple[list[str], int]] = {}
+        self._encoded: dict[str, tuple[list[str], int]] = {}
         self._size = self._crc = 0  # of all lines
         self._written = self._written_size = 0
 
-    def take(self, grown: Mapping[str, Growing[Any]], counts: Mapping[str, int]) -> Position | None:
+    def extend(self, grown: Mapping[str, Growing[Any]], counts: Mapping[str, int]) -> Position | None:
         """The position of lists that have so many entries; None if they are not what they were, with further entries.
 
         It encodes the new entries, and writes nothing.
         """
-        found = {name: (grown[name].lines(count), count) for name, count in counts.items()}
-        for name, (lines, taken) in self._taken.items():
-            if name not in found or found[name][0] is not lines or found[name][1] < taken:
+        lists = {name: (grown[name].lines(count), count) for name, count in counts.items()}
+        for name, (lines, start) in self._encoded.items():
+            if name not in lists or lists[name][0] is not lines or lists[name][1] < start:
                 return None
-        for name, (lines, count) in found.items():
-            _, taken = self._taken.get(name, (lines, 0))
-            for line in lines[taken:count]:
+        for name, (lines, count) in lists.items():
+            _, start = self._encoded.get(name, (lines, 0))
+            for line in lines[start:count]:
                 content = f"{{{json.dumps(name)}: {line[:-1]}".encode()
                 self._crc = crc32(content, self._crc)
                 self._lines.append(content + b', "crc32": "%08x"}\n' % self._crc)
                 self._size += len(self._lines[-1])
-        self._taken = found
+        self._encoded = lists
         value = {COUNTS: dict(counts), "file": self.path.name, "bytes": self._size}
         return Position(self, len(self._lines), value)
 
     def write(self, position: Position) -> None:
         """Write what is missing up to a position; OSError if that fails, and then the next call tries again."""
         count, size = position.lines, position.value["bytes"]
-        if not count or (count <= self._written and self._is_there()):
+        if not count or (count <= self._written and self._is_intact()):
             return
-        if self._written and self._is_there():
+        if self._written and self._is_intact():
             with self.path.open("r+b") as file:
                 file.truncate(self._written_size)  # what an earlier call has left that failed
                 file.seek(self._written_size)
@@ -92,13 +92,13 @@ class HistoryFile:
                 file.write(b"".join(self._lines[:count]))
         self._written, self._written_size = count, size
 
-    def _is_there(self) -> bool:
+    def _is_intact(self) -> bool:
         """Is it there, as it was written? Not a link, and no file that has another name too, which would be changed."""
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except OSError:
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_nlink < 2 and found.st_size >= self._written_size
+        return stat.S_ISREG(status.st_mode) and status.st_nlink < 2 and status.st_size >= self._written_size
 
 
 def read(folder: Path, value: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -122,12 +122,12 @@ def read(folder: Path, value: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     total = end = 0
     problem = ""
     for number, line in enumerate(data.splitlines(keepends=True), start=1):
-        found = _LINE.fullmatch(line)
-        total = 0 if found is None else crc32(found[1], total)
-        if found is None or total != int(found[4], 16):
+        match = _LINE.fullmatch(line)
+        total = 0 if match is None else crc32(match[1], total)
+        if match is None or total != int(match[4], 16):
             problem = f"{name} is damaged from line {number} on"
             break
-        lines.setdefault(json.loads(found[2]), []).append(f"{found[3].decode()}\n")
+        lines.setdefault(json.loads(match[2]), []).append(f"{match[3].decode()}\n")
         end += len(line)
     if not problem and end < size:
         problem = f"{name} ends after {end:,} of {size:,} bytes"

@@ -108,12 +108,12 @@ class ShardWriter:
 
         self.wait()
         step = step_of(job.name)
-        place = self._folder / job.name if step is None else self._folder
+        path = self._folder / job.name if step is None else self._folder
         if step is None:
             with contextlib.suppress(OSError):  # another process may have done so, and made the folder
-                remove_link(place)
+                remove_link(path)
         try:
-            handle = save(job.marked(), place, step=step, precision=self._precision, asynchronous=self._background)
+            handle = save(job.marked(), path, step=step, precision=self._precision, asynchronous=self._background)
         except Exception as error:
             self._done(job, error)
             return

@@ -60,12 +60,12 @@ def _masked(data: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     value &= (1 << 64) - 1  # negative ones as two's complement
-    found = bytearray()
+    data = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    data.append(value)
+    return bytes(data)
 
 
 def _field(number: int, value: bytes | str | int) -> bytes:
@@ -107,13 +107,13 @@ def _summarized(value: Any) -> bytes:
     return _float(2, value)
 
 
-def _histogram(one: Histogram) -> bytes:
+def _histogram(histogram: Histogram) -> bytes:
     """A `HistogramProto`. Its bins have no left edges: an empty one before the first says where that begins."""
-    total, squares = one.size * one.mean, one.size * (one.std**2 + one.mean**2)
-    moments = (one.min, one.max, one.size, total, squares) if one.size else (0.0,) * 5
-    parts = [_double(1 + place, value) for place, value in enumerate(moments)]
-    for place, numbers in ((6, one.edges), (7, [0, *one.counts.tolist()])):
-        parts.append(_field(place, struct.pack(f"<{len(numbers)}d", *numbers)))
+    total, squares = histogram.size * histogram.mean, histogram.size * (histogram.std**2 + histogram.mean**2)
+    moments = (histogram.min, histogram.max, histogram.size, total, squares) if histogram.size else (0.0,) * 5
+    parts = [_double(1 + number, value) for number, value in enumerate(moments)]
+    for number, numbers in ((6, histogram.edges), (7, [0, *histogram.counts.tolist()])):
+        parts.append(_field(number, struct.pack(f"<{len(numbers)}d", *numbers)))
     return b"".join(parts)
 
 

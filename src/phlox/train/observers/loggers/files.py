@@ -207,18 +207,18 @@ class Logger(Callback):
         row: Row = dict(numbers)
         new = dict[str, Any]()
         # A resumed training has set some of them in another order.
-        for name, value in sorted(learner.extra.items(), key=lambda one: str(one[0])):
+        for name, value in sorted(learner.extra.items(), key=lambda item: str(item[0])):
             if value is self._shown.get(name, row):
                 continue
             try:
-                found = row_values(name, value)
+                entries = row_values(name, value)
             except RunError as error:
                 text = f"learner.extra: {error}"
                 if not any(said == text for _, said in learner.events):
                     learner.warn(text)
                 continue
-            row |= found
-            if any(map(is_picture, found.values())):
+            row |= entries
+            if any(map(is_picture, entries.values())):
                 new[name] = value
         self._extra, self._new = learner.extra, new
         return {name: value if is_picture(value) else _number(value) for name, value in row.items()}
@@ -242,7 +242,7 @@ class Logger(Callback):
         if not is_picture(value) or isinstance(value, self.shows):
             return [(name, value)]
         numbers = value.numbers() if isinstance(value, Histogram) else {}
-        return [(f"{name}/{what}", number) for what, number in numbers.items()]
+        return [(f"{name}/{part}", number) for part, number in numbers.items()]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -283,7 +283,7 @@ class FileLogger(Logger):
         self.path, self.append, self.overwrite = Path(path), append, overwrite
         self._unsaved: list[Row] = []
         self._first = 0  # the rows that were there before this training's
-        self._is_mine = False
+        self._is_own = False
 
     # --- of a format
 
@@ -316,23 +316,23 @@ class FileLogger(Logger):
             data = self.path.read_bytes() if self.path.exists() else None
             goes_on = learner.is_resumed and (self._restored or _is_inside(self.path, learner.folder))
             replaces = self.overwrite or learner.starts_over
-            if data is None or (not goes_on and replaces and not self.append and not (self._is_mine and learner.step)):
+            if data is None or (not goes_on and replaces and not self.append and not (self._is_own and learner.step)):
                 self._first = 0
                 self._write(self.to_bytes([]))
             elif goes_on:
                 rows = self.read_rows(data)
                 own = [row for row in rows[self._first :] if (self.step_of(row) or 0) <= self.last_step]
                 self._replace(data, [*rows[: self._first], *own])
-            elif self.append or (self._is_mine and learner.step):
+            elif self.append or (self._is_own and learner.step):
                 rows = self.read_rows(data)
-                self._first = self._first if self._is_mine and learner.step else len(rows)
+                self._first = self._first if self._is_own and learner.step else len(rows)
                 self._replace(data, rows)
             else:
                 raise RunError(
                     f"{type(self).__name__}: {self.path} exists; give another path, overwrite=True to replace it, or "
                     "append=True to add to it"
                 )
-            self._is_mine = True
+            self._is_own = True
         except (UnicodeDecodeError, csv.Error) as error:
             raise RunError(f"{type(self).__name__}: {self.path} is no file of this logger ({error})") from error
         except OSError as error:
@@ -346,7 +346,7 @@ class FileLogger(Logger):
 
     def _with_files(self, row: Row) -> Row:
         """The row with paths in place of its images, which are written."""
-        found = dict(row)
+        new = dict(row)
         for name, image in row.items():
             if isinstance(image, Image):
                 folder = self.path.with_name(f"{self.path.stem}_images")
@@ -354,8 +354,8 @@ class FileLogger(Logger):
                 path = folder / f"{quote(name, safe=' ')}-{row['step']:08}.png"  # a name of which no part is a folder
                 with atomic_write(path, durable=False, follow_links=False) as file:
                     file.write(image.png)
-                found[name] = f"{folder.name}/{path.name}"
-        return found
+                new[name] = f"{folder.name}/{path.name}"
+        return new
 
     def close(self) -> None:
         if self._unsaved:
@@ -363,10 +363,10 @@ class FileLogger(Logger):
                 self._save()
 
     def _save(self) -> None:
-        there, new = self.path.exists(), [self._with_files(row) for row in self._unsaved]
-        lines = self.lines(new) if there else None
+        exists, new = self.path.exists(), [self._with_files(row) for row in self._unsaved]
+        lines = self.lines(new) if exists else None
         if lines is None:
-            rows = self.read_rows(self.path.read_bytes()) if there else []
+            rows = self.read_rows(self.path.read_bytes()) if exists else []
             self._write(self.to_bytes([*rows, *self.added(new)]))
         else:
             _add(self.path, lines)
@@ -413,10 +413,10 @@ class JsonlLogger(FileLogger):
 
     def step_of(self, row: Any) -> int | None:
         try:
-            found: Any = json.loads(row)
+            entry: Any = json.loads(row)
         except ValueError:
             return None
-        step: Any = cast("dict[str, Any]", found).get("step") if isinstance(found, dict) else None
+        step: Any = cast("dict[str, Any]", entry).get("step") if isinstance(entry, dict) else None
         return step if isinstance(step, int) else None
 
     def to_bytes(self, rows: Sequence[Any]) -> bytes:

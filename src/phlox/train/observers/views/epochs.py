@@ -21,15 +21,15 @@ def epochs_table(history: Sequence[EpochReport]) -> list[Part]:
     if not history:
         return []
     flat = {report.epoch: report.flat() for report in history}
-    found = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
-    names = sorted(found, key=_rank)
+    columns = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
+    names = sorted(columns, key=_rank)
     best: dict[str, int] = {}
     for name in names:
         if name.startswith(("train/", "validation/")):
             point = best_point(name, list(flat), [values.get(name) for values in flat.values()])
             best |= {} if point is None else {name: int(point[0])}
-    every = -(-len(flat) // _ROWS)
-    kept = [e for i, e in enumerate(reversed(flat)) if i % every == 0 or i < 20 or e in best.values()]
+    step = -(-len(flat) // _ROWS)
+    kept = [e for i, e in enumerate(reversed(flat)) if i % step == 0 or i < 20 or e in best.values()]
     rows = [
         [
             Cell(_number(flat[e][name]) if name in flat[e] else "–", kind="best" * (best.get(name) == e))
@@ -37,7 +37,7 @@ def epochs_table(history: Sequence[EpochReport]) -> list[Part]:
         ]
         for e in kept
     ]
-    return [f"Every {every} epochs, the last 20, and the best ones." if every > 1 else "", Table(names, rows)]
+    return [f"Every {step} epochs, the last 20, and the best ones." if step > 1 else "", Table(names, rows)]
 
 
 def _number(value: float) -> str:
@@ -53,8 +53,8 @@ def is_shown(name: str) -> bool:
 def _rank(name: str) -> tuple[bool, int]:
     """The place of a column: values of single classes are the last."""
     order = ("epoch", "step", "validation", "train", "lr", "seconds")
-    part, _, rest = name.partition("/")
-    return rest.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
+    part, _, value_name = name.partition("/")
+    return value_name.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
 
 
 def is_share(name: str, values: Sequence[Sequence[Any]]) -> bool:
@@ -68,7 +68,7 @@ def best_point(name: str, x: Sequence[float], y: Sequence[float | None]) -> tupl
     if better(name) is None:
         return None
     best: tuple[float, float] | None = None
-    for place, value in zip(x, y, strict=True):
+    for position, value in zip(x, y, strict=True):
         if value is not None and math.isfinite(value) and is_better(name, value, None if best is None else best[1]):
-            best = place, value
+            best = position, value
     return best

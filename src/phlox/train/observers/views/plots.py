@@ -35,8 +35,8 @@ class Plot(NamedTuple):
     @property
     def log(self) -> bool:
         """Losses and rates are drawn on a logarithmic scale where they are positive and far apart."""
-        known = [value for curve in self.curves for value in curve.y if math.isfinite(value)]
-        apart = bool(known) and min(known) > 0.0 and max(known) / min(known) > _FAR_APART
+        finite = [value for curve in self.curves for value in curve.y if math.isfinite(value)]
+        apart = bool(finite) and min(finite) > 0.0 and max(finite) / min(finite) > _FAR_APART
         return apart and better(self.name) == "min"
 
     def figure(self) -> Raw:
@@ -64,9 +64,9 @@ def plots_of(history: Sequence[EpochReport], classes: Sequence[str] = ()) -> Ite
     named: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for values in flat for key in values):
         side, _, name = key.partition("/")
-        stem, _, place = name.rpartition("/")
+        stem, _, index = name.rpartition("/")
         if side in ("train", "validation") and not stem.rpartition("/")[2].isdecimal():
-            named.setdefault(stem if place.isdecimal() else name, {}).setdefault(side, []).append(key)
+            named.setdefault(stem if index.isdecimal() else name, {}).setdefault(side, []).append(key)
     for name, sides in named.items():
         columns = {
             side: np.array([[values.get(key, math.nan) for values in flat] for key in keys], np.float64)
@@ -79,9 +79,9 @@ def plots_of(history: Sequence[EpochReport], classes: Sequence[str] = ()) -> Ite
         rows = columns.get("validation", columns.get("train", np.empty((0, 0))))
         if len(rows) > CURVES:
             ordered = np.sort(rows, axis=0)  # NaN last
-            known = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
-            chosen = {"least": 0 * known, "median": (known - 1) // 2, "greatest": known - 1}
-            curves = {label: ordered[place, np.arange(len(place))] for label, place in chosen.items()}
+            count = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
+            chosen = {"least": 0 * count, "median": (count - 1) // 2, "greatest": count - 1}
+            curves = {label: ordered[index, np.arange(len(index))] for label, index in chosen.items()}
         else:
             curves = {classes[i] if i < len(classes) else str(i): row for i, row in enumerate(rows)}
         yield Plot(name, "epoch", [Curve(label, epochs, y.tolist()) for label, y in curves.items()])

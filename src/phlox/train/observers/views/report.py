@@ -160,7 +160,7 @@ class Report(Callback):
         if self.wrong is None or not self.samples:
             return
         try:
-            self._wrong = [Sample(*one[:4]) for one in self.wrong(learner)[: self.samples]]
+            self._wrong = [Sample(*example[:4]) for example in self.wrong(learner)[: self.samples]]
             samples(self._wrong, self.classes)  # what cannot be shown is found here
         except Exception as error:
             self._wrong = []
@@ -236,14 +236,14 @@ class Report(Callback):
             rates = [flattened("lr", report.lr) for report in history]
             names = sorted({key for by_group in rates for key in by_group})
             curves = [
-                Curve(key.removeprefix("lr/"), epochs, [one.get(key, math.nan) for one in rates]) for key in names
+                Curve(key.removeprefix("lr/"), epochs, [entry.get(key, math.nan) for entry in rates]) for key in names
             ]
             yield Plot("learning rate", "epoch", curves)
-            yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [one.seconds for one in history])])
-            yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [one.rate for one in history])])
+            yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [entry.seconds for entry in history])])
+            yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [entry.rate for entry in history])])
 
     def _environment(self, learner: AnyLearner) -> dict[str, str]:
-        found = {
+        facts = {
             "started": self._started, "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             "Phlox": __version__, "device": str(learner.device), "Python": platform.python_version(),
             "NumPy": np.__version__, "system": platform.platform(), "processors": str(os.cpu_count() or "unknown"),
@@ -251,8 +251,8 @@ class Report(Callback):
         for module, name in (("jax", "JAX"), ("torch", "PyTorch")):
             if module in sys.modules:
                 with contextlib.suppress(Exception):  # how a package was installed is not our affair
-                    found[name] = str(import_module("importlib.metadata").version(module))
-        return found
+                    facts[name] = str(import_module("importlib.metadata").version(module))
+        return facts
 
 
 def _facts(learner: AnyLearner) -> str:
@@ -292,5 +292,5 @@ def _confusions(learner: AnyLearner) -> dict[str, Any]:
     metrics = cast("Mapping[str, Any]", getattr(metrics, "metrics", metrics))
     trained = learner.history[-1].train if learner.history else {}
     names = [name for name, metric in metrics.items() if isinstance(metric, ConfusionMatrix)]
-    found = {name: learner.validation.get(name, trained.get(name)) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: learner.validation.get(name, trained.get(name)) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

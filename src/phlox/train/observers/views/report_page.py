@@ -43,10 +43,10 @@ def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> list[Part
     size = len(counts)
     labels = [names[i] if i < len(names) else str(i) for i in range(size)]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-    places = np.argwhere(counts).tolist()
-    wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
-    most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
-    rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]
+    indices = np.argwhere(counts).tolist()
+    wrong = [(float(counts[i, j]), i, j) for i, j in indices if i != j]
+    mistakes_shown = sorted(wrong, key=lambda mistake: (-mistake[0], mistake[1], mistake[2]))[:10]
+    rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in mistakes_shown]
     mistakes = Table(["expected", "got", "count", "of the class"], rows, 2) if rows else "Nothing is mistaken."
     if size > _LARGEST_MATRIX:
         return [mistakes]
@@ -77,18 +77,18 @@ class Sample(NamedTuple):
     confidence: float | None = None
 
 
-def samples(some: Sequence[Sample], names: Sequence[str]) -> Raw:
+def samples(examples: Sequence[Sample], names: Sequence[str]) -> Raw:
     """Examples that went wrong: image or text, what was expected, what came out."""
     cards: list[str] = []
-    for one in some:
-        if isinstance(one.content, str):
-            text = one.content if len(one.content) <= 400 else one.content[:400] + "…"
+    for sample in examples:
+        if isinstance(sample.content, str):
+            text = sample.content if len(sample.content) <= 400 else sample.content[:400] + "…"
             shown = f"<p class=text>{escape(text)}</p>"
         else:
-            data = base64.b64encode(png(one.content)).decode()
+            data = base64.b64encode(png(sample.content)).decode()
             shown = f'<img alt="" src="data:image/png;base64,{data}">'
-        sure = "" if one.confidence is None else f" ({one.confidence:.1%})"
-        expected, got = _label(one.expected, names), _label(one.got, names)
+        sure = "" if sample.confidence is None else f" ({sample.confidence:.1%})"
+        expected, got = _label(sample.expected, names), _label(sample.got, names)
         cards.append(
             f"<div class=card>{shown}<p>{escape(got)}{sure}</p><p class=soft>expected {escape(expected)}</p></div>"
         )

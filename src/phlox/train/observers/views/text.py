@@ -88,13 +88,13 @@ class BestValues:
 
     def add(self, epoch: str, values: Mapping[str, float]) -> set[str]:
         """Take values of an epoch, and return the names of those that are better than all before."""
-        found: set[str] = set()
+        improved: set[str] = set()
         for name, value in values.items():
             before = self._best.get(name)
             if is_better(name, value, None if before is None else before.value):
                 self._best[name] = Best(name, value, epoch)
-                found.add(name)
-        return found
+                improved.add(name)
+        return improved
 
     def all(self) -> dict[str, Best]:
         """All of them, by name."""
@@ -102,8 +102,8 @@ class BestValues:
 
     def shown(self) -> list[Best]:
         """Those of the validation, or of the training where there is none; not those of single classes."""
-        whole = [one for name, one in self._best.items() if not name.rpartition("/")[2].isdecimal()]
-        return [one for one in whole if one.name.startswith("validation/")] or whole
+        whole = [best for name, best in self._best.items() if not name.rpartition("/")[2].isdecimal()]
+        return [best for best in whole if best.name.startswith("validation/")] or whole
 
 
 def is_complete(plan: Plan, epoch: int, step: int) -> bool:
@@ -139,10 +139,10 @@ def clock(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "?"
-    minutes, rest = divmod(max(round(seconds), 0), 60)
+    minutes, remainder = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    text = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    text = f"{hours}:{minutes:02}:{remainder:02}" if hours or days else f"{minutes}:{remainder:02}"
     return f"{days}d {text}" if days else text
 
 
@@ -174,18 +174,18 @@ def figures(values: Values) -> dict[str, str]:
 
 
 def _figures(values: Values, prefix: str = "") -> dict[str, tuple[str, float | None]]:
-    found: dict[str, tuple[str, float | None]] = {}
+    texts: dict[str, tuple[str, float | None]] = {}
     for key, value in values.items():
         name = one_line(f"{prefix}{key}")
         if isinstance(value, Mapping):
-            found |= _figures(cast("Values", value), f"{name}/")
+            texts |= _figures(cast("Values", value), f"{name}/")
         elif isinstance(value, (list, tuple)):
             items = [x for x in cast("list[Any]", value) if isinstance(x, (int, float)) and math.isfinite(x)]
             if items:
-                found[name] = f"{min(items):.2g}..{max(items):.2g}", None
+                texts[name] = f"{min(items):.2g}..{max(items):.2g}", None
         elif isinstance(value, (int, float)):
-            found[name] = amount(name, value), value
-    return found
+            texts[name] = amount(name, value), value
+    return texts
 
 
 # --- lines
@@ -253,10 +253,10 @@ def epoch_lines(
     """
     columns = [_Column("epoch", label, "dim", 0)]
     of_train, of_validation = _figures(train), _figures(validation)
-    for place, name in enumerate(dict.fromkeys([*of_train, *of_validation])):
+    for index, name in enumerate(dict.fromkeys([*of_train, *of_validation])):
         for prefix, some, title, rank in (
-            ("train", of_train, name, 3 if place == 0 else 5 + place + 1000 * bool(of_validation)),
-            ("validation", of_validation, f"val {name}", 1 + place if place < 2 else 5 + place),
+            ("train", of_train, name, 3 if index == 0 else 5 + index + 1000 * bool(of_validation)),
+            ("validation", of_validation, f"val {name}", 1 + index if index < 2 else 5 + index),
         ):
             if name in some:
                 # Training values have a star where there is no validation.
@@ -299,8 +299,8 @@ def live_lines(now: Snapshot, width: int, *, ascii_only: bool = False) -> list[L
         lines.append(joined([[(fact, "")] for fact in facts if fact], width, dot))
     if now.best:
         parts: list[Line] = [
-            [(f"{_short(one.name)} ", ""), (amount(one.name, one.value), "best"), (f" (epoch {one.epoch})", "dim")]
-            for one in now.best
+            [(f"{_short(best.name)} ", ""), (amount(best.name, best.value), "best"), (f" (epoch {best.epoch})", "dim")]
+            for best in now.best
         ]
         parts[0] = [("best ", "dim"), *parts[0]]
         lines.append(joined(parts, width, dot))
@@ -327,8 +327,8 @@ def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
     tail = joined([[(done, "")], *parts[:1]], room)
     if room - length(tail) - 2 < _BAR:
         return joined([head, *([[(done, "")], *parts] if parts else [[(done, "")]])], width)
-    more = joined([[(done, "")], *parts], room - 2 - _BAR)
-    tail = more if length(more) > length(tail) else tail
+    longer = joined([[(done, "")], *parts], room - 2 - _BAR)
+    tail = longer if length(longer) > length(tail) else tail
     size = min(room - length(tail) - 2, _WIDEST_BAR)
     full = round(size * share)
     on, off = ("#", "-") if ascii_only else ("━", "─")
@@ -336,5 +336,5 @@ def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
 
 
 def _short(name: str) -> str:
-    part, _, rest = name.partition("/")
-    return one_line(f"val {rest}" if part == "validation" else rest)
+    part, _, value_name = name.partition("/")
+    return one_line(f"val {value_name}" if part == "validation" else value_name)

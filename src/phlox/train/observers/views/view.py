@@ -75,7 +75,7 @@ class View(Callback):
     def _reset(self) -> None:
         self._plan = Plan(None, None, None, None)
         self._best = BestValues()
-        self._begun = self._looked = perf_counter()
+        self._start_time = self._last_time = perf_counter()
         self._first: tuple[float, int] | None = None  # when the first step had been taken, which may have compiled
         self._recent: deque[tuple[float, int]] = deque(maxlen=100)
         self._pending: tuple[str, Values] | None = None
@@ -106,12 +106,12 @@ class View(Callback):
         self._plan = learner.plan
         for report in learner.history:
             self._best.add(epoch_label(report.epoch, None), _flat(report))
-        self._take(learner, "starting", read=False)
+        self._update_snapshot(learner, "starting", read=False)
         self.begin(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         self._recent.clear()
-        self._take(learner, "starting" if self._first is None else "", read=False)
+        self._update_snapshot(learner, "starting" if self._first is None else "", read=False)
         self._now.values = {}
         self.show(learner)
 
@@ -121,13 +121,13 @@ class View(Callback):
             self._first = now, learner.step
         if self._pending is not None:  # no epoch has ended since, so it was a validation in the middle
             self._validated(learner)
-        if now - self._looked >= self.interval:
-            self._take(learner)
+        if now - self._last_time >= self.interval:
+            self._update_snapshot(learner)
             self.show(learner)
-            self._looked = perf_counter()
+            self._last_time = perf_counter()
 
     def on_validation_start(self, learner: AnyLearner) -> None:
-        self._take(learner, "validating")
+        self._update_snapshot(learner, "validating")
         self.show(learner)
 
     def on_validation_end(self, learner: AnyLearner) -> None:
@@ -142,7 +142,7 @@ class View(Callback):
         self._pending = None
         report = learner.history[-1]
         best = self._best.add(epoch_label(report.epoch, None), _flat(report))
-        self._take(learner, read=False)
+        self._update_snapshot(learner, read=False)
         self._now.epoch, self._now.step, self._now.values = report.epoch, 0, {}
         self.epoch(learner, epoch_label(report.epoch, self._plan.epochs), report, best)
 
@@ -153,7 +153,7 @@ class View(Callback):
         if self._pending is not None and self._error is None:
             self._validated(learner)
         # In the middle of an epoch the last values stay on the screen; after an error they may not be there any more.
-        self._take(
+        self._update_snapshot(
             learner, read=self._steps_done(learner) > 0 and isinstance(self._error, (type(None), KeyboardInterrupt))
         )
         self._now.ended = self._ending(learner)
@@ -172,7 +172,7 @@ class View(Callback):
         best = self._best.add(label.partition("/")[0].strip(), flattened("validation", values))
         self.epoch(learner, label, report, best)
 
-    def _take(self, learner: AnyLearner, doing: str = "", *, read: bool = True) -> None:
+    def _update_snapshot(self, learner: AnyLearner, doing: str = "", *, read: bool = True) -> None:
         values = learner.means() if read else self._now.values  # waits for the engine
         now, plan = perf_counter(), self._plan
         self._recent.append((now, learner.rows))
@@ -182,7 +182,7 @@ class View(Callback):
         rate = (later - rows) / (until - since) if until - since > 0.05 and later > rows else self._now.rate
         self._now = Snapshot(
             epoch=learner.epoch + 1, epochs=plan.epochs, step=self._steps_done(learner), steps=plan.steps_per_epoch,
-            doing=doing, values=values, rate=rate, unit=self.unit, elapsed=now - self._begun,
+            doing=doing, values=values, rate=rate, unit=self.unit, elapsed=now - self._start_time,
             left=self._left(learner, now), lr=learner.lr if learner.step else None, memory=memory_text(learner),
             best=self._best.shown(), events=tuple(learner.events[-5:]),
         )  # fmt: skip
@@ -202,8 +202,8 @@ class View(Callback):
             ends.append(ended + (plan.epochs - learner.epoch) * steps)
         if plan.steps is not None:
             ends.append(plan.steps)
-        begun, first = self._first
-        return max(min(ends) - learner.step, 0) * (now - begun) / (learner.step - first) if ends else None
+        since, first = self._first
+        return max(min(ends) - learner.step, 0) * (now - since) / (learner.step - first) if ends else None
 
     def _ending(self, learner: AnyLearner) -> str:
         took = clock(self._now.elapsed)
@@ -247,7 +247,7 @@ class PlainProgress(View):
     def on_step_end(self, learner: AnyLearner) -> None:
         before, self._step = self._step, learner.step
         if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
-            self._is_due, self._looked = True, -math.inf
+            self._is_due, self._last_time = True, -math.inf
         self._is_due = self._is_due or perf_counter() - self._written >= self.every_seconds
         if self._first is None or self._pending is not None or self._is_due:
             super().on_step_end(learner)
