@@ -1,4 +1,4 @@
-"""What is otherwise in a resumed training than in the one that was saved, a sentence each."""
+"""Sentences about the differences between a resumed training and the saved one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
 
 _OF_EVERY_RUN = ("Checkpoints", "JsonlLogger", "Report")
-"""The callbacks of every run in a folder; without a folder they are not missed."""
+"""The callbacks of every run in a folder; a training that is resumed in a folder always has them."""
 
 
 def other_settings(fit: Fit, record: Record) -> Iterator[str]:
-    """The settings of optimizers, schedules and data that are not what they were, and which of the two are used."""
+    """The settings of optimizers, schedules and data that have changed, each with the value that is used."""
     progress = _mapping(record.values.get("progress"))
     former, now = _mapping(progress.get("settings")), fit.control.settings()
     by_hand = progress.get("lr_set")
@@ -30,14 +30,14 @@ def other_settings(fit: Fit, record: Record) -> Iterator[str]:
         if name == "seed":
             if former[name] is None or now[name] is None:
                 continue
-            used = f"the random numbers go on as those of {before}"
+            used = f"the random numbers continue those of {before}"
         elif name.partition(".")[0] == "lr" and by_hand is not None:
-            used = f"the rate that was set by hand, {by_hand}, goes on"
+            used = f"the rate that was set by hand, {by_hand}, stays in use"
         elif last == "initial_lr" and now.get(above) == ReduceOnPlateauLr.__name__:
-            used = "the schedule goes on from the rate that it had come to"
+            used = "the schedule continues from the rate that it had reached"
         yield _other(name, before, current, used)
     if progress.get("batch"):
-        return  # within an epoch, other batches are an error
+        return  # within an epoch, another order of batches raises an error elsewhere
     saved, data = (_mapping(_mapping(each).get(LOADER)) for each in (record.values.get("data"), fit.data.state()))
     for name, (before, current) in differences(saved, data).items() if saved and data else ():
         if name != "version":
@@ -45,7 +45,7 @@ def other_settings(fit: Fit, record: Record) -> Iterator[str]:
 
 
 def lost_states(fit: Fit, record: Record, *, in_folder: bool) -> Iterator[str]:
-    """The states of callbacks that are not there now, or watch another value."""
+    """The saved states of callbacks that the training no longer has, or that watch another value now."""
     with_tensors: dict[str, Any] = {}
     for path in record:
         if path.startswith("held."):
@@ -56,15 +56,13 @@ def lost_states(fit: Fit, record: Record, *, in_folder: bool) -> Iterator[str]:
     saved: dict[str, Any] = {**{name: {} for name in lists}, **_mapping(record.values.get("callbacks")), **with_tensors}
     callbacks = dict(fit.named_callbacks())
     new = [
-        name
-        for name, callback in callbacks.items()
-        if name not in saved and (isinstance(callback, Recordable) or callback.state())
+        name for name, each in callbacks.items() if name not in saved and (isinstance(each, Recordable) or each.state())
     ]
     hint = f"; without a state here: {', '.join(new)}" if new else ""
     for name, state in saved.items():
         if name not in callbacks:
             if in_folder or name not in _OF_EVERY_RUN:
-                yield f"resumed without {name}, of which the checkpoint has a state: that is dropped{hint}"
+                yield f"resumed without {name}, and the checkpoint has a state of it: that is dropped{hint}"
             continue
         former, watched = state.get("monitor"), getattr(callbacks[name], "monitor", None)
         if former is not None and former != watched:

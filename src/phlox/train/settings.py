@@ -1,4 +1,4 @@
-"""The settings of a training as plain values by name, so that a resumed one can say which of them are others."""
+"""The settings of a training as plain values by name, so that a resumed training can report which have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEEPEST, _LONGEST = 12, 400
 def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of optimizers, schedules, configs and plain values, by the names of their fields.
 
-    What is none of these has the name of its class, and a function its own.
+    For any other object, the value is the name of its class; for a function, its own name.
 
     >>> from phlox import optim
     >>> found = settings_of({"optimizer": optim.SgdConfig(momentum=0.9).init(), "lr": optim.ConstantLr(0.1)})
@@ -32,7 +32,7 @@ def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The settings that differ, by name: what they were, and what they are, as texts.
+    """The settings that differ, by name: the former and the present value, as texts.
 
     >>> differences({"lr": 0.1, "clip": None}, {"lr": 0.1, "clip": "GradientClipping", "clip.limit": 1.0})
     {'clip': ('None', 'GradientClipping(limit=1.0)')}
@@ -42,13 +42,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
         parts = name.split(".")
         if any(".".join(parts[:end]) in changed for end in range(1, len(parts))):
             continue
-        if repr(before.get(name)) != repr(now.get(name)):  # NaN is like NaN
+        if repr(before.get(name)) != repr(now.get(name)):  # by repr, NaN equals NaN
             changed[name] = _text(before, name), _text(now, name)
     return changed
 
 
 def _text(settings: Mapping[str, Any], name: str) -> str:
-    """A setting with those below it."""
+    """A setting with the settings below it, as text."""
     below = [f"{path[len(name) + 1 :]}={_text(settings, path)}" for path in settings if path.rpartition(".")[0] == name]
     return f"{settings[name]}({', '.join(below)})" if below else repr(settings.get(name))
 
@@ -62,7 +62,7 @@ def _flat(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _described(original: Any) -> tuple[Any, Mapping[str, Any]]:
-    """What stands for a value, and the values that it is made of."""
+    """A plain value that stands for an object, and its parts by name."""
     if isinstance(original, np.ndarray) and (shape := cast("np.ndarray[Any, Any]", original).shape):
         return f"an array of shape {shape}", {}
     value: Any = cast("Any", original) if isinstance(original, Mapping) else plain(original)

@@ -17,7 +17,7 @@ from phlox.errors import DataError, RecordError, RunError
 from phlox.host.png import pixels_of, png
 
 MOST = 100
-"""An array of up to so many numbers is reported number by number; a larger one by its histogram."""
+"""An array of up to this many numbers is reported number by number; a larger one by its histogram."""
 
 
 class Histogram:
@@ -55,7 +55,7 @@ class Histogram:
         flat = array.reshape(-1).astype(np.float64)
         finite = flat[np.isfinite(flat)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        room = 0.5 * max(1.0, abs(low)) if low == high else 0.0  # of equal values
+        room = 0.5 * max(1.0, abs(low)) if low == high else 0.0  # if all values are equal
         self.edges: npt.NDArray[np.float64] = _edges(low - room, high + room, int(bins))
         self.counts: npt.NDArray[np.int64] = np.histogram(finite, self.edges)[0].astype(np.int64)
         self.size, self.nonfinite = int(finite.size), int(flat.size - finite.size)
@@ -63,12 +63,10 @@ class Histogram:
         if finite.size:
             scale = max(abs(low), abs(high)) or 1.0  # so that no square overflows
             self.min, self.max = low, high
-            self.mean, self.std = (
-                scale * float(moment) for moment in ((finite / scale).mean(), (finite / scale).std())
-            )
+            self.mean, self.std = (scale * float(x) for x in ((finite / scale).mean(), (finite / scale).std()))
 
     def numbers(self) -> dict[str, float]:
-        """It in short, for what shows numbers only.
+        """The moments as numbers, for loggers that show no histograms.
 
         >>> Histogram([1.0, 3.0]).numbers()
         {'mean': 2.0, 'std': 1.0, 'min': 1.0, 'max': 3.0}
@@ -77,7 +75,7 @@ class Histogram:
         return {**moments, "nonfinite": self.nonfinite} if self.nonfinite else moments
 
     def to_plain(self) -> dict[str, Any]:
-        """It as plain values, which JSON can have: the bins are of equal width from `range[0]` to `range[1]`."""
+        """Convert to plain values, for JSON: the bins have equal width from `range[0]` to `range[1]`."""
         return {
             **self.numbers(), "range": [float(self.edges[0]), float(self.edges[-1])], "counts": self.counts.tolist()
         }  # fmt: skip
@@ -86,13 +84,11 @@ class Histogram:
     def from_plain(cls, values: Mapping[str, Any]) -> Histogram:
         """The inverse of `to_plain`."""
         (first, last), counts = values["range"], np.asarray(values["counts"], np.int64)
-        histogram = object.__new__(cls)
-        histogram.counts, histogram.edges = counts, _edges(first, last, len(counts))
-        histogram.size, histogram.nonfinite = int(counts.sum()), int(values.get("nonfinite", 0))
-        histogram.mean, histogram.std, histogram.min, histogram.max = (
-            float(values[name]) for name in ("mean", "std", "min", "max")
-        )
-        return histogram
+        new = object.__new__(cls)
+        new.counts, new.edges = counts, _edges(first, last, len(counts))
+        new.size, new.nonfinite = int(counts.sum()), int(values.get("nonfinite", 0))
+        new.mean, new.std, new.min, new.max = (float(values[name]) for name in ("mean", "std", "min", "max"))
+        return new
 
     def __repr__(self) -> str:
         return f"Histogram({self.size:,} values, mean {self.mean:.4g}, from {self.min:.4g} to {self.max:.4g})"
@@ -125,7 +121,7 @@ class Image:
         try:
             self.pixels: npt.NDArray[np.uint8] = pixels_of(array)
         except DataError as error:
-            hint = "; of several images make one by Image.grid(images)" if array.ndim == 4 else ""
+            hint = "; Image.grid(images) makes one image of several" if array.ndim == 4 else ""
             raise RunError(f"Image: {error}{hint}") from None
 
     @classmethod
@@ -161,7 +157,7 @@ class Image:
         return png(self.pixels, largest=None)
 
     def to_plain(self) -> dict[str, Any]:
-        """It as plain values, which JSON can have."""
+        """Convert to plain values, for JSON."""
         packed = zlib.compress(self.pixels.tobytes())
         return {"shape": list(self.pixels.shape), "pixels": base64.b64encode(packed).decode()}
 
@@ -183,13 +179,13 @@ class Image:
 
 
 def _edges(first: float, last: float, bins: int) -> npt.NDArray[np.float64]:
-    """As `np.linspace`, whose width of the largest numbers overflows."""
+    """As `np.linspace`, but without its overflow for the largest numbers."""
     shares = np.arange(bins + 1) / bins
     return first * (1.0 - shares) + last * shares
 
 
 def _numbers(value: Any) -> npt.NDArray[Any] | None:
-    """An array of numbers, also of a list of them; None for anything else.
+    """An array of numbers, from an array, a tensor or a list; None for anything else.
 
     Raises `RunError` for an array without values, such as one of a compiled function that is being traced.
     """
@@ -209,7 +205,7 @@ def _described(value: Any) -> str:
 
 
 def row_values(name: str, value: Any) -> dict[str, Any]:
-    """What a logger's row has of a value: numbers, histograms and images by name.
+    """The entries of a logger's row for a value: numbers, histograms and images by name.
 
     An array of up to 100 numbers gives `name/0`, `name/1`, and so on for each axis; a larger one its histogram. A dict
     gives `name/key`.
@@ -231,7 +227,7 @@ def row_values(name: str, value: Any) -> dict[str, Any]:
     except RunError as error:
         raise RunError(f"{name!r}: {error}") from error
     if array is None:
-        if isinstance(value, (list, tuple)) and value:  # of what are no numbers
+        if isinstance(value, (list, tuple)) and value:  # its elements are no numbers
             parts = enumerate(cast("list[Any]", value))
             return {key: entry for i, part in parts for key, entry in row_values(f"{name}/{i}", part).items()}
         raise RunError(
@@ -252,17 +248,17 @@ _KINDS: dict[str, Any] = {f"phlox.train.{kind.__name__}": kind for kind in (Hist
 
 
 def to_plain(value: Any) -> Any:
-    """A histogram or an image, for a checkpoint; anything else as it is."""
+    """Convert a histogram or an image for a checkpoint; anything else stays as it is."""
     return {f"phlox.train.{type(value).__name__}": value.to_plain()} if is_picture(value) else value
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`; `RecordError` for what it did not give."""
+    """The inverse of `to_plain`; `RecordError` for a damaged value."""
     if isinstance(value, Mapping):
         for kind, parts in cast("Mapping[str, Any]", value).items():
             if kind in _KINDS:
                 try:
                     return _KINDS[kind].from_plain(parts)
                 except (KeyError, TypeError, ValueError, zlib.error) as error:
-                    raise RecordError(f"{kind}: the record has one that is damaged ({error})") from error
+                    raise RecordError(f"the record has a damaged {kind} ({error})") from error
     return cast("Any", value)

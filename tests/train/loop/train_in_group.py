@@ -326,7 +326,7 @@ def bad_input() -> None:
             it.fit(train(on_error="skip"), epochs=1, progress=False)
     (GROUP / "taken").mkdir(parents=True, exist_ok=True)
     (GROUP / "taken" / "notes.txt").write_text("mine")
-    with raised(RunError, "has files in it"):
+    with raised(RunError, "has files but no"):
         it.fit(train(), epochs=1, folder=GROUP / "taken", progress=False)
     assert it.step == 0
     it.fit(train().shard(*MESH.part), epochs=1, progress=False)

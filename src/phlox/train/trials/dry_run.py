@@ -77,8 +77,8 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         )
     if learner.team is not None and learner.team.size > 1:
         raise RunError("dry_run: it is for one process; run the program without a launcher first")
-    writing = [each for each in callbacks if type(each).writes]
-    quiet = [copy.deepcopy(each) for each in callbacks if not type(each).writes]
+    writing = [callback for callback in callbacks if type(callback).writes]
+    quiet = [copy.deepcopy(callback) for callback in callbacks if not type(callback).writes]
     clock = _Clock()
     with on_trial(learner), tempfile.TemporaryDirectory() as folder:
         stream = _first_of(learner, data)
@@ -92,12 +92,12 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         before, stored = learner.snapshot(), path.stat().st_size
         learner.load_state(load(path))
         _check_alike(before, learner.snapshot())
-        model = sum(_bytes(each.into_record()) for each in learner.state.models.values())
-        states = sum(_bytes(each.into_record()) for each in learner.state.optimizers.values())
+        model = sum(_bytes(callback.into_record()) for callback in learner.state.models.values())
+        states = sum(_bytes(callback.into_record()) for callback in learner.state.optimizers.values())
         device = learner.device.backend.peak_memory_used(learner.device)
     return DryRun(
         clock.times[0], clock.times[-1], model, states, stored, peak_bytes() or None, device,
-        tuple(type(each).__name__ for each in writing),
+        tuple(type(callback).__name__ for callback in writing),
     )  # fmt: skip
 
 

@@ -82,11 +82,11 @@ def check_value_name(learner: AnyLearner, name: str, asking: str) -> None:
             'validation=...), or a value such as "train/loss"'
         )
     names, has_more = learner.value_names(kind)
-    if has_more or any(name == known_name or name.startswith(f"{known_name}/") for known_name in names):
+    if has_more or any(name == n or name.startswith(f"{n}/") for n in names):
         return
-    all_names = [known_name for each in ("train", "validation") for known_name in learner.value_names(each)[0]]
+    offered = [n for each in ("train", "validation") for n in learner.value_names(each)[0]]
     raise RunError(
-        f"{asking}: there will be no value {name!r}; there will be: {', '.join(all_names)}{did_you_mean(name, all_names)}"
+        f"{asking}: there will be no value {name!r}; there will be: {', '.join(offered)}{did_you_mean(name, offered)}"
     )
 
 
@@ -99,10 +99,8 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     bare = name.rpartition("/")[2]
     short = bare.removeprefix("valid_").removeprefix("val_").removeprefix("train_")
     kinds = ("train", "validation") if bare.startswith("train") else ("validation", "train")
-    likely = [f"{kind}/{candidate}" for candidate in dict.fromkeys((bare, short)) for kind in kinds]
-    near = next((candidate for candidate in likely if candidate in names and candidate != name), None) or nearest(
-        name, names
-    )
+    likely = [f"{kind}/{text}" for text in dict.fromkeys((bare, short)) for kind in kinds]
+    near = next((text for text in likely if text in names and text != name), None) or nearest(name, names)
     return f"; did you mean {near!r}?" if near else ""
 
 

@@ -17,14 +17,14 @@ from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.callbacks.monitor import is_count, is_number
 
 _WINDOWS = 100
-"""The number of the last windows whose median is taken."""
+"""The number of windows over which the median is taken."""
 
 
 class Throughput(Callback):
     """Measures the speed of a training in steps, rows, tokens and floating-point operations (FLOPs) per second.
 
-    Each speed is the median over windows of `every_steps` steps. The first window is left out, since it compiles. At
-    the end of a window the engine is waited for. Validation, and the time between epochs, do not count.
+    Each speed is the median over windows of `every_steps` steps. The first window is left out, because it compiles. At
+    the end of a window the callback waits for the engine. Validation, and the time between epochs, do not count.
 
     Args:
         every_steps: the length of a window, in steps.
@@ -59,9 +59,7 @@ class Throughput(Callback):
             if value is not None and not (is_number(value) and 0.0 < value < math.inf):
                 raise RunError(f"Throughput: {name} must be a number greater than zero, or None, got {value!r}")
         if peak_flops is not None and flops_per_row is None:
-            raise RunError(
-                "Throughput: peak_flops says what the device could do; give flops_per_row= of the model, too"
-            )
+            raise RunError("Throughput: peak_flops= is the peak of the device; give flops_per_row= of the model, too")
         self.every_steps = every_steps
         self.flops_per_row, self.tokens_per_row, self.peak_flops = flops_per_row, tokens_per_row, peak_flops
         self.values: dict[str, float] = {}
@@ -72,9 +70,9 @@ class Throughput(Callback):
         self._windows.clear()
         self._is_first = True
         self._step, self._counted_rows = learner.step, learner.rows
-        self._steps = self._rows = 0  # of this window, as is `_elapsed`
+        self._steps = self._rows = 0  # of this window, like `_elapsed`
         self._elapsed = 0.0
-        self._started: float | None = perf_counter()  # None: the clock stands
+        self._started: float | None = perf_counter()  # None while the clock is stopped
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         self._counted_rows, self._started = 0, perf_counter()
@@ -95,7 +93,7 @@ class Throughput(Callback):
         self._started = perf_counter()
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
-        if not learner.history or not learner.history[-1].validation:  # else what came after it is not training
+        if not learner.history or not learner.history[-1].validation:  # a validation has stopped the clock already
             self._pause(learner)
         self._started = None
 
@@ -186,7 +184,7 @@ class Profile(Callback):
 
     def _start(self, learner: AnyLearner) -> None:
         if learner.step:
-            _ = learner.loss  # waits for the engine: earlier steps are none of this
+            _ = learner.loss  # waits for the engine: earlier steps must not be in the profile
         if self.folder is None:
             self.folder = (learner.folder or Path()) / "profile"
         self._first_step = learner.step + 1
@@ -209,5 +207,6 @@ class Profile(Callback):
             return
         self.path = profiled.path
         learner.warn(
-            f"the profile of steps {self._first_step} to {learner.step} is in {profiled.path}; open it with {profiled.opens}"
+            f"the profile of steps {self._first_step} to {learner.step} is in {profiled.path}; open it with "
+            f"{profiled.opens}"
         )

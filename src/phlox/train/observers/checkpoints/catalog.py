@@ -83,15 +83,11 @@ class Catalog:
 
     def add(self, line: dict[str, Any], keep: int | None) -> None:
         """List a checkpoint that is complete, and delete the older ones that are not kept."""
-        lines = [*(other for other in self.checkpoints if other["file"] != line["file"]), line]
-        lines = self._flagged([other for other in lines if (self.folder / other["file"]).exists()])
-        kept = [
-            other
-            for number, other in enumerate(lines)
-            if keep is None or number >= len(lines) - keep or "best" in other
-        ]
+        lines = [*(x for x in self.checkpoints if x["file"] != line["file"]), line]
+        lines = self._flagged([x for x in lines if (self.folder / x["file"]).exists()])
+        kept = [x for number, x in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in x]
         self._write(kept, self.files, self.bests)
-        names = {other[key] for other in kept for key in ("file", "history") if key in other}
+        names = {x[key] for x in kept for key in ("file", "history") if key in x}
         for name in self.files:
             # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
             if name not in names and not BestName.fits(name):

@@ -227,10 +227,8 @@ def newest_first(folder: Path) -> list[Path]:
         for entry in folder.iterdir()
         if (step := step_of(entry.name)) is not None and (not entry.is_dir() or (entry / INDEX).exists())
     }
-    catalog = read_list(folder)
-    listed = [
-        line["file"] for line in reversed([] if catalog is None else catalog["checkpoints"]) if line["file"] in steps
-    ]
+    saved = read_list(folder)
+    listed = [x["file"] for x in reversed([] if saved is None else saved["checkpoints"]) if x["file"] in steps]
     last = steps[listed[0]] if listed else -1
     others = sorted(steps.keys() - set(listed), key=lambda name: steps[name], reverse=True)
     later = [name for name in others if steps[name] > last]
@@ -295,7 +293,7 @@ def best_files(folder: Path) -> list[Path]:
 
 def bests_in(folder: Path) -> list[Path]:
     """The best weights in a folder of checkpoints, the best first, by what the files say of themselves."""
-    listed = {entry["file"]: entry for entry in bests_of(read_list(folder) or {})}
+    listed = {x["file"]: x for x in bests_of(read_list(folder) or {})}
     entries: list[dict[str, Any]] = []
     for path in best_files(folder):
         try:
@@ -303,16 +301,10 @@ def bests_in(folder: Path) -> list[Path]:
         except RecordError:
             mark = listed.get(path.name, {})
         entries.append({"path": path, "value": math.nan, "step": 0, **mark})
-    names = [entry["name"] for entry in (*listed.values(), *entries) if "name" in entry]
-    comparable = [
-        entry for entry in entries if entry.get("name") in names[:1] and isinstance(entry["value"], (int, float))
-    ]
-    ranked = (
-        Ranking(comparable[0].get("mode", "min"), comparable[0].get("ties", "first"), len(comparable)).of(comparable)
-        if comparable
-        else []
-    )
-    return [entry["path"] for entry in (*ranked, *(entry for entry in entries if entry not in comparable))]
+    names = [x["name"] for x in (*listed.values(), *entries) if "name" in x]
+    rated = [x for x in entries if x.get("name") in names[:1] and isinstance(x["value"], (int, float))]
+    ranked = Ranking(rated[0].get("mode", "min"), rated[0].get("ties", "first"), len(rated)).of(rated) if rated else []
+    return [x["path"] for x in (*ranked, *(x for x in entries if x not in rated))]
 
 
 def later_than(folder: Path, step: int) -> Iterator[Path]:

@@ -57,9 +57,7 @@ def page_of_learner(learner: Learner[Any]) -> Page:
     subtitle = [f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device)]
     models = cast("Mapping[str, Any]", learner.state.models)
     pairs = [(name if len(models) > 1 else "model", type(model).__name__) for name, model in models.items()]
-    pairs += [
-        ("optimizer", name_of(optimizer)) for optimizer in cast("Mapping[str, Any]", learner.state.optimizers).values()
-    ]
+    pairs += [("optimizer", name_of(each)) for each in cast("Mapping[str, Any]", learner.state.optimizers).values()]
     if learner.folder is not None:
         pairs.append(("folder", str(learner.folder)))
     parts: list[Part] = [facts([*pairs, *_best(learner.history)])]
