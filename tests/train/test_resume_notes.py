@@ -81,7 +81,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         {"lr": optim.ReduceOnPlateauLr(0.1), "callbacks": lambda: [ReduceOnPlateau()]},
         {"lr": optim.ReduceOnPlateauLr(0.2)},
-        ["another lr.initial_lr: it was 0.1, and is 0.2 here; the schedule continues from the rate that it had reached"],
+        ["another lr.initial_lr: it was 0.1, and is 0.2 here; the schedule continues from its former rate"],
     ),
     ({"seed": 3}, {"seed": 4}, ["another seed: it was 3, and is 4 here; the random numbers continue those of 3"]),
     ({"order": 1}, {"order": 2}, ["another data.seed: it was 1, and is 2 here; 2 is used from here on"]),
@@ -94,8 +94,8 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ),
     (
         {"callbacks": lambda: [EarlyStopping(), Unfreeze("bias", 9), Grows()]}, {},
-        ["without Grows, and the checkpoint has a state of it: that is dropped", "without Unfreeze, of",
-         "without EarlyStopping, of"],
+        ["without Grows, and the checkpoint has a state of it: that is dropped", "without Unfreeze, and",
+         "without EarlyStopping, and"],
     ),
     (
         {"callbacks": lambda: [EarlyStopping()]}, {"callbacks": lambda: [Renamed()]},

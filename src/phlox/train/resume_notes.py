@@ -34,7 +34,7 @@ def other_settings(fit: Fit, record: Record) -> Iterator[str]:
         elif name.partition(".")[0] == "lr" and by_hand is not None:
             used = f"the rate that was set by hand, {by_hand}, stays in use"
         elif last == "initial_lr" and now.get(above) == ReduceOnPlateauLr.__name__:
-            used = "the schedule continues from the rate that it had reached"
+            used = "the schedule continues from its former rate"
         yield _other(name, before, current, used)
     if progress.get("batch"):
         return  # within an epoch, another order of batches raises an error elsewhere

@@ -203,7 +203,7 @@ def damaged() -> None:
         warnings.simplefilter("always")
         again.fit(train(), epochs=EPOCHS, validation=valid(), folder=folder, resume=True, progress=False)
     said = [str(one.message) for one in caught if one.category is RunWarning]
-    assert [bool("is used, since what is newer is damaged" in text) for text in said] == [True, False][
+    assert [bool("is used, because newer checkpoints are damaged" in text) for text in said] == [True, False][
         : 2 * (RANK == 0)
     ]
     assert RANK != 0 or "reports of epochs" in said[1], said

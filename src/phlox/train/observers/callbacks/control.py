@@ -121,17 +121,17 @@ class EarlyStopping(Monitor):
         self.bad = int(state.get("bad", 0)) if state.get("monitor", self.monitor) == self.monitor else 0
 
     def into_record(self) -> Record:
-        """Its state with the best weights, which are no plain values, for `phlox.record.gather`."""
+        """Return the state together with the best weights, as a record, for `phlox.record.gather`."""
         weights = {} if self.best_weights is None else {"best_weights": self.best_weights}
         return gather(state=dict(self.state()), **weights)
 
     def load_record(self, record: Record, /) -> None:
-        """Take such a record; `RecordError` for any other."""
+        """Restore from a record of `into_record`; `RecordError` for any other."""
         state = record.values.get("state")
         if not isinstance(state, Mapping):
             raise RecordError("the record is not one of EarlyStopping, which has a state")
         weights = record.select("best_weights") if any(path.startswith("best_weights.") for path in record) else None
-        # A copy: the file that it comes from may be gone by the time that it is needed.
+        # A copy: the file of the record may be gone when the weights are needed.
         weights = None if weights is None else in_memory(weights)
         self.restore(state)
         self.best_weights = weights
@@ -183,7 +183,7 @@ class ReduceOnPlateau(Watch):
             if not parts:
                 continue
             before = flattened("", schedule.rate(schedule.taken))
-            if math.isnan(value):  # which a schedule refuses: the worst value, then
+            if math.isnan(value):  # a schedule refuses NaN: report the worst value
                 schedule.report(-math.inf if getattr(parts[0], "mode", "min") == "max" else math.inf)
             else:
                 schedule.report(value)
@@ -233,15 +233,15 @@ class Unfreeze(Callback):
             self.done = False
         before = self._module(learner)
         try:
-            after = before.unfreeze(*self.patterns)  # a wrong pattern shows now, not at that epoch
+            after = before.unfreeze(*self.patterns)  # raises for a wrong pattern now, and not only at that epoch
         except ModuleError as error:
             raise ModuleError(f"Unfreeze: {error}") from error
         if self.done:
             self._set(learner, after)
         elif [param.trained for param in before.params()] == [param.trained for param in after.params()]:
             learner.warn(
-                f"{self!r}: none of these parameters is frozen; freeze them before: model.freeze(...) is the model for "
-                "the learner"
+                f"{self!r}: none of these parameters is frozen; freeze them first: give model.freeze(...) to the "
+                "learner"
             )
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
@@ -263,9 +263,9 @@ class Unfreeze(Callback):
         name = "" if self.model is None else self.model
         if name not in modules:
             raise RunError(
-                f"Unfreeze: the learner has the models {', '.join(modules)}; say which with model=..."
+                f"Unfreeze: the learner has the models {', '.join(modules)}; give model=..."
                 if "" not in modules
-                else f"Unfreeze: the learner has one model, and none called {name!r}; leave model= out"
+                else f"Unfreeze: the learner has one model, without a name, got model={name!r}; leave out model="
             )
         return modules[name]
 
@@ -346,12 +346,12 @@ class StopAfter(Watch):
 
 
 def modules_of(model: Any) -> dict[str, Module]:
-    """The models of a learner by name; a single one under an empty name."""
+    """The models of a learner by name; a single model has an empty name."""
     return dict(cast("Mapping[str, Module]", model)) if isinstance(model, Mapping) else {"": model}
 
 
 def _load_weights(module: Module, weights: Record) -> None:
-    """Load weights, also another module's, but keep the ids by which the optimizer knows the parameters."""
+    """Load weights, also of another module, and keep the ids by which the optimizer knows the parameters."""
     own = module.into_record().tensors
     module.load_record(
         Record({

@@ -1,4 +1,4 @@
-"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: is less or more of it better?"""
+"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`, the direction of improvement."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def _words(part: str) -> list[str]:
 
 
 def check_value_name(learner: AnyLearner, name: str, asking: str) -> None:
-    """Raise `RunError` if no report will have a value of this name, as far as that is known before the first step.
+    """Raise `RunError` if it is known before the first step that no report will have a value of this name.
 
     Args:
         learner: the learner.
         name: the name of the value.
-        asking: who asks for it, and by which argument, such as `EarlyStopping: monitor`.
+        asking: the class and its argument, for error messages, such as `EarlyStopping: monitor`.
     """
     kind = name.partition("/")[0]
     if kind == "validation" and learner.validation_data is None:
@@ -91,7 +91,7 @@ def check_value_name(learner: AnyLearner, name: str, asking: str) -> None:
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """A hint at the most similar name; also at one without its kind, or with that of another library.
+    """A hint at the most similar name, also for a name without its kind, or with the prefix of another library.
 
     >>> did_you_mean("val_loss", ["train/loss", "validation/loss"]), did_you_mean("accuracy", ["train/accuracy"])
     ("; did you mean 'validation/loss'?", "; did you mean 'train/accuracy'?")
@@ -105,7 +105,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def value_of(learner: AnyLearner, name: str, asking: str) -> float:
-    """The newest value of this name; `RunError`, which says who asks for it, if there is none."""
+    """The newest value of this name; `RunError`, which names the callback, if there is none."""
     try:
         return float(learner.value(name))
     except RunError as error:
@@ -239,7 +239,7 @@ class Monitor(Watch):
 
     def restore(self, state: Mapping[str, Any], /) -> None:
         if state.get("monitor", self.monitor) != self.monitor:
-            return  # it watches another value than it did: the best of that says nothing here
+            return  # the best value of another monitor means nothing here
         best = state.get("best")
         self.best = None if best is None else float(best)
         self.best_epoch, self.best_step = int(state.get("best_epoch", 0)), int(state.get("best_step", 0))

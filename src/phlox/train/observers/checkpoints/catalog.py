@@ -22,19 +22,19 @@ FORMAT = 1
 
 
 class BestName:
-    """The names of the best weights: of a file, and of a folder that several processes have written."""
+    """The names of the best weights: of a file, or of a folder that several processes wrote."""
 
     FILE, FOLDER = "best.safetensors", "best"
     _OF_STEP = re.compile(r"best(-\d{8,})?(\.safetensors)?")
 
     @staticmethod
     def of(step: int | None, *, in_shards: bool) -> str:
-        """The name of the weights of a step or, for None, of the best of all."""
+        """The name of the best weights of a step or, for None, of the very best weights."""
         return f"best{'' if step is None else f'-{step:08d}'}{'' if in_shards else '.safetensors'}"
 
     @classmethod
     def fits(cls, name: str) -> bool:
-        """Is it one of these names?"""
+        """Is this a name of best weights?"""
         return cls._OF_STEP.fullmatch(name) is not None
 
 
@@ -43,12 +43,12 @@ class Ranking(NamedTuple):
 
     mode: Literal["min", "max"]
     ties: Literal["first", "last"] = "first"
-    """Of equal values, is the first one better, or the last?"""
+    """Which of several equal values is better?"""
     keep: int = 1
     """How many are kept."""
 
     def of(self, entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those that are kept of dicts with a value and a step, the best one first.
+        """The entries (dicts with a value and a step) to keep, the best first.
 
         >>> Ranking("max", "last", 2).of({"value": value, "step": step} for step, value in enumerate([0.5, 0.7, 0.7]))
         [{'value': 0.7, 'step': 2}, {'value': 0.7, 'step': 1}]
@@ -74,10 +74,10 @@ class Catalog:
         self.checkpoints: list[dict[str, Any]] = catalog.get("checkpoints", [])
         self.files: list[str] = catalog.get("files", [])
         self.bests: list[dict[str, Any]] = bests_of(catalog)
-        """Of the weights that are kept, the best first."""
+        """The lines of the best weights, the best first."""
 
     def announce(self, name: str) -> None:
-        """List a file that is going to be written."""
+        """List a file before it is written."""
         if name not in self.files:
             self._write(self.checkpoints, [*self.files, name], self.bests)
 
@@ -89,7 +89,7 @@ class Catalog:
         self._write(kept, self.files, self.bests)
         names = {x[key] for x in kept for key in ("file", "history") if key in x}
         for name in self.files:
-            # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
+            # Other listed files are of a killed process, or of steps that a resumed training has undone.
             if name not in names and not BestName.fits(name):
                 with contextlib.suppress(OSError):  # then it stays in the list, and the next call tries again
                     _delete(self.folder, name)
@@ -100,7 +100,7 @@ class Catalog:
         self.set_bests(ranking.of([*others, line]))
 
     def set_bests(self, lines: list[dict[str, Any]]) -> None:
-        """List the best weights, give the best of all its name, and delete the others."""
+        """List the best weights, rename the very best, and delete the others."""
         self._write(self.checkpoints, self.files, lines)
         self._name_best()
         kept = {best["file"] for best in self.bests}
@@ -110,7 +110,7 @@ class Catalog:
                     _delete(self.folder, name)
 
     def _name_best(self) -> None:
-        """Let the best of all have the name without a step. Names are listed first, and files say of what they are."""
+        """Rename the very best weights to the name without a step. New names are listed before files are renamed."""
         if not self.bests or self.bests[0]["file"] in (BestName.FILE, BestName.FOLDER):
             return
         best = self.bests[0]
@@ -122,7 +122,7 @@ class Catalog:
                 new[target.name] = BestName.of(other["step"], in_shards=in_shards)
                 self.announce(new[target.name])
                 target.rename(self.folder / new[target.name])
-        if target.is_dir():  # which a rename does not replace
+        if target.is_dir():  # a rename does not replace a folder
             _delete(self.folder, target.name)
         self.announce(target.name)
         (self.folder / best["file"]).replace(target)
@@ -163,9 +163,9 @@ def _delete(folder: Path, name: str) -> None:
 
 
 def read_list(folder: Path) -> dict[str, Any] | None:
-    """The list of a folder; None if it is missing or damaged: then the names of the files are used.
+    """The list of a folder; None if it is missing or damaged, so that callers go by the names of files.
 
-    Raises RunError for one that a newer Phlox has written.
+    Raises RunError for a list that a newer Phlox has written.
     """
     try:
         catalog = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
@@ -177,7 +177,7 @@ def read_list(folder: Path) -> dict[str, Any] | None:
 
 
 def bests_of(catalog: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of the best weights in a list, the best first; older lists have one."""
+    """The lines of the best weights in a list, the best first; an older list has only one."""
     best = catalog.get("best")
     return catalog.get("bests", [] if best is None else [best])
 

@@ -45,7 +45,7 @@ class Job:
     seconds: float
     is_best: bool = False
     history: Position | None = None
-    """What belongs to it of the file with the history."""
+    """The part of the history file that belongs to the checkpoint."""
 
     def without_record(self) -> Job:
         """The same job, without its tensors."""
@@ -57,7 +57,7 @@ class Job:
         return marked(record, self.mark)
 
     def line(self, path: Path) -> dict[str, Any]:
-        """Its line in the list, once it is complete."""
+        """The line of the checkpoint in the list, once its file is complete."""
         history = {} if self.history is None or not self.history.lines else {"history": self.history.file.path.name}
         return {**line_of(path, self.mark), **history, "seconds": self.seconds}
 
@@ -104,7 +104,7 @@ def save(record: Record, path: Path, precision: Precision) -> str:
 
 def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
     """The line of a file in the list."""
-    checked = path / INDEX if path.is_dir() else path  # which has the checksums of all other files in it
+    checked = path / INDEX if path.is_dir() else path  # the index has the checksums of all other files
     state = checked.stat()
     size = sum([file.stat().st_size for file in path.iterdir()]) if path.is_dir() else state.st_size
     return {
@@ -116,7 +116,7 @@ def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
 def _crc32_of(path: Path) -> int:
     total = 0
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):  # blocks too small for several threads, which the training needs
+        while block := file.read(_BLOCK):  # small blocks, so that the training keeps the other threads
             total = crc32(block, total)
     return total
 
@@ -154,9 +154,9 @@ def whole(path: Path, rank: int = 0, size: int = 1) -> Record:
 
     Args:
         path: a file, or a folder that several processes have written.
-        rank, size: of `size` processes each verifies its share; only together they verify all of it.
+        rank, size: each of `size` processes verifies its share; together they verify the whole checkpoint.
 
-    Raises RecordError, with the reason, if it is damaged, and RunError if a newer version of Phlox wrote it.
+    """For each tensor, or part of an assembled one: its bytes, and a function that verifies it without a copy."""
     """
     record = opened(path)
     mark_of(record, path)
@@ -170,7 +170,7 @@ def whole(path: Path, rank: int = 0, size: int = 1) -> Record:
 
 
 def _pieces(record: Record) -> Iterator[tuple[int, Callable[[], object]]]:
-    """The bytes of each tensor, and a function that verifies them; of those in parts, of each part, without a copy."""
+    """For each tensor, or each part of an assembled one: its bytes, and a function that verifies it without a copy."""
     for entry in record.tensors.values():
         tensor = entry.tensor
         source = tensor.source
@@ -184,7 +184,7 @@ def _pieces(record: Record) -> Iterator[tuple[int, Callable[[], object]]]:
 def with_history(record: Record, path: Path, *, warns: bool = True) -> Record:
     """The record of the checkpoint at a path with its history, which is in a file beside it.
 
-    If that is not whole, and it `warns`, it gives a `RunWarning`, which says what is missing and why.
+    If the history is incomplete and `warns` is set, a `RunWarning` says what is missing and why.
     """
     value = record.values.get(LOG)
     if not isinstance(value, Mapping) or "file" not in value:
@@ -194,7 +194,7 @@ def with_history(record: Record, path: Path, *, warns: bool = True) -> Record:
         counts: Mapping[str, int] = history[COUNTS]
         missing = {name: count - history[LINES].get(name, "").count("\n") for name, count in counts.items()}
         warnings.warn(
-            f"{path}: of its history, {described(missing)} are lost: {problem}. Weights and all else are whole",
+            f"{path}: of its history, {described(missing)} are lost: {problem}. Everything else is complete",
             RunWarning,
             stacklevel=3,
         )
@@ -216,12 +216,12 @@ def checkpoint_path(path: str | os.PathLike[str]) -> Path:
 
 
 def holds_several(path: Path) -> bool:
-    """Is it a folder of checkpoints, and not one that is a checkpoint itself?"""
+    """Is it a folder of checkpoints, and not itself a checkpoint of several processes?"""
     return path.is_dir() and not (path / INDEX).exists()
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The checkpoints of a folder: first those of later steps than the list has, then the list's, then others."""
+    """The checkpoints of a folder: first those later than all listed ones, then the listed ones, then the others."""
     steps = {
         entry.name: step
         for entry in folder.iterdir()
@@ -236,7 +236,7 @@ def newest_first(folder: Path) -> list[Path]:
 
 
 def candidates(path: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints of a run folder or a folder of checkpoints, see `newest_first`; a checkpoint is the only one.
+    """The checkpoints in a run folder or a folder of checkpoints, see `newest_first`; or the path of a checkpoint.
 
     Raises RunError if there is none.
     """
@@ -245,7 +245,7 @@ def candidates(path: str | os.PathLike[str]) -> list[Path]:
         return [folder]
     paths = newest_first(folder)
     if not paths:
-        raise RunError(f"{folder}: has no checkpoints (step-...); give another folder, or train anew")
+        raise RunError(f"{folder}: has no checkpoints (step-...); give another folder, or begin a new training")
     return paths
 
 
@@ -255,13 +255,13 @@ def first_whole(
     size: int = 1,
     agreed: Callable[[str | None], str | None] = lambda problem: problem,
 ) -> tuple[Path, Record]:
-    """The first checkpoint that is not damaged, with a `RunWarning` that says what is wrong with those before it.
+    """The first checkpoint that is not damaged; a `RunWarning` names the damage of those before it.
 
     Args:
-        paths: the checkpoints; several processes give the same.
+        paths: the checkpoints, the same in all processes.
         rank, size: see `whole`.
-        agreed: is called with what is wrong with a checkpoint in this process, or None; returns what is wrong with it
-            in any process. Process 0 gives the warning.
+        agreed: a function from the damage of a checkpoint that this process found (None if there is none) to the damage
+            that any process found. Process 0 gives the warning.
 
     Raises RunError, with the reason for each, if all are damaged.
     """
@@ -278,13 +278,15 @@ def first_whole(
             continue
         if damaged and rank == 0:
             reasons = "; ".join(damaged)
-            warnings.warn(f"{path.name} is used, since what is newer is damaged: {reasons}", RunWarning, stacklevel=3)
+            warnings.warn(
+                f"{path.name} is used, because newer checkpoints are damaged: {reasons}", RunWarning, stacklevel=3
+            )
         return path, record
-    raise RunError(f"{paths[0].parent}: has no checkpoint that is whole:\n  " + "\n  ".join(damaged))
+    raise RunError(f"{paths[0].parent}: has no undamaged checkpoint:\n  " + "\n  ".join(damaged))
 
 
 def best_files(folder: Path) -> list[Path]:
-    """The files, and folders of several processes, with the best weights, whatever is listed."""
+    """The files, or folders of several processes, with the best weights, listed or not."""
     return [
         entry for entry in sorted(folder.iterdir())
         if BestName.fits(entry.name) and (not entry.is_dir() or (entry / INDEX).exists())
@@ -292,7 +294,7 @@ def best_files(folder: Path) -> list[Path]:
 
 
 def bests_in(folder: Path) -> list[Path]:
-    """The best weights in a folder of checkpoints, the best first, by what the files say of themselves."""
+    """The best weights in a folder of checkpoints, the best first, by the descriptions in the files."""
     listed = {x["file"]: x for x in bests_of(read_list(folder) or {})}
     entries: list[dict[str, Any]] = []
     for path in best_files(folder):
@@ -308,5 +310,5 @@ def bests_in(folder: Path) -> list[Path]:
 
 
 def later_than(folder: Path, step: int) -> Iterator[Path]:
-    """The checkpoints of a folder that are of later steps."""
+    """The checkpoints of a folder that are later than `step`."""
     return (path for path in newest_first(folder) if (step_of(path.name) or 0) > step)
