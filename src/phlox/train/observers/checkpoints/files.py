@@ -156,7 +156,7 @@ def whole(path: Path, rank: int = 0, size: int = 1) -> Record:
         path: a file, or a folder that several processes have written.
         rank, size: each of `size` processes verifies its share; together they verify the whole checkpoint.
 
-    """For each tensor, or part of an assembled one: its bytes, and a function that verifies it without a copy."""
+    Raises RecordError, with the reason, if the checkpoint is damaged, and RunError if a newer Phlox wrote it.
     """
     record = opened(path)
     mark_of(record, path)
