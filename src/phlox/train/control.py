@@ -1,4 +1,4 @@
-"""`Control`: what callbacks and programs see of a training, and what they may do to it."""
+"""`Control`: the interface of a training for callbacks and programs: its state, and methods to control it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class shown(Generic[T]):
-    """An attribute that is one of the training's state, or of what is known of its run."""
+    """An attribute that is stored in another object: the training's state, its run or its stepper."""
 
     def __init__(self, doc: str, *, of: str = "state", fixed: bool = False) -> None:
         self.__doc__, self._of, self._fixed = doc, of, fixed
@@ -60,8 +60,8 @@ class Control(Generic[M]):
 
     Attributes:
         state: the state, as data.
-        run: what is known of the current or last call of `fit`.
-        stepper: what takes the steps.
+        run: facts about the current or last call of `fit`.
+        stepper: takes the steps.
     """
 
     state: TrainState
@@ -77,29 +77,29 @@ class Control(Generic[M]):
     skipped = shown[int]("the number of steps that the optimizer left out, because gradients were not finite")
     rows = shown[int]("the number of rows of this epoch so far")
     history = shown[History]("the reports of the epochs")
-    events = shown[list[tuple[int, str]]]("warnings and other news, with the step that each is of")
+    events = shown[list[tuple[int, str]]]("warnings and other news, each with its step")
     extra = shown[dict[str, Any]]("values of callbacks by name, which loggers write with the next row")
-    inputs = shown[dict[str, Any]]("numbers that the step is given by name")
+    inputs = shown[dict[str, Any]]("numbers that the step gets by name")
     validation = shown[Values]("the values of the last validation")
     stream = shown[Stream]("the random numbers of the training: dropout draws from it, and nothing else does")
     plan = shown[Plan]("the planned size of the training", of="run")
     folder = shown[Path | None]("the folder of the run; None without one", of="run")
     batch = shown[Any]("the last batch that was trained on", of="run")
     validation_data = shown[Any]("the validation data, as they were given to `fit`", of="run")
-    is_resumed = shown[bool]("did this `fit` go on from a checkpoint?", of="run", fixed=True)
+    is_resumed = shown[bool]("did this `fit` resume from a checkpoint?", of="run", fixed=True)
     starts_over = shown[bool](
-        "was this `fit` to go on from a checkpoint, and found none: is it the first start, or was killed before?",
+        "was this `fit` to resume from a checkpoint, but found none (at the first start, or after an early kill)?",
         of="run", fixed=True,
     )  # fmt: skip
-    stopped = shown["str | None"]("why the training has ended, or is going to", of="run", fixed=True)
+    stopped = shown["str | None"]("why the training has ended or is about to end", of="run", fixed=True)
     is_whole = shown[bool](
-        "is the state, after an exception, as the last step has left it?", of="run", fixed=True
+        "after an exception: is the state unchanged since the last step?", of="run", fixed=True
     )  # fmt: skip
-    device = shown[Device]("that of the first model, to which batches go, on a backend with a tape", of="stepper")
+    device = shown[Device]("the device of the first model, for batches, on a backend with a tape", of="stepper")
     compiles = shown[bool]("is a step compiled into one program?", of="stepper", fixed=True)
     accumulate = shown[int]("the number of batches for a step of the optimizer", of="stepper", fixed=True)
     guards = shown[bool](
-        "is the loss of every step waited for, and the model before it kept until it is known? See `NanGuard`",
+        "does every step wait for its loss, and keep the model before it until then? See `NanGuard`",
         of="stepper",
     )
 
@@ -109,13 +109,13 @@ class Control(Generic[M]):
         for name, value in vars(self).items():
             if name == "run":
                 twin.run = replace(value)
-            elif name not in ("_fit", "_kept"):  # of a fit that is another's
+            elif name not in ("_fit", "_kept"):  # they belong to a fit of the original
                 setattr(twin, name, copy.deepcopy(value, memo))
         twin.stepper.learner = ref(twin)
-        twin.load_state(self.snapshot())  # into memory of its own: a compiled step writes over that of its arguments
+        twin.load_state(self.snapshot())  # into new memory: a compiled step overwrites that of its arguments
         return twin
 
-    # --- what it holds
+    # --- the state
 
     @property
     def optimizer(self) -> Any:
@@ -148,10 +148,10 @@ class Control(Generic[M]):
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the last step; by model and by group where there are several.
+        """The learning rate of the last step; by model and by group if there are several.
 
-        Set it to train with this rate from the next step on, in place of the schedule, which goes on counting; None
-        gives it back to the schedule. Setting it makes `lr_scale` 1.
+        Set it to train with this rate from the next step on, in place of the schedule, which continues to count steps;
+        set None to follow the schedule again. Setting it makes `lr_scale` 1.
         """
         return self.state.lr
 
@@ -187,7 +187,7 @@ class Control(Generic[M]):
 
     @property
     def seconds(self) -> float:
-        """The seconds of the current or last `fit`, with the time before it was resumed."""
+        """The seconds of the current or last `fit`, including the time before a resume."""
         return 0.0 if self._fit is None else self._fit.seconds
 
     def means(self) -> Values:
@@ -200,7 +200,7 @@ class Control(Generic[M]):
         return self.stepper.metric_state.values()
 
     def gradients(self) -> dict[str, Any]:
-        """Compute the gradient of the loss on the last batch, with the weights of now: arrays by path, on the host.
+        """Compute the gradient of the loss on the last batch with the current weights: arrays by path, on the host.
 
         It takes a forward and a backward pass, eagerly, and changes nothing. With several models the paths begin with
         their names. Raises `RunError` with `update=`, and with several processes or devices.
@@ -221,10 +221,10 @@ class Control(Generic[M]):
         return values[name]
 
     def value_names(self, kind: str) -> tuple[list[str], bool]:
-        """The names of the values that there will be of a kind, `train` or `validation`, as far as they are known.
+        """The names of the future values of a kind, `train` or `validation`, as far as they are known.
 
-        Returns the names, of which each may also be that of several values, `name/part`; and whether there may be more,
-        which a step of one's own returns.
+        Returns the names (one name may stand for several values, `name/part`), and whether a step of your own may
+        report further values.
         """
         stepper = self.stepper
         argument = (stepper.asked if kind == "train" else stepper.asked_validating).argument
@@ -233,7 +233,7 @@ class Control(Generic[M]):
         names = [*self.metrics] if argument == "update" else [LOSS, *self.metrics]
         return [f"{kind}/{name}" for name in names], argument != "loss"
 
-    # --- what may be done
+    # --- actions
 
     def stop(self, reason: str) -> None:
         """End the training after this step, for the given reason."""
@@ -258,14 +258,14 @@ class Control(Generic[M]):
         return results
 
     def _remark(self, metric_state: MetricState) -> None:
-        """Warn, once each, of values that were read and are not as they should be."""
+        """Warn, once each, about values that could not be used."""
         remarks, metric_state.remarks = metric_state.remarks, []
         for text in dict.fromkeys(remarks):
             if not any(said == text for _, said in self.events):
                 self.warn(text)
 
     def note(self, kind: str, values: Values) -> None:
-        """Make these the newest values of their kind, `train` or `validation`."""
+        """Set the newest values of a kind, `train` or `validation`."""
         self.state.values.update(flattened(kind, values))
 
     def read(self) -> None:
@@ -276,20 +276,20 @@ class Control(Generic[M]):
         self._remark(self.stepper.metric_state)
 
     def attach(self, fit: Fit | None) -> Fit | None:
-        """Make this the fit that runs, and return the former one."""
+        """Set the running fit, and return the former one."""
         former, self._fit = self._fit, fit
         return former
 
     # --- saving
 
     def snapshot(self, *, whole: bool = True) -> Record:
-        """Return the whole state as one record in host memory, so that training may go on while it is written.
+        """Return the whole state as one record in host memory, so that the training may go on while it is written.
 
         It has models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
         and the states of callbacks. With several processes, call it in all of them; each gets the whole.
 
         Args:
-            whole: False leaves out the entries of what only grows; see `grown`.
+            whole: False leaves out the entries of lists that only grow; see `grown`.
         """
         return self._completed(self._kept or self.stepper.in_memory(self._state_record()), whole)
 
@@ -331,14 +331,14 @@ class Control(Generic[M]):
         )  # fmt: skip
 
     def keep_state(self) -> None:
-        """Save the state of now, if any, when the training ends, in place of the state at that time."""
+        """Keep the current state, to be saved at the end of the training in place of the state at that time."""
         if self.team is not None and self.team.in_shards:
             self._kept = in_parts(self._state_record())
         else:
             self._kept = self.snapshot(whole=False)
 
     def forget_kept(self) -> None:
-        """Save the state as it is from now on."""
+        """Drop the state of `keep_state`: save the current state again."""
         self._kept = None
 
     def weights(self) -> Record:
@@ -365,7 +365,7 @@ class Control(Generic[M]):
     def load_state(self, record: Record) -> None:
         """Restore the state from a record of `snapshot`: all of it, or nothing.
 
-        Raises `RecordError`, which lists all that does not fit, such as another model, optimizer or metrics.
+        Raises `RecordError`, which lists everything that does not fit, such as another model, optimizer or metrics.
         """
         self.stepper.load_record(record, "data", "callbacks", "held")
 
@@ -377,7 +377,7 @@ class Control(Generic[M]):
         return self._fit is None or self._fit.lock_step is None or self._fit.lock_step.has_agreed
 
     def asks_to_save(self) -> bool:
-        """Must all processes agree on a step after which they save? Then process 0, by its clock, asks for it."""
+        """Must several processes save after the same step? Then process 0, by its clock, asks for it."""
         lock_step = None if self._fit is None else self._fit.lock_step
         if lock_step is not None and lock_step.is_main:
             lock_step.ask_to_save()
@@ -394,8 +394,8 @@ def _rate_of(value: Any, name: str) -> Rate:
 
 
 def _number_of(value: Any, name: str) -> float:
-    """The value as a number of Python's; `RunError` for anything but a finite number of at least zero."""
+    """The value as a Python number; `RunError` for anything but a finite number of at least zero."""
     number = plain(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
-        raise RunError(f"{name} is a finite number of at least zero, got {value!r}")
+        raise RunError(f"{name} must be a finite number of at least zero, got {value!r}")
     return float(number)

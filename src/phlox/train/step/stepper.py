@@ -89,7 +89,7 @@ class Stepper:
             "_programs": {},
             "team": self.team,
             "device": self.device,
-        }  # programs are made anew, when needed
+        }  # programs are compiled again when needed
         for name, value in vars(self).items():
             setattr(twin, name, shared[name] if name in shared else copy.deepcopy(value, memo))
         return twin

@@ -29,7 +29,7 @@ _BATCHES = 2
 
 @dataclass(frozen=True)
 class DryRun(Report):
-    """The time and memory that `Learner.dry_run` has measured; `print` it."""
+    """The time and memory that `Learner.dry_run` measured; `print` it."""
 
     first_step: float
     """The seconds of the first step, tracing and compiling included."""
@@ -73,10 +73,10 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
     """See `Learner.dry_run`."""
     if not hasattr(data, "epoch") and hasattr(data, "__iter__") and not isinstance(data, type) and iter(data) is data:
         raise RunError(
-            "dry_run: the data give their batches once, and would be used up; give a function that makes them"
+            "dry_run: the data give their batches only once, and would be used up; give a function that makes them"
         )
     if learner.team is not None and learner.team.size > 1:
-        raise RunError("dry_run: it is for one process; run the program without a launcher first")
+        raise RunError("dry_run: it works with one process only; run the program without a launcher first")
     writing = [callback for callback in callbacks if type(callback).writes]
     quiet = [copy.deepcopy(callback) for callback in callbacks if not type(callback).writes]
     clock = _Clock()
@@ -86,7 +86,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
         learner.validation_data = validation
         fit = Fit(learner, stream, held_out, Limits(1, None, None), callbacks=[*quiet, clock])
         learner.attach(fit)
-        with checks():  # of indices and divisions, which compiled steps do not look at otherwise
+        with checks():  # of indices and divisions, which compiled steps do not check otherwise
             fit.run()
         path = learner.save(Path(folder) / "dry-run.safetensors")
         before, stored = learner.snapshot(), path.stat().st_size
@@ -102,7 +102,7 @@ def dry_run(learner: Learner[Any], data: Any, validation: Any, callbacks: list[C
 
 
 class _Clock(Callback):
-    """The time of each step, its result included."""
+    """Measures the time of each step, including its result."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -122,9 +122,7 @@ def _check_alike(before: Record, after: Record) -> None:
     for path, entry in before.tensors.items():
         other = after.tensors.get(path)
         if other is None or entry.tensor.read().tobytes() != other.tensor.read().tobytes():
-            raise RunError(
-                f"dry_run: {path} is not what it was after it was saved and loaded; a resumed run would differ"
-            )
+            raise RunError(f"dry_run: {path} has changed after it was saved and loaded; a resumed run would differ")
 
 
 def _bytes(record: Record) -> int:

@@ -26,7 +26,7 @@ _DIVERGED = 4.0
 
 @dataclass(frozen=True)
 class LrCurve:
-    """The losses that `Learner.lr_find` has measured at each learning rate; `print` it."""
+    """The losses that `Learner.lr_find` measured at each learning rate; `print` it."""
 
     rates: list[float]
     """The learning rate of each step."""
@@ -37,7 +37,7 @@ class LrCurve:
     def suggestion(self) -> float:
         """The learning rate at which the loss falls fastest, as a first choice.
 
-        The first steps, whose smoothed loss is of few losses, and those after the lowest loss do not count. Raises
+        The first steps, where few losses are smoothed, and the steps after the lowest loss do not count. Raises
         `RunError` if the loss does not fall at any rate.
         """
         width = max(1, len(self.rates) // 10)
@@ -63,9 +63,9 @@ class LrCurve:
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:
     """See `Learner.lr_find`."""
     if not (0.0 < low < high < math.inf):
-        raise RunError(f"lr_find: low and high are rates above 0, the second one higher, got {low} and {high}")
+        raise RunError(f"lr_find: low and high must be rates above 0, high the higher one, got {low} and {high}")
     if steps < 10:
-        raise RunError(f"lr_find: with {steps} steps nothing would be seen; give 10 or more")
+        raise RunError(f"lr_find: {steps} steps are too few to find a rate; give 10 or more")
     rates: list[float] = []
     losses: list[float] = []
     team, state, stepper = learner.team, learner.state, learner.stepper
@@ -98,7 +98,5 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
             state.epoch += 1
     finite = [index for index, loss in enumerate(losses) if math.isfinite(loss)]
     if not finite:
-        raise RunError(
-            "lr_find: there is no loss that is a number at any of the rates; with update= let its logs have a 'loss'"
-        )
+        raise RunError("lr_find: no rate has a finite loss; with update= put a 'loss' into its logs")
     return LrCurve([rates[index] for index in finite], [losses[index] for index in finite])

@@ -84,7 +84,7 @@ def _program_folder() -> Path:
 
 
 def _commit(folder: Path) -> dict[str, Any] | None:
-    """The commit that is checked out there, and whether files differ from it; None without git or a repository."""
+    """The commit that is checked out in a folder, and whether files differ from it; None without a repository."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None

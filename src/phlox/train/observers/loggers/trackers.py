@@ -1,4 +1,4 @@
-"""Loggers for the tools in which people compare runs: TensorBoard, MLflow, Weights & Biases."""
+"""Loggers for tools to compare runs: TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TensorBoardLogger(Logger):
 
 
 class _Tracker(Logger):
-    """The base of loggers to the packages of others, in which a run has an id, by which it is resumed."""
+    """The base of loggers to other packages, which resume a run by its id."""
 
     writes: ClassVar[bool] = True
     tolerated: ClassVar[tuple[type[Exception], ...]] = (Exception,)
@@ -262,7 +262,7 @@ class WandbLogger(_Tracker):
 
 
 def imported(package: str, logger: str) -> ModuleType:
-    """A package that need not be there; `ExtraNotInstalledError` if it is not."""
+    """Import an optional package; `ExtraNotInstalledError` if it is missing."""
     from importlib import import_module
 
     try:
@@ -274,7 +274,7 @@ def imported(package: str, logger: str) -> ModuleType:
 
 
 def nested(config: Any, logger: str) -> dict[str, Any]:
-    """Hyper-parameters as a dict; `RunError` for what is none."""
+    """Hyper-parameters as a dict; `RunError` for any other object."""
     if config is None:
         return {}
     if isinstance(config, Mapping):
@@ -305,10 +305,10 @@ def flat_config(config: Any, above: str = "") -> dict[str, str | float | bool]:
 
 
 def _is_record(value: Any) -> bool:
-    """Is it a dataclass, and not the class itself?"""
+    """Is it an instance of a dataclass?"""
     return is_dataclass(value) and not isinstance(value, type)
 
 
 def _allowed(name: str) -> str:
-    """A name of MLflow's."""
+    """A name with only characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", name)
