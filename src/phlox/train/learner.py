@@ -1,4 +1,4 @@
-"""`Learner`: trains a model, whatever a step of it is."""
+"""`Learner`: trains a model with any kind of step."""
 
 from __future__ import annotations
 

@@ -218,10 +218,10 @@ ITERABLES: list[tuple[str, Any, int | None]] = [
 @pytest.mark.parametrize(("name", "make", "length"), ITERABLES[1:], ids=[one[0] for one in ITERABLES[1:]])
 def test_iterables_of_batches(name: str, make: Any, length: int | None) -> None:
     data = make() if name != "lists of tensors" else iter(make())
-    feed = BatchStream(data)
-    assert feed.batches == (None if name == "lists of tensors" else length)
+    stream = BatchStream(data)
+    assert stream.batches == (None if name == "lists of tensors" else length)
     for epoch in range(1 if name == "lists of tensors" else 2):
-        found = list(feed.epoch(epoch))
+        found = list(stream.epoch(epoch))
         assert len(found) == 4
         for (x, y), (a, b) in zip(found, batches(), strict=True):
             assert type(x) is np.ndarray
@@ -230,10 +230,10 @@ def test_iterables_of_batches(name: str, make: Any, length: int | None) -> None:
 
 
 def test_a_generator_gives_one_epoch() -> None:
-    feed = BatchStream(batches())
-    assert len(list(feed.epoch(0))) == 4
+    stream = BatchStream(batches())
+    assert len(list(stream.epoch(0))) == 4
     with pytest.raises(DataError, match=r"gives its batches only once, so there is no epoch 2; give a function"):
-        next(feed.epoch(1))
+        next(stream.epoch(1))
 
 
 @pytest.mark.parametrize("data", [X, (X, Y), {"x": X}, "file.csv", 3, None])
@@ -313,7 +313,7 @@ def test_a_state_of_objects_is_refused() -> None:
 
 def test_epochs_of_a_loader_are_those_of_the_training() -> None:
     loader = Loader((X, Y), 3, shuffle=True)
-    feed = BatchStream(loader)
+    stream = BatchStream(loader)
     for epoch, start in itertools.product((0, 1), (0, 2)):
-        for (x, _), (a, _) in zip(feed.epoch(epoch, start), loader.epoch(epoch, start=start), strict=True):
+        for (x, _), (a, _) in zip(stream.epoch(epoch, start), loader.epoch(epoch, start=start), strict=True):
             np.testing.assert_array_equal(x, a)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 class Phase(Enum):
     """A state of a run."""
 
-    FRESH = "begun, with no checkpoint to go on from"
+    FRESH = "begun, without a checkpoint"
     RESUMED = "begun, from a checkpoint"
     BETWEEN = "between two epochs"
     IN_EPOCH = "within an epoch, between two steps"

@@ -52,7 +52,7 @@ def _both(name: str, train: float | None, validation: float | None) -> str:
 
 
 def page_of_learner(learner: Learner[Any]) -> Page:
-    """A learner: where it is, and its history."""
+    """A learner: its progress and its history."""
     badges = [(f"stopped: {learner.stopped}", "")] if learner.stopped else []
     subtitle = [f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device)]
     models = cast("Mapping[str, Any]", learner.state.models)

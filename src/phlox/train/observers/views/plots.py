@@ -34,7 +34,7 @@ class Plot(NamedTuple):
 
     @property
     def log(self) -> bool:
-        """Losses and rates are drawn on a logarithmic scale where they are positive and far apart."""
+        """Is the scale logarithmic? It is for losses and rates that are positive and far apart."""
         finite = [value for curve in self.curves for value in curve.y if math.isfinite(value)]
         apart = bool(finite) and min(finite) > 0.0 and max(finite) / min(finite) > _FAR_APART
         return apart and better(self.name) == "min"
@@ -44,7 +44,7 @@ class Plot(NamedTuple):
         return line_plot(self.name, self.curves, x=self.x, log_y=self.log, percent=self.is_share)
 
     def embedded(self) -> dict[str, Any]:
-        """The plot as the script of a report draws it."""
+        """The data of the plot for the script of a report."""
         series: list[dict[str, Any]] = []
         for number, curve in enumerate(self.curves):
             xs, ys = decimated(curve.x, curve.y)
@@ -57,8 +57,8 @@ class Plot(NamedTuple):
 
 
 def plots_of(history: Sequence[EpochReport], classes: Sequence[str] = ()) -> Iterator[Plot]:
-    """A plot of each value of training and validation. Of one with a value for each class, of the validation if it has
-    one: a curve for each or, for many, of the least, the median and the greatest. Matrices are left out."""
+    """A plot of each value of training and validation. For a metric by class, of the validation if that has it, a curve
+    for each class or, for many classes, of the least, the median and the greatest. Matrices are left out."""
     flat = [report.flat() for report in history]
     epochs = [report.epoch for report in history]
     named: dict[str, dict[str, list[str]]] = {}

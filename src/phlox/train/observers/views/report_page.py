@@ -18,13 +18,13 @@ _LARGEST_MATRIX = 40
 
 
 def embedded(value: Any) -> str:
-    """A value as JSON that may stand in a script of a page: it cannot end that, nor begin a tag."""
+    """A value as JSON for a script in a page: its text can neither end the script nor begin a tag."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
-    """A part of the page with a heading; nothing without content."""
+    """A part of the page with a heading; empty without content."""
     content = parts_html(parts)
     if not content:
         return ""
@@ -32,11 +32,11 @@ def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
     return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
 
 
-# --- what the model takes for what
+# --- the confusion matrix
 
 
 def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> list[Part]:
-    """A confusion matrix, a row for each expected class, and what is mistaken for what most often."""
+    """A confusion matrix, a row for each expected class, and the most frequent confusions."""
     counts = np.asarray(values, np.float64)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
         return []
@@ -68,7 +68,7 @@ def _count(value: float) -> str:
 
 
 class Sample(NamedTuple):
-    """An example that a model took for something else."""
+    """An example with a wrong prediction."""
 
     content: Any
     """The image, as an array, or the text."""
@@ -78,7 +78,7 @@ class Sample(NamedTuple):
 
 
 def samples(examples: Sequence[Sample], names: Sequence[str]) -> Raw:
-    """Examples that went wrong: image or text, what was expected, what came out."""
+    """Wrong predictions: image or text, the expected class and the predicted one."""
     cards: list[str] = []
     for sample in examples:
         if isinstance(sample.content, str):
