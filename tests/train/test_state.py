@@ -211,7 +211,7 @@ def test_what_is_no_state_of_a_learner_is_refused() -> None:
         trained.load_state(trained.weights())
     record = trained.snapshot()
     later = Record({**{path: record[path] for path in record}, "progress": {"format": 99}}, record.metadata)
-    with pytest.raises(RecordError, match="of format 99 of a learner, and this Phlox reads up to 3"):
+    with pytest.raises(RecordError, match="has format 99 of a learner, and this Phlox reads formats up to 3"):
         trained.load_state(later)
 
 
