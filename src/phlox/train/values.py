@@ -108,7 +108,7 @@ class Image:
         pixels: uint8 [height, width, channels].
         png: the bytes of a PNG file.
 
-    Raises `RunError` for another shape, or for what is no array of numbers.
+    Raises `RunError` for another shape, or for an object that is no array of numbers.
 
     >>> Image(np.zeros((2, 3))).pixels.shape
     (2, 3, 1)

@@ -56,7 +56,7 @@ class BatchStream:
         self.max_batches: int | None = None
         """The maximum number of batches in an epoch; None is no limit."""
         self.number = 0
-        """The number of the last batch: a loader skips batches of which no row could be read."""
+        """The number of the last batch: a loader skips a batch if it could read no row of it."""
         self._device: Device | None = None
 
     # --- sizes and settings

@@ -52,24 +52,24 @@ def evaluate(stepper: Stepper, data: Any) -> Results:
         for item in stream.epoch(0):
             is_empty = False
             if team is None:
-                batch, rows, counts = item, count(item), True
+                batch, rows, is_counted = item, count(item), True
                 on_device = batch if stepper.takes_arrays else placed(batch, device)
             else:
-                batch, rows, counts = item.batch, team.measured_rows(item), team.counts(item)
+                batch, rows, is_counted = item.batch, team.measured_rows(item), team.is_counted(item)
                 on_device = team.batch_on_devices(batch, item, device)
-            if stepper.functions.carries and "carry" not in auxiliary:
+            if stepper.functions.has_carry and "carry" not in auxiliary:
                 auxiliary["carry"] = stepper.first_carry(kept, on_device if team is not None else placed(batch, device))
-            if not counts and team is not None and not team.computes_together:
+            if not is_counted and team is not None and not team.computes_together:
                 continue
             if team is None:
                 auxiliary, output = measure(models, auxiliary, on_device, *extra)
             else:
                 # Another process counts this batch, and the computation needs all processes.
-                step_auxiliary = auxiliary if counts else copy.deepcopy(auxiliary)
+                step_auxiliary = auxiliary if is_counted else copy.deepcopy(auxiliary)
                 with team.rows_scope(item):
                     after, output = measure(models, step_auxiliary, on_device, *extra)
                     output = team.readable(output)
-                if not counts:
+                if not is_counted:
                     continue
                 auxiliary = after
             state.keep(auxiliary)
@@ -120,7 +120,7 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
             with team.rows_scope(item):
                 output = team.replicate(run(model, team.batch_on_devices(item.batch, item, device)))
             part = mapped(_to_numpy, output)
-            outputs.append(part if team.counts(item) else mapped(_no_rows, part))
+            outputs.append(part if team.is_counted(item) else mapped(_no_rows, part))
     if not outputs:
         raise RunError("predict: there is no batch in the data")
     if not team.adds_up:

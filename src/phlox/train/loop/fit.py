@@ -518,7 +518,7 @@ class Fit:
             f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
             f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
         )
-        # After later steps the model is no longer that of the step, so the search could not find it.
+        # Only before later steps: these change the model, and the search repeats the step with it.
         origin = find_in_step(self.stepper, self.control.run.batch) if not was_taken else None
         return RunError(text if origin is None else f"{text}. First not finite: {origin}")
 

@@ -1,4 +1,4 @@
-"""Batches: their number of rows, and the device for what is computed from them."""
+"""Batches: their number of rows, and the device of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Carried`: state of a model that is passed from batch to batch, such as that of an RNN."""
+"""`Carried`: a state that is passed from batch to batch, such as the hidden state of an RNN."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class DataParallel:
         device = self.mesh.device_for(spec).on(backend)
         return wrap(ops_of(backend, kind), backend.from_shards(tuple(shape), kind, device, read))
 
-    def counts(self, shard: BatchShard) -> bool:
+    def is_counted(self, shard: BatchShard) -> bool:
         """Do this process's results for a batch count? Not if another process has the same rows."""
         return self.partitions or not shard.is_whole or self.part == 0
 

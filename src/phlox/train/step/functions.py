@@ -81,7 +81,7 @@ class StepFunctions:
     """The step of a learner, which calls the user's functions; its methods are compiled.
 
     `step` and `validate` take the models, the batch and, if there is one, the carry; `update` takes models, optimizers,
-    rates and the batch. If `single`, there is one model, and it is passed without a dict.
+    rates and the batch. If `is_single`, there is one model, and it is passed without a dict.
     """
 
     step: Step | None
@@ -89,9 +89,9 @@ class StepFunctions:
     validate: Step | None
     training: MetricState
     validation: MetricState
-    single: bool
+    is_single: bool
     clip: GradientClipping | None
-    carries: bool
+    has_carry: bool
     checks_loss_before_step: bool
     """Is the loss checked before the optimizer's step, if its value is known?"""
     narrow: Narrow | None = None
@@ -210,7 +210,7 @@ class StepFunctions:
             if not math.isfinite(number):
                 raise NotFiniteLossError(str(number))
         if not has_history(loss.backend, loss.primitive):
-            raise self._independent("the model" if self.single else "any model")
+            raise self._independent("the model" if self.is_single else "any model")
         scaler: LossScaler | None = auxiliary.get("scaler")
         with nullcontext() if self.sums_are_local is None else no_sync():
             return result, self._grads_by_model(loss, scaler, optimizers, step_models)
@@ -230,7 +230,7 @@ class StepFunctions:
             if self.narrow is not None:
                 of_model = of_model.map(lambda grad: grad.to_full_precision())
             if not len(of_model):
-                raise self._independent("the model" if self.single else f"the model {name!r}")
+                raise self._independent("the model" if self.is_single else f"the model {name!r}")
             grads[name] = of_model if scaler is None else scaler.unscaled(of_model)
         return grads
 
@@ -280,9 +280,9 @@ class StepFunctions:
         self, models: Models, optimizers: Any, auxiliary: Any, rates: Any, batch: Any, inputs: Any
     ) -> tuple[Models, Result]:
         assert self.update is not None
-        carry: list[Any] = [auxiliary["carry"].value()] if self.carries else []
+        carry: list[Any] = [auxiliary["carry"].value()] if self.has_carry else []
         value = self.update(*[self._plain(x) for x in (models, optimizers, rates)], batch, *carry, **inputs)
-        if self.carries:
+        if self.has_carry:
             value, carry_after = _with_carry(value, "update")
             auxiliary["carry"].set(carry_after)
         if not isinstance(value, tuple) or not 2 <= len(cast("tuple[Any, ...]", value)) <= 3:
@@ -290,7 +290,7 @@ class StepFunctions:
         after, logs, *inputs = cast("tuple[Any, ...]", value)
         if not isinstance(logs, Mapping):
             raise RunError(f"update must return logs as a dict of scalars by name, got a {type(logs).__name__}")
-        after = {ONLY: after} if self.single else after
+        after = {ONLY: after} if self.is_single else after
         if not isinstance(after, Mapping) or set(cast("Mapping[str, Any]", after)) != set(models):
             raise RunError(f"update must return the models under the same names: {', '.join(models)}")
         named = dict(cast("Mapping[str, Any]", logs))
@@ -344,7 +344,7 @@ class StepFunctions:
 
     def carry(self, auxiliary: Mapping[str, Any]) -> list[Any]:
         """The carry for a step, as a list of one; empty without a carry."""
-        if not self.carries:
+        if not self.has_carry:
             return []
         value = auxiliary["carry"].value()
         return [value if self.narrow is None else self.narrow.values(value)]
@@ -353,7 +353,7 @@ class StepFunctions:
         assert step is not None
         with noting_means() as means:
             value = step(self._plain(models), batch, *self.carry(auxiliary), **inputs)
-            if self.carries:
+            if self.has_carry:
                 value, carry = _with_carry(value, "the step")
                 auxiliary["carry"].set(carry)
             result = result_of(value, means)
@@ -365,7 +365,7 @@ class StepFunctions:
         return result._replace(scalars={name: reported(x, name, device) for name, x in result.scalars.items()})
 
     def _plain(self, named: dict[str, Any]) -> Any:
-        return named[ONLY] if self.single else dict(named)
+        return named[ONLY] if self.is_single else dict(named)
 
     def _output(self, metric_state: MetricState, totals: Totals | None, result: Result) -> Output:
         rows = metric_state.measure_batch(result.inputs, totals)

@@ -167,7 +167,7 @@ class Stepper:
         extra: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
         if self.asked.names:
             extra = (applies, self.inputs(self.asked, steps))
-        if self.functions.single and steps == 1 and self.compiles:
+        if self.functions.is_single and steps == 1 and self.compiles:
             args = state.models[ONLY], state.optimizers[ONLY], state.auxiliary, rates[0][ONLY], batch
             model, state.auxiliary, output = self.program("train_one")(*args, *extra)
             state.models = {ONLY: model}
@@ -228,7 +228,7 @@ class Stepper:
         state, rates = self.state, dict[str, Any]()
         for name, schedule in state.schedules.items():
             rates[name] = schedule.step()
-        single = self.functions.single
+        single = self.functions.is_single
         if state.lr_set is not None:
             rates.update({ONLY: state.lr_set} if single else state.lr_set)
         if state.lr_scale != 1.0:
