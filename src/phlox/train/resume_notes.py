@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
 
 _OF_EVERY_RUN = ("Checkpoints", "JsonlLogger", "Report")
-"""The callbacks of every run in a folder; a training that is resumed in a folder always has them."""
+"""The callbacks of every run in a folder; without a folder, no sentence says that they are missing."""
 
 
 def other_settings(fit: Fit, record: Record) -> Iterator[str]:
