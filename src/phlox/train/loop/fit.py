@@ -432,9 +432,9 @@ class Fit:
         updates, skipped = self._counts_before_epoch
         if state.skipped > skipped and state.updates == updates:
             self.control.warn(
-                f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients in all "
-                f"{state.skipped - skipped} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
-                "or look for the reason with px.debug.find_nan"
+                f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients of all "
+                f"{state.skipped - skipped} steps were not finite; give loss_scaling=optim.LossScaler(...) a smaller "
+                "scale, or look for the reason with px.debug.find_nan"
             )
         self.tell("on_epoch_end")
 
