@@ -135,8 +135,8 @@ def mutants_of(path: Path) -> Iterator[Callable[[], Mutant]]:
 def own_tests(path: Path) -> list[str]:
     """The file of tests that mirrors a module, or else the folder.
 
-    >>> own_tests(ROOT / "src/phlox/train/loop/feed.py"), own_tests(ROOT / "src/phlox/optim/rules/sgd.py")
-    (['tests/train/loop/test_feed.py'], ['tests/optim/rules'])
+    >>> own_tests(ROOT / "src/phlox/train/loop/batch_stream.py"), own_tests(ROOT / "src/phlox/optim/rules/sgd.py")
+    (['tests/train/loop/test_batch_stream.py'], ['tests/optim/rules'])
     """
     mirror = Path("tests", *path.relative_to(ROOT / "src").parts[1:]).with_name(f"test_{path.name}")
     return [str(test) for test in (mirror, mirror.parent) if (ROOT / test).exists()][:1]

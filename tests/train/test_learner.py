@@ -407,23 +407,23 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1), "got none of them"),
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1, step="x"), "step: a function is needed"),  # type: ignore[arg-type]
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.MseLoss), "a function is needed, got the class MseLoss"),
-    (lambda: _two(loss=nn.mse_loss), "which is meant"),
+    (lambda: _two(loss=nn.mse_loss), "it is unclear which one to call"),
     (lambda: learner(accumulate=0), "accumulate: a whole number of 1 or more"),
     (lambda: learner(steps_per_call=1.5), "steps_per_call: a whole number"),
-    (lambda: learner(steps_per_call=2, accumulate=2), "do not go together"),
+    (lambda: learner(steps_per_call=2, accumulate=2), "exclude each other"),
     (lambda: learner(clip=1.0), "clip: give optim.GradientClipping"),
     (lambda: learner(ema=1.0), r"ema: the decay of the average lies in \[0, 1\)"),
     (lambda: learner(metrics={"loss": metrics.Mean()}), "the loss's own name"),
     (lambda: learner(metrics={"accuracy": metrics.Accuracy}), "the class Accuracy"),
     (lambda: learner(metrics=[metrics.Mean()]), "a dict of metrics by name"),
-    (lambda: _two(update=_step, accumulate=2), "its own to do"),
+    (lambda: _two(update=_step, accumulate=2), "it must accumulate, clip and scale"),
     (lambda: Learner(linear(), optim.LbfgsConfig(), loss=nn.mse_loss, accumulate=2), "L-BFGS"),
     (lambda: Learner(linear(), optim.SgdConfig().init(), 0.1, nn.mse_loss, loss_scaling=True), "skip_nonfinite=True"),
-    (lambda: learner().fit(loader()), "say how long"),
-    (lambda: learner().fit(loader(), epochs=0), "epochs is a whole number of 1 or more"),
-    (lambda: learner().fit(loader(), epochs=True), "epochs is a whole number"),
-    (lambda: learner().fit(loader(), steps=1.0), "steps is a whole number"),  # type: ignore[arg-type]
-    (lambda: learner().fit(loader(), time=0), "time is a number of seconds above 0"),
+    (lambda: learner().fit(loader()), "give a limit"),
+    (lambda: learner().fit(loader(), epochs=0), "epochs must be a whole number of 1 or more"),
+    (lambda: learner().fit(loader(), epochs=True), "epochs must be a whole number"),
+    (lambda: learner().fit(loader(), steps=1.0), "steps must be a whole number"),  # type: ignore[arg-type]
+    (lambda: learner().fit(loader(), time=0), "time must be a number of seconds above 0"),
     (lambda: learner().fit((X, Y), epochs=1), r"data: a tuple is not an iterable of batches; give Loader\("),
     (lambda: learner().fit(X, epochs=1), "data: a ndarray is not"),
     (lambda: learner().fit(loader(), epochs=1, validation=[X]), "validation: a list is not"),
@@ -436,7 +436,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner().fit(Loader({"x": X}, 10), epochs=1, progress=False), "got a dict of x"),
     (lambda: _updating().fit(loader(), epochs=1, validation=loader()), r"give validate=\(models, batch\)"),
     (lambda: learner().value("validation/loss"), "none before the end of the first epoch"),
-    (lambda: _two(step=_step).predict(loader()), "which is meant"),
+    (lambda: _two(step=_step).predict(loader()), "it is unclear which one to call"),
 ]  # fmt: skip
 
 
@@ -447,14 +447,14 @@ def test_wrong_arguments_are_refused_when_they_are_given(act: Callable[[], Any],
 
 
 STEPS: list[tuple[Callable[..., Any], str]] = [
-    (lambda model, batch: None, "gives None"),
+    (lambda model, batch: None, "returns None"),
     (lambda model, batch: model(batch[0]), r"the loss must be a scalar, got a tensor of shape \(16, 1\)"),
     (lambda model, batch: (model(batch[0]).mean(), batch[0]), "must be a tuple of the metric's arguments"),
     (lambda model, batch: (model(batch[0]).mean(), {"x": (batch[0],)}), "a metric 'x' that the learner does not have"),
-    (lambda model, batch: (1, 2, 3, 4), "gives 4 values"),
-    (lambda model, batch: (model(batch[0]).mean(), None, [1]), "scalars of a step are a dict"),
+    (lambda model, batch: (1, 2, 3, 4), "returns 4 values"),
+    (lambda model, batch: (model(batch[0]).mean(), None, [1]), "scalars of a step must be a dict"),
     (lambda model, batch: batch[1].mean(), "depends on no trained parameter of the model"),
-    (lambda model, batch: {"a": 1.0}, "gives no loss to minimize"),
+    (lambda model, batch: {"a": 1.0}, "returns no loss to minimize"),
 ]
 
 

@@ -81,9 +81,9 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         {"lr": optim.ReduceOnPlateauLr(0.1), "callbacks": lambda: [ReduceOnPlateau()]},
         {"lr": optim.ReduceOnPlateauLr(0.2)},
-        ["another lr.initial_lr: it was 0.1, and is 0.2 here; the schedule goes on from the rate that it had come to"],
+        ["another lr.initial_lr: it was 0.1, and is 0.2 here; the schedule continues from its former rate"],
     ),
-    ({"seed": 3}, {"seed": 4}, ["another seed: it was 3, and is 4 here; the random numbers go on as those of 3"]),
+    ({"seed": 3}, {"seed": 4}, ["another seed: it was 3, and is 4 here; the random numbers continue those of 3"]),
     ({"order": 1}, {"order": 2}, ["another data.seed: it was 1, and is 2 here; 2 is used from here on"]),
     ({"batch_size": 5}, {"batch_size": 4}, ["another data.batch_size: it was 5, and is 4 here; 4 is used"]),
     ({"learner": {"accumulate": 2}}, {"learner": {"accumulate": 4}}, ["another accumulate: it was 2, and is 4 here"]),
@@ -94,12 +94,12 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ),
     (
         {"callbacks": lambda: [EarlyStopping(), Unfreeze("bias", 9), Grows()]}, {},
-        ["without Grows, of which the checkpoint has a state: that is dropped", "without Unfreeze, of",
-         "without EarlyStopping, of"],
+        ["without Grows, and the checkpoint has a state of it: that is dropped", "without Unfreeze, and",
+         "without EarlyStopping, and"],
     ),
     (
         {"callbacks": lambda: [EarlyStopping()]}, {"callbacks": lambda: [Renamed()]},
-        ["without EarlyStopping, of which the checkpoint has a state: that is dropped; without a state here: Renamed"],
+        ["without EarlyStopping, and the checkpoint has a state of it: that is dropped; without a state here: Renamed"],
     ),
     ({}, {"callbacks": lambda: [EarlyStopping()]}, []),
     (
@@ -135,7 +135,7 @@ def test_what_is_said_to_be_used_is_used(tmp_path: Path) -> None:
     byhand = run(None, 3, fit={"resume": tmp_path / "hand"})
     byhand.lr = 0.125
     byhand.save(tmp_path / "by-hand")
-    with pytest.warns(RunWarning, match=r"the rate that was set by hand, 0\.125, goes on"):
+    with pytest.warns(RunWarning, match=r"the rate that was set by hand, 0\.125, stays in use"):
         last = run(None, 4, lr=0.5, fit={"resume": tmp_path / "by-hand.safetensors"})
     assert last.lr == 0.125
 
@@ -145,7 +145,7 @@ def test_callbacks_of_every_run_are_not_missed_without_a_folder(tmp_path: Path) 
     with pytest.warns(RunWarning) as caught:
         run(None, 3, fit={"resume": tmp_path / "run"})
     assert [str(one.message) for one in caught] == [
-        "resumed without CsvLogger, of which the checkpoint has a state: that is dropped"
+        "resumed without CsvLogger, and the checkpoint has a state of it: that is dropped"
     ]
 
 
@@ -154,7 +154,7 @@ def test_another_value_that_is_best_is_said(tmp_path: Path) -> None:
     again = run(tmp_path / "run", 3, callbacks=lambda: [Checkpoints(best="validation/accuracy")])
     ((_, text),) = again.events
     assert text.startswith(str(tmp_path / "run" / "checkpoints" / "best.safetensors"))
-    assert "has the weights of the best validation/loss, and best='validation/accuracy' here: the first" in text
+    assert "has the weights of the best validation/loss, and now best='validation/accuracy': the first" in text
 
 
 def test_what_does_not_fit_is_an_error_and_says_no_more(tmp_path: Path) -> None:

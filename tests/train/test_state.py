@@ -1,6 +1,6 @@
 """The whole state of a learner as one record: a training that is cut off anywhere ends where the undisturbed one ends.
 
-Serves: phlox/train/state.py, phlox/train/trials/trial.py, phlox/train/step/meter.py, phlox/train/step/stepper.py
+Serves: phlox/train/state.py, phlox/train/trials/trial.py, phlox/train/step/metric_state.py, phlox/train/step/stepper.py
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _others() -> list[tuple[Any, str]]:
         (other_model, "models.model"),
         (
             lambda: learner("numpy", metrics={"accuracy": metrics.Accuracy()}),
-            "rows of the metric number 1, and the metrics here are accuracy",
+            "rows of the metric number 1, and the learner's metrics are accuracy",
         ),
         (lambda: learner("numpy", lr=0.1), "schedules.model: the record is one of CosineAnnealingLr"),
         (lambda: learner("numpy", ema=0.9), "aids"),
@@ -212,7 +212,7 @@ def test_what_is_no_state_of_a_learner_is_refused() -> None:
         trained.load_state(trained.weights())
     record = trained.snapshot()
     later = Record({**{path: record[path] for path in record}, "progress": {"format": 99}}, record.metadata)
-    with pytest.raises(RecordError, match="of format 99 of a learner, and this Phlox reads up to 3"):
+    with pytest.raises(RecordError, match="has format 99 of a learner, and this Phlox reads formats up to 3"):
         trained.load_state(later)
 
 

@@ -74,7 +74,7 @@ def test_what_a_damaged_checkpoint_has(kind: str, parts: Any) -> None:
     try:
         found = from_plain({f"phlox.train.{kind}": parts})
     except RecordError as error:
-        assert f"phlox.train.{kind}: the record has one that is damaged" in str(error)
+        assert f"the record has a damaged phlox.train.{kind}" in str(error)
     else:
         assert found.pixels.size == 1  # and no more of it was unpacked
 
@@ -104,7 +104,7 @@ def test_a_grid_of_images(make: Callable[[Any], Any]) -> None:
     (lambda: Histogram([[1.0], [1.0, 2.0]]), "Histogram: a list is no array of numbers"),
     (lambda: Histogram([1.0], bins=0), "Histogram: bins is 0; give a whole number of at least 1"),
     (lambda: Image(np.zeros(3)), "Image: an image of shape (3,) cannot be shown; give [H, W]"),
-    (lambda: Image(np.zeros((2, 1, 4, 4))), "of several images make one by Image.grid"),
+    (lambda: Image(np.zeros((2, 1, 4, 4))), "Image.grid(images) makes one image of several"),
     (lambda: Image(None), "Image: a NoneType is no array of numbers"),
     (lambda: Image.grid(np.zeros((4, 4))), "Image.grid: an array of shape (4, 4) are no images"),
 ])  # fmt: skip

@@ -17,7 +17,7 @@ from phlox.train.observers.callbacks.profiling import Profile, Throughput
 from phlox.train.observers.checkpoints.checkpoints import Checkpoints
 from phlox.train.observers.folder.run_folder import RunFolder
 from phlox.train.observers.loggers.files import CsvLogger, JsonlLogger, Logger
-from phlox.train.step.meter import MetricInputs
+from phlox.train.step.metric_state import MetricInputs
 from phlox.train.values import Histogram, Image
 
 lend(["phlox.train.observers.callback"], Learner=Learner)

@@ -23,7 +23,7 @@ from phlox.train.step.batch import without_tape
 
 if TYPE_CHECKING:
     from phlox.distributed import Mesh
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 KINDS = "a config such as optim.AdamWConfig(), or an optimizer"
 
@@ -37,20 +37,20 @@ def named_models(model: Any) -> dict[str, Module]:
             f"model: give a module, or a dict of modules by name, got {type(cast('object', model)).__name__}"
         )
     named = dict(cast("Mapping[Any, Any]", model))
-    for name, one in named.items():
-        if not isinstance(one, Module):
-            raise RunError(f"model: {name!r} must be a module, got {type(one).__name__}")
+    for name, module in named.items():
+        if not isinstance(module, Module):
+            raise RunError(f"model: {name!r} must be a module, got {type(module).__name__}")
         if not isinstance(name, str) or not name or "." in name:
             raise RunError(f"model: {name!r} is no name of a model: a text, not empty, without a dot")
     return named
 
 
 def device_of(model: Any) -> Device:
-    """The device of a model's parameters; that of full-precision ones only if there are no others."""
+    """The device of a model's parameters; of full-precision parameters only if there are no others."""
     params = model.params()
     params = [param for param in params if not param.full_precision] or params
     if not params:
-        raise RunError(f"model: this {type(model).__name__} has no parameters, so that there is nothing to train")
+        raise RunError(f"model: this {type(model).__name__} has no parameters, so there is nothing to train")
     return params[0].device
 
 
@@ -59,47 +59,48 @@ def engine_behind(model: Any) -> Any:
     return engine_of(device_of(model).backend)
 
 
-def team_of(mesh: Mesh) -> Team:
+def team_of(mesh: Mesh) -> DataParallel:
     """The processes and devices of a mesh."""
-    from phlox.train.step.team import Team  # which most trainings do without
+    from phlox.train.step.data_parallel import DataParallel  # here, because most trainings do not need it
 
-    return Team(mesh)
+    return DataParallel(mesh)
 
 
-def copied(model: Any, precision: str | None, team: Team | None = None, *, narrows: bool = False) -> Any:
-    """A copy of the model, which a compiled step may overwrite, on the mesh if there is one; it keeps the ids.
+def copied(model: Any, precision: str | None, team: DataParallel | None = None, *, narrows: bool = False) -> Any:
+    """A copy of the model that a compiled step may overwrite, on the mesh if there is one, with the same ids.
 
-    It is at `precision`; if a step `narrows` to half precision by itself, it is at full precision, or as it was.
+    The copy has this `precision`. If a step narrows to half precision by itself (`narrows`), the copy has full
+    precision, or keeps its own.
     """
-    model = model if team is None else team.taken(model)
-    place = without_tape(device_of(model))
+    model = model if team is None else team.on_mesh(model)
+    device = without_tape(device_of(model))
     twin: Module = model.map(_with_own_memory)
     if precision is None:
         return twin
-    engine: Any = place.backend
+    engine: Any = device.backend
     try:
-        wanted = engine.with_float(precision)
+        backend = engine.with_float(precision)
     except Exception as error:
         raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
-    if narrows and wanted is not engine:
-        wanted = wanted.full_precision()
-    if team is not None:  # each parameter stays cut as it is
-        return twin.map(lambda path, param: _at_precision(param, wanted))
-    return twin.to_device(place.on(wanted))
+    if narrows and backend is not engine:
+        backend = backend.full_precision()
+    if team is not None:  # each parameter keeps its sharding
+        return twin.map(lambda path, param: _at_precision(param, backend))
+    return twin.to_device(device.on(backend))
 
 
 def in_training(model: Module) -> Module:
-    """The view of a model to train it: what is frozen, or was put into inference mode by itself, keeps its statistics.
+    """The view of a model in training mode, except for layers that must keep their statistics.
 
-    Layers with `training = False` stay so, unless the whole model is in inference mode. So do layers with running
-    statistics below which, or around which, everything that can be trained is frozen.
+    Layers with `training = False` stay so, unless the whole model is in inference mode. A layer with running statistics
+    is put into inference mode if all trainable parameters in it, or in a module that contains it, are frozen.
     """
     view, is_mixed = model.train(), model.training is not False
-    frozen = [path for path, one in named_modules(model) if _is_frozen(one)]
-    for (path, given), (_, one) in zip(named_modules(model), named_modules(view), strict=True):
+    frozen = [path for path, layer in named_modules(model) if _is_frozen(layer)]
+    for (path, own_layer), (_, layer) in zip(named_modules(model), named_modules(view), strict=True):
         is_below = any(not above or path == above or path.startswith(f"{above}.") for above in frozen)
-        if (is_mixed and given.training is False) or (is_below and _has_statistics(one)):
-            one.training = False
+        if (is_mixed and own_layer.training is False) or (is_below and _has_statistics(layer)):
+            layer.training = False
     return view
 
 
@@ -109,46 +110,46 @@ def _is_frozen(module: Module) -> bool:
 
 
 def _has_statistics(module: Module) -> bool:
-    return any(isinstance(one, Param) and not one.trainable for one in vars(module).values())
+    return any(isinstance(value, Param) and not value.trainable for value in vars(module).values())
 
 
 def remark_on_statistics(models: Mapping[str, Module], accumulate: int, shares: bool) -> str | None:
-    """What is to be said of layers that normalize by the rows they are given, which are a part of those of a step.
+    """A warning about layers that normalize over only a part of the rows of a step; None if there are none.
 
     Args:
-        models: those that are trained, in the modes of the training.
+        models: the trained models, in the modes of the training.
         accumulate: the number of batches of a step.
-        shares: has each process rows of its own, and statistics of them?
+        shares: does each process compute statistics from its own rows?
     """
-    found: dict[str, bool] = {}
+    layers: dict[str, bool] = {}
     for name, model in models.items():
         modules = dict(named_modules(model))
-        paths = [path for path, one in modules.items() if isinstance(one, BatchNorm)]
+        paths = [path for path, module in modules.items() if isinstance(module, BatchNorm)]
         for path, param in model.named_params():  # of layers of other libraries, too
             layer, _, last = path.rpartition(".")
             paths += [layer] * (last == "running_mean" and not param.trainable)
         for path in dict.fromkeys(paths):
             layer = next(modules[above] for above in _and_above(path) if above in modules)
             if layer.training is not False or getattr(layer, "running_mean", path) is None:
-                found[".".join(filter(None, (name, path))) or "model"] = getattr(layer, "synchronized", False)
-    if accumulate > 1 and found:
+                layers[".".join(filter(None, (name, path))) or "model"] = getattr(layer, "synchronized", False)
+    if accumulate > 1 and layers:
         return (
-            f"{_listed(found)}: batch norm takes the mean and the variance of each batch, so that a step of accumulate="
+            f"{_listed(layers)}: batch norm takes the mean and the variance of each batch, so a step of accumulate="
             f"{accumulate} is not that of one batch of all the rows; take GroupNorm or LayerNorm, a larger batch_size "
             "without accumulate, or freeze the statistics: layer.training = False"
         )
-    alone = [path for path, is_synchronized in found.items() if not is_synchronized]
+    alone = [path for path, is_synchronized in layers.items() if not is_synchronized]
     if shares and alone:
         return (
-            f"{_listed(alone)}: batch norm takes the mean and the variance of the rows of each process, so that the "
-            "step is not that of one process with all rows; make it BatchNorm(..., synchronized=True), or take "
-            "GroupNorm or LayerNorm"
+            f"{_listed(alone)}: batch norm takes the mean and the variance of the rows of each process, so the step is "
+            "not that of one process with all rows; make it BatchNorm(..., synchronized=True), or take GroupNorm or "
+            "LayerNorm"
         )
     return None
 
 
 def _and_above(path: str) -> Iterator[str]:
-    """The path, and those of what it is in."""
+    """The path, and the paths of the modules that contain it, from the inside out."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -165,11 +166,11 @@ def _at_precision(param: Param, engine: Any) -> Param:
     target = engine.full_precision() if param.full_precision else engine
 
     def cast_to(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
-        place = without_tape(value.device)
-        plain = Tensor.from_primitive(value.backend.strip(value.primitive), place.backend, value.kind)
-        if target.full_precision() is place.backend.full_precision():  # looks at no value: not all may be here
+        device = without_tape(value.device)
+        plain = Tensor.from_primitive(value.backend.strip(value.primitive), device.backend, value.kind)
+        if target.full_precision() is device.backend.full_precision():  # reads no value: some are in other processes
             return plain.from_full_precision(target)
-        return plain.to_device(place.on(target))
+        return plain.to_device(device.on(target))
 
     return param.map(cast_to) if param.is_initialized else param.to_device(param.device.on(engine))
 
@@ -183,34 +184,32 @@ def _duplicate(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
     return Tensor.from_primitive(backend.duplicate(backend.strip(value.primitive)), backend, value.kind)
 
 
-def optimizer_of(given: Any, name: str, *, skips: bool) -> Optimizer:
-    """The optimizer of a config, or a copy of the given one; if `skips`, it skips steps that are not finite."""
+def optimizer_of(value: Any, name: str, *, skips: bool) -> Optimizer:
+    """The optimizer of a config, or a copy of an optimizer; if `skips`, it skips steps that are not finite."""
     where = f"optimizer{f' of {name!r}' if name else ''}"
-    if isinstance(given, Config) and callable(getattr(given, "init", None)):
-        made: Any = cast("Any", given)
-        built = made.init(skip_nonfinite=True) if skips and not isinstance(made.init(), Lbfgs) else made.init()
+    if isinstance(value, Config) and callable(getattr(value, "init", None)):
+        config: Any = cast("Any", value)
+        built = config.init(skip_nonfinite=True) if skips and not isinstance(config.init(), Lbfgs) else config.init()
         if isinstance(built, Optimizer):
             return built
-    if not isinstance(given, Optimizer):
-        raise RunError(f"{where}: give {KINDS}, got {type(given).__name__}")
-    if skips and isinstance(given, OptimizerAdaptor) and not given.skip_nonfinite:
-        raise RunError(
-            f"{where}: with loss_scaling it must leave out steps that are not finite: init(skip_nonfinite=True)"
-        )
-    return given.twin()
+    if not isinstance(value, Optimizer):
+        raise RunError(f"{where}: give {KINDS}, got {type(value).__name__}")
+    if skips and isinstance(value, OptimizerAdaptor) and not value.skip_nonfinite:
+        raise RunError(f"{where}: with loss_scaling it must skip steps that are not finite: init(skip_nonfinite=True)")
+    return value.twin()
 
 
-def schedule_of(given: Any, name: str) -> LrSchedule[Any]:
-    """The schedule of a number, or a copy of the given one."""
-    if isinstance(given, LrSchedule):
-        return copy.deepcopy(cast("LrSchedule[Any]", given))
+def schedule_of(value: Any, name: str) -> LrSchedule[Any]:
+    """A constant schedule from a number, or a copy of a schedule."""
+    if isinstance(value, LrSchedule):
+        return copy.deepcopy(cast("LrSchedule[Any]", value))
     where = f"lr{f' of {name!r}' if name else ''}"
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
-            return ConstantLr(float(given))
+            return ConstantLr(float(value))
         except OptimizerError as error:
             raise RunError(f"{where}: {error}") from None
-    raise RunError(f"{where}: give a number or a schedule, got {type(given).__name__}")
+    raise RunError(f"{where}: give a number or a schedule, got {type(value).__name__}")
 
 
 def whole(name: str, value: Any) -> int:
@@ -227,13 +226,13 @@ def check_function(name: str, value: Any) -> None:
         raise RunError(f"{name}: a function is needed, got {got}")
 
 
-def check_callbacks(given: Any) -> list[Callback]:
-    """The callbacks as a list; `RunError` for anything that is none."""
-    if isinstance(given, Callback):
-        raise RunError(f"callbacks: give a list of them, [{given!r}]")
-    callbacks: list[Any] = list(given)
-    for one in callbacks:
-        if not isinstance(one, Callback):
-            what = getattr(one, "__name__", type(one).__name__)
-            raise RunError(f"callbacks: give instances of Callback, got {what}")
+def check_callbacks(value: Any) -> list[Callback]:
+    """The callbacks as a list; `RunError` for an entry that is no callback."""
+    if isinstance(value, Callback):
+        raise RunError(f"callbacks: give a list of them, [{value!r}]")
+    callbacks: list[Any] = list(value)
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            name = getattr(callback, "__name__", type(callback).__name__)
+            raise RunError(f"callbacks: give instances of Callback, got {name}")
     return callbacks

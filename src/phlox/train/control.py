@@ -1,4 +1,4 @@
-"""`Control`: what callbacks and programs see of a training, and what they may do to it."""
+"""`Control`: the interface of a training for callbacks and programs: its state, and methods to control it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from phlox.train.loop.evaluation import evaluate
 from phlox.train.observers.callbacks.monitor import did_you_mean
 from phlox.train.settings import settings_of
 from phlox.train.state import ONLY, TrainState, with_lines
+from phlox.train.step.data_parallel import DataParallel
 from phlox.train.step.gradients import check_has_gradients, gradients_on
-from phlox.train.step.meter import LOSS, Meter
+from phlox.train.step.metric_state import LOSS, MetricState
 from phlox.train.step.stepper import Stepper
-from phlox.train.step.team import Team
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class shown(Generic[T]):
-    """An attribute that is one of the training's state, or of what is known of its run."""
+    """An attribute that is stored in another object: the training's state, its run or its stepper."""
 
     def __init__(self, doc: str, *, of: str = "state", fixed: bool = False) -> None:
         self.__doc__, self._of, self._fixed = doc, of, fixed
@@ -60,8 +60,8 @@ class Control(Generic[M]):
 
     Attributes:
         state: the state, as data.
-        run: what is known of the current or last call of `fit`.
-        stepper: what takes the steps.
+        run: facts about the current or last call of `fit`.
+        stepper: takes the steps.
     """
 
     state: TrainState
@@ -77,29 +77,29 @@ class Control(Generic[M]):
     skipped = shown[int]("the number of steps that the optimizer left out, because gradients were not finite")
     rows = shown[int]("the number of rows of this epoch so far")
     history = shown[History]("the reports of the epochs")
-    events = shown[list[tuple[int, str]]]("warnings and other news, with the step that each is of")
+    events = shown[list[tuple[int, str]]]("warnings and other news, each with its step")
     extra = shown[dict[str, Any]]("values of callbacks by name, which loggers write with the next row")
-    inputs = shown[dict[str, Any]]("numbers that the step is given by name")
+    inputs = shown[dict[str, Any]]("numbers that the step gets by name")
     validation = shown[Values]("the values of the last validation")
     stream = shown[Stream]("the random numbers of the training: dropout draws from it, and nothing else does")
     plan = shown[Plan]("the planned size of the training", of="run")
     folder = shown[Path | None]("the folder of the run; None without one", of="run")
     batch = shown[Any]("the last batch that was trained on", of="run")
     validation_data = shown[Any]("the validation data, as they were given to `fit`", of="run")
-    is_resumed = shown[bool]("did this `fit` go on from a checkpoint?", of="run", fixed=True)
+    is_resumed = shown[bool]("did this `fit` resume from a checkpoint?", of="run", fixed=True)
     starts_over = shown[bool](
-        "was this `fit` to go on from a checkpoint, and found none: is it the first start, or was killed before?",
+        "was this `fit` to resume from a checkpoint, but found none (at the first start, or after an early kill)?",
         of="run", fixed=True,
     )  # fmt: skip
-    stopped = shown["str | None"]("why the training has ended, or is going to", of="run", fixed=True)
+    stopped = shown["str | None"]("why the training has ended or is about to end", of="run", fixed=True)
     is_whole = shown[bool](
-        "is the state, after an exception, as the last step has left it?", of="run", fixed=True
+        "after an exception: is the state unchanged since the last step?", of="run", fixed=True
     )  # fmt: skip
-    device = shown[Device]("that of the first model, to which batches go, on a backend with a tape", of="stepper")
+    device = shown[Device]("the device of the first model, for batches, on a backend with a tape", of="stepper")
     compiles = shown[bool]("is a step compiled into one program?", of="stepper", fixed=True)
     accumulate = shown[int]("the number of batches for a step of the optimizer", of="stepper", fixed=True)
     guards = shown[bool](
-        "is the loss of every step waited for, and the model before it kept until it is known? See `NanGuard`",
+        "does every step wait for its loss, and keep the model before it until then? See `NanGuard`",
         of="stepper",
     )
 
@@ -109,13 +109,13 @@ class Control(Generic[M]):
         for name, value in vars(self).items():
             if name == "run":
                 twin.run = replace(value)
-            elif name not in ("_fit", "_kept"):  # of a fit that is another's
+            elif name not in ("_fit", "_kept"):  # they belong to a fit of the original
                 setattr(twin, name, copy.deepcopy(value, memo))
         twin.stepper.learner = ref(twin)
-        twin.load_state(self.snapshot())  # into memory of its own: a compiled step writes over that of its arguments
+        twin.load_state(self.snapshot())  # into new memory: a compiled step overwrites that of its arguments
         return twin
 
-    # --- what it holds
+    # --- the state
 
     @property
     def optimizer(self) -> Any:
@@ -135,23 +135,23 @@ class Control(Generic[M]):
     @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics by name; those of a `Collection` as `name/part`."""
-        return self.stepper.meter.metrics
+        return self.stepper.metric_state.metrics
 
     def check_has_gradients(self) -> None:
         """Raise `RunError` if `gradients` would."""
         check_has_gradients(self.stepper)
 
     @property
-    def team(self) -> Team | None:
+    def team(self) -> DataParallel | None:
         """The processes that train together; None without `mesh=`."""
         return self.stepper.team
 
     @property
     def lr(self) -> Any:
-        """The learning rate of the last step; by model and by group where there are several.
+        """The learning rate of the last step; by model and by group if there are several.
 
-        Set it to train with this rate from the next step on, in place of the schedule, which goes on counting; None
-        gives it back to the schedule. Setting it makes `lr_scale` 1.
+        Set it to train with this rate from the next step on, in place of the schedule, which continues to count steps;
+        set None to follow the schedule again. Setting it makes `lr_scale` 1.
         """
         return self.state.lr
 
@@ -159,10 +159,10 @@ class Control(Generic[M]):
     def lr(self, rate: Any) -> None:
         names = list(self.state.schedules)
         if rate is not None:
-            given: Mapping[str, Any] = {ONLY: rate} if self.state.is_single else rate
-            if not isinstance(given, Mapping) or set(given) != set(names):  # pyright: ignore[reportUnnecessaryIsInstance]
+            rates: Mapping[str, Any] = {ONLY: rate} if self.state.is_single else rate
+            if not isinstance(rates, Mapping) or set(rates) != set(names):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise RunError(f"lr: give a rate for each of {', '.join(names)}, got {rate!r}")
-            rate = {name: _rate_of(one, "lr") for name, one in given.items()}
+            rate = {name: _rate_of(group_rate, "lr") for name, group_rate in rates.items()}
             rate = rate[ONLY] if self.state.is_single else rate
             self.state.lr = rate
         self.state.lr_set, self.state.lr_scale = rate, 1.0
@@ -183,11 +183,11 @@ class Control(Generic[M]):
         if last is None or last.output.loss is None:
             return float("nan")
         array = np.asarray(last.output.loss.numpy())
-        return float(array if last.of is None else array[last.of])
+        return float(array if last.index_in_call is None else array[last.index_in_call])
 
     @property
     def seconds(self) -> float:
-        """The seconds of the current or last `fit`, with the time before it was resumed."""
+        """The seconds of the current or last `fit`, including the time before a resume."""
         return 0.0 if self._fit is None else self._fit.seconds
 
     def means(self) -> Values:
@@ -197,16 +197,16 @@ class Control(Generic[M]):
         then they are over the rows of all.
         """
         self.read()
-        return self.stepper.meter.values()
+        return self.stepper.metric_state.values()
 
     def gradients(self) -> dict[str, Any]:
-        """Compute the gradient of the loss on the last batch, with the weights of now: arrays by path, on the host.
+        """Compute the gradient of the loss on the last batch with the current weights: arrays by path, on the host.
 
         It takes a forward and a backward pass, eagerly, and changes nothing. With several models the paths begin with
         their names. Raises `RunError` with `update=`, and with several processes or devices.
         """
-        found = gradients_on(self.stepper, self.run.batch)
-        return {f"{name}.{path}" if name else path: one for name, grads in found.items() for path, one in grads.items()}
+        by_model = gradients_on(self.stepper, self.run.batch)
+        return {f"{name}.{path}" if name else path: g for name, grads in by_model.items() for path, g in grads.items()}
 
     def values(self) -> dict[str, float]:
         """Return the newest values in one dict, with names such as `train/loss` and `validation/accuracy`."""
@@ -216,24 +216,24 @@ class Control(Generic[M]):
         """Return the newest value of this name; `RunError`, which lists the names, if there is none."""
         values = self.state.values
         if name not in values:
-            known = ", ".join(values) or "none before the end of the first epoch"
-            raise RunError(f"there is no value {name!r}; there are: {known}{did_you_mean(name, list(values))}")
+            names = ", ".join(values) or "none before the end of the first epoch"
+            raise RunError(f"there is no value {name!r}; there are: {names}{did_you_mean(name, list(values))}")
         return values[name]
 
     def value_names(self, kind: str) -> tuple[list[str], bool]:
-        """The names of the values that there will be of a kind, `train` or `validation`, as far as they are known.
+        """The names of the future values of a kind, `train` or `validation`, as far as they are known.
 
-        Returns the names, of which each may also be that of several values, `name/part`; and whether there may be more,
-        which a step of one's own returns.
+        Returns the names (one name may stand for several values, `name/part`), and whether a step of your own may
+        report further values.
         """
         stepper = self.stepper
-        what = (stepper.asked if kind == "train" else stepper.asked_validating).what
+        argument = (stepper.asked if kind == "train" else stepper.asked_validating).argument
         if kind not in ("train", "validation") or (kind == "validation" and self.validation_data is None):
             return [], False
-        names = [*self.metrics] if what == "update" else [LOSS, *self.metrics]
-        return [f"{kind}/{name}" for name in names], what != "loss"
+        names = [*self.metrics] if argument == "update" else [LOSS, *self.metrics]
+        return [f"{kind}/{name}" for name in names], argument != "loss"
 
-    # --- what may be done
+    # --- actions
 
     def stop(self, reason: str) -> None:
         """End the training after this step, for the given reason."""
@@ -253,43 +253,43 @@ class Control(Generic[M]):
 
         With several processes (`mesh=`) call it in all of them; each gets the values over all rows.
         """
-        found = evaluate(self.stepper, data)
+        results = evaluate(self.stepper, data)
         self._remark(self.stepper.validation)
-        return found
+        return results
 
-    def _remark(self, meter: Meter) -> None:
-        """Warn, once each, of values that were read and are not as they should be."""
-        remarks, meter.remarks = meter.remarks, []
+    def _remark(self, metric_state: MetricState) -> None:
+        """Warn, once each, about values that could not be used."""
+        remarks, metric_state.remarks = metric_state.remarks, []
         for text in dict.fromkeys(remarks):
             if not any(said == text for _, said in self.events):
                 self.warn(text)
 
     def note(self, kind: str, values: Values) -> None:
-        """Make these the newest values of their kind, `train` or `validation`."""
+        """Set the newest values of a kind, `train` or `validation`."""
         self.state.values.update(flattened(kind, values))
 
     def read(self) -> None:
         """Read the losses of all steps, and raise `RunError` for one that is not finite."""
-        for step, loss in self.stepper.meter.read():
+        for step, loss in self.stepper.metric_state.read():
             if self._fit is not None:
                 self._fit.check_loss(step, loss)
-        self._remark(self.stepper.meter)
+        self._remark(self.stepper.metric_state)
 
     def attach(self, fit: Fit | None) -> Fit | None:
-        """Make this the fit that runs, and return the former one."""
+        """Set the running fit, and return the former one."""
         former, self._fit = self._fit, fit
         return former
 
     # --- saving
 
     def snapshot(self, *, whole: bool = True) -> Record:
-        """Return the whole state as one record in host memory, so that training may go on while it is written.
+        """Return the whole state as one record in host memory, so that the training may go on while it is written.
 
         It has models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
         and the states of callbacks. With several processes, call it in all of them; each gets the whole.
 
         Args:
-            whole: False leaves out the entries of what only grows; see `grown`.
+            whole: False leaves out the entries of lists that only grow; see `grown`.
         """
         return self._completed(self._kept or self.stepper.in_memory(self._state_record()), whole)
 
@@ -311,7 +311,7 @@ class Control(Generic[M]):
         averages: Mapping[str, Any] = self.state.auxiliary.get("ema", {})
         return settings_of({
             "optimizer": self.optimizer, "lr": self.schedule, "accumulate": self.accumulate,
-            "clip": self.stepper.functions.clip, "ema": next((one.decay for one in averages.values()), None),
+            "clip": self.stepper.functions.clip, "ema": next((average.decay for average in averages.values()), None),
             "seed": self.state.seed,
         })  # fmt: skip
 
@@ -331,14 +331,14 @@ class Control(Generic[M]):
         )  # fmt: skip
 
     def keep_state(self) -> None:
-        """Save the state of now, if any, when the training ends, in place of the state at that time."""
+        """Keep the current state, to be saved at the end of the training in place of the state at that time."""
         if self.team is not None and self.team.in_shards:
             self._kept = in_parts(self._state_record())
         else:
             self._kept = self.snapshot(whole=False)
 
     def forget_kept(self) -> None:
-        """Save the state as it is from now on."""
+        """Drop the state of `keep_state`: save the current state again."""
         self._kept = None
 
     def weights(self) -> Record:
@@ -365,7 +365,7 @@ class Control(Generic[M]):
     def load_state(self, record: Record) -> None:
         """Restore the state from a record of `snapshot`: all of it, or nothing.
 
-        Raises `RecordError`, which lists all that does not fit, such as another model, optimizer or metrics.
+        Raises `RecordError`, which lists everything that does not fit, such as another model, optimizer or metrics.
         """
         self.stepper.load_record(record, "data", "callbacks", "held")
 
@@ -374,14 +374,14 @@ class Control(Generic[M]):
     @property
     def is_together(self) -> bool:
         """Have all processes ended the training after the same step?"""
-        return self._fit is None or self._fit.joint is None or self._fit.joint.has_agreed
+        return self._fit is None or self._fit.lock_step is None or self._fit.lock_step.has_agreed
 
     def asks_to_save(self) -> bool:
-        """Must all processes agree on a step after which they save? Then process 0, by its clock, asks for it."""
-        joint = None if self._fit is None else self._fit.joint
-        if joint is not None and joint.is_main:
-            joint.ask_to_save()
-        return joint is not None
+        """Must several processes save after the same step? Then process 0, by its clock, asks for it."""
+        lock_step = None if self._fit is None else self._fit.lock_step
+        if lock_step is not None and lock_step.is_main:
+            lock_step.ask_to_save()
+        return lock_step is not None
 
     def _plain(self, named: Mapping[str, Any]) -> Any:
         return named[ONLY] if self.state.is_single else dict(named)
@@ -389,13 +389,13 @@ class Control(Generic[M]):
 
 def _rate_of(value: Any, name: str) -> Rate:
     if isinstance(value, Mapping):
-        return {str(group): _number_of(one, name) for group, one in cast("Mapping[Any, Any]", value).items()}
+        return {str(group): _number_of(rate, name) for group, rate in cast("Mapping[Any, Any]", value).items()}
     return _number_of(value, name)
 
 
 def _number_of(value: Any, name: str) -> float:
-    """The value as a number of Python's; `RunError` for anything but a finite number of at least zero."""
-    one = plain(value)
-    if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0.0 <= one < math.inf:
-        raise RunError(f"{name} is a finite number of at least zero, got {value!r}")
-    return float(one)
+    """The value as a Python number; `RunError` for anything but a finite number of at least zero."""
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 <= number < math.inf:
+        raise RunError(f"{name} must be a finite number of at least zero, got {value!r}")
+    return float(number)

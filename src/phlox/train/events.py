@@ -88,38 +88,37 @@ class EpochReport:
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> EpochReport:
         """Make a report from the plain values of `to_plain`."""
-        return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
+        return cls(**{attribute.name: values[attribute.name] for attribute in fields(cls) if attribute.name in values})
 
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_epoch")
 
 
 @dataclass(slots=True)
 class Run:
-    """What is known of a call of `fit`, besides the state of the training."""
+    """Facts about a call of `fit` beyond the state of the training."""
 
     plan: Plan = field(default_factory=lambda: Plan(None, None, None, None))
     folder: Path | None = None
     validation_data: Any = None
     """The validation data, as they were given."""
     is_resumed: bool = False
-    """Did it go on from a checkpoint?"""
+    """Did it resume from a checkpoint?"""
     starts_over: bool = False
-    """Was it to go on from a checkpoint, and there was none yet?"""
+    """Was it to resume from a checkpoint, and there was none yet?"""
     stopped: str | None = None
-    """Why it has ended, or is going to."""
+    """The reason why it has ended or is about to end."""
     batch: Any = None
     """The last batch that was trained on."""
     last: Any = None
     """The last step, with its loss; see `Pending`."""
     is_whole: bool = True
-    """Is the state, after an exception, as the last step has left it?"""
+    """After an exception: is the state unchanged since the last step?"""
 
 
 class Growing(list[E]):
-    """A list of plain values that is only added to. Checkpoints save each of its entries once, in a file beside them.
+    """A list of plain values that only grows. Checkpoints save each of its entries once, in a file beside them.
 
-    A callback that keeps something of every epoch or step gives such a list among the values of its `state`; `restore`
-    gets it as a list.
+    A callback that keeps a value of every epoch or step puts such a list into its `state`; `restore` gets it as a list.
 
     >>> seen = Growing([[1, 0.5]])
     >>> seen.append([2, 0.25])
@@ -137,17 +136,17 @@ class Growing(list[E]):
         return plain(entry)
 
     def lines(self, count: int) -> list[str]:
-        """Lines of JSON, of which the first `count` are those of the first entries; each entry is encoded once.
+        """At least the first `count` entries as lines of JSON; each entry is encoded only once.
 
-        The result is one list, which is added to, as long as the entries before stay what they were. Raises
-        `RecordError` for an entry that is no plain value.
+        While earlier entries stay unchanged, every call extends and returns the same list. Raises `RecordError` for an
+        entry that is no plain value.
         """
         lines = self._lines
-        known = len(lines)
-        if known > len(self) or (known and self[known - 1] is not self._last):
+        num_encoded = len(lines)
+        if num_encoded > len(self) or (num_encoded and self[num_encoded - 1] is not self._last):
             self._lines = lines = []
-            known = 0
-        for entry in self[known:count]:
+            num_encoded = 0
+        for entry in self[num_encoded:count]:
             try:
                 lines.append(json.dumps(self.encode(entry)) + "\n")
             except (TypeError, ValueError) as error:
@@ -211,15 +210,15 @@ def plain(value: Any) -> Any:
 
 
 def kept(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint keeps of the values of `extra`, as plain values: numbers, and what loggers show of the others.
+    """The values of `extra` that a checkpoint keeps, as plain values: numbers, and what loggers show of other values.
 
     >>> list(kept({"score": np.float32(0.5), "shares": np.array([1, 2]), "weights": np.zeros(1000), "note": "a text"}))
     ['score', 'shares', 'weights']
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in extra.items():
-        with contextlib.suppress(RunError):  # of which loggers tell
+        with contextlib.suppress(RunError):  # loggers report it
             entries = row_values(name, value)
             is_shown = any(map(is_picture, entries.values()))
-            found |= {key: to_plain(one) for key, one in entries.items()} if is_shown else {name: plain(value)}
-    return found
+            values |= {key: to_plain(entry) for key, entry in entries.items()} if is_shown else {name: plain(value)}
+    return values

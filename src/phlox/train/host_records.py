@@ -1,4 +1,4 @@
-"""Records that are changed: copied to host memory, so that a training may go on, or with another value."""
+"""Copies of records in host memory, so that a training may go on while they are written."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from phlox.record import LazyTensor, Record, TensorEntry
 from phlox.record.record import Entry
 
 _WORTH = 1 << 23
-"""So many bytes are worth a thread that copies them."""
+"""The number of bytes above which a thread of its own copies them."""
 
 
 def in_memory(record: Record) -> Record:
-    """A record with its tensors in host memory of their own, so that what they came from may change."""
-    found = [record[path] for path in record]
+    """A record with its tensors copied to host memory, so that their sources may change."""
+    sources = [record[path] for path in record]
 
     def copied(number: int) -> np.ndarray[Any, Any] | None:
-        entry = found[number]
+        entry = sources[number]
         return np.array(entry.tensor.read()) if isinstance(entry, TensorEntry) else None
 
-    # The training waits meanwhile.
-    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in found]
+    # In several threads, because the training waits for the copy.
+    sizes = [entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0 for entry in sources]
     entries: dict[str, Entry] = {}
-    for path, entry, array in zip(record, found, parallel_map(copied, sizes, _WORTH), strict=True):
+    for path, entry, array in zip(record, sources, parallel_map(copied, sizes, _WORTH), strict=True):
         if isinstance(entry, TensorEntry):
             entry = TensorEntry(LazyTensor.from_array(array, path), entry.id, entry.state)
         entries[path] = entry
@@ -36,7 +36,7 @@ def in_memory(record: Record) -> Record:
 
 
 def in_parts(record: Record) -> Record:
-    """As `in_memory`, of tensors in shards only what this process saves; it can be saved in shards, and not read."""
+    """As `in_memory`, but of tensors in shards only the shards that this process saves; these cannot be read."""
     entries: dict[str, Entry] = {}
     for path in record:
         entry = record[path]

@@ -1,4 +1,4 @@
-"""`Learner`: trains a model, whatever a step of it is."""
+"""`Learner`: trains a model with any kind of step."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from phlox.train.arguments import (
 )
 from phlox.train.control import Control
 from phlox.train.events import History, Run
-from phlox.train.loop.evaluation import feed_of, predict
-from phlox.train.loop.feed import Feed
+from phlox.train.loop.batch_stream import BatchStream
+from phlox.train.loop.evaluation import batch_stream_of, predict
 from phlox.train.loop.fit import Fit
 from phlox.train.loop.limits import Limits
 from phlox.train.observers.callback import Callback
@@ -55,7 +55,7 @@ from phlox.train.run import Preparation
 from phlox.train.state import ONLY, TrainState
 from phlox.train.step.functions import StepFunctions, of_loss, of_step
 from phlox.train.step.inputs import Asked
-from phlox.train.step.meter import Meter
+from phlox.train.step.metric_state import MetricState
 from phlox.train.step.precision import Narrow
 from phlox.train.step.stepper import Stepper
 
@@ -146,46 +146,46 @@ class Learner(Control[M]):
         mesh: Mesh | None = None,
     ) -> None:
         team = None if mesh is None else team_of(mesh)
-        # With update=, which takes the whole step, the models themselves are of the precision.
+        # With update=, which takes the whole step, the models themselves have this precision.
         narrow = Narrow(precision) if update is None and precision in HALF_ELEMENTS else None
         models: dict[str, Any] = {
-            name: in_training(copied(one, precision, team, narrows=narrow is not None))
-            for name, one in named_models(model).items()
+            name: in_training(copied(module, precision, team, narrows=narrow is not None))
+            for name, module in named_models(model).items()
         }
         is_single = isinstance(model, Module)
-        engines = [engine_behind(one).float_element for one in models.values()]
-        half = "f16" in (None if narrow is None else narrow.element, *engines)
+        elements = [engine_behind(module).float_element for module in models.values()]
+        half = "f16" in (None if narrow is None else narrow.element, *elements)
         scales: Any = half if loss_scaling is None else loss_scaling
         optimizers = {
-            name: optimizer_of(one, name, skips=bool(scales))
-            for name, one in _by_model(models, optimizer, "optimizer", KINDS).items()
+            name: optimizer_of(value, name, skips=bool(scales))
+            for name, value in _by_model(models, optimizer, "optimizer", KINDS).items()
         }
         if not optimizers:
-            raise RunError("optimizer: none of the models has one, so that nothing would be trained")
-        schedules = {name: schedule_of(one, name) for name, one in _rates(models, optimizers, lr).items()}
+            raise RunError("optimizer: none of the models has one, so nothing would be trained")
+        schedules = {name: schedule_of(rate, name) for name, rate in _rates(models, optimizers, lr).items()}
         accumulate = whole("accumulate", accumulate)
         self.steps_per_call = whole("steps_per_call", steps_per_call)
-        given = [name for name, one in (("loss", loss), ("step", step), ("update", update)) if one is not None]
-        if len(given) != 1:
-            got = " and ".join(given) or "none of them"
+        names = [name for name, value in (("loss", loss), ("step", step), ("update", update)) if value is not None]
+        if len(names) != 1:
+            got = " and ".join(names) or "none of them"
             raise RunError(f"a learner needs one of loss=, step= and update=, got {got}")
-        for name, one in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
-            check_function(name, one)
+        for name, value in (("loss", loss), ("step", step), ("update", update), ("validate", validate)):
+            check_function(name, value)
         if loss is not None and not is_single:
-            raise RunError("loss=: with several models it is not known which is meant; give step=(models, batch)")
+            raise RunError("loss=: with several models it is unclear which one to call; give step=(models, batch)")
         if update is not None and (accumulate > 1 or clip is not None or scales):
-            raise RunError("update= does the whole step, so that accumulate, clip and loss_scaling are its own to do")
-        if any(isinstance(one, Lbfgs) for one in optimizers.values()) and (
+            raise RunError("update= does the whole step, so it must accumulate, clip and scale the loss by itself")
+        if any(isinstance(each, Lbfgs) for each in optimizers.values()) and (
             not is_single or update is not None or accumulate > 1 or self.steps_per_call > 1
         ):
             raise RunError(
-                "L-BFGS evaluates the loss several times a step: it goes with one model, and without update, "
-                "accumulate and steps_per_call"
+                "L-BFGS evaluates the loss several times a step: give one model, and leave out update, accumulate and "
+                "steps_per_call"
             )
         if self.steps_per_call > 1 and accumulate > 1:
-            raise RunError("steps_per_call and accumulate do not go together; give a larger batch_size to the loader")
+            raise RunError("steps_per_call and accumulate exclude each other; give a larger batch_size to the loader")
         if scales and len(optimizers) > 1:
-            raise RunError("loss_scaling goes with one optimizer; with several, scale the losses in update=")
+            raise RunError("loss_scaling works with one optimizer; with several, scale the losses in update=")
         if clip is not None and not isinstance(cast("Any", clip), GradientClipping):
             raise RunError(f"clip: give optim.GradientClipping.global_norm(1.0) or the like, got {clip!r}")
         if ema is not None and not 0.0 <= ema < 1.0:
@@ -194,20 +194,21 @@ class Learner(Control[M]):
         device = device if team is None else team.device(device)
         engine = engine_of(device.backend)
         compiles = engine.prefers_compiled if compile is None else bool(compile)
-        training, validation = (Meter(metrics or {}, device) for _ in range(2))
+        training, validation = (MetricState(metrics or {}, device) for _ in range(2))
         chosen = of_loss(loss, narrow) if loss is not None else of_step(step, narrow)
         local = None if team is None else team.local_sums(accumulate > 1, bool(scales))
         functions = StepFunctions(
             chosen, update, of_step(validate, narrow) or chosen, training, validation, is_single, clip,
-            carry is not None, looks=not (compiles and engine.compiles), narrow=narrow, sums_are_local=local,
+            carry is not None, checks_loss_before_step=not (compiles and engine.compiles), narrow=narrow,
+            sums_are_local=local,
         )  # fmt: skip
         auxiliary: dict[str, Any] = training.auxiliary()
         trained = {name: models[name] for name in optimizers}
         if ema is not None:
-            auxiliary["ema"] = {name: Ema(one, decay=ema) for name, one in trained.items()}
+            auxiliary["ema"] = {name: Ema(module, decay=ema) for name, module in trained.items()}
         if accumulate > 1:
             auxiliary["accumulators"] = {
-                name: GradientsAccumulator(one, local=local is not None) for name, one in trained.items()
+                name: GradientsAccumulator(module, local=local is not None) for name, module in trained.items()
             }
         if scales:
             auxiliary["scaler"] = (scales if isinstance(scales, LossScaler) else LossScaler()).to_device(device)
@@ -217,12 +218,13 @@ class Learner(Control[M]):
             models, optimizers, schedules, auxiliary, training, Stream(source.substream()),
             (int(high) << 32) + int(low) if source.seeded else None, inputs=dict(inputs or {}),
         )  # fmt: skip
-        by_place = 2 + (carry is not None)
+        num_args = 2 + (carry is not None)
         asked = (
             Asked(loss, "loss", None) if loss is not None
-            else Asked(step, "step", by_place) if step is not None else Asked(update, "update", by_place + 2)
+            else Asked(step, "step", num_args) if step is not None
+            else Asked(update, "update", num_args + 2)
         )  # fmt: skip
-        asked_validating = asked if validate is None and update is None else Asked(validate, "validate", by_place)
+        asked_validating = asked if validate is None and update is None else Asked(validate, "validate", num_args)
         self.stepper = Stepper(
             self.state, functions, training, validation, team=team, device=device, compiles=compiles,
             accumulate=accumulate, carry=carry, asked=asked, asked_validating=asked_validating,
@@ -244,7 +246,7 @@ class Learner(Control[M]):
         new, own = named_models(model), self.state.models
         if set(new) != set(own):
             raise RunError(f"model: a learner keeps its models ({', '.join(own) or 'one'}); got {', '.join(new)}")
-        self.state.models = {name: in_training(one) for name, one in new.items()}
+        self.state.models = {name: in_training(module) for name, module in new.items()}
         device = device_of(next(iter(new.values())))
         self.stepper.device = device if self.team is None else self.team.device(device)
 
@@ -255,7 +257,7 @@ class Learner(Control[M]):
         def __getattr__(self, name: str) -> Any:
             from phlox.other_names import of_object
 
-            if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+            if hasattr(type(self), name):  # a property that failed: call it again, because its own error was dropped
                 return object.__getattribute__(self, name)
             raise AttributeError(of_object(self, name, "Learner"), name=name, obj=self)
 
@@ -314,7 +316,7 @@ class Learner(Control[M]):
         if dry_run:
             output().write(f"{self.dry_run(data, validation=validation, callbacks=callbacks)}\n")
             return self.history
-        every = whole("validate_every", validate_every)
+        every_epochs = whole("validate_every", validate_every)
         if validate_every_steps is not None:
             validate_every_steps = whole("validate_every_steps", validate_every_steps)
         self._warn_of_statistics()
@@ -323,16 +325,16 @@ class Learner(Control[M]):
         )  # fmt: skip
         self.run = Run(folder=preparation.path, validation_data=validation)
         fit = Fit(
-            self, feed_of(self.stepper, data),
-            None if validation is None else feed_of(self.stepper, validation, "validation"),
-            limits, (every, validate_every_steps), check_callbacks(callbacks), preparation,
+            self, batch_stream_of(self.stepper, data),
+            None if validation is None else batch_stream_of(self.stepper, validation, "validation"),
+            limits, (every_epochs, validate_every_steps), check_callbacks(callbacks), preparation,
         )  # fmt: skip
         self.attach(fit)
         fit.run()
         return self.history
 
     def _warn_of_statistics(self) -> None:
-        """Warn, once, of layers whose statistics are those of a part of the rows of a step."""
+        """Warn, once, of layers whose statistics are computed from only a part of the rows of a step."""
         trained = {name: self.state.models[name] for name in self.state.optimizers}
         text = remark_on_statistics(trained, self.accumulate, self.team is not None and self.team.adds_up)
         if text is None or any(said == text for _, said in self.events):
@@ -379,28 +381,28 @@ class Learner(Control[M]):
 
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_learner")
 
-    def feed(self, data: Any, name: str = "data") -> Feed:
+    def feed(self, data: Any, name: str = "data") -> BatchStream:
         """The batches of this process, to train on or, with `name="validation"`, to validate on."""
-        return feed_of(self.stepper, data, name)
+        return batch_stream_of(self.stepper, data, name)
 
 
-def _by_model(models: Mapping[str, Any], given: Any, what: str, kinds: str) -> dict[str, Any]:
-    """What was given for the models, by their names."""
+def _by_model(models: Mapping[str, Any], value: Any, argument: str, kinds: str) -> dict[str, Any]:
+    """The values of an argument by the names of the models."""
     if ONLY in models:
-        if isinstance(given, Mapping):
-            raise RunError(f"{what}: one for each of several models was given, and there is one model; give {kinds}")
-        return {ONLY: given}
-    if not isinstance(given, Mapping):
-        raise RunError(f"{what}: for several models give a dict by their names ({', '.join(models)})")
-    named = cast("Mapping[str, Any]", given)
+        if isinstance(value, Mapping):
+            raise RunError(f"{argument}: got a dict for several models, and there is one model; give {kinds}")
+        return {ONLY: value}
+    if not isinstance(value, Mapping):
+        raise RunError(f"{argument}: for several models give a dict by their names ({', '.join(models)})")
+    named = cast("Mapping[str, Any]", value)
     if unknown := [name for name in named if name not in models]:
-        raise RunError(f"{what}: there is no model {unknown[0]!r}; there are {', '.join(models)}")
+        raise RunError(f"{argument}: there is no model {unknown[0]!r}; there are {', '.join(models)}")
     return dict(named)
 
 
 def _rates(models: Mapping[str, Any], optimizers: Mapping[str, Any], lr: Any) -> dict[str, Any]:
     if lr is None:
-        if all(isinstance(one, Lbfgs) for one in optimizers.values()):
+        if all(isinstance(optimizer, Lbfgs) for optimizer in optimizers.values()):
             lr = 1.0
         else:
             raise RunError("lr: give the learning rate, a number or a schedule such as optim.CosineAnnealingLr")

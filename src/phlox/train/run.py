@@ -22,7 +22,7 @@ from phlox.train.resume_notes import lost_states, other_settings
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 METRICS, REPORT = "metrics.jsonl", "report.html"
 
@@ -43,13 +43,13 @@ class Preparation:
         config: Any = None,
     ) -> None:
         if overwrite and folder is None:
-            raise RunError("fit: overwrite=True says what to do with a run in folder=, which was not given")
+            raise RunError("fit: overwrite=True is for a run in folder=, which was not given")
         if config is not None and not isinstance(config, BaseConfig):
             got = type(config).__name__
             raise RunError(f"fit: config is a phlox.Config (of a class Settings(phlox.Config): ...), got a {got}")
         self._run = folder if isinstance(folder, RunFolder) else None
-        given = folder.path if isinstance(folder, RunFolder) else folder
-        self.path = None if given is None else Path(os.path.abspath(given))  # noqa: PTH100  (which follows no links)
+        folder_path = folder.path if isinstance(folder, RunFolder) else folder
+        self.path = None if folder_path is None else Path(os.path.abspath(folder_path))  # noqa: PTH100  (which follows no links)
         self._resume, self._overwrite, self._shows, self._config = resume, overwrite, shows, config
 
     def __call__(self, fit: Fit, stack: ExitStack) -> Record | None:
@@ -59,10 +59,10 @@ class Preparation:
             record = self._record(fit)
         else:
             if self._run is not None:
-                raise RunError("fit: of several processes the first opens the folder; give folder= its path")
-            # Process 0 looks and opens, and all learn of it; what it has found they verify and read together.
-            found = team.by_main(lambda: self._places(fit))
-            record = None if found is None else _record_of([Path(path) for path in found], team)
+                raise RunError("fit: with several processes, process 0 opens the folder; give folder= its path")
+            # Process 0 finds the checkpoints and opens the folder; all processes verify and read a checkpoint together.
+            paths = team.by_main(lambda: self._checkpoint_paths(fit))
+            record = None if paths is None else _record_of([Path(path) for path in paths], team)
         fit.control.run.starts_over = bool(self._resume) and record is None
         if self._shows and not _has(fit, View) and (team is None or team.is_main):
             fit.callbacks.insert(0, progress())
@@ -75,7 +75,7 @@ class Preparation:
             if not _has(fit, Checkpoints):
                 fit.callbacks.append(Checkpoints())
         if record is not None and (team is None or team.is_main):
-            fit.news = [*other_settings(fit, record), *lost_states(fit, record, in_folder=self.path is not None)]
+            fit.notes = [*other_settings(fit, record), *lost_states(fit, record, in_folder=self.path is not None)]
         return record
 
     def _open(self, fit: Fit, path: Path, record: Record | None, stack: ExitStack) -> None:
@@ -90,13 +90,13 @@ class Preparation:
         if not _has(fit, Report):
             fit.callbacks.append(Report(run.file(REPORT)))
 
-    def _places(self, fit: Fit) -> list[str] | None:
-        """The paths of the checkpoints of which the first that is whole is to go on from."""
+    def _checkpoint_paths(self, fit: Fit) -> list[str] | None:
+        """The paths of checkpoints, newest first; the training resumes from the first one that is complete."""
         path = self._folder(fit)
-        return None if path is None else [str(one) for one in candidates(path)]
+        return None if path is None else [str(candidate) for candidate in candidates(path)]
 
     def _record(self, fit: Fit) -> Record | None:
-        """The checkpoint to go on from."""
+        """The record of the checkpoint to resume from; None if there is none."""
         path = self._folder(fit)
         return None if path is None else Checkpoints.load(path)
 
@@ -108,21 +108,21 @@ class Preparation:
         own = [path for path in (self.path, *_folders(fit)) if path is not None]
         if resume is True:
             if not own:
-                raise RunError("fit: resume=True goes on with the run in folder=; give that, or resume=PATH")
-            found = [path for path in own if Checkpoints.exist_in(path)]
-            return found[0] if found else None
+                raise RunError("fit: resume=True resumes the run in folder=; give folder=, or resume=PATH")
+            with_checkpoints = [path for path in own if Checkpoints.exist_in(path)]
+            return with_checkpoints[0] if with_checkpoints else None
         path = Path(resume)
-        if path.is_dir() and not Checkpoints.exist_in(path) and path.resolve() in [one.resolve() for one in own]:
-            return None  # the first start of a program that is written to be started again
+        if path.is_dir() and not Checkpoints.exist_in(path) and path.resolve() in [p.resolve() for p in own]:
+            return None  # the first start of a program that resumes at later starts
         return path
 
 
-def _record_of(paths: list[Path], team: Team) -> Record:
-    """The record of the first checkpoint that is whole, on which the processes agree."""
+def _record_of(paths: list[Path], team: DataParallel) -> Record:
+    """The record of the first checkpoint that is complete in all processes."""
     from phlox.distributed import gather_objects
 
     def agreed(problem: str | None) -> str | None:
-        return next((one for one in gather_objects(problem) if one is not None), None)
+        return next((text for text in gather_objects(problem) if text is not None), None)
 
     path, record = first_whole(paths, team.rank, team.size, agreed)
     return with_history(record, path, warns=team.is_main)
@@ -130,8 +130,8 @@ def _record_of(paths: list[Path], team: Team) -> Record:
 
 def _folders(fit: Fit) -> list[Path]:
     callbacks: list[Any] = fit.callbacks
-    return [one.folder for one in callbacks if isinstance(one, Checkpoints) and one.folder is not None]
+    return [each.folder for each in callbacks if isinstance(each, Checkpoints) and each.folder is not None]
 
 
 def _has(fit: Fit, kind: type[Callback]) -> bool:
-    return any(isinstance(cast("Any", one), kind) for one in fit.callbacks)
+    return any(isinstance(cast("Any", callback), kind) for callback in fit.callbacks)

@@ -1,4 +1,4 @@
-"""The settings of a training as plain values by name, so that a resumed one can say which of them are others."""
+"""The settings of a training as plain values by name, so that a resumed training can report which have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEEPEST, _LONGEST = 12, 400
 def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of optimizers, schedules, configs and plain values, by the names of their fields.
 
-    What is none of these has the name of its class, and a function its own.
+    For any other object, the value is the name of its class; for a function, its own name.
 
     >>> from phlox import optim
     >>> found = settings_of({"optimizer": optim.SgdConfig(momentum=0.9).init(), "lr": optim.ConstantLr(0.1)})
@@ -32,24 +32,24 @@ def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The settings that differ, by name: what they were, and what they are, as texts.
+    """The settings that differ, by name: the former and the present value, as texts.
 
     >>> differences({"lr": 0.1, "clip": None}, {"lr": 0.1, "clip": "GradientClipping", "clip.limit": 1.0})
     {'clip': ('None', 'GradientClipping(limit=1.0)')}
     """
-    found: dict[str, tuple[str, str]] = {}
+    changed: dict[str, tuple[str, str]] = {}
     for name in {**before, **now}:
         parts = name.split(".")
-        if any(".".join(parts[:end]) in found for end in range(1, len(parts))):
+        if any(".".join(parts[:end]) in changed for end in range(1, len(parts))):
             continue
-        if repr(before.get(name)) != repr(now.get(name)):  # NaN is like NaN
-            found[name] = _text(before, name), _text(now, name)
-    return found
+        if repr(before.get(name)) != repr(now.get(name)):  # by repr, NaN equals NaN
+            changed[name] = _text(before, name), _text(now, name)
+    return changed
 
 
 def _text(settings: Mapping[str, Any], name: str) -> str:
-    """A setting with those below it."""
-    below = [f"{one[len(name) + 1 :]}={_text(settings, one)}" for one in settings if one.rpartition(".")[0] == name]
+    """A setting with the settings below it, as text."""
+    below = [f"{path[len(name) + 1 :]}={_text(settings, path)}" for path in settings if path.rpartition(".")[0] == name]
     return f"{settings[name]}({', '.join(below)})" if below else repr(settings.get(name))
 
 
@@ -61,11 +61,11 @@ def _flat(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _flat(child, f"{path}.{name}", depth + 1)
 
 
-def _described(given: Any) -> tuple[Any, Mapping[str, Any]]:
-    """What stands for a value, and the values that it is made of."""
-    if isinstance(given, np.ndarray) and (shape := cast("np.ndarray[Any, Any]", given).shape):
+def _described(original: Any) -> tuple[Any, Mapping[str, Any]]:
+    """A plain value that stands for an object, and its parts by name."""
+    if isinstance(original, np.ndarray) and (shape := cast("np.ndarray[Any, Any]", original).shape):
         return f"an array of shape {shape}", {}
-    value: Any = cast("Any", given) if isinstance(given, Mapping) else plain(given)
+    value: Any = cast("Any", original) if isinstance(original, Mapping) else plain(original)
     name = type(value).__name__
     if value is None or isinstance(value, (bool, int, float, str)):
         return value, {}
@@ -74,7 +74,7 @@ def _described(given: Any) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(value, LrSchedule):
         schedule = cast("LrSchedule[Any]", value)
         hidden = {"taken", *schedule.saved}
-        return name, {key: one for key, one in _public(schedule).items() if key not in hidden}
+        return name, {key: part for key, part in _public(schedule).items() if key not in hidden}
     if isinstance(value, OptimizerAdaptor):
         label, children = _described(value.optimizer)
         return label, {**children, **{key: getattr(value, key) for key in _OPTIONS}}
@@ -87,18 +87,18 @@ def _described(given: Any) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(value, BaseConfig):
         return name, _public(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return name, {one.name: getattr(value, one.name) for one in fields(value)}
+        return name, {part.name: getattr(value, part.name) for part in fields(value)}
     if isinstance(value, Mapping):
-        named = {str(key): one for key, one in cast("Mapping[Any, Any]", value).items()}
+        named = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
         return ", ".join(named), named
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        if all(one is None or isinstance(one, (bool, int, float, str)) for one in items):
+        if all(part is None or isinstance(part, (bool, int, float, str)) for part in items):
             text = str(items)
             return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(items)} of them)", {}
-        return f"{len(items)} of them", {str(number): one for number, one in enumerate(items)}
+        return f"{len(items)} of them", {str(number): part for number, part in enumerate(items)}
     return getattr(value, "__qualname__", name), {}
 
 
 def _public(value: object) -> dict[str, Any]:
-    return {name: one for name, one in vars(value).items() if not name.startswith("_")}
+    return {name: part for name, part in vars(value).items() if not name.startswith("_")}

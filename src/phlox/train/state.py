@@ -1,4 +1,4 @@
-"""`TrainState`: all that a training is between two steps, as data, and its record.
+"""`TrainState`: the state of a training between two steps, as data, and its record.
 
 It knows no loop, no callback and no file.
 """
@@ -22,24 +22,24 @@ FORMAT = 3
 ONLY = ""
 """The name of a single model."""
 LOG = "log"
-"""The name, in a record, of what only grows: how many entries each list has, and their lines or where these are."""
+"""The name, in a record, of lists that only grow: their numbers of entries, and their lines or the file with them."""
 COUNTS, LINES = "counts", "lines"
 HISTORY, EVENTS = "history", "events"
 _ALONE = "model"
 """The name of a single model in a record."""
 _OF_AUXILIARY = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scaling="}
-"""By the name of what goes with a model through a step, the argument that makes it."""
+"""By the name of an auxiliary state of a step, the learner's argument that makes it."""
 
 
 class Measured(Protocol):
-    """What was measured in an epoch so far; see `Meter`."""
+    """The measurements of an epoch so far; see `MetricState`."""
 
     def parts(self) -> dict[str, Any]:
         """The parts of its record."""
         ...
 
     def restore(self, means: Mapping[str, Any]) -> None:
-        """Restore what does not restore itself."""
+        """Restore the means; the other parts restore themselves."""
         ...
 
     def names_of_sums(self) -> list[str]:
@@ -49,33 +49,34 @@ class Measured(Protocol):
 
 @dataclass
 class RunState:
-    """Of the call of `fit` that is under way, what a resumed one has to know."""
+    """The facts about the running call of `fit` that a resumed call needs."""
 
     first_epoch: int = 0
-    """The epoch and the step at which it began: its limits count from there."""
+    """The number of the epoch at the beginning of the call: its limits count from there."""
     first_step: int = 0
+    """The number of the step at the beginning of the call."""
     seconds: float = 0.0
-    """Its time so far."""
+    """The time of the call so far."""
     validates: bool = False
     """Is a validation due that has not begun?"""
     validated: tuple[int, int] | None = None
-    """The numbers of steps, and of steps of the optimizer, that the model of the last validation had taken."""
+    """The numbers of steps and of optimizer steps at the last validation."""
 
 
 @dataclass
 class TrainState:
     """The state of a training between two steps.
 
-    What a compiled step takes and gives back are `models`, `optimizers` and `auxiliary`; the rest is kept on the host.
+    A compiled step takes and returns `models`, `optimizers` and `auxiliary`; everything else stays on the host.
     """
 
     models: dict[str, Any]
-    """By name; a single one has the name `ONLY`."""
+    """The models by name; a single model has the name `ONLY`."""
     optimizers: dict[str, Optimizer]
     schedules: dict[str, LrSchedule[Any]]
     auxiliary: dict[str, Any]
-    """What goes with the models through a step: averages (`ema`), `accumulators`, `scaler`, sums of metrics (`totals`),
-    and the `carry`."""
+    """Further states that a step updates: averages (`ema`), `accumulators`, `scaler`, sums of metrics (`totals`), and
+    the `carry`."""
     measured: Measured
     """The losses and metrics of this epoch so far."""
     stream: Stream
@@ -91,31 +92,31 @@ class TrainState:
     updates: int = 0
     """The number of steps of the optimizers."""
     skipped: int = 0
-    """The number of steps that an optimizer left out, because its gradients were not finite."""
+    """The number of steps that an optimizer skipped, because its gradients were not finite."""
     rows: int = 0
     """The number of rows of this epoch so far."""
     epoch_seconds: float = 0.0
     """The time of this epoch's steps so far."""
     lr: Any = 0.0
-    """The learning rate of the last step; by model and group where there are several."""
+    """The learning rate of the last step; by model and by group if there are several."""
     lr_set: Any = None
-    """A rate that was set by hand, in place of the schedules; None if none was."""
+    """A rate set by hand in place of the schedules; None to follow the schedules."""
     lr_scale: float = 1.0
     """A factor of all learning rates."""
     inputs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Numbers that the user's step is given by name."""
+    """Numbers that the user's step gets by name."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Numbers that callbacks have found, by name, for the loggers."""
+    """Values of callbacks, by name, for the loggers."""
     history: History = field(default_factory=History)
     events: Growing[tuple[int, str]] = field(default_factory=Growing[tuple[int, str]])
-    """Warnings and other news, with the step that each is of."""
+    """Warnings and other news, each with its step."""
     values: dict[str, float] = field(default_factory=dict[str, float])
     """The newest values, by names such as `train/loss`."""
     validation: Values = field(default_factory=dict[str, Any])
     """The values of the last validation."""
     run: RunState = field(default_factory=RunState)
     saved_carry: list[Any] | None = None
-    """The arrays of a carry that was restored, until the first batch says on what device and in what form it is."""
+    """The arrays of a restored carry, until the first batch determines its device and structure."""
 
     @property
     def is_single(self) -> bool:
@@ -125,7 +126,7 @@ class TrainState:
     # --- as a record
 
     def grown(self) -> dict[str, Growing[Any]]:
-        """The lists of it that only grow, by name."""
+        """The lists of the state that only grow, by name."""
         if not isinstance(self.history, History):  # pyright: ignore[reportUnnecessaryIsInstance]
             self.history = History(self.history)
         if not isinstance(self.events, Growing):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -141,14 +142,14 @@ class TrainState:
         settings: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Record:
-        """The state as one record, without a copy. Of lists that only grow it says how long they are: see `with_lines`.
+        """The state as one record, without a copy. Of lists that only grow it has the lengths: see `with_lines`.
 
         Args:
-            measured: the parts of what was measured, of all processes where there are several.
+            measured: the parts of the measurements, of all processes if there are several.
             carry: the carry.
             grown: all lists that only grow, by name; those of the state if None.
-            settings: see `phlox.train.settings`; a resumed training says which are others.
-            others: further parts: the position of the data, the states of callbacks.
+            settings: see `phlox.train.settings`; a resumed training reports which of them have changed.
+            others: further parts: the position in the data, the states of callbacks.
         """
         lists = self.grown() if grown is None else grown
         counts = {name: len(entries) for name, entries in lists.items()}
@@ -165,24 +166,24 @@ class TrainState:
         """Restore the state, all of it or nothing, and return further parts, by name.
 
         Lists of callbacks that only grow are put into their states, in the part `callbacks`. Gives a `RunWarning` if
-        the record has no lines of what only grows.
+        the record lacks the lines of these lists.
 
         Raises `RecordError`, which lists all that does not fit, such as another model, optimizer or metrics.
         """
         progress = record.values.get("progress")
         if not isinstance(progress, Mapping) or "format" not in progress:
             raise RecordError("the record is not the state of a learner; for a model alone use model.load_record")
-        found = dict(cast("Mapping[str, Any]", progress))
-        if found["format"] > FORMAT:
+        saved = dict(cast("Mapping[str, Any]", progress))
+        if saved["format"] > FORMAT:
             raise RecordError(
-                f"the record is of format {found['format']} of a learner, and this Phlox reads up to {FORMAT}; update "
-                "Phlox"
+                f"the record has format {saved['format']} of a learner, and this Phlox reads formats up to {FORMAT}; "
+                "update Phlox"
             )
-        grown = _entries(found["format"], record.values)
-        more = ["means", "carry", "progress", "values", *others]
-        more += [HISTORY, EVENTS] if found["format"] == 1 else [LOG]
-        parts = {**self.parts(), **self.measured.parts(), **dict.fromkeys(more)}
-        if len(record.select("shares")):  # of several processes; see phlox.train.step.sums
+        grown = _entries(saved["format"], record.values)
+        names = ["means", "carry", "progress", "values", *others]
+        names += [HISTORY, EVENTS] if saved["format"] == 1 else [LOG]
+        parts = {**self.parts(), **self.measured.parts(), **dict.fromkeys(names)}
+        if len(record.select("shares")):  # saved by several processes; see phlox.train.step.sums
             parts["shares"] = None
         try:
             values: dict[str, Any] = restore(record, parts)
@@ -192,9 +193,9 @@ class TrainState:
         carry = record.select("carry")
         self.saved_carry = [carry.tensors[path].tensor.read() for path in carry] if len(carry) else None
         self.auxiliary.pop("carry", None)
-        self._set_progress(found)
-        unfinished = [found["unfinished"]] if found.get("unfinished") else []
-        self.history[:] = [EpochReport.from_plain(one) for one in [*grown.pop(HISTORY, ()), *unfinished]]
+        self._set_progress(saved)
+        unfinished = [saved["unfinished"]] if saved.get("unfinished") else []
+        self.history[:] = [EpochReport.from_plain(report) for report in [*grown.pop(HISTORY, ()), *unfinished]]
         self.events[:] = [(step, text) for step, text in grown.pop(EVENTS, ())]
         self.values = dict(values["values"] or {})
         callbacks: Mapping[str, Mapping[str, Any]] = values.get("callbacks") or {}
@@ -206,14 +207,14 @@ class TrainState:
 
     def parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
-        named = {_ALONE if name == ONLY else name: name for name in self.models}
+        names = {_ALONE if name == ONLY else name: name for name in self.models}
 
         def of(group: Mapping[str, Any]) -> dict[str, Any]:
-            return {called: group[name] for called, name in named.items() if name in group}
+            return {recorded_name: group[name] for recorded_name, name in names.items() if name in group}
 
         aids = {
-            name: of(cast("Any", one)) if isinstance(one, dict) else one
-            for name, one in self.auxiliary.items()
+            name: of(cast("Any", value)) if isinstance(value, dict) else value
+            for name, value in self.auxiliary.items()
             if name not in ("totals", "carry")
         }
         return {
@@ -233,29 +234,29 @@ class TrainState:
             "validates": run.validates, "validated": None if run.validated is None else list(run.validated),
         }  # fmt: skip
 
-    def _set_progress(self, found: Mapping[str, Any]) -> None:
-        self.epoch, self.step, self.updates = found["epoch"], found["step"], found["updates"]
-        self.skipped = found.get("skipped", 0)
-        self.rows, self.batch, self.epoch_seconds = found["rows"], found["batch"], found["epoch_seconds"]
-        self.lr, self.lr_set, self.lr_scale = found["lr"], found.get("lr_set"), found["lr_scale"]
-        self.inputs = {**self.inputs, **(found.get("inputs") or {})}
-        self.extra = {name: from_plain(value) for name, value in found["extra"].items()}
-        self.validation = dict(found["validation"] or {})
-        validated = found.get("validated")
+    def _set_progress(self, progress: Mapping[str, Any]) -> None:
+        self.epoch, self.step, self.updates = progress["epoch"], progress["step"], progress["updates"]
+        self.skipped = progress.get("skipped", 0)
+        self.rows, self.batch, self.epoch_seconds = progress["rows"], progress["batch"], progress["epoch_seconds"]
+        self.lr, self.lr_set, self.lr_scale = progress["lr"], progress.get("lr_set"), progress["lr_scale"]
+        self.inputs = {**self.inputs, **(progress.get("inputs") or {})}
+        self.extra = {name: from_plain(value) for name, value in progress["extra"].items()}
+        self.validation = dict(progress["validation"] or {})
+        validated = progress.get("validated")
         self.run = RunState(
-            found["first_epoch"], found["first_step"], found["seconds"], found["validates"],
+            progress["first_epoch"], progress["first_step"], progress["seconds"], progress["validates"],
             None if validated is None else (validated[0], validated[1]),
         )  # fmt: skip
 
     def _other_arguments(self, record: Record) -> str:
-        """The arguments of the learner that differ from those of the record's learner, and what to do."""
+        """Lines about the arguments that differ from those of the record's learner, and the remedy."""
         paths = [path.split(".") for path in record]
-        held = {path[1] for path in paths if path[0] == "aids"}
+        recorded = {path[1] for path in paths if path[0] == "aids"}
         lines = [
-            f"the training had {'' if name in held else 'no '}{argument}, and this learner has "
-            f"{'none' if name in held else 'it'}"
+            f"the training had {'' if name in recorded else 'no '}{argument}, and this learner has "
+            f"{'none' if name in recorded else 'it'}"
             for name, argument in _OF_AUXILIARY.items()
-            if (name in held) != (name in self.auxiliary)
+            if (name in recorded) != (name in self.auxiliary)
         ]
         former = {".".join(path[2:-1]) for path in paths if path[:2] == ["totals", "sums"]}
         own = set(self.measured.names_of_sums())
@@ -269,7 +270,7 @@ class TrainState:
 
 
 def with_lines(record: Record, grown: Mapping[str, Growing[Any]]) -> Record:
-    """The record of a state with the lines of all that only grows, so that it needs no other file."""
+    """The record of a state with the lines of all lists that only grow, so that it needs no other file."""
     counts: Mapping[str, int] = record[LOG][COUNTS]
     lines = {name: "".join(grown[name].lines(count)[:count]) for name, count in counts.items()}
     return record.with_entries({LOG: {COUNTS: dict(counts), LINES: lines}})
@@ -286,7 +287,7 @@ def _entries(format: int, values: Mapping[str, Any]) -> dict[str, list[Any]]:
     if LINES not in log and any(counts.values()):
         warnings.warn(
             f"the record lacks its history ({described(counts)}), which is in {log.get('file', 'a file')} beside the "
-            "checkpoint; Checkpoints.load(PATH) reads both. All else is restored",
+            "checkpoint; Checkpoints.load(PATH) reads both. Everything else is restored",
             RunWarning,
             stacklevel=5,
         )
@@ -294,23 +295,23 @@ def _entries(format: int, values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def described(counts: Mapping[str, int]) -> str:
-    """How many entries of what only grows there are, in words.
+    """The numbers of entries of lists that only grow, in words.
 
     >>> described({"history": 3, "events": 0, "Report.losses": 7})
     '3 reports of epochs, 7 entries of callbacks'
     """
     others = sum(count for name, count in counts.items() if name not in (HISTORY, EVENTS))
-    found = {
+    words = {
         "reports of epochs": counts.get(HISTORY, 0), "events": counts.get(EVENTS, 0), "entries of callbacks": others,
     }  # fmt: skip
-    return ", ".join(f"{count} {noun}" for noun, count in found.items() if count)
+    return ", ".join(f"{count} {noun}" for noun, count in words.items() if count)
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the values that are numbers, as Python's own; a record keeps these."""
-    found: dict[str, float] = {}
+    """The values that are numbers, as Python numbers; a record keeps only these."""
+    numbers: dict[str, float] = {}
     for name, value in values.items():
-        one = plain(value)
-        if isinstance(one, (bool, int, float)):
-            found[name] = one
-    return found
+        number = plain(value)
+        if isinstance(number, (bool, int, float)):
+            numbers[name] = number
+    return numbers

@@ -17,7 +17,7 @@ from phlox.errors import DataError, RecordError, RunError
 from phlox.host.png import pixels_of, png
 
 MOST = 100
-"""An array of up to so many numbers is reported number by number; a larger one by its histogram."""
+"""An array of up to this many numbers is reported number by number; a larger one by its histogram."""
 
 
 class Histogram:
@@ -55,7 +55,7 @@ class Histogram:
         flat = array.reshape(-1).astype(np.float64)
         finite = flat[np.isfinite(flat)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        room = 0.5 * max(1.0, abs(low)) if low == high else 0.0  # of equal values
+        room = 0.5 * max(1.0, abs(low)) if low == high else 0.0  # if all values are equal
         self.edges: npt.NDArray[np.float64] = _edges(low - room, high + room, int(bins))
         self.counts: npt.NDArray[np.int64] = np.histogram(finite, self.edges)[0].astype(np.int64)
         self.size, self.nonfinite = int(finite.size), int(flat.size - finite.size)
@@ -63,32 +63,32 @@ class Histogram:
         if finite.size:
             scale = max(abs(low), abs(high)) or 1.0  # so that no square overflows
             self.min, self.max = low, high
-            self.mean, self.std = (scale * float(one) for one in ((finite / scale).mean(), (finite / scale).std()))
+            self.mean, self.std = (scale * float(x) for x in ((finite / scale).mean(), (finite / scale).std()))
 
     def numbers(self) -> dict[str, float]:
-        """It in short, for what shows numbers only.
+        """The moments as numbers, for loggers that show no histograms.
 
         >>> Histogram([1.0, 3.0]).numbers()
         {'mean': 2.0, 'std': 1.0, 'min': 1.0, 'max': 3.0}
         """
-        found = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
-        return {**found, "nonfinite": self.nonfinite} if self.nonfinite else found
+        moments = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
+        return {**moments, "nonfinite": self.nonfinite} if self.nonfinite else moments
 
     def to_plain(self) -> dict[str, Any]:
-        """It as plain values, which JSON can have: the bins are of equal width from `range[0]` to `range[1]`."""
+        """Convert to plain values, for JSON: the bins have equal width from `range[0]` to `range[1]`."""
         return {
             **self.numbers(), "range": [float(self.edges[0]), float(self.edges[-1])], "counts": self.counts.tolist()
         }  # fmt: skip
 
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Histogram:
+    def from_plain(cls, values: Mapping[str, Any]) -> Histogram:
         """The inverse of `to_plain`."""
-        (first, last), counts = found["range"], np.asarray(found["counts"], np.int64)
-        one = object.__new__(cls)
-        one.counts, one.edges = counts, _edges(first, last, len(counts))
-        one.size, one.nonfinite = int(counts.sum()), int(found.get("nonfinite", 0))
-        one.mean, one.std, one.min, one.max = (float(found[name]) for name in ("mean", "std", "min", "max"))
-        return one
+        (first, last), counts = values["range"], np.asarray(values["counts"], np.int64)
+        new = object.__new__(cls)
+        new.counts, new.edges = counts, _edges(first, last, len(counts))
+        new.size, new.nonfinite = int(counts.sum()), int(values.get("nonfinite", 0))
+        new.mean, new.std, new.min, new.max = (float(values[name]) for name in ("mean", "std", "min", "max"))
+        return new
 
     def __repr__(self) -> str:
         return f"Histogram({self.size:,} values, mean {self.mean:.4g}, from {self.min:.4g} to {self.max:.4g})"
@@ -108,7 +108,7 @@ class Image:
         pixels: uint8 [height, width, channels].
         png: the bytes of a PNG file.
 
-    Raises `RunError` for another shape, or for what is no array of numbers.
+    Raises `RunError` for another shape, or for an object that is no array of numbers.
 
     >>> Image(np.zeros((2, 3))).pixels.shape
     (2, 3, 1)
@@ -121,8 +121,8 @@ class Image:
         try:
             self.pixels: npt.NDArray[np.uint8] = pixels_of(array)
         except DataError as error:
-            more = "; of several images make one by Image.grid(images)" if array.ndim == 4 else ""
-            raise RunError(f"Image: {error}{more}") from None
+            hint = "; Image.grid(images) makes one image of several" if array.ndim == 4 else ""
+            raise RunError(f"Image: {error}{hint}") from None
 
     @classmethod
     def grid(cls, images: Any, columns: int = 8) -> Image:
@@ -137,8 +137,8 @@ class Image:
         """
         array = _numbers(images)
         if array is None or array.ndim not in (3, 4) or not array.size:
-            what = _described(images) if array is None else f"an array of shape {array.shape}"
-            raise RunError(f"Image.grid: {what} are no images; give [n, height, width, channels]")
+            description = _described(images) if array is None else f"an array of shape {array.shape}"
+            raise RunError(f"Image.grid: {description} are no images; give [n, height, width, channels]")
         if array.ndim == 4 and array.shape[3] not in (1, 3, 4) and array.shape[1] in (1, 3, 4):
             array = np.moveaxis(array, 1, 3)
         array = array if array.ndim == 4 else array[..., None]
@@ -147,9 +147,9 @@ class Image:
         columns = min(max(1, columns), n)
         rows = -(-n // columns)
         page = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1, channels), np.uint8)
-        for number, one in enumerate(whole):
+        for number, image in enumerate(whole):
             top, left = number // columns * (height + 1), number % columns * (width + 1)
-            page[top : top + height, left : left + width] = one
+            page[top : top + height, left : left + width] = image
         return cls(page)
 
     @cached_property
@@ -157,18 +157,18 @@ class Image:
         return png(self.pixels, largest=None)
 
     def to_plain(self) -> dict[str, Any]:
-        """It as plain values, which JSON can have."""
+        """Convert to plain values, for JSON."""
         packed = zlib.compress(self.pixels.tobytes())
         return {"shape": list(self.pixels.shape), "pixels": base64.b64encode(packed).decode()}
 
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Image:
+    def from_plain(cls, values: Mapping[str, Any]) -> Image:
         """The inverse of `to_plain`."""
-        shape = [int(size) for size in found["shape"]]
-        data = zlib.decompressobj().decompress(base64.b64decode(found["pixels"]), max(1, math.prod(shape)))
-        one = object.__new__(cls)
-        one.pixels = np.frombuffer(data, np.uint8).reshape(shape)
-        return one
+        shape = [int(size) for size in values["shape"]]
+        data = zlib.decompressobj().decompress(base64.b64decode(values["pixels"]), max(1, math.prod(shape)))
+        image = object.__new__(cls)
+        image.pixels = np.frombuffer(data, np.uint8).reshape(shape)
+        return image
 
     def _repr_png_(self) -> bytes:
         return self.png
@@ -179,24 +179,24 @@ class Image:
 
 
 def _edges(first: float, last: float, bins: int) -> npt.NDArray[np.float64]:
-    """As `np.linspace`, whose width of the largest numbers overflows."""
+    """As `np.linspace`, but without its overflow for the largest numbers."""
     shares = np.arange(bins + 1) / bins
     return first * (1.0 - shares) + last * shares
 
 
 def _numbers(value: Any) -> npt.NDArray[Any] | None:
-    """An array of numbers, also of a list of them; None for anything else.
+    """An array of numbers, from an array, a tensor or a list; None for anything else.
 
     Raises `RunError` for an array without values, such as one of a compiled function that is being traced.
     """
-    found: npt.NDArray[Any] | None
+    array: npt.NDArray[Any] | None
     try:
-        found = np.asarray(cast("Any", value)) if isinstance(value, (list, tuple)) else host_array(value)
+        array = np.asarray(cast("Any", value)) if isinstance(value, (list, tuple)) else host_array(value)
     except ValueError:  # lists of several lengths
         return None
     except Exception as error:
         raise RunError(f"{_described(value)} cannot be read: {str(error).partition(chr(10))[0]}") from error
-    return found if found is not None and found.dtype.kind in "biuf" else None
+    return array if array is not None and array.dtype.kind in "biuf" else None
 
 
 def _described(value: Any) -> str:
@@ -205,7 +205,7 @@ def _described(value: Any) -> str:
 
 
 def row_values(name: str, value: Any) -> dict[str, Any]:
-    """What a logger's row has of a value: numbers, histograms and images by name.
+    """The entries of a logger's row for a value: numbers, histograms and images by name.
 
     An array of up to 100 numbers gives `name/0`, `name/1`, and so on for each axis; a larger one its histogram. A dict
     gives `name/key`.
@@ -219,7 +219,7 @@ def row_values(name: str, value: Any) -> dict[str, Any]:
         return {name: value}
     if isinstance(value, Mapping):
         parts = {f"{name}/{key}": part for key, part in cast("Mapping[Any, Any]", value).items()}
-        return {key: one for path, part in parts.items() for key, one in row_values(path, part).items()}
+        return {key: entry for path, part in parts.items() for key, entry in row_values(path, part).items()}
     if isinstance(value, (int, float)):
         return {name: value}
     try:
@@ -227,16 +227,16 @@ def row_values(name: str, value: Any) -> dict[str, Any]:
     except RunError as error:
         raise RunError(f"{name!r}: {error}") from error
     if array is None:
-        if isinstance(value, (list, tuple)) and value:  # of what are no numbers
+        if isinstance(value, (list, tuple)) and value:  # its elements are no numbers
             parts = enumerate(cast("list[Any]", value))
-            return {key: one for i, part in parts for key, one in row_values(f"{name}/{i}", part).items()}
+            return {key: entry for i, part in parts for key, entry in row_values(f"{name}/{i}", part).items()}
         raise RunError(
             f"{name!r} is {_described(value)}, which no logger writes; give a number, an array of numbers, a "
             "px.train.Histogram or a px.train.Image"
         )
     if array.size > MOST:
         return {name: Histogram(array)}
-    return {"/".join([name, *map(str, place)]): array[place].item() for place in np.ndindex(array.shape)}
+    return {"/".join([name, *map(str, index)]): array[index].item() for index in np.ndindex(array.shape)}
 
 
 def is_picture(value: Any) -> bool:
@@ -244,21 +244,21 @@ def is_picture(value: Any) -> bool:
     return isinstance(value, (Histogram, Image))
 
 
-_KINDS: dict[str, Any] = {f"phlox.train.{one.__name__}": one for one in (Histogram, Image)}
+_KINDS: dict[str, Any] = {f"phlox.train.{kind.__name__}": kind for kind in (Histogram, Image)}
 
 
 def to_plain(value: Any) -> Any:
-    """A histogram or an image, for a checkpoint; anything else as it is."""
+    """Convert a histogram or an image for a checkpoint; anything else stays as it is."""
     return {f"phlox.train.{type(value).__name__}": value.to_plain()} if is_picture(value) else value
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`; `RecordError` for what it did not give."""
+    """The inverse of `to_plain`; `RecordError` for a damaged value."""
     if isinstance(value, Mapping):
         for kind, parts in cast("Mapping[str, Any]", value).items():
             if kind in _KINDS:
                 try:
                     return _KINDS[kind].from_plain(parts)
                 except (KeyError, TypeError, ValueError, zlib.error) as error:
-                    raise RecordError(f"{kind}: the record has one that is damaged ({error})") from error
+                    raise RecordError(f"the record has a damaged {kind} ({error})") from error
     return cast("Any", value)

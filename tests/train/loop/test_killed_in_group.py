@@ -1,6 +1,6 @@
 """A rank that is killed in mid-epoch: the launcher starts all again, and the end is the undisturbed one, bit for bit.
 
-Serves: phlox/train/loop/joint.py, phlox/train/run.py
+Serves: phlox/train/loop/lock_step.py, phlox/train/run.py
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def damaged() -> None:
         warnings.simplefilter("always")
         again.fit(train(), epochs=EPOCHS, validation=valid(), folder=folder, resume=True, progress=False)
     said = [str(one.message) for one in caught if one.category is RunWarning]
-    assert [bool("is used, since what is newer is damaged" in text) for text in said] == [True, False][
+    assert [bool("is used, because newer checkpoints are damaged" in text) for text in said] == [True, False][
         : 2 * (RANK == 0)
     ]
     assert RANK != 0 or "reports of epochs" in said[1], said
@@ -316,7 +316,7 @@ def bad_input() -> None:
         with raised(DistributedError, "0.weight"):
             learner(net(RANK, synchronized=True)).fit(train(), epochs=1, progress=False)
     if SIZE > 1:
-        with raised(RunError, "Histograms: gradients are of one process"):
+        with raised(RunError, "Histograms: gradients need one process"):
             it.fit(train(), epochs=1, callbacks=[Histograms(gradients=True)], progress=False)
         with raised(DataError, "part"):
             it.fit(train().shard((RANK + 1) % SIZE, SIZE), epochs=1, progress=False)
@@ -326,7 +326,7 @@ def bad_input() -> None:
             it.fit(train(on_error="skip"), epochs=1, progress=False)
     (GROUP / "taken").mkdir(parents=True, exist_ok=True)
     (GROUP / "taken" / "notes.txt").write_text("mine")
-    with raised(RunError, "has files in it"):
+    with raised(RunError, "has files but no"):
         it.fit(train(), epochs=1, folder=GROUP / "taken", progress=False)
     assert it.step == 0
     it.fit(train().shard(*MESH.part), epochs=1, progress=False)
@@ -358,7 +358,7 @@ def others() -> None:
         assert it.step == 2 and it.epoch == 0
     if MESH.backend.partitions:
         if SIZE > 1:
-            with raised(DataError, "not equally many rows in all processes, but 4, 3", "drop_last=True"):
+            with raised(DataError, "must have equally many rows in all processes, got 4, 3", "drop_last=True"):
                 learner(metrics={}).fit(OwnRows(8, less=1), epochs=1, progress=False)
         return
     it = learner()

@@ -84,7 +84,7 @@ def test_they_are_saved_and_go_on() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "nobody gives it": ({"inputs": {}}, {"epochs": 1}, "step= asks for 'beta', which nobody gives: give inputs="),
-    "a text": ({"inputs": {"beta": "big"}}, {"epochs": 1}, "inputs: 'beta' is a number, an array or a function"),
+    "a text": ({"inputs": {"beta": "big"}}, {"epochs": 1}, "inputs: 'beta' must be a number, an array or a function"),
     "no end": (
         {"inputs": {"beta": 1}},
         {"time": 60.0},

@@ -59,7 +59,7 @@ def test_the_step_the_rows_and_the_first_layer_are_named_and_the_step_is_not_tak
 
 
 def test_a_compiled_loop_finds_it_some_steps_later() -> None:
-    with pytest.raises(RunError, match=r"the loss of step 3 is nan: .* rows 16, .*\(it was found after later steps"):
+    with pytest.raises(RunError, match=r"the loss of step 3 is nan: .* rows 16, .*\(noticed only after later steps"):
         learner("jax").fit(data(row=21), epochs=1, progress=False)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from phlox import metrics
 from phlox.backend import NumPy
-from phlox.train.step.meter import Meter
-from phlox.train.step.sums import together
-from phlox.train.step.team import Team
+from phlox.train.step.data_parallel import DataParallel
+from phlox.train.step.metric_state import MetricState
+from phlox.train.step.sums import reduce_metrics
 
 HostArray = np.ndarray[Any, Any]
 
@@ -26,12 +26,12 @@ class Processes:
         return np.stack([own, *self.others])
 
 
-def measured(rows: tuple[HostArray, HostArray] | None) -> Meter:
+def measured(rows: tuple[HostArray, HostArray] | None) -> MetricState:
     kinds: dict[str, Any] = {"r2": metrics.R2(), "pearson": metrics.Pearson(), "mse": metrics.MeanSquaredError()}
-    meter = Meter(kinds, NumPy().device())
+    metric_state = MetricState(kinds, NumPy().device())
     if rows is not None:
-        meter.measured(rows, meter.totals)
-    return meter
+        metric_state.measure_batch(rows, metric_state.totals)
+    return metric_state
 
 
 def test_metrics_of_processes_meet_as_those_of_batches() -> None:
@@ -41,10 +41,10 @@ def test_metrics_of_processes_meet_as_those_of_batches() -> None:
     every: list[HostArray] = []
     for part in (slice(0, 11), slice(11, 12), None):  # the last process has no rows
         team = Processes()
-        together(cast("Team", team), measured(None if part is None else (p[part], t[part])), means=False)
+        reduce_metrics(cast("DataParallel", team), measured(None if part is None else (p[part], t[part])), means=False)
         every.append(team.own)
-    meter = measured((p[12:], t[12:]))
-    found = meter.values(together(cast("Team", Processes(*every)), meter, means=False))
+    metric_state = measured((p[12:], t[12:]))
+    found = metric_state.values(reduce_metrics(cast("DataParallel", Processes(*every)), metric_state, means=False))
     wide, target = p.astype(np.float64), t.astype(np.float64)
     errors = ((wide - target) ** 2).sum()
     np.testing.assert_allclose(found["mse"], errors / 40, rtol=1e-6)

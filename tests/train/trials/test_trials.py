@@ -98,7 +98,7 @@ def test_lr_find_sees_where_the_loss_falls_and_where_it_diverges() -> None:
     ("options", "message"),
     [
         ({"low": 0.0}, "rates above 0"),
-        ({"low": 1.0, "high": 0.1}, "the second one higher"),
+        ({"low": 1.0, "high": 0.1}, "high the higher one"),
         ({"steps": 3}, "10 or more"),
     ],
     ids=str,
@@ -154,7 +154,7 @@ def test_lr_find_needs_a_loss() -> None:
         return model, {"cost": nn.mse_loss(model(batch[0]), batch[1])}
 
     one = Learner(nn.Linear(3, 1), optim.SgdConfig(), 0.1, update=update)
-    with pytest.raises(RunError, match="let its logs have a 'loss'"):
+    with pytest.raises(RunError, match="put a 'loss' into its logs"):
         one.lr_find(Loader((X, Y), 16), steps=10)
 
 

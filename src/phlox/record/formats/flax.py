@@ -18,7 +18,7 @@ from phlox.host.text import shown
 from phlox.record.dtypes import DTYPES, Array
 from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.reader import as_record
-from phlox.record.formats.pytorch.values import Meter, NumpyArray, NumpyType, Pairs, Unreadable
+from phlox.record.formats.pytorch.values import NumpyArray, NumpyType, Pairs, Unreadable, WorkBudget
 from phlox.record.formats.reader import Reader
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_message_pack_items, length_of
@@ -55,7 +55,7 @@ class FlaxReader(Reader):
         """See `Reader.read`."""
         check_message_pack_items(source.data)
         root = _Decoder(source).node(msgspec.Raw(source.data), "", 0)
-        return as_record(source, root, Meter(8 * len(source.data) + 100_000), self.max_bytes)
+        return as_record(source, root, WorkBudget(8 * len(source.data) + 100_000), self.max_bytes)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:

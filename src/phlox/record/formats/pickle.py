@@ -7,7 +7,7 @@ from typing import final
 from phlox.errors import RecordError
 from phlox.record.formats.pytorch.globals import find_global
 from phlox.record.formats.pytorch.machine import Machine
-from phlox.record.formats.pytorch.reader import as_record, meter_for
+from phlox.record.formats.pytorch.reader import as_record, budget_for
 from phlox.record.formats.reader import Reader
 from phlox.record.io.source import Source
 from phlox.record.record import Record
@@ -34,15 +34,15 @@ class PickleReader(Reader):
 
     def read(self, source: Source) -> Record:
         """See `Reader.read`."""
-        meter = meter_for(len(source.data))
-        machine = Machine(source.data, _find, None, meter)
+        budget = budget_for(len(source.data))
+        machine = Machine(source.data, _find, None, budget)
         root = machine.load()
         if machine.at != len(source.data):
             raise RecordError(
                 f"{len(source.data) - machine.at} bytes follow its pickle; where these are further pickles, save what "
                 "is in them as one dict"
             )
-        return as_record(source, root, meter, self.max_bytes)
+        return as_record(source, root, budget, self.max_bytes)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""The loop: the states of a run and what leads from one to the other, its data, and its events."""
+"""The loop: the states of a run and the transitions between them, its data, and its events."""

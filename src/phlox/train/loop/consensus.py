@@ -1,4 +1,4 @@
-"""`Consensus`: processes stop, or save, after the same step, without a collective in each step.
+"""`Consensus`: lets processes stop or save after the same step, without a collective in each step.
 
 Any process may request something: it was sent a signal, its time is over, a callback called `stop`. The request is a
 key of the store, on which a thread of each process waits. That thread publishes the last step that its process has
@@ -43,34 +43,34 @@ class Decision:
 
 
 class Consensus:
-    """Chooses the step after which all processes of a training do what one of them has requested.
+    """Chooses the step after which all processes of a training do what one of them requests.
 
     Args:
         step: the last step that was taken.
     """
 
     def __init__(self, step: int) -> None:
-        known = processes()
-        self._rank, self._size, self._timeout = known.rank, known.size, known.timeout
+        process_group = processes()
+        self._rank, self._size, self._timeout = process_group.rank, process_group.size, process_group.timeout
         self._name, self._round = f"train/consensus/{next(_count)}", 0
         self._changed = threading.Condition()
-        self._begun = step
+        self._last_begun = step
         self._asked: dict[str, Any] = {}
         self._is_held = self._is_over = False
-        """May no further step be begun until there is a decision? Is there no further round?"""
+        """`_is_held`: no step may begin before there is a decision. `_is_over`: there is no further round."""
         self._decision: Decision | None = None
         self._stop: Decision | None = None
-        """The decision to stop, after which nothing but the end is requested."""
+        """The decision to stop; after it, only the end may be requested."""
         self._error: DistributedError | None = None
         self._thread = threading.Thread(target=self._listen, name="phlox-consensus", daemon=True)
         self._thread.start()
 
-    # --- what the training calls
+    # --- called by the training
 
-    def ask(self, **what: Any) -> None:
+    def ask(self, **requests: Any) -> None:
         """Ask all processes for something: `stop` (a reason), `signal` (its number) or `saves`."""
         with self._changed:
-            new = {key: value for key, value in what.items() if self._asked.get(key) != value}
+            new = {key: value for key, value in requests.items() if self._asked.get(key) != value}
             if not new or self._is_over or (self._stop is not None and "ends" not in new):
                 return
             self._asked |= new
@@ -99,20 +99,20 @@ class Consensus:
                 if decision.stop is not None:
                     self._stop = decision
                 return decision
-            self._begun = step + 1 if goes_on else step
+            self._last_begun = step + 1 if goes_on else step
             return None
 
     def end(self, error: BaseException | None = None, signal: int | None = None) -> Decision | None:
         """End the training here, and return the last request of the others.
 
         Args:
-            error: what this process has failed with. It reports that to the others and does not wait.
+            error: the error of this process. It reports that to the others and does not wait.
             signal: the number of the signal that came after the last step.
         """
         if error is not None:
             self._fail(f"process {self._rank} has failed: {type(error).__name__}: {error}")
             return None
-        found: Decision | None = None
+        result: Decision | None = None
         last = {"ends": True} if signal is None else {"ends": True, "signal": signal}
         while True:
             self.ask(**last)
@@ -120,37 +120,37 @@ class Consensus:
                 if not self._is_over:
                     self._wait()
                 decision = self._decision
-                if decision is not None and (found is None or decision.signal is not None):
-                    found = decision
+                if decision is not None and (result is None or decision.signal is not None):
+                    result = decision
                 if decision is None or decision.ends:
                     self._is_over = True
                     self._changed.notify_all()
                     break
-                self._next_round()  # it was begun before this process came to its end
+                self._next_round()  # this round began before this process came to its end
         self._thread.join(self._timeout)
-        return found
+        return result
 
     def _fail(self, text: str) -> None:
-        """Tell the others that nobody waits for them here."""
+        """Tell the other processes that this one does not wait for them."""
         with self._changed:
             if self._is_over:
                 return
             self._is_over, self._asked = True, {"failed": text}
             self._changed.notify_all()
-        failure = json.dumps({"step": self._begun, "failed": text}).encode()
-        with contextlib.suppress(DistributedError):  # they are gone, too
+        failure = json.dumps({"step": self._last_begun, "failed": text}).encode()
+        with contextlib.suppress(DistributedError):  # the other processes may have ended, too
             # The others may have read what this process has published in the current round.
             for number in (self._round, self._round + 1):
                 store().set(f"{self._name}/{number}/{self._rank}", failure)
                 store().set(f"{self._name}/{number}/asked", b"")
 
     def _wait(self) -> None:
-        """Until there is a decision."""
+        """Wait for a decision."""
         ready = self._changed.wait_for(lambda: self._decision or self._error or self._is_over, self._timeout + 30.0)
         if self._error is not None:
             raise self._error
         if not ready:
-            raise DistributedError(f"process {self._rank} has waited for the others to say after which step to stop")
+            raise DistributedError(f"process {self._rank} waited in vain for the others to choose the last step")
 
     def _next_round(self) -> None:
         self._round += 1
@@ -166,7 +166,7 @@ class Consensus:
         try:
             while self._is_asked():
                 self._publish()
-                decision = self._decided()
+                decision = self._collect_decision()
                 with self._changed:
                     self._decision = decision
                     self._changed.notify_all()
@@ -195,25 +195,25 @@ class Consensus:
         return False
 
     def _publish(self) -> None:
-        """Begin no further step, and publish which was the last."""
+        """Hold further steps, and publish the last step that has begun."""
         with self._changed:
             self._is_held = True
-            state = {"step": self._begun, **self._asked}
+            state = {"step": self._last_begun, **self._asked}
             if self._is_over:
                 return
         store().set(f"{self._key()}/{self._rank}", json.dumps(state).encode())
 
-    def _decided(self) -> Decision:
-        every: list[dict[str, Any]] = [
+    def _collect_decision(self) -> Decision:
+        states: list[dict[str, Any]] = [
             json.loads(store().get(f"{self._key()}/{rank}", rank=rank)) for rank in range(self._size)
         ]
-        failed = next((one["failed"] for one in every if "failed" in one), None)
+        failed = next((state["failed"] for state in states if "failed" in state), None)
         if failed is not None:
             raise DistributedError(failed)
         return Decision(
-            max(one["step"] for one in every),
-            next((one["stop"] for one in every if one.get("stop")), None),
-            next((one["signal"] for one in every if one.get("signal")), None),
-            any(one.get("saves", False) for one in every),
-            any(one.get("ends", False) for one in every),
+            max(state["step"] for state in states),
+            next((state["stop"] for state in states if state.get("stop")), None),
+            next((state["signal"] for state in states if state.get("signal")), None),
+            any(state.get("saves", False) for state in states),
+            any(state.get("ends", False) for state in states),
         )

@@ -17,12 +17,12 @@ from phlox.errors import DataWarning, RunError
 from phlox.metrics.base import Results
 from phlox.random.stream import Stream, key_of
 from phlox.tensor import Tensor
-from phlox.train.loop.feed import Feed
-from phlox.train.loop.portions import SharedFeed
+from phlox.train.loop.batch_stream import BatchStream
+from phlox.train.loop.sharded_batch_stream import ShardedBatchStream
 from phlox.train.state import ONLY
 from phlox.train.step.batch import count, without_tape
 from phlox.train.step.functions import of_step
-from phlox.train.step.meter import Pending
+from phlox.train.step.metric_state import Pending
 from phlox.transform import compile as compiled
 
 if TYPE_CHECKING:
@@ -32,61 +32,63 @@ if TYPE_CHECKING:
 def evaluate(stepper: Stepper, data: Any) -> Results:
     """See `Learner.evaluate`."""
     stepper.functions.check_validates()
-    feed = data if isinstance(data, Feed) else feed_of(stepper, data, "validation")
+    stream = data if isinstance(data, BatchStream) else batch_stream_of(stepper, data, "validation")
     team = stepper.team
     stepper.align()
-    meter, kept = stepper.validation, stepper.for_inference()
+    state, kept = stepper.validation, stepper.for_inference()
     models, _ = stepper.functions.narrowed(kept)
-    meter.reset()
-    auxiliary = meter.auxiliary()
+    state.reset()
+    auxiliary = state.auxiliary()
     measure, device = stepper.program("measure"), without_tape(stepper.device)
-    feed.of_arrays = stepper.compiles
+    stream.needs_arrays = stepper.compiles
     is_empty = True
     inputs = stepper.inputs(stepper.asked_validating)
-    more = (inputs,) if inputs else ()
+    extra = (inputs,) if inputs else ()
     with ExitStack() as stack:
-        # A step that draws in validation draws the same each time.
+        # A step that draws random numbers draws the same ones in each validation.
         stack.enter_context(random.stream(Stream(key_of(0))))
         if team is not None:
             stack.enter_context(team.scope())
-        for item in feed.epoch(0):
+        for item in stream.epoch(0):
             is_empty = False
             if team is None:
-                batch, rows, counts = item, count(item), True
-                on = batch if stepper.takes_arrays else placed(batch, device)
+                batch, rows, is_counted = item, count(item), True
+                on_device = batch if stepper.takes_arrays else placed(batch, device)
             else:
-                batch, rows, counts = item.batch, team.measured_rows(item), team.counts(item)
-                on = team.placed(batch, item, device)
-            if stepper.functions.carries and "carry" not in auxiliary:
-                auxiliary["carry"] = stepper.carried(kept, on if team is not None else placed(batch, device))
-            if not counts and team is not None and not team.computes_together:
+                batch, rows, is_counted = item.batch, team.measured_rows(item), team.is_counted(item)
+                on_device = team.batch_on_devices(batch, item, device)
+            if stepper.functions.has_carry and "carry" not in auxiliary:
+                auxiliary["carry"] = stepper.first_carry(kept, on_device if team is not None else placed(batch, device))
+            if not is_counted and team is not None and not team.computes_together:
                 continue
             if team is None:
-                auxiliary, output = measure(models, auxiliary, on, *more)
+                auxiliary, output = measure(models, auxiliary, on_device, *extra)
             else:
-                # What another process counts is computed here too, where that needs all of them.
-                given = auxiliary if counts else copy.deepcopy(auxiliary)
+                # Another process counts this batch, and the computation needs all processes.
+                step_auxiliary = auxiliary if is_counted else copy.deepcopy(auxiliary)
                 with team.rows_scope(item):
-                    after, output = measure(models, given, on, *more)
+                    after, output = measure(models, step_auxiliary, on_device, *extra)
                     output = team.readable(output)
-                if not counts:
+                if not is_counted:
                     continue
                 auxiliary = after
-            meter.keep(auxiliary)
-            for _ in meter.add(Pending(0, 0, 0, rows, output, None)):
+            state.keep(auxiliary)
+            for _ in state.add(Pending(0, 0, 0, rows, output, None)):
                 pass
     if is_empty:
-        raise RunError(f"{feed.name}: there is no batch in it; is the data empty, or used up?")
-    for _ in meter.read():
+        raise RunError(f"{stream.name}: there is no batch in it; is the data empty, or used up?")
+    for _ in state.read():
         pass
-    return Results(meter.values() if team is None else meter.values(team.merged(meter, means=True)))
+    return Results(state.values() if team is None else state.values(team.reduced_metrics(state, means=True)))
 
 
-def feed_of(stepper: Stepper, data: Any, name: str = "data") -> Feed:
+def batch_stream_of(stepper: Stepper, data: Any, name: str = "data") -> BatchStream:
     """The batches of this process, to train on or, with `name="validation"`, to validate on."""
     if stepper.team is None:
-        return Feed(data, name)
-    return SharedFeed(data, stepper.team, name, trains=name == "data", weighs=stepper.functions.update is None)
+        return BatchStream(data, name)
+    return ShardedBatchStream(
+        data, stepper.team, name, training=name == "data", weighted=stepper.functions.update is None
+    )
 
 
 def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = None) -> Any:
@@ -95,12 +97,12 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
     if isinstance(data, Loader) and not data.is_in_order:
         warnings.warn(
             f"predict: {data!r} gives its rows in another order than the source's, or not all of them; the outputs are "
-            "in its order. For the order of the source: shuffle=False, drop_last=False, and no order=",
+            "in the loader's order. For the order of the source give shuffle=False, drop_last=False, and no order=",
             DataWarning,
             stacklevel=4,
         )
     if function is None and not is_single:
-        raise RunError("predict: with several models it is not known which is meant; give function=(models, batch)")
+        raise RunError("predict: with several models it is unclear which one to call; give function=(models, batch)")
     team = stepper.team
     stepper.align()
     (models, _), device = stepper.functions.narrowed(stepper.for_inference()), without_tape(stepper.device)
@@ -108,22 +110,22 @@ def predict(stepper: Stepper, data: Any, function: Callable[..., Any] | None = N
     call: Any = of_step(function or _predicted, stepper.functions.narrow)
     run: Any = compiled(call) if stepper.compiles else call
     if team is None:
-        found = [mapped(_to_numpy, run(model, placed(batch, device))) for batch in Feed(data).epoch(0)]
-        if not found:
+        outputs = [mapped(_to_numpy, run(model, placed(batch, device))) for batch in BatchStream(data).epoch(0)]
+        if not outputs:
             raise RunError("predict: there is no batch in the data")
-        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
-    found: list[Any] = []
+        return mapped(lambda *parts: np.concatenate(parts), outputs[0], *outputs[1:])
+    outputs: list[Any] = []
     with team.scope():
-        for item in feed_of(stepper, data, "validation").epoch(0):
+        for item in batch_stream_of(stepper, data, "validation").epoch(0):
             with team.rows_scope(item):
-                output = team.everywhere(run(model, team.placed(item.batch, item, device)))
+                output = team.replicate(run(model, team.batch_on_devices(item.batch, item, device)))
             part = mapped(_to_numpy, output)
-            found.append(part if team.counts(item) else mapped(_no_rows, part))
-    if not found:
+            outputs.append(part if team.is_counted(item) else mapped(_no_rows, part))
+    if not outputs:
         raise RunError("predict: there is no batch in the data")
     if not team.adds_up:
-        return mapped(lambda *parts: np.concatenate(parts), found[0], *found[1:])
-    return mapped(lambda *parts: team.in_order(parts), found[0], *found[1:])
+        return mapped(lambda *parts: np.concatenate(parts), outputs[0], *outputs[1:])
+    return mapped(lambda *parts: team.in_order(parts), outputs[0], *outputs[1:])
 
 
 def _no_rows(leaf: Any) -> Any:
@@ -136,7 +138,7 @@ def _to_numpy(x: Any) -> Any:
 
 
 def _predicted(model: Any, batch: Any) -> Any:
-    """The model's output for a batch or, of batches `(input, ...)`, for the input."""
+    """The model's output for a batch or, if batches are `(input, ...)`, for the input."""
     inputs = cast("tuple[Any, ...]", batch)[0] if isinstance(batch, tuple) else batch
     try:
         return model(*inputs) if isinstance(batch, tuple) and type(inputs) is tuple else model(inputs)

@@ -1,4 +1,4 @@
-"""`Fit`: one call of `Learner.fit`, which walks through the table of transitions and tells callbacks what happens."""
+"""`Fit`: one call of `Learner.fit`, which walks through the table of transitions and notifies callbacks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from phlox.host.output import Output
 from phlox.record import Record
 from phlox.record.gather import Recordable
 from phlox.train.events import EpochReport, Growing, Plan, Run, plain
-from phlox.train.loop.feed import Feed
+from phlox.train.loop.batch_stream import BatchStream
 from phlox.train.loop.interrupts import Interrupts
-from phlox.train.loop.joint import Joint
 from phlox.train.loop.limits import Limits
+from phlox.train.loop.lock_step import LockStep
 from phlox.train.loop.transitions import Phase, bound
 from phlox.train.step.batch import alike, count
 from phlox.train.step.functions import NotFiniteLossError
-from phlox.train.step.meter import Pending
+from phlox.train.step.metric_state import Pending
 from phlox.train.step.nonfinite import find_in_step
 
 if TYPE_CHECKING:
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 _ROWS_SHOWN = 16
 Prepare = Callable[["Fit", ExitStack], "Record | None"]
-"""Opens the folder of a run and adds the callbacks of every run; gives the record to resume from, if there is one."""
+"""Opens the folder of a run, adds the callbacks of every run, and returns the record to resume from or None."""
 
 
 class Fit:
     """A running training.
 
     Args:
-        control: what callbacks are given.
+        control: the learner, which callbacks get.
         data, validation: the batches.
-        limits: when it ends.
+        limits: the limits of the training.
         validate_every: the number of epochs after which to validate, and the number of steps.
         callbacks: the callbacks.
-        prepare: called when it begins.
+        prepare: called at the beginning.
     """
 
     def __init__(
         self,
         control: AnyLearner,
-        data: Feed,
-        validation: Feed | None,
+        data: BatchStream,
+        validation: BatchStream | None,
         limits: Limits,
         validate_every: tuple[int, int | None] = (1, None),
         callbacks: Iterable[Callback] = (),
@@ -61,49 +61,49 @@ class Fit:
         self.control, self.state, self.stepper = control, control.state, control.stepper
         self.data, self.validation, self.limits = data, validation, limits
         self.team = self.stepper.team
-        self.joint: Joint | None = None
-        """What it does together with other processes, where there are some."""
+        self.lock_step: LockStep | None = None
+        """The checks with the other processes; None if there is only one process."""
         self.callbacks = list(callbacks)
         self.phase = Phase.FRESH
         self.interrupts = Interrupts(self._say)
-        self.news: list[str] = []
-        """What is otherwise in a resumed training than it was, to be said once the state is restored."""
+        self.notes: list[str] = []
+        """Differences of a resumed training from the saved one, to report once the state is restored."""
         self._prepare = prepare
-        self._every, self._every_steps = validate_every
+        self._validate_every_epochs, self._validate_every_steps = validate_every
         self._started: list[Callback] = []
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
-        self._spent = 0.0
-        self._begun: float | None = None  # while it does not run
-        self._since = perf_counter()
+        self._earlier_seconds = 0.0
+        self._start_time: float | None = None  # None while the training does not run
+        self._last_time = perf_counter()
         self._batches: Any = None
         self._groups: Iterator[list[tuple[int, Any]]] = iter(())
         self._group: list[tuple[int, Any]] | None = None
         self._is_cut_off = self._was_reading_interrupted = False
         self._skipped = 0
-        """The number of skipped steps that callbacks have heard of."""
-        self._attempts = (0, 0)
-        """The steps of the optimizers before this epoch: those taken, and those left out."""
-        self._doing = ""
+        """The number of skipped steps that callbacks were told about."""
+        self._counts_before_epoch = (0, 0)
+        """The numbers of taken and of skipped optimizer steps before this epoch."""
+        self._action = ""
 
     @property
     def seconds(self) -> float:
-        """The seconds so far, with those before a resume."""
-        return self._spent + (0.0 if self._begun is None else perf_counter() - self._begun)
+        """The seconds so far, including the time before a resume."""
+        return self._earlier_seconds + (0.0 if self._start_time is None else perf_counter() - self._start_time)
 
-    # --- from beginning to end
+    # --- the whole run
 
     def run(self) -> None:
         """Train until a limit is reached."""
         with ExitStack() as stack:
             if self.team is not None and self.team.size > 1:
-                self.joint = Joint(self, self.team)
+                self.lock_step = LockStep(self, self.team)
             self._begin(stack)
             stack.enter_context(self.interrupts)
             stack.callback(self._close_batches)
-            for feed in (self.data, self.validation):
-                if feed is not None:
-                    stack.enter_context(feed.open())
-            self.data.of_arrays = self.stepper.compiles
+            for stream in (self.data, self.validation):
+                if stream is not None:
+                    stack.enter_context(stream.open())
+            self.data.needs_arrays = self.stepper.compiles
             is_partitioned = self.team is not None and self.team.partitions
             if self.stepper.compiles and self.control.steps_per_call == 1 and not is_partitioned:
                 self.data.on_device(self.stepper.device)
@@ -112,53 +112,53 @@ class Fit:
                     self._started.append(callback)
                     callback.on_fit_start(self.control)
                 with random.stream(self.state.stream), nullcontext() if self.team is None else self.team.scope():
-                    if self.joint is not None:
-                        self.joint.begin()
+                    if self.lock_step is not None:
+                        self.lock_step.begin()
                     self._walk()
-                    if self.joint is not None:
-                        self.joint.end()
+                    if self.lock_step is not None:
+                        self.lock_step.end()
                 if self._signal is not None:
-                    self.interrupts.came = self._signal
-                    self.interrupts.end(self._how_to_go_on())
+                    self.interrupts.received = self._signal
+                    self.interrupts.end(self._resume_advice())
             except BaseException as error:
-                if self.joint is not None:
-                    self.joint.fail(error)
-                # Reading data leaves the state as the last step has made it.
-                self.control.run.is_whole = self._doing == "read_batches" or not isinstance(error, Exception)
+                if self.lock_step is not None:
+                    self.lock_step.fail(error)
+                # Reading data does not change the state after the last step.
+                self.control.run.is_whole = self._action == "read_batches" or not isinstance(error, Exception)
                 self._finish(error)
                 raise
             self._finish(None)
-            if self.interrupts.came is not None:  # after the last step, when there was nothing left to end
+            if self.interrupts.received is not None:  # after the last step, when there was nothing left to end
                 self.interrupts.end(f"the training had ended, after step {self.state.step:,}")
 
     def _walk(self) -> None:
-        """From state to state, as the table says."""
+        """Follow the table of transitions until the run has ended."""
         table = bound(self)
         while self.phase is not Phase.ENDED:
             for when, do, name, to in table[self.phase]:
                 if when is None or when():
                     if do is not None:
-                        self._doing = name
+                        self._action = name
                         do()
-                        self._doing = ""
+                        self._action = ""
                     self.phase = to
                     break
 
     @property
     def _signal(self) -> int | None:
-        """The signal because of which it ends: of several processes, that of one of them."""
-        return self.interrupts.came if self.joint is None else self.joint.signal
+        """The signal that ends the training; with several processes, a signal that one of them got."""
+        return self.interrupts.received if self.lock_step is None else self.lock_step.signal
 
     def _begin(self, stack: ExitStack) -> None:
         self.control.run = run = Run(folder=self.control.run.folder, validation_data=self.control.run.validation_data)
         record = self._prepare(self, stack)
-        if self.joint is not None and not self.joint.is_main:
-            self.callbacks = [one for one in self.callbacks if not type(one).is_of_main()]
-        self.callbacks.sort(key=lambda one: type(one).last)
+        if self.lock_step is not None and not self.lock_step.is_main:
+            self.callbacks = [callback for callback in self.callbacks if not type(callback).is_of_main()]
+        self.callbacks.sort(key=lambda callback: type(callback).last)
         if record is not None:
             self.restore(record)
             self.phase, run.is_resumed = Phase.RESUMED, True
-            for text in self.news:
+            for text in self.notes:
                 self.control.warn(text)
                 warnings.warn(text, RunWarning, stacklevel=5)
         else:
@@ -167,122 +167,122 @@ class Fit:
         run.plan = self._plan()
         self.stepper.window = run.plan.first_step, run.plan.steps
         self._skipped = self.state.skipped
-        self._begun = perf_counter()
+        self._start_time = perf_counter()
 
     def _finish(self, error: BaseException | None) -> None:
-        """Tell all callbacks that it is over; of several exceptions the first goes on, the others are its notes."""
+        """Tell all callbacks that the training is over; raise their first exception, with the others as its notes."""
         raised = error
         events: list[tuple[Callback, Callable[[], object]]] = []
         if error is not None:
-            events += [(one, partial(one.on_exception, self.control, error)) for one in self._started]
-        events += [(one, partial(one.on_fit_end, self.control)) for one in reversed(self._started)]
-        self._spent, self._begun = self.seconds, None
-        for one, event in events:
+            events += [(callback, partial(callback.on_exception, self.control, error)) for callback in self._started]
+        events += [(callback, partial(callback.on_fit_end, self.control)) for callback in reversed(self._started)]
+        self._earlier_seconds, self._start_time = self.seconds, None
+        for callback, event in events:
             try:
                 event()
             except BaseException as other:
                 if raised is None:
                     raised = other
                 else:
-                    raised.add_note(f"then {type(one).__name__} failed too: {type(other).__name__}: {other}")
+                    raised.add_note(f"then {type(callback).__name__} failed too: {type(other).__name__}: {other}")
         self.control.forget_kept()
         if raised is not None and error is None:
             raise raised
 
-    def _how_to_go_on(self) -> str:
+    def _resume_advice(self) -> str:
         state, folder = self.state, self.control.run.folder
         text = f"the training was stopped after step {state.step:,} (epoch {state.epoch + 1})"
         if folder is not None:
-            return f"{text}; its state is saved: go on with fit(..., folder={str(folder)!r}, resume=True)"
-        places = [one for one in self.callbacks if type(one).last and getattr(one, "folder", None)]
-        if places:
-            return f"{text}; its state is saved: go on with fit(..., resume={str(getattr(places[0], 'folder', ''))!r})"
-        return f"{text}; nothing was saved, since fit has no folder="
+            return f"{text}; its state is saved: resume with fit(..., folder={str(folder)!r}, resume=True)"
+        savers = [callback for callback in self.callbacks if type(callback).last and getattr(callback, "folder", None)]
+        if savers:
+            return f"{text}; its state is saved: resume with fit(..., resume={str(getattr(savers[0], 'folder', ''))!r})"
+        return f"{text}; nothing was saved, because fit had no folder="
 
     def _say(self, text: str) -> None:
         self.control.warn(text)
         if self.team is None or self.team.is_main:
-            said = Output(sys.stderr)
-            said.write(f"\n{text}\n")
-            said.flush()
+            output = Output(sys.stderr)
+            output.write(f"\n{text}\n")
+            output.flush()
 
     # --- events, and the states of callbacks
 
-    def tell(self, event: str, *more: Any) -> None:
-        """Call the method for an event of all callbacks."""
+    def tell(self, event: str, *args: Any) -> None:
+        """Call the method `event` of all callbacks that have it."""
         handlers = self._handlers.get(event)
-        if handlers is None:  # those that override this event, so that a step makes no useless calls
-            handlers = self._handlers[event] = [getattr(one, event) for one in self.callbacks if one.hears(event)]
+        if handlers is None:  # only callbacks that override this method, so that a step makes no useless calls
+            handlers = self._handlers[event] = [getattr(each, event) for each in self.callbacks if each.hears(event)]
         for method in handlers:
-            method(self.control, *more)
+            method(self.control, *args)
 
     def callback_states(self) -> dict[str, Any]:
         """The states of callbacks, as plain values, by name."""
-        found: dict[str, Any] = {}
-        for name, one in self._stateful_callbacks():
-            state = {key: plain(value) for key, value in one.state().items() if not isinstance(value, Growing)}
+        states: dict[str, Any] = {}
+        for name, callback in self._stateful_callbacks():
+            state = {key: plain(value) for key, value in callback.state().items() if not isinstance(value, Growing)}
             if state:
-                found[name] = state
-        return found
+                states[name] = state
+        return states
 
     def callback_lists(self) -> dict[str, Growing[Any]]:
-        """What only grows in the states of callbacks, as `NAME.KEY`."""
+        """The lists that only grow in the states of callbacks, as `NAME.KEY`."""
         return {
             f"{name}.{key}": value
-            for name, one in self._stateful_callbacks()
-            for key, value in one.state().items()
+            for name, callback in self._stateful_callbacks()
+            for key, value in callback.state().items()
             if isinstance(value, Growing)
         }
 
     def callback_records(self) -> dict[str, Record]:
         """The records of callbacks that hold tensors, by name."""
-        return {name: one.into_record() for name, one in self.named_callbacks() if isinstance(one, Recordable)}
+        return {name: each.into_record() for name, each in self.named_callbacks() if isinstance(each, Recordable)}
 
     def restore(self, record: Record) -> None:
-        """Go on from the state that a record holds."""
-        found = self.stepper.load_record(record, "data", "callbacks", "held")
-        self._spent = self.state.run.seconds
-        self.data.restore(found["data"])
-        states: Mapping[str, Any] = found["callbacks"] or {}
-        held = record.select("held")
-        for name, one in self.named_callbacks():
-            if isinstance(one, Recordable):
-                if len(own := held.select(name)):
-                    one.load_record(own)
+        """Restore the state from a record."""
+        parts = self.stepper.load_record(record, "data", "callbacks", "held")
+        self._earlier_seconds = self.state.run.seconds
+        self.data.restore(parts["data"])
+        states: Mapping[str, Any] = parts["callbacks"] or {}
+        records = record.select("held")
+        for name, callback in self.named_callbacks():
+            if isinstance(callback, Recordable):
+                if len(callback_record := records.select(name)):
+                    callback.load_record(callback_record)
             elif name in states:
-                one.restore(states[name])
+                callback.restore(states[name])
 
     def _stateful_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        return ((name, one) for name, one in self.named_callbacks() if not isinstance(one, Recordable))
+        return ((name, callback) for name, callback in self.named_callbacks() if not isinstance(callback, Recordable))
 
     def named_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        """The callbacks by name: that of the class, with a number from the second one on."""
+        """The callbacks by the name of their class, with a number from the second callback of a class on."""
         seen: dict[str, int] = {}
-        for one in self.callbacks:
-            name = type(one).__name__
+        for callback in self.callbacks:
+            name = type(callback).__name__
             seen[name] = seen.get(name, 0) + 1
-            yield f"{name}{seen[name] if seen[name] > 1 else ''}", one
+            yield f"{name}{seen[name] if seen[name] > 1 else ''}", callback
 
     # --- questions of the table
 
     def is_over(self) -> bool:
         """Is the training over, between two steps or between two epochs?"""
         run, state, limits = self.control.run, self.state, self.limits
-        if self.joint is None and self.interrupts.came is not None:
+        if self.lock_step is None and self.interrupts.received is not None:
             self.control.stop("interrupted")
         elif limits.epochs is not None and state.epoch >= state.run.first_epoch + limits.epochs:
             self.control.stop("1 epoch is over" if limits.epochs == 1 else f"{limits.epochs} epochs are over")
         elif limits.steps is not None and state.step >= state.run.first_step + limits.steps:
             self.control.stop("1 step is over" if limits.steps == 1 else f"{limits.steps} steps are over")
-        elif self.joint is not None:
+        elif self.lock_step is not None:
             in_epoch, batches = self.phase is Phase.IN_EPOCH, self.data.batches
-            return self.joint.ends(goes_on=not in_epoch or batches is None or state.batch < batches)
+            return self.lock_step.ends(goes_on=not in_epoch or batches is None or state.batch < batches)
         elif limits.seconds is not None and self.seconds >= limits.seconds:
             self.control.stop(f"{limits.seconds:g} seconds are over")
         return run.stopped is not None
 
     def is_within_epoch(self) -> bool:
-        """Have some batches of an epoch been trained on, and not told to be all?"""
+        """Were some batches of an epoch trained on, and the epoch not ended?"""
         return self.state.batch > 0
 
     def is_validation_due(self) -> bool:
@@ -290,11 +290,11 @@ class Fit:
         return self.state.run.validates
 
     def has_batches(self) -> bool:
-        """Has the epoch further batches?"""
+        """Does the epoch have further batches?"""
         return self._group is not None
 
     def was_reading_interrupted(self) -> bool:
-        """Has a signal ended the reading of a batch?"""
+        """Did a signal interrupt the reading of a batch?"""
         return self._was_reading_interrupted
 
     def is_epoch_complete(self) -> bool:
@@ -303,24 +303,24 @@ class Fit:
         return batches is not None and self.state.batch >= batches
 
     def was_interrupted(self) -> bool:
-        """Does it end because of a signal?"""
+        """Does the training end because of a signal?"""
         return self._signal is not None
 
     def is_final_validation_due(self) -> bool:
-        """Is the model of now to be validated before the report, and has not been?"""
+        """Must the current model be validated before the report, and was it not yet?"""
         state = self.state
         if self.validation is None or state.run.validated == (state.step, state.updates):
             return False
-        return self._is_cut_off or (state.epoch + 1) % self._every == 0
+        return self._is_cut_off or (state.epoch + 1) % self._validate_every_epochs == 0
 
     def is_cut_off(self) -> bool:
-        """Does it end within an epoch?"""
+        """Does the training end within an epoch?"""
         return self._is_cut_off
 
     # --- actions of the table
 
     def leave_former_epoch(self) -> None:
-        """If an earlier fit ended within an epoch, that epoch is over."""
+        """If an earlier fit ended within an epoch, end that epoch."""
         state = self.state
         if state.batch:
             if state.batch % self.stepper.accumulate:
@@ -340,19 +340,19 @@ class Fit:
         state = self.state
         if state.history and not state.history[-1].complete:
             state.history.pop()
-        self._attempts = state.updates, state.skipped
+        self._counts_before_epoch = state.updates, state.skipped
         self._batches = self.data.epoch(state.epoch, state.batch)
         self._groups = self._grouped(self._batches)
 
     def read_batches(self) -> None:
-        """Read the batches of the next call, or find that there are none."""
-        self._since = perf_counter()
+        """Read the batches of the next call, if there are any."""
+        self._last_time = perf_counter()
         try:
             self._group = next(self._groups, None)
         except Exception:
             if not self.interrupts.was_cause():
                 raise
-            if self.joint is not None:  # the others go on to a step that this process cannot take
+            if self.lock_step is not None:  # the other processes go on to a step that this one cannot take
                 self.interrupts.end()
             self._group, self._was_reading_interrupted = None, True
             self.control.stop("interrupted")
@@ -361,10 +361,10 @@ class Fit:
         """Take the steps on the batches that were read."""
         assert self._group is not None
         before = self.state.step
-        self.take(self._group)
+        self.run_steps(self._group)
         report_progress()
-        every = self._every_steps
-        # Noted before callbacks hear of the step, and save the state with what is still to be done.
+        every = self._validate_every_steps
+        # Set before callbacks are told of the step, because they may save the state, and a resumed run must validate.
         if self.validation is not None and every is not None and self.state.step // every > before // every:
             self.state.run.validates = True
 
@@ -387,12 +387,12 @@ class Fit:
         self.tell("on_validation_end")
 
     def read_losses(self) -> None:
-        """Read the losses that have not been: one of them may not be finite."""
+        """Read the losses that were not read yet: one of them may not be finite."""
         self.control.read()
 
     def keep_state(self) -> None:
-        """Keep the state of now, to be saved in place of that of the end."""
-        if any(type(one).writes for one in self.callbacks):
+        """Keep the current state, to be saved in place of the state at the end."""
+        if any(type(callback).writes for callback in self.callbacks):
             self.control.keep_state()
 
     def flush(self) -> None:
@@ -427,14 +427,14 @@ class Fit:
         if not self._is_cut_off:
             state.epoch += 1
             state.batch = 0
-        if self.joint is not None:
-            self.joint.check()
-        taken, left_out = self._attempts
-        if state.skipped > left_out and state.updates == taken:
+        if self.lock_step is not None:
+            self.lock_step.check()
+        updates, skipped = self._counts_before_epoch
+        if state.skipped > skipped and state.updates == updates:
             self.control.warn(
                 f"the optimizer took no step in epoch {state.history[-1].epoch}: the gradients of all "
-                f"{state.skipped - left_out} were not finite; give loss_scaling=optim.LossScaler(...) a smaller scale, "
-                "or look for the reason with px.debug.find_nan"
+                f"{state.skipped - skipped} steps were not finite; give loss_scaling=optim.LossScaler(...) a smaller "
+                "scale, or look for the reason with px.debug.find_nan"
             )
         self.tell("on_epoch_end")
 
@@ -452,7 +452,7 @@ class Fit:
         return Plan(last_epoch, last_step, batches, self.data.batch_size, run.first_epoch, run.first_step)
 
     def _grouped(self, batches: Iterator[Any]) -> Iterator[list[tuple[int, Any]]]:
-        """The batches of each call, with their numbers: as many as it takes steps if all have one size, or else one."""
+        """The numbered batches of each call: `steps_per_call` batches if they have the same size, otherwise one."""
         size = self.control.steps_per_call
         if size == 1:
             for batch in batches:
@@ -461,66 +461,66 @@ class Fit:
         group: list[tuple[int, Any]] = []
         for batch in batches:
             if group and not alike(batch, group[0][1]):
-                yield from ([one] for one in group)
+                yield from ([numbered_batch] for numbered_batch in group)
                 group = []
             group.append((self.data.number, batch))
             if len(group) == size:
                 yield group
                 group = []
-        yield from ([one] for one in group)
+        yield from ([numbered_batch] for numbered_batch in group)
 
     def _close_batches(self) -> None:
-        """End the batches of an epoch, and their workers, whatever has happened."""
+        """Close the iterator over the batches of an epoch, and so its workers."""
         close, self._batches = getattr(self._batches, "close", None), None
         self._groups = iter(())
         if close is not None:
             close()
 
-    def take(self, group: list[tuple[int, Any]]) -> None:
-        """Take the steps on some batches, each with its number, in one call."""
+    def run_steps(self, group: list[tuple[int, Any]]) -> None:
+        """Take a step on each of these numbered batches, in one call."""
         state, run = self.state, self.control.run
         (number, *_), batches = zip(*group, strict=True)
         rows = count(batches[0]) if self.team is None else batches[0].rows
         run.batch = batches[-1] if self.team is None else batches[-1].batch
         state.batch = number
         try:
-            output = self.stepper.take(batches)
+            output = self.stepper.run_steps(batches)
         except NotFiniteLossError as error:
-            raise self._not_finite(str(error), state.step + 1, state.epoch, number, taken=False) from None
+            raise self._nonfinite_error(str(error), state.step + 1, state.epoch, number, was_taken=False) from None
         except Exception as error:
             shown = self._rows_shown(state.epoch, number)
             error.add_note(f"in step {state.step + 1}: batch {number} of epoch {state.epoch + 1}{shown}")
             raise
-        several = len(group) > 1
-        for at in range(len(group)):
+        has_several = len(group) > 1
+        for index in range(len(group)):
             state.step += 1
-            run.last = Pending(state.step, state.epoch, group[at][0], rows, output, at if several else None)
-            for step, loss in self.stepper.meter.add(run.last):
+            run.last = Pending(state.step, state.epoch, group[index][0], rows, output, index if has_several else None)
+            for step, loss in self.stepper.metric_state.add(run.last):
                 self.check_loss(step, loss)
         state.rows += rows * len(group)
         state.batch = group[-1][0] + 1
         self._count_time()
 
     def _count_time(self) -> None:
-        """Count the time since the last step and what it was told to: of the data, and of the steps themselves."""
+        """Add the time since the last call to the epoch's: the time of the data and of the steps."""
         now = perf_counter()
-        self.state.epoch_seconds += now - self._since
-        self._since = now
+        self.state.epoch_seconds += now - self._last_time
+        self._last_time = now
 
     def check_loss(self, step: Pending, loss: float) -> None:
         """Raise `RunError` for a loss that is not finite."""
         if not math.isfinite(loss):
-            raise self._not_finite(str(loss), step.step, step.epoch, step.number, taken=True)
+            raise self._nonfinite_error(str(loss), step.step, step.epoch, step.number, was_taken=True)
 
-    def _not_finite(self, loss: str, step: int, epoch: int, number: int, *, taken: bool) -> RunError:
-        lead = "" if not taken else " (it was found after later steps were taken; NanGuard() finds it at once)"
+    def _nonfinite_error(self, loss: str, step: int, epoch: int, number: int, *, was_taken: bool) -> RunError:
+        lead = "" if not was_taken else " (noticed only after later steps; NanGuard() notices it at once)"
         text = (
             f"the loss of step {step} is {loss}: batch {number} of epoch {epoch + 1}{self._rows_shown(epoch, number)}"
             f"{lead}; look at these rows, lower the learning rate, or clip the gradients (clip=)"
         )
-        # After later steps the model is another one, but the data are the same.
-        found = find_in_step(self.stepper, self.control.run.batch) if not taken else None
-        return RunError(text if found is None else f"{text}. First not finite: {found}")
+        # Only before later steps: these change the model, and the search repeats the step with it.
+        origin = find_in_step(self.stepper, self.control.run.batch) if not was_taken else None
+        return RunError(text if origin is None else f"{text}. First not finite: {origin}")
 
     def _rows_shown(self, epoch: int, number: int) -> str:
         rows = self.data.rows(epoch, number)

@@ -25,12 +25,12 @@ class Limits:
         """Make the limits; `RunError` for an invalid limit, or if none is given."""
         for name, value in (("epochs", epochs), ("steps", steps)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-                raise RunError(f"fit: {name} is a whole number of 1 or more, got {value!r}")
+                raise RunError(f"fit: {name} must be a whole number of 1 or more, got {value!r}")
         seconds = time.total_seconds() if isinstance(time, timedelta) else time
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.0 < seconds < math.inf
         ):
-            raise RunError(f"fit: time is a number of seconds above 0, or a timedelta, got {time!r}")
+            raise RunError(f"fit: time must be a number of seconds above 0, or a timedelta, got {time!r}")
         if epochs is None and steps is None and seconds is None:
-            raise RunError("fit: say how long: epochs=, steps= or time=")
+            raise RunError("fit: give a limit: epochs=, steps= or time=")
         return cls(epochs, steps, seconds)

@@ -1,7 +1,7 @@
-"""The states of a run, and the table of what leads from one to the other.
+"""The states of a run, and the table of the transitions between them.
 
-`Fit` walks through it: of the rows of its state, the first whose question is answered with yes says what to do and in
-which state the run is afterwards. Questions and actions are the methods of `Fit` with these names.
+`Fit` follows it: it takes the first row of its state whose question is answered with yes, does the action of this row,
+and goes to its next state. Questions and actions are the methods of `Fit` with these names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 class Phase(Enum):
     """A state of a run."""
 
-    FRESH = "begun, with no checkpoint to go on from"
+    FRESH = "begun, without a checkpoint"
     RESUMED = "begun, from a checkpoint"
     BETWEEN = "between two epochs"
     IN_EPOCH = "within an epoch, between two steps"
@@ -40,14 +40,14 @@ class Transition(NamedTuple):
 
 P = Phase
 TRANSITIONS = (
-    # An epoch that another fit has left is over, and so are its gradients.
+    # An epoch that an earlier fit has left unfinished is over, and its gradients are dropped.
     Transition(P.FRESH, "", "leave_former_epoch", P.BETWEEN),
-    # What was saved within an epoch goes on there, even where the limit has been reached: its end is still to be told.
+    # A state that was saved within an epoch continues there, even at the limit: callbacks must be told of the end.
     Transition(P.RESUMED, "is_within_epoch", "open_epoch", P.IN_EPOCH),
     Transition(P.RESUMED, "", "", P.BETWEEN),
     Transition(P.BETWEEN, "is_over", "", P.ENDED),
     Transition(P.BETWEEN, "", "begin_epoch", P.IN_EPOCH),
-    # A validation that is due was noted before the state was saved: a resumed run does it first.
+    # The saved state says whether a validation is due: a resumed run does it first.
     Transition(P.IN_EPOCH, "is_validation_due", "validate", P.IN_EPOCH),
     Transition(P.IN_EPOCH, "is_over", "", P.STOPPING),
     Transition(P.IN_EPOCH, "", "read_batches", P.HAS_BATCH),
@@ -57,9 +57,9 @@ TRANSITIONS = (
     Transition(P.HAS_BATCH, "", "", P.AT_END),
     Transition(P.STEPPED, "", "tell_step", P.IN_EPOCH),
     Transition(P.STOPPING, "is_epoch_complete", "", P.AT_END),
-    # Ctrl-C and SIGTERM: nothing is told of an epoch that goes on when the run is resumed.
+    # Ctrl-C and SIGTERM: no report of an epoch that continues when the run is resumed.
     Transition(P.STOPPING, "was_interrupted", "read_losses", P.ENDED),
-    # The state to go on from is that of now: it knows nothing of the end that is told next.
+    # A resumed run must continue from the current state, which does not know the events at the end.
     Transition(P.STOPPING, "", "keep_state", P.CUT_OFF),
     Transition(P.AT_END, "", "flush", P.REPORTING),
     Transition(P.CUT_OFF, "", "measure_cut_off", P.REPORTING),
@@ -68,17 +68,17 @@ TRANSITIONS = (
     Transition(P.REPORTING, "is_cut_off", "report", P.ENDED),
     Transition(P.REPORTING, "", "report", P.BETWEEN),
 )
-"""The whole of it. A run that fails, or that a second Ctrl-C ends, leaves the table wherever it is."""
+"""All transitions. A run that fails, or that a second Ctrl-C ends, leaves the table in any state."""
 
 
 Bound = tuple[tuple[Callable[[], Any] | None, Callable[[], Any] | None, str, Phase], ...]
 
 
-def bound(to: Any) -> dict[Phase, Bound]:
+def bound(methods: Any) -> dict[Phase, Bound]:
     """The rows of each state, with the methods of an object in place of their names."""
-    found: dict[Phase, Bound] = {}
+    table: dict[Phase, Bound] = {}
     for row in TRANSITIONS:
-        when = getattr(to, row.when) if row.when else None
-        do = getattr(to, row.do) if row.do else None
-        found[row.at] = (*found.get(row.at, ()), (when, do, row.do, row.to))
-    return found
+        when = getattr(methods, row.when) if row.when else None
+        do = getattr(methods, row.do) if row.do else None
+        table[row.at] = (*table.get(row.at, ()), (when, do, row.do, row.to))
+    return table

@@ -1,1 +1,1 @@
-"""What watches a training: callbacks, loggers, checkpoints, views, and the folder of a run."""
+"""Observers of a training: callbacks, loggers, checkpoints, views, and the folder of a run."""

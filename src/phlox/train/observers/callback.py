@@ -50,7 +50,7 @@ class Callback:
     last: ClassVar[bool] = False
     """Is it called after all callbacks that are not `last`?"""
     writes: ClassVar[bool] = False
-    """Does it write files? A dry run leaves such callbacks out."""
+    """Does it write files? A dry run leaves out such callbacks."""
     main_only: ClassVar[bool | None] = None
     """With several processes, is it called only in process 0? None means: only if it `writes`."""
 
@@ -66,12 +66,12 @@ class Callback:
         return cls.writes if cls.main_only is None else cls.main_only
 
     def hears(self, event: str) -> bool:
-        """Does it do anything at an event?"""
+        """Does it override the method of an event?"""
         method = getattr(self, event)
         return getattr(method, "__func__", method) is not getattr(Callback, event)
 
     def save_now(self, learner: AnyLearner) -> None:
-        """Called at a step on which all processes have agreed, to save the state if this callback saves it."""
+        """Called after a step that all processes have agreed on; save the state, if this callback saves it."""
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         """Called before the first step. If the training is resumed, its state has been restored."""
@@ -80,9 +80,9 @@ class Callback:
         """Called before the first batch of an epoch, but not when an epoch is resumed in the middle."""
 
     def on_step_skipped(self, learner: AnyLearner) -> None:
-        """Called before `on_step_end`, if the optimizer has left the step out, because gradients were not finite.
+        """Called before `on_step_end` if the optimizer skipped the step, because gradients were not finite.
 
-        With loss scaling it does; `learner.skipped` counts them.
+        This happens with loss scaling; `learner.skipped` counts such steps.
         """
 
     def on_step_end(self, learner: AnyLearner) -> None:
@@ -115,7 +115,7 @@ class Callback:
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions, given by the names of events; each is called with the learner.
+    """A callback made of functions by the names of events; each is called with the learner.
 
     Args:
         events: the functions, such as `on_epoch_end=...`.

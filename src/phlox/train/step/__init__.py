@@ -1,1 +1,1 @@
-"""One step of a training: the loss and its weight, the functions that compile, and what is measured."""
+"""One step of a training: the loss and its weight, the functions that compile, and the measurements."""

@@ -1,4 +1,4 @@
-"""Batches: their rows, and how they come to a device."""
+"""Batches: their number of rows, and the device of results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phlox.data.structure import leaves
 
 
 def count(batch: Any) -> int:
-    """The rows of a batch: the first axis of its first array that has one."""
+    """The number of rows of a batch: the size of the first axis of its first array that has axes."""
     if batch.__class__ is tuple and batch and batch[0].__class__ is np.ndarray and batch[0].ndim:
         return batch[0].shape[0]
     for _, leaf in leaves(batch):
@@ -22,13 +22,13 @@ def count(batch: Any) -> int:
 
 
 def alike(batch: Any, other: Any) -> bool:
-    """Can two batches go into one call of several steps?"""
+    """Can one call take a step on each of two batches?"""
     return count(batch) == count(other) and getattr(batch, "is_whole", None) == getattr(other, "is_whole", None)
 
 
-def without_tape(place: Device) -> Device:
-    """The device on its backend inside all tapes."""
-    backend = place.backend
+def without_tape(device: Device) -> Device:
+    """The device with its backend without tapes."""
+    backend = device.backend
     while (lower := backend.without_tape()) is not None:
         backend = lower
-    return place.on(backend)
+    return device.on(backend)

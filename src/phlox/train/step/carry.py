@@ -1,4 +1,4 @@
-"""`Carried`: state of a model that is passed from batch to batch, such as that of an RNN."""
+"""`Carried`: a state that is passed from batch to batch, such as the hidden state of an RNN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phlox.transform.tree import leaves_of, map_leaves
 AnyTensor = Tensor[Any, Any, Any]
 
 
-class _Place(NamedTuple):
+class _Placeholder(NamedTuple):
     """A placeholder for a tensor in the structure of a carry."""
 
     number: int
@@ -27,9 +27,9 @@ class Carried(Module):
         self.parts: list[Param] = []
         self.form = map_leaves(lambda x: self._added(x, device), start, Tensor)
 
-    def _added(self, x: AnyTensor, device: Device) -> _Place:
+    def _added(self, x: AnyTensor, device: Device) -> _Placeholder:
         self.parts.append(Param(x.detach().to_device(device), trained=False))
-        return _Place(len(self.parts) - 1)
+        return _Placeholder(len(self.parts) - 1)
 
     def value(self) -> Any:
         """The carry with its tensors."""
@@ -41,9 +41,9 @@ class Carried(Module):
         shapes = [x.shape for x in tensors]
         if shapes != [param.shape for param in self.parts]:
             raise RunError(
-                f"the step gives a carry of shapes {shapes}, and was given one of "
-                f"{[param.shape for param in self.parts]}; a carry keeps its structure and shapes, so make all batches "
-                "of one size (drop_last=True)"
+                f"the step returns a carry of shapes {shapes}, and got a carry of shapes "
+                f"{[param.shape for param in self.parts]}; a carry must keep its structure and shapes, so make all "
+                "batches of one size (drop_last=True)"
             )
         set_together(
             [(param, x.detach().to_device(param.device)) for param, x in zip(self.parts, tensors, strict=True)]
@@ -51,7 +51,7 @@ class Carried(Module):
 
 
 def _filled(form: Any, tensors: list[AnyTensor]) -> Any:
-    if isinstance(form, _Place):
+    if isinstance(form, _Placeholder):
         return tensors[form.number]
     if isinstance(form, dict):
         return {name: _filled(part, tensors) for name, part in cast("dict[str, Any]", form).items()}

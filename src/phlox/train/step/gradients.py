@@ -1,4 +1,4 @@
-"""The gradients of the last step, once more: a step keeps none."""
+"""The gradients of the last step, computed again, because a step keeps none."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def gradients_on(stepper: Stepper, batch: Any) -> dict[str, dict[str, np.ndarray
 def check_has_gradients(stepper: Stepper) -> None:
     """Raise `RunError` if the gradients of a batch cannot be computed here."""
     if stepper.functions.step is None:
-        raise RunError("with update= gradients are its own; report what you need of them in its logs")
+        raise RunError("with update= the learner knows no gradients; report what you need of them in its logs")
     if stepper.team is not None and stepper.team.in_shards:
-        raise RunError("gradients are of one process and one device; of several, report what you need in the step")
+        raise RunError("gradients need one process and one device; with several, report what you need in the step")

@@ -1,4 +1,4 @@
-"""Losses that are NaN or infinite: where the first such value arises, and how a bad step is undone."""
+"""Losses that are NaN or infinite: find where the first such value arises, and undo such a step."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from phlox.train.step.functions import NotFiniteLossError
 from phlox.transform.tree import tensors_of
 
 if TYPE_CHECKING:
-    from phlox.train.step.meter import Output
+    from phlox.train.step.metric_state import Output
     from phlox.train.step.stepper import Stepper
 
 
-def take_back(stepper: Stepper, before: tuple[Any, Any], output: Output) -> None:
+def undo_if_not_finite(stepper: Stepper, before: tuple[Any, Any], output: Output) -> None:
     """If a step's loss or new weights are not finite, undo the step and raise an error."""
     losses: list[float] = [] if output.loss is None else np.asarray(output.loss.numpy()).reshape(-1).tolist()
     bad = next((str(loss) for loss in losses if not np.isfinite(loss)), None)
     if bad is None:
-        weights = _weight_that_is_not(stepper)
+        weights = _nonfinite_weight(stepper)
         bad = None if weights is None else f"{losses[0] if losses else 'unknown'}, and the gradient of {weights} is not"
     if bad is not None:
         stepper.state.models, stepper.state.optimizers = before
         raise NotFiniteLossError(bad)
 
 
-def _weight_that_is_not(stepper: Stepper) -> str | None:
+def _nonfinite_weight(stepper: Stepper) -> str | None:
     for name, model in stepper.state.models.items():
         for path, param in model.named_params():
             if not param.trained:
                 continue
             value = param.val()
-            # Of a mesh the whole may be in no process.
+            # On a mesh no process may have the whole parameter.
             is_finite = (
                 np.isfinite(value.numpy()).all() if stepper.team is None else value.isfinite().all().item()
             )  # fmt: skip
@@ -58,16 +58,16 @@ def find_in_step(stepper: Stepper, batch: Any) -> str | None:
             bad = np.flatnonzero(~rows)[:8].tolist()
             return f"the data{path} in row {', '.join(map(str, bad))} of the batch"
     step, team = stepper.functions.step, stepper.team
-    if step is None or (team is not None and team.in_shards):  # there all processes would have to take it
+    if step is None or (team is not None and team.in_shards):  # all processes would have to repeat the step
         return None
-    # Which only a training needs that has failed.
+    # Imported here, because only a training that has failed needs them.
     from phlox.debug.nonfinite import search
     from phlox.debug.origins import bad_parameter
     from phlox.debug.running import undisturbed
 
     state = stepper.state
-    models = {name: one if name in state.optimizers else one.valid() for name, one in state.models.items()}
-    models = {name: with_function_layers(one) for name, one in models.items()}
+    models = {name: model if name in state.optimizers else model.valid() for name, model in state.models.items()}
+    models = {name: with_function_layers(model) for name, model in models.items()}
     models, _ = stepper.functions.narrowed(models)
     carry = stepper.functions.carry(state.auxiliary)
     on_device = placed(batch, stepper.device)
@@ -80,7 +80,7 @@ def find_in_step(stepper: Stepper, batch: Any) -> str | None:
         follows = [x for x in tensors_of(loss) if x.kind is Float and x.size == 1 and x.is_require_grad()]
         return results, follows[0] if follows else None
 
-    named = {name or "model": one for name, one in models.items()}
+    named = {name or "model": model for name, model in models.items()}
     with random.stream(state.stream.replay(stepper.position)), undisturbed():
-        found = bad_parameter(named) or search(named, run, differentiate=True)
-    return None if found is None else str(found)
+        origin = bad_parameter(named) or search(named, run, differentiate=True)
+    return None if origin is None else str(origin)

@@ -1,4 +1,4 @@
-"""`Narrow`: a step that computes at half precision, on models that are kept at full precision."""
+"""`Narrow`: lets a step compute at half precision on models that are kept at full precision."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ AnyTensor = Tensor[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Narrow:
-    """Brings models and values to the half precision in which a step computes.
+    """Converts models and values to the half precision in which a step computes.
 
-    Only what is computed there is rounded: not the weights, to which steps are added, nor what is frozen.
+    Only the computation is rounded: the weights, to which the optimizer adds its updates, stay at full precision.
     """
 
     element: FloatElement
 
     def model(self, model: Any) -> tuple[Any, Callable[[], None]]:
-        """The model, and the function that gives values which its calls have set, such as states, to the given one."""
+        """The converted model, and a function that copies values that its calls set (states) back to `model`."""
 
         def narrowed(path: str, param: Param) -> Param:
             return param if param.full_precision or param.kind is not Float else param.map(self._value)

@@ -1,4 +1,4 @@
-"""`Stepper`: takes steps on a state, each a call of one program."""
+"""`Stepper`: takes steps on a state; each call runs one program."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from phlox.tensor import tensor
 from phlox.train.host_records import in_memory
 from phlox.train.state import ONLY, TrainState
 from phlox.train.step.carry import Carried
+from phlox.train.step.data_parallel import BatchShard, DataParallel
 from phlox.train.step.functions import StepFunctions
 from phlox.train.step.inputs import Asked, value_of
-from phlox.train.step.meter import Meter, Output
-from phlox.train.step.nonfinite import take_back
-from phlox.train.step.team import Portion, Team
+from phlox.train.step.metric_state import MetricState, Output
+from phlox.train.step.nonfinite import undo_if_not_finite
 from phlox.transform import compile as compiled
 from phlox.transform.tree import map_leaves
 
@@ -41,24 +41,24 @@ class Stepper:
 
     Args:
         state: the state.
-        functions: what a step computes.
-        meter, validation: what measures the training, and the validation.
+        functions: the functions of a step.
+        metric_state, validation: the measurements of the training, and of the validation.
         team: the processes that train together; None without a mesh.
-        device: where batches go.
+        device: the device for batches.
         compiles: is a step compiled into one program?
         accumulate: the number of batches whose gradients make one step of the optimizers.
-        carry: what is passed from batch to batch at the beginning of an epoch, or the function that makes it.
-        asked, asked_validating: what the user's functions ask for by name.
+        carry: the carry at the beginning of an epoch, or a function that makes it.
+        asked, asked_validating: the inputs that the user's functions get by name.
     """
 
     def __init__(
         self,
         state: TrainState,
         functions: StepFunctions,
-        meter: Meter,
-        validation: Meter,
+        metric_state: MetricState,
+        validation: MetricState,
         *,
-        team: Team | None,
+        team: DataParallel | None,
         device: Device,
         compiles: bool,
         accumulate: int,
@@ -66,20 +66,20 @@ class Stepper:
         asked: Asked,
         asked_validating: Asked,
     ) -> None:
-        self.state, self.functions, self.meter, self.validation = state, functions, meter, validation
+        self.state, self.functions, self.metric_state, self.validation = state, functions, metric_state, validation
         self.team, self.device, self.compiles, self.accumulate = team, device, compiles, accumulate
         self._carry, self.asked, self.asked_validating = carry, asked, asked_validating
-        self.is_lbfgs = any(isinstance(one, Lbfgs) for one in state.optimizers.values())
+        self.is_lbfgs = any(isinstance(optimizer, Lbfgs) for optimizer in state.optimizers.values())
         self.takes_arrays = compiles and engine_of(device.backend).compiles and not self.is_lbfgs
         """Does a compiled step take NumPy arrays as they are?"""
         self.guards = False
-        """Is the loss of every step waited for, and the model before it kept until it is known? See `NanGuard`."""
+        """Does every step wait for its loss, and keep the model before it until then? See `NanGuard`."""
         self.window: tuple[int, int | None] = (0, None)
-        """The steps at which the fit began, and is planned to end."""
+        """The steps at which the fit began, and at which it is planned to end."""
         self.learner: Callable[[], Any] | None = None
-        """Gives the learner, which functions among the inputs are called with."""
+        """Returns the learner, the argument of functions among the inputs."""
         self.position = 0
-        """Of the random stream, before the last step."""
+        """The position of the random stream before the last step."""
         self._programs: dict[Any, Callable[..., Any]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stepper:
@@ -89,7 +89,7 @@ class Stepper:
             "_programs": {},
             "team": self.team,
             "device": self.device,
-        }  # programs are made anew, when needed
+        }  # programs are compiled again when needed
         for name, value in vars(self).items():
             setattr(twin, name, shared[name] if name in shared else copy.deepcopy(value, memo))
         return twin
@@ -97,33 +97,33 @@ class Stepper:
     # --- training
 
     def begin_epoch(self) -> None:
-        """Forget what was measured in the epoch before, and its carry."""
+        """Forget the measurements and the carry of the epoch before."""
         state = self.state
-        self.meter.reset()
-        state.auxiliary.update(self.meter.auxiliary())
+        self.metric_state.reset()
+        state.auxiliary.update(self.metric_state.auxiliary())
         state.auxiliary.pop("carry", None)
         state.saved_carry = None
         state.rows, state.epoch_seconds = 0, 0.0
 
-    def take(self, group: Sequence[Any]) -> Output:
-        """Take the steps on a group of batches, in one call."""
+    def run_steps(self, group: Sequence[Any]) -> Output:
+        """Take a step on each batch of a group, in one call."""
         if self.team is None:
-            return self._taken(group, None)
-        portion: Portion = group[0]
-        with self.team.rows_scope(portion):
-            return self.team.readable(self._taken([one.batch for one in group], portion))
+            return self._run_steps(group, None)
+        shard: BatchShard = group[0]
+        with self.team.rows_scope(shard):
+            return self.team.readable(self._run_steps([item.batch for item in group], shard))
 
-    def _taken(self, group: Sequence[Any], portion: Portion | None) -> Output:
+    def _run_steps(self, group: Sequence[Any], shard: BatchShard | None) -> Output:
         state, steps = self.state, len(group)
         batch = group[0] if steps == 1 else mapped(lambda *parts: np.stack([np.asarray(x) for x in parts]), *group)
         if not self.takes_arrays or (self.team is not None and self.team.partitions):
-            batch = self._onto(batch, portion, stacked=steps > 1)
+            batch = self._tensors(batch, shard, stacked=steps > 1)
         if self._carry is not None and "carry" not in state.auxiliary:
-            state.auxiliary["carry"] = self.carried(state.models, self._onto(group[0], portion), state.saved_carry)
+            state.auxiliary["carry"] = self.first_carry(state.models, self._tensors(group[0], shard), state.saved_carry)
             state.saved_carry = None
         applies = self.accumulate == 1 or (state.batch + 1) % self.accumulate == 0
         self.position = state.stream.position
-        taken = {name: schedule.taken for name, schedule in state.schedules.items()}
+        counts = {name: schedule.taken for name, schedule in state.schedules.items()}
         try:
             rates: list[dict[str, Rate]] = [] if applies else [dict.fromkeys(state.schedules, 0.0)]
             while applies and len(rates) < steps:
@@ -131,27 +131,27 @@ class Stepper:
             output = self._call(rates, batch, steps, applies)
         except BaseException:
             for name, schedule in state.schedules.items():
-                schedule.taken = taken[name]
+                schedule.taken = counts[name]
             raise
         if applies:
-            self._count(output.taken, steps)
+            self._count(output.was_taken, steps)
         return output
 
-    def _count(self, taken: Mapping[str, Any], steps: int) -> None:
-        """Count steps of the optimizers; of those that were left out, no schedule knows.
+    def _count(self, was_taken: Mapping[str, Any], steps: int) -> None:
+        """Count the steps of the optimizers; schedules do not count steps that were skipped.
 
-        Where optimizers leave steps out, this waits for the step, since the next rate depends on it.
+        If an optimizer may skip steps, this waits for the step, since the next rate depends on it.
         """
         state = self.state
-        if not taken:
+        if not was_taken:
             state.updates += steps
             return
-        were = {name: np.asarray(one.numpy()).reshape(-1) for name, one in taken.items()}
-        for name, one in were.items():
-            state.schedules[name].taken -= int((~one).sum())
-        left_out = steps - int(np.logical_and.reduce(list(were.values())).sum())
-        others = len(were) < len(state.optimizers)
-        state.updates += steps if others else int(np.logical_or.reduce(list(were.values())).sum())
+        arrays = {name: np.asarray(array.numpy()).reshape(-1) for name, array in was_taken.items()}
+        for name, array in arrays.items():
+            state.schedules[name].taken -= int((~array).sum())
+        left_out = steps - int(np.logical_and.reduce(list(arrays.values())).sum())
+        others = len(arrays) < len(state.optimizers)
+        state.updates += steps if others else int(np.logical_or.reduce(list(arrays.values())).sum())
         state.skipped += left_out
 
     def _call(self, rates: list[dict[str, Rate]], batch: Any, steps: int, applies: bool) -> Output:
@@ -162,33 +162,33 @@ class Stepper:
                 ema.update(state.models[name])
             return output
         before = (
-            (state.models, {name: one.twin() for name, one in state.optimizers.items()}) if self.guards else None
+            (state.models, {name: each.twin() for name, each in state.optimizers.items()}) if self.guards else None
         )  # fmt: skip
-        more: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
+        extra: tuple[Any, ...] = (applies,) if steps == 1 and self.accumulate > 1 else ()
         if self.asked.names:
-            more = (applies, self.inputs(self.asked, steps))
-        if self.functions.single and steps == 1 and self.compiles:
+            extra = (applies, self.inputs(self.asked, steps))
+        if self.functions.is_single and steps == 1 and self.compiles:
             args = state.models[ONLY], state.optimizers[ONLY], state.auxiliary, rates[0][ONLY], batch
-            model, state.auxiliary, output = self.program("train_one")(*args, *more)
+            model, state.auxiliary, output = self.program("train_one")(*args, *extra)
             state.models = {ONLY: model}
         else:
-            given = rates[0] if steps == 1 else _stacked(rates)
-            args = state.models, state.optimizers, state.auxiliary, given, batch
-            state.models, state.auxiliary, output = self.program("train", steps)(*args, *more)
-        self.meter.keep(state.auxiliary)
+            step_rates = rates[0] if steps == 1 else _stacked(rates)
+            args = state.models, state.optimizers, state.auxiliary, step_rates, batch
+            state.models, state.auxiliary, output = self.program("train", steps)(*args, *extra)
+        self.metric_state.keep(state.auxiliary)
         if before is not None:
-            take_back(self, before, output)
+            undo_if_not_finite(self, before, output)
         return output
 
     def inputs(self, asked: Asked, steps: int = 1) -> dict[str, Any]:
-        """What the user's function is given by name; for several steps, a list of each."""
+        """The arguments by name for the user's function; for several steps, a list by name."""
         if not asked.always and not (asked.names and self.state.inputs):
             return {}
         learner = None if self.learner is None else self.learner()
-        given = {name: value_of(name, one, learner) for name, one in self.state.inputs.items()}
+        values = {name: value_of(name, value, learner) for name, value in self.state.inputs.items()}
         first = self.state.step
-        found = [asked.given(given, partial(self._offered, step)) for step in range(first, first + steps)]
-        return found[0] if steps == 1 else _stacked(found)
+        arguments = [asked.arguments(values, partial(self._offered, step)) for step in range(first, first + steps)]
+        return arguments[0] if steps == 1 else _stacked(arguments)
 
     def _offered(self, step: int, name: str) -> Any:
         if name != "progress":
@@ -197,27 +197,27 @@ class Stepper:
         return None if last is None else (step - first) / max(last - first, 1)
 
     def flush(self) -> None:
-        """At the end of an epoch, the step of gradients that are left over."""
+        """At the end of an epoch, take a step with accumulated gradients that are left over."""
         state = self.state
         if self.accumulate > 1 and state.batch % self.accumulate:
             args = state.models, state.optimizers, state.auxiliary, self._next_rates()
-            state.models, state.auxiliary, taken = self.program("flush")(*args)
-            self.meter.keep(state.auxiliary)
-            self._count(taken, 1)
+            state.models, state.auxiliary, was_taken = self.program("flush")(*args)
+            self.metric_state.keep(state.auxiliary)
+            self._count(was_taken, 1)
 
     def drop_gradients(self) -> None:
-        """Forget gradients of an epoch that is over and made no step."""
+        """Drop accumulated gradients of an epoch that is over."""
         for name, accumulator in self.state.auxiliary.get("accumulators", {}).items():
             accumulator.take(self.state.models[name])
 
     def _minimized(self, rate: Any, batch: Any) -> tuple[Any, Output]:
-        """A step of L-BFGS on a batch: the model after it, and the measurements at its beginning."""
+        """Take a step of L-BFGS on a batch; return the model after it, and the measurements of the model before."""
         gradient, state = self.program("gradient"), self.state
         kept: list[Output] = []
-        more = (self.inputs(self.asked),) if self.asked.names else ()
+        extra = (self.inputs(self.asked),) if self.asked.names else ()
 
         def closure(model: Any) -> Any:
-            loss, grads, output = gradient({ONLY: model}, state.auxiliary, batch, not kept, *more)
+            loss, grads, output = gradient({ONLY: model}, state.auxiliary, batch, not kept, *extra)
             if output is not None:
                 kept.append(output)
             return loss, grads
@@ -228,7 +228,7 @@ class Stepper:
         state, rates = self.state, dict[str, Any]()
         for name, schedule in state.schedules.items():
             rates[name] = schedule.step()
-        single = self.functions.single
+        single = self.functions.is_single
         if state.lr_set is not None:
             rates.update({ONLY: state.lr_set} if single else state.lr_set)
         if state.lr_scale != 1.0:
@@ -236,27 +236,27 @@ class Stepper:
         state.lr = rates[ONLY] if single else rates
         return rates
 
-    def _onto(self, batch: Any, portion: Portion | None, *, stacked: bool = False) -> Any:
+    def _tensors(self, batch: Any, shard: BatchShard | None, *, stacked: bool = False) -> Any:
         """A batch as tensors on the device of the model."""
-        if self.team is None or portion is None:
+        if self.team is None or shard is None:
             return placed(batch, self.device)
-        return self.team.placed(batch, portion, self.device, stacked=stacked)
+        return self.team.batch_on_devices(batch, shard, self.device, stacked=stacked)
 
-    def carried(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
-        """The initial carry, or the saved one."""
+    def first_carry(self, models: Any, batch: Any, saved: list[Any] | None = None) -> Carried:
+        """The carry at the beginning of an epoch, or with the saved values."""
         start = self._carry
         if callable(start):
-            given = {name: one.valid() for name, one in models.items()}
-            start = start(given[ONLY] if self.state.is_single else given, batch)
-        place = self.meter.device
-        start = copy.deepcopy(map_leaves(lambda x: tensor(x, device=place), start, (np.ndarray, np.generic)))
-        carried = Carried(start, place)
+            inference_models = {name: model.valid() for name, model in models.items()}
+            start = start(inference_models[ONLY] if self.state.is_single else inference_models, batch)
+        device = self.metric_state.device
+        start = copy.deepcopy(map_leaves(lambda x: tensor(x, device=device), start, (np.ndarray, np.generic)))
+        carried = Carried(start, device)
         for param, array in zip(carried.parts, saved or (), strict=saved is not None):
             param.set(tensor(array, device=param.device))
         return carried
 
     def program(self, name: str, steps: int = 1) -> Callable[..., Any]:
-        """A function of the step, compiled if steps are; several steps a call always are."""
+        """A function of the step, compiled if `compiles`, or if a call takes several steps."""
         key = name, steps, self.guards
         if key not in self._programs:
             function: Callable[..., Any] = getattr(self.functions, name)
@@ -268,21 +268,23 @@ class Stepper:
                 self._programs[key] = compiled(function, donate=donate) if self.compiles else function
         return self._programs[key]
 
-    # --- what it has measured
+    # --- measurements
 
     def epoch_means(self) -> dict[str, Any]:
-        """The loss and the metrics of an epoch, of the rows of all processes, which all call it; all must be read."""
-        return self.meter.values(None if self.team is None else self.team.merged(self.meter, means=False))
+        """The loss and the metrics of an epoch over the rows of all processes. Call it in all; all must be read."""
+        return self.metric_state.values(
+            None if self.team is None else self.team.reduced_metrics(self.metric_state, means=False)
+        )
 
-    # --- for others
+    # --- models and records
 
     def for_inference(self) -> dict[str, Any]:
-        """The models by name, averaged where there are averages, in inference mode."""
+        """The models by name in inference mode; the averages of models that have one."""
         averages, models = self.state.auxiliary.get("ema", {}), self.state.models
-        return {name: averages[name].average if name in averages else one.valid() for name, one in models.items()}
+        return {name: averages[name].average if name in averages else model.valid() for name, model in models.items()}
 
     def align(self) -> None:
-        """Make values that each process computes from its own rows, such as running statistics, the same in all."""
+        """Make values that processes compute from their own rows, such as running statistics, equal in all."""
         if self.team is not None and self.team.adds_up:
             averages: list[Any] = [*self.state.auxiliary.get("ema", {}).values()]
             self.team.align([*self.state.models.values(), *averages])
@@ -293,27 +295,27 @@ class Stepper:
     def into_record(self, **others: Any) -> Record:
         """The state as one record, without a copy, with further parts; all steps must have been read."""
         self.align()
-        measured = self.meter.parts() if self.team is None else self.team.parts_of(self.meter)
+        measured = self.metric_state.parts() if self.team is None else self.team.record_parts(self.metric_state)
         return self.state.into_record(measured, self._carry_record(), **others)
 
     def load_record(self, record: Record, *others: str) -> dict[str, Any]:
         """See `TrainState.load_record`."""
-        found = self.state.load_record(record, *others)
+        parts = self.state.load_record(record, *others)
         if self.team is not None:
             shares = record.select("shares")
-            self.team.take_share(self.meter, shares if len(shares) else None)
+            self.team.load_share(self.metric_state, shares if len(shares) else None)
             if self.state.saved_carry is not None:
                 self.state.saved_carry = self.team.own_carry(self.state.saved_carry)
-        return found
+        return parts
 
     def weights(self) -> Record:
-        """The weights of the models for inference, without a copy; several models each below its name."""
+        """The weights of the models for inference, without a copy; with several models, each under its name."""
         self.align()
         models = self.for_inference()
         return models[ONLY].into_record() if self.state.is_single else gather(models)
 
     def in_memory(self, record: Record) -> Record:
-        """A whole record in host memory of its own."""
+        """A copy of the whole record in host memory."""
         return in_memory(record if self.team is None else self.team.whole(record))
 
     def _carry_record(self) -> Record:
@@ -326,12 +328,14 @@ class Stepper:
 
 
 def _times(rate: Rate, scale: float) -> Rate:
-    return {name: one * scale for name, one in rate.items()} if isinstance(rate, Mapping) else rate * scale
+    return {name: value * scale for name, value in rate.items()} if isinstance(rate, Mapping) else rate * scale
 
 
 def _stacked(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Inputs or rates of several steps: of each, by name, a list."""
+    """The inputs or rates of several steps, as a list by name."""
     return {
-        name: _stacked([one[name] for one in values]) if isinstance(first, Mapping) else [one[name] for one in values]
+        name: _stacked([entry[name] for entry in values])
+        if isinstance(first, Mapping)
+        else [entry[name] for entry in values]
         for name, first in values[0].items()
     }

@@ -26,7 +26,7 @@ _DIVERGED = 4.0
 
 @dataclass(frozen=True)
 class LrCurve:
-    """The losses that `Learner.lr_find` has measured at each learning rate; `print` it."""
+    """The losses that `Learner.lr_find` measured at each learning rate; `print` it."""
 
     rates: list[float]
     """The learning rate of each step."""
@@ -37,25 +37,25 @@ class LrCurve:
     def suggestion(self) -> float:
         """The learning rate at which the loss falls fastest, as a first choice.
 
-        The first steps, whose smoothed loss is of few losses, and those after the lowest loss do not count. Raises
+        The first steps, where few losses are smoothed, and the steps after the lowest loss do not count. Raises
         `RunError` if the loss does not fall at any rate.
         """
         width = max(1, len(self.rates) // 10)
-        places = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
-        if not places:
+        indices = range(2 * width, min(self.losses.index(min(self.losses)) + 1, len(self.rates) - width))
+        if not indices:
             raise RunError("lr_find: the loss does not fall at any of the rates; begin at a lower rate (low=)")
-        falls = [self.losses[at - width] - self.losses[at + width] for at in places]
-        return self.rates[places[falls.index(max(falls))]]
+        falls = [self.losses[index - width] - self.losses[index + width] for index in indices]
+        return self.rates[indices[falls.index(max(falls))]]
 
     def __str__(self) -> str:
         low, high = min(self.losses), max(self.losses)
         try:
-            found = f"it falls fastest at {self.suggestion:.1e}"
+            summary = f"it falls fastest at {self.suggestion:.1e}"
         except RunError as error:
-            found = str(error).removeprefix("lr_find: ")
+            summary = str(error).removeprefix("lr_find: ")
         rates = f"{self.rates[0]:.1e} to {self.rates[-1]:.1e}"
         drawn = bars([loss - low for loss in self.losses], 60)
-        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{found}"
+        return f"loss {low:.4g} to {high:.4g} at learning rates {rates}\n{drawn}\n{summary}"
 
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_lr_curve")
 
@@ -63,9 +63,9 @@ class LrCurve:
 def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: int) -> LrCurve:
     """See `Learner.lr_find`."""
     if not (0.0 < low < high < math.inf):
-        raise RunError(f"lr_find: low and high are rates above 0, the second one higher, got {low} and {high}")
+        raise RunError(f"lr_find: low and high must be rates above 0, high the higher one, got {low} and {high}")
     if steps < 10:
-        raise RunError(f"lr_find: with {steps} steps nothing would be seen; give 10 or more")
+        raise RunError(f"lr_find: {steps} steps are too few to find a rate; give 10 or more")
     rates: list[float] = []
     losses: list[float] = []
     team, state, stepper = learner.team, learner.state, learner.stepper
@@ -74,15 +74,15 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
         state.schedules = {name: ExponentialLr(low, gamma=gamma) for name in state.schedules}
         state.lr_set = None
         smooth, lowest = 0.0, math.inf
-        feed = learner.feed(data)
-        fit = Fit(learner, feed, None, Limits(None, steps, None))
+        stream = learner.feed(data)
+        fit = Fit(learner, stream, None, Limits(None, steps, None))
         fit.leave_former_epoch()
         while len(rates) < steps:
             stepper.begin_epoch()
-            taken = len(rates)
-            for batch in feed.epoch(learner.epoch):
+            num_before = len(rates)
+            for batch in stream.epoch(learner.epoch):
                 try:
-                    fit.take([(feed.number, batch)])
+                    fit.run_steps([(stream.number, batch)])
                     loss = learner.loss
                 except RunError:
                     loss = math.nan
@@ -93,12 +93,10 @@ def lr_find(learner: Learner[Any], data: Any, low: float, high: float, steps: in
                 if len(rates) == steps or not losses[-1] <= _DIVERGED * max(lowest, 0.0) + 1e-9 + abs(lowest):
                     steps = len(rates)
                     break
-            if len(rates) == taken:
+            if len(rates) == num_before:
                 raise RunError("lr_find: there is no batch in the data")
             state.epoch += 1
-    finite = [at for at, loss in enumerate(losses) if math.isfinite(loss)]
+    finite = [index for index, loss in enumerate(losses) if math.isfinite(loss)]
     if not finite:
-        raise RunError(
-            "lr_find: there is no loss that is a number at any of the rates; with update= let its logs have a 'loss'"
-        )
-    return LrCurve([rates[at] for at in finite], [losses[at] for at in finite])
+        raise RunError("lr_find: no rate has a finite loss; with update= put a 'loss' into its logs")
+    return LrCurve([rates[index] for index in finite], [losses[index] for index in finite])

@@ -1,4 +1,4 @@
-"""`on_trial`: a scope after which a learner is as it was before."""
+"""`on_trial`: a scope that restores a learner at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_trial(learner: Learner[Any]) -> Generator[None]:
-    """A scope at whose end the learner is as it was before, except for the programs that were compiled in it."""
+    """A scope that restores the learner at its end, except for the programs that were compiled in it."""
     state, run = learner.state, learner.run
     guards, schedules, extra = learner.guards, state.schedules, dict(state.extra)
     trained = [[param.trained for param in model.params()] for model in state.models.values()]

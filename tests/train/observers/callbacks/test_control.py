@@ -283,9 +283,9 @@ def test_one_of_several_models() -> None:
     learner = FakeLearner(model={"a": frozen(), "b": frozen()})
     learner.fit([Unfreeze(lambda path, param: path.endswith("bias"), epoch=1, model="b")])
     assert "layers.0.bias" in trained(learner.model["b"]) and "layers.0.bias" not in trained(learner.model["a"])
-    with pytest.raises(RunError, match="the learner has the models a, b; say which with model="):
+    with pytest.raises(RunError, match="the learner has the models a, b; give model="):
         learner.fit([Unfreeze("**", epoch=1)])
-    with pytest.raises(RunError, match="none called 'a'; leave model= out"):
+    with pytest.raises(RunError, match="without a name, got model='a'; leave out model="):
         FakeLearner(model=frozen()).fit([Unfreeze("**", epoch=1, model="a")])
 
 

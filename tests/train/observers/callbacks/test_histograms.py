@@ -120,6 +120,6 @@ def test_what_cannot_be() -> None:
         raise AssertionError
 
     own = Learner(nn.Linear(4, 2).init(seed=0), optim.SgdConfig(), 0.1, update=update)
-    with pytest.raises(RunError, match="Histograms: with update= gradients are its own; report what you need"):
+    with pytest.raises(RunError, match="Histograms: with update= the learner knows no gradients; report what you need"):
         own.fit(DATA, epochs=1, progress=False, callbacks=[Histograms(gradients=True)])
     assert one.step == own.step == 0

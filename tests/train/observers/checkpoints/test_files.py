@@ -73,9 +73,7 @@ def test_a_damaged_one_is_passed_over(three: Path, damage: Callable[[Path], None
         Checkpoints.load(folder / "step-00000009.safetensors")
     for step in (3, 6):
         damage(folder / f"step-{step:08d}.safetensors")
-    with pytest.raises(
-        RunError, match=r"(?s)no checkpoint that is whole:.*step-00000009.*step-00000006.*step-00000003"
-    ):
+    with pytest.raises(RunError, match=r"(?s)no undamaged checkpoint:.*step-00000009.*step-00000006.*step-00000003"):
         Checkpoints.load(three)
     damage(folder / "best.safetensors")
     with pytest.raises(RunError, match=r"best\.safetensors.*may be whole"):
@@ -106,7 +104,7 @@ def test_a_damaged_part_is_passed_over(tmp_path: Path) -> None:
             part.write_bytes(data)
     flip(next(first.glob("*.safetensors")))
     flip(next(second.glob("*.safetensors")))
-    with pytest.raises(RunError, match=r"(?s)no checkpoint that is whole:.*step-00000006.*step-00000003"):
+    with pytest.raises(RunError, match=r"(?s)no undamaged checkpoint:.*step-00000006.*step-00000003"):
         Checkpoints.load(tmp_path)
 
 

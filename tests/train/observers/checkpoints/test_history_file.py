@@ -217,7 +217,7 @@ def test_what_is_added_is_all_that_is_written(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path)
 
     def take() -> int:
-        position = file.take(grown, {name: len(entries) for name, entries in grown.items()})
+        position = file.extend(grown, {name: len(entries) for name, entries in grown.items()})
         assert position is not None
         file.write(position)
         return position.value["bytes"]
@@ -240,7 +240,7 @@ def test_what_is_added_is_all_that_is_written(tmp_path: Path) -> None:
         assert problem == "" and sum(each.count("\n") for each in found["lines"].values()) == count
     grown["history"][0] = [7]
     grown["history"].pop()
-    assert file.take(grown, {"history": 2, "events": 1}) is None  # that is not what it was: another file is needed
+    assert file.extend(grown, {"history": 2, "events": 1}) is None  # that is not what it was: another file is needed
     assert HistoryFile(tmp_path).path.name == "history-2.jsonl"
 
 

@@ -159,7 +159,7 @@ def test_what_cannot_be_resumed(tmp_path: Path) -> None:
     older_kind(tmp_path / "old")
     with pytest.raises(RunError, match=r"written by Phlox 0\.1\.0, whose runs cannot be resumed"):
         RunFolder(tmp_path / "old", resume=True)
-    with pytest.raises(RunError, match="is a run of the kind 'training', and cannot go on as 'tuning'"):
+    with pytest.raises(RunError, match="is a run of the kind 'training', and cannot be resumed as 'tuning'"):
         RunFolder(tmp_path / "run", resume=True, kind="tuning")
     text = (tmp_path / "run" / "run.json").read_text()
     (tmp_path / "run" / "run.json").write_text(text.replace('"format": 1', '"format": 2'))
@@ -269,7 +269,7 @@ def test_a_foreign_file_that_comes_during_the_training_protects_too(tmp_path: Pa
     make(path)
     with RunFolder(path, overwrite=True) as folder:
         (tmp_path / "run.replaced" / "mine.txt").write_text("keep me")
-        with pytest.warns(RunWarning, match=r"the run that was replaced stays: .*mine\.txt"):
+        with pytest.warns(RunWarning, match=r"the replaced run could not be deleted: .*mine\.txt"):
             folder.complete()
     assert names(tmp_path / "run.replaced") == ["mine.txt", "notes.txt", "run.json"]
     assert manifest(path)["status"] == "finished"

@@ -21,13 +21,13 @@ from phlox.record.entry import LazyTensor
 from phlox.record.formats.pytorch.values import (
     PLAINLY,
     ElementType,
-    Meter,
     NumpyArray,
     NumpyType,
     Object,
     Pairs,
     Strided,
     Unreadable,
+    WorkBudget,
     called,
 )
 from phlox.record.record import UnreadableEntryError, check_name
@@ -46,19 +46,19 @@ class Flat(NamedTuple):
     """Path -> why."""
 
 
-def flatten(root: object, meter: Meter) -> Flat:
+def flatten(root: object, budget: WorkBudget) -> Flat:
     """The tensors and plain values in `root`, an inert pickle, by path; a single tensor is called "data".
 
     Unreadable entries, with the reason, are: values that a record cannot hold, keys that are not valid paths, and a
     second entry of one path. Raises RecordError if nothing has a name, and for excessive nesting.
 
     >>> from phlox.record.formats.pytorch.values import Pairs
-    >>> flatten(Pairs([("net", Pairs([("a.b", True)])), (0, [1, (2, "x")]), (("k",), 3)]), Meter(100))
+    >>> flatten(Pairs([("net", Pairs([("a.b", True)])), (0, [1, (2, "x")]), (("k",), 3)]), WorkBudget(100))
     Flat(entries={'net.a.b': True, '0': [1, [2, 'x']]}, unreadable={'[a value of type tuple]': 'the keys of ...'})
     """
     if is_tensor(root) or isinstance(root, Unreadable):
         root = Pairs([("data", root)])
-    walk = _Walk(meter)
+    walk = _Walk(budget)
     if _level(root) is None and not (type(root) in (list, tuple) and walk.holds_tensor(root, 0)):
         raise RecordError(
             f"it holds {called(root)}, and no tensor by name; nothing of it was run. Where you trust it, load it with "
@@ -76,8 +76,8 @@ def is_tensor(node: object) -> bool:
 class _Walk:
     """One pass over an inert pickle."""
 
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
+    def __init__(self, budget: WorkBudget) -> None:
+        self.budget = budget
         self.entries: dict[str, Leaf] = {}
         self.unreadable: dict[str, str] = {}
 
@@ -104,7 +104,7 @@ class _Walk:
 
     def holds_tensor(self, node: object, depth: int) -> bool:
         """Whether `node` contains a tensor, or an unreadable one."""
-        self.meter.charge(1)
+        self.budget.charge(1)
         if depth > _MAX_DEPTH:
             raise RecordError(f"it nests more than {_MAX_DEPTH} levels deep")
         if is_tensor(node) or isinstance(node, Unreadable):
@@ -138,7 +138,7 @@ class _Walk:
         before = path + "." if path else ""
         for key, item in items:
             text = _key(key)
-            self.meter.charge(1 + len(text or ""))
+            self.budget.charge(1 + len(text or ""))
             if text is None:
                 text, why = f"[{called(key)}]", "the keys of a record are text or ints; rename it before saving"
             elif kinds.setdefault(text, type(key)) is not type(key):
@@ -153,7 +153,7 @@ class _Walk:
         return result
 
     def _put(self, node: object, path: str) -> None:
-        self.meter.charge(len(path))
+        self.budget.charge(len(path))
         if path in self.entries or path in self.unreadable:
             self.entries.pop(path, None)
             self._list(path, f"two entries of it have the path {shown(path)!r}; rename one before saving")
@@ -164,7 +164,7 @@ class _Walk:
             self._list(path, str(error))
 
     def _list(self, path: str, why: str) -> None:
-        self.meter.charge(len(path))
+        self.budget.charge(len(path))
         self.unreadable[path] = why
 
     def _leaf(self, node: object, path: str) -> Leaf:
@@ -186,9 +186,9 @@ class _Walk:
         if depth > _MAX_DEPTH:
             raise RecordError(f"{shown(path)}: it nests more than {_MAX_DEPTH} levels deep")
         if isinstance(node, str):
-            self.meter.charge(1 + len(node))
+            self.budget.charge(1 + len(node))
             return node
-        self.meter.charge(1)
+        self.budget.charge(1)
         if node is None or isinstance(node, (bool, int, float)):
             return node
         if isinstance(node, (list, tuple)):

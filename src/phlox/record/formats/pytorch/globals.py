@@ -1,6 +1,6 @@
 """The globals that a state dict may name, each with an inert replacement; all others are `ForeignGlobal`.
 
-A function takes the meter and the arguments in the pickle. For unexpected arguments it raises, and the file is
+A function takes the budget and the arguments in the pickle. For unexpected arguments it raises, and the file is
 rejected.
 """
 
@@ -22,7 +22,6 @@ from phlox.record.formats.pytorch.values import (
     ElementType,
     ForeignGlobal,
     Function,
-    Meter,
     Name,
     NumpyArray,
     NumpyType,
@@ -30,6 +29,7 @@ from phlox.record.formats.pytorch.values import (
     Storage,
     Strided,
     Unreadable,
+    WorkBudget,
 )
 
 _NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2", "f": "f4", "d": "f8"}
@@ -77,7 +77,9 @@ def find_global(module: str, name: str) -> object:
     return ForeignGlobal(full)
 
 
-def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
+def _tensor(
+    budget: WorkBudget, storage: object, offset: object, shape: object, strides: object, *rest: object
+) -> object:
     # The rest is requires_grad, hooks and, last, whether the values must be conjugated or negated.
     if len(rest) > 3 or not isinstance(storage, Storage):
         raise TypeError
@@ -87,31 +89,31 @@ def _tensor(meter: Meter, storage: object, offset: object, shape: object, stride
 
 
 def _typed_tensor(
-    meter: Meter, storage: object, offset: object, shape: object, strides: object, grad: object, hooks: object,
+    budget: WorkBudget, storage: object, offset: object, shape: object, strides: object, grad: object, hooks: object,
     dtype: object, *metadata: object,
 ) -> object:  # fmt: skip
     if not isinstance(dtype, ElementType):
         raise TypeError
-    result = _tensor(meter, storage, offset, shape, strides, grad, hooks, *metadata)
+    result = _tensor(budget, storage, offset, shape, strides, grad, hooks, *metadata)
     return Strided(result.storage, dtype, offset, shape, strides) if isinstance(result, Strided) else result
 
 
-def _storage(meter: Meter, data: object) -> object:
+def _storage(budget: WorkBudget, data: object) -> object:
     from phlox.record.formats.pytorch.reader import storage_in  # which uses this
 
     if not isinstance(data, bytes):
         raise TypeError
-    meter.charge(len(data))
-    return storage_in(data, meter)
+    budget.charge(len(data))
+    return storage_in(data, budget)
 
 
-def _parameter(meter: Meter, data: object, *_: object) -> object:
+def _parameter(budget: WorkBudget, data: object, *_: object) -> object:
     if not isinstance(data, (Strided, Unreadable)):
         raise TypeError
     return data
 
 
-def _from_type(meter: Meter, function: object, kind: object, arguments: object, state: object) -> object:
+def _from_type(budget: WorkBudget, function: object, kind: object, arguments: object, state: object) -> object:
     # A subclass may add methods and attributes to its numbers, which are the tensor's, as `Tensor.numpy` gives them.
     if not (isinstance(kind, (Name, ForeignGlobal)) and isinstance(arguments, tuple)):
         raise TypeError
@@ -119,25 +121,25 @@ def _from_type(meter: Meter, function: object, kind: object, arguments: object, 
         return Unreadable(f"a tensor of the class {kind.name}", _PLAIN)
     if not (isinstance(function, Function) and function.makes_tensor):
         raise TypeError
-    made: object = function.make(meter, *cast("tuple[object, ...]", arguments))
+    made: object = function.make(budget, *cast("tuple[object, ...]", arguments))
     return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if made is _WRAPPED else made
 
 
-def _dict(meter: Meter, items: object = ()) -> object:
+def _dict(budget: WorkBudget, items: object = ()) -> object:
     if isinstance(items, Pairs):
         return items
     if not isinstance(items, (list, tuple)):
         raise TypeError
     pairs = cast("list[Any]", items)
-    meter.charge(64 * len(pairs))
+    budget.charge(64 * len(pairs))
     return Pairs([(key, value) for key, value in pairs])
 
 
-def _default_dict(meter: Meter, factory: object = None) -> object:
+def _default_dict(budget: WorkBudget, factory: object = None) -> object:
     return Pairs()
 
 
-def _items(meter: Meter, items: object = None) -> object:
+def _items(budget: WorkBudget, items: object = None) -> object:
     if items is None:
         return []
     if not isinstance(items, (list, tuple)):
@@ -145,68 +147,68 @@ def _items(meter: Meter, items: object = None) -> object:
     return cast("object", items)
 
 
-def _device(meter: Meter, kind: str, index: int | None = None) -> object:
-    meter.charge(len(kind))
+def _device(budget: WorkBudget, kind: str, index: int | None = None) -> object:
+    budget.charge(len(kind))
     return kind if index is None else f"{kind}:{index:d}"
 
 
-def _encoded(meter: Meter, text: str, encoding: str = "latin1") -> object:
-    meter.charge(len(text))
+def _encoded(budget: WorkBudget, text: str, encoding: str = "latin1") -> object:
+    budget.charge(len(text))
     if encoding not in ("latin1", "latin-1"):
         raise TypeError
     return text.encode("latin-1")
 
 
-def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object:
+def _bytes(budget: WorkBudget, data: object = b"", encoding: str = "latin1") -> object:
     if isinstance(data, bytes):
         return data
     if not isinstance(data, str):
         raise TypeError  # Python's bytes(n) would make n zeros
-    return _encoded(meter, data, encoding)
+    return _encoded(budget, data, encoding)
 
 
-def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
+def _numpy_type(budget: WorkBudget, name: str | Name, *_: object) -> object:
     if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
     known = _NUMPY_TYPES.get(name)
     return Unreadable(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
 
 
-def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> object:
+def _numpy_array(budget: WorkBudget, kind: object, shape: object, code: object) -> object:
     return NumpyArray()
 
 
-def _numpy_scalar(meter: Meter, dtype: object, data: bytes | str = b"") -> object:
+def _numpy_scalar(budget: WorkBudget, dtype: object, data: bytes | str = b"") -> object:
     if isinstance(dtype, Unreadable):
         return dtype
-    result = _numpy_frombuffer(meter, data, dtype, (), "C")
+    result = _numpy_frombuffer(budget, data, dtype, (), "C")
     return replace(result, is_scalar=True) if isinstance(result, NumpyArray) else result
 
 
 def _numpy_frombuffer(
-    meter: Meter, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
+    budget: WorkBudget, data: bytes | str, dtype: object, shape: object, order: object, axes: object = None
 ) -> object:
     if isinstance(dtype, Unreadable):
         return dtype
     if not isinstance(dtype, NumpyType):
         raise TypeError
-    meter.charge(len(data))
+    budget.charge(len(data))
     lie = cast("tuple[int, ...]", axes) if order == "K" and isinstance(axes, tuple) else None
     return NumpyArray(dtype, shape, order == "F", data.encode() if isinstance(data, str) else data, axes=lie)
 
 
-def _jax_array(meter: Meter, function: object, arguments: object, state: object, aval: object) -> object:
+def _jax_array(budget: WorkBudget, function: object, arguments: object, state: object, aval: object) -> object:
     # JAX's reconstruction of the same data as NumPy's pickle.
     array = NumpyArray()
-    set_numpy_state(meter, array, state)
+    set_numpy_state(budget, array, state)
     return array
 
 
-def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
+def set_numpy_state(budget: WorkBudget, array: NumpyArray, state: object) -> None:
     """The effect of `numpy.ndarray.__setstate__`; TypeError for an invalid state."""
     match cast("tuple[object, ...]", state):
         case (int(), shape, NumpyType() as dtype, is_fortran, bytes() | str() as data):
-            meter.charge(len(data))
+            budget.charge(len(data))
             array.type, array.shape, array.is_fortran = dtype, shape, bool(is_fortran)
             array.data = data.encode() if isinstance(data, str) else data
         case (int(), _, Unreadable() as refused, _, _):
@@ -215,12 +217,12 @@ def set_numpy_state(meter: Meter, array: NumpyArray, state: object) -> None:
             raise TypeError
 
 
-def _itself(meter: Meter, value: object, *_: object) -> object:
+def _itself(budget: WorkBudget, value: object, *_: object) -> object:
     return value
 
 
 def _refused(what: str, remedy: str = PLAINLY) -> Callable[..., object]:
-    def make(meter: Meter, *_: object) -> object:
+    def make(budget: WorkBudget, *_: object) -> object:
         return Unreadable(what, remedy)
 
     return make

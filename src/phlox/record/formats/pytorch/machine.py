@@ -12,7 +12,7 @@ from typing import Any
 
 from phlox.errors import RecordError
 from phlox.record.formats.pytorch.opcodes import OPERATIONS
-from phlox.record.formats.pytorch.values import Meter
+from phlox.record.formats.pytorch.values import WorkBudget
 
 _MAX_OPCODES = 20_000_000  # some ten seconds; a large checkpoint has a hundred thousand
 _MAX_LINE = 1 << 26
@@ -26,9 +26,9 @@ class Machine:
         data: the bytes of the file.
         find: returns the inert value of a global, by module and name.
         persistent: returns the inert value of a persistent id.
-        meter: limits the cost of the pickles.
+        budget: limits the cost of the pickles.
 
-    >>> Machine(memoryview(b"\\x80\\x02]q\\x00(K\\x01K\\x02e."), None, None, Meter(0)).load()
+    >>> Machine(memoryview(b"\\x80\\x02]q\\x00(K\\x01K\\x02e."), None, None, WorkBudget(0)).load()
     [1, 2]
     """
 
@@ -37,13 +37,13 @@ class Machine:
         data: memoryview,
         find: Callable[[str, str], object] | None,
         persistent: Callable[[object], object] | None,
-        meter: Meter,
+        budget: WorkBudget,
         at: int = 0,
     ) -> None:
         self.data = data
         self.find = find
         self.persistent = persistent
-        self.meter = meter
+        self.budget = budget
         self.at = at
         self.stack: list[Any] = []
         self.marks: list[int] = []

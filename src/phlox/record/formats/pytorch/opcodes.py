@@ -214,7 +214,7 @@ def _reduce(machine: Machine) -> None:
     if not isinstance(function, Function) or not isinstance(arguments, tuple):
         raise RecordError(f"a call of {called(function)}, which no state dict makes; it may be an attack")
     try:
-        machine.push(function.make(machine.meter, *arguments))
+        machine.push(function.make(machine.budget, *arguments))
     except RecordError as error:
         raise RecordError(f"{function.name}: {error}") from None
     except Exception as error:
@@ -264,7 +264,7 @@ def _build(machine: Machine) -> None:
             value.big_endian = order == ">"
         case NumpyArray(), _:
             try:
-                set_numpy_state(machine.meter, value, state)
+                set_numpy_state(machine.budget, value, state)
             except TypeError:
                 raise RecordError("a NumPy array with another state than it has: damaged, or an attack") from None
         case _:

@@ -27,11 +27,11 @@ from phlox.record.formats.pytorch.machine import Machine
 from phlox.record.formats.pytorch.values import (
     ElementType,
     ForeignGlobal,
-    Meter,
     Object,
     Pairs,
     Storage,
     Strided,
+    WorkBudget,
 )
 from phlox.record.formats.reader import Reader
 from phlox.record.io.compression import unpack_limit
@@ -85,9 +85,9 @@ class PyTorchReader(Reader):
             return _from_zip(source, self.max_bytes)
         if _is_tar(head):
             raise RecordError("it is a tar archive of PyTorch before 0.4; load it with torch and save it anew")
-        meter = meter_for(min(len(source.data), _MAX_PICKLE))
-        root, files = _from_legacy(source.data, meter)
-        return as_record(source, root, meter, self.max_bytes, files)
+        budget = budget_for(min(len(source.data), _MAX_PICKLE))
+        root, files = _from_legacy(source.data, budget)
+        return as_record(source, root, budget, self.max_bytes, files)
 
     @classmethod
     def recognises(cls, head: bytes) -> bool:
@@ -125,7 +125,7 @@ _NO_FILES = _Files(_no_storage, _no_storage)
 def as_record(
     source: Source,
     root: object,
-    meter: Meter,
+    budget: WorkBudget,
     max_bytes: int | None,
     files: _Files = _NO_FILES,
     metadata: Mapping[str, str] | None = None,
@@ -136,7 +136,7 @@ def as_record(
     aliases: dict[str, str] = {}
     seen: dict[object, str] = {}
     total = 0
-    leaves, unreadable = flatten(root, meter)
+    leaves, unreadable = flatten(root, budget)
     for path, leaf in leaves.items():
         if isinstance(leaf, np.ndarray):
             entries[path] = TensorEntry(LazyTensor.from_array(leaf, path))
@@ -191,13 +191,13 @@ def _from_zip(source: Source, max_bytes: int | None) -> Record:
                 f"its pickle unpacks to more than {_MAX_PICKLE} bytes; torch.save does not compress it at all"
             )
     texts = {part: archive.read(name) for part, name in pickles.items()}
-    meter = meter_for(sum(map(len, texts.values())))
+    budget = budget_for(sum(map(len, texts.values())))
     files = _Files(
         lambda key: archive.size(member(key)), lambda key: archive.read(member(key)), cost, order.strip() == b"big"
     )
     values: dict[str, object] = {}
     for part, text in texts.items():
-        machine = Machine(text, find_global, partial(_storage_in, part), meter)
+        machine = Machine(text, find_global, partial(_storage_in, part), budget)
         values[part] = machine.load()
         if machine.at != len(text):
             raise RecordError(f"{len(text) - machine.at} bytes follow its pickle")
@@ -206,7 +206,7 @@ def _from_zip(source: Source, max_bytes: int | None) -> Record:
         attributes = data.state.items if isinstance(data.state, Pairs) else []
         data = Object(data.name, Pairs([*attributes, (CONSTANTS, constants)]))
     metadata = {"format": "torchscript"} if "constants" in values else {}
-    return as_record(source, data, meter, max_bytes, files, metadata)
+    return as_record(source, data, budget, max_bytes, files, metadata)
 
 
 def _storage_in(folder: str, value: object) -> Storage:
@@ -214,16 +214,16 @@ def _storage_in(folder: str, value: object) -> Storage:
     return replace(storage, key=f"{folder}/{storage.key}")
 
 
-def storage_in(data: bytes, meter: Meter) -> Storage:
+def storage_in(data: bytes, budget: WorkBudget) -> Storage:
     """The storage in a nested `torch.save` file, as in a pickle that was not written by `torch.save`."""
-    root, files = _from_legacy(memoryview(data), meter)
+    root, files = _from_legacy(memoryview(data), budget)
     if not isinstance(root, Storage):
         raise RecordError("a storage was expected")
     return replace(root, data=files.read(root.key))
 
 
-def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
-    plain = Machine(data, None, None, meter)
+def _from_legacy(data: memoryview, budget: WorkBudget) -> tuple[object, _Files]:
+    plain = Machine(data, None, None, budget)
     if not any(magic in data[:48].tobytes() for magic in _MAGIC_PICKLES) or plain.load() != _MAGIC:
         raise RecordError("it does not begin as what torch.save writes")
     if (version := plain.load()) != _PROTOCOL:
@@ -243,7 +243,7 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
             raise RecordError(f"the storage {shown(storage.key)!r} is of two types")
         return storage
 
-    machine = Machine(data, find_global, persistent, meter, plain.at)
+    machine = Machine(data, find_global, persistent, budget, plain.at)
     root = machine.load()
     plain.at = machine.at
     keys = plain.load()
@@ -273,9 +273,9 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
     return root, _Files(lambda key: place(key)[1], read)
 
 
-def meter_for(size: int) -> Meter:
+def budget_for(size: int) -> WorkBudget:
     """The cost limit for pickles of so many bytes."""
-    return Meter(8 * size + 100_000)
+    return WorkBudget(8 * size + 100_000)
 
 
 def _persistent(value: object) -> Storage:

@@ -9,13 +9,13 @@ from phlox.errors import RecordError
 from phlox.record.dtypes import DTYPES, FLOAT8, DType
 
 
-class Meter:
+class WorkBudget:
     """A limit on the work that a small pickle can cause: each byte and each node that is repeated is charged.
 
     Shared references can make the work disproportionate to the file: a list of a hundred references to a list of a
     hundred references... Raises RecordError once `limit` is spent.
 
-    >>> Meter(10).charge(11)
+    >>> WorkBudget(10).charge(11)
     Traceback (most recent call last):
     ...
     phlox.errors.RecordError: it unfolds to far more than its own size, as only a file made to do harm does

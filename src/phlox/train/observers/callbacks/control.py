@@ -88,13 +88,13 @@ class EarlyStopping(Monitor):
         if self.threshold is not None and _reaches(value, self.threshold, self.mode):
             learner.stop(f"{self.monitor} is {value:.6g}, as good as the threshold {self.threshold:.6g}")
         elif self.bad >= self.patience:
-            looks = "validation" if self.is_of_validation else "epoch"
+            unit = "validation" if self.is_of_validation else "epoch"
             best = (
                 "has been no number"
                 if self.best is None
                 else f"has not got better than {self.best:.6g} ({_when(self)})"
             )
-            learner.stop(f"{self.monitor} {best} for {self.bad} {looks}{'s' if self.bad > 1 else ''}")
+            learner.stop(f"{self.monitor} {best} for {self.bad} {unit}{'s' if self.bad > 1 else ''}")
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         self._failed = True
@@ -110,7 +110,7 @@ class EarlyStopping(Monitor):
             return
         for models in (learner.model, learner.average):
             for part, module in modules_of(models).items():
-                _take(module, self.best_weights.select(part) if part else self.best_weights)
+                _load_weights(module, self.best_weights.select(part) if part else self.best_weights)
         learner.warn(f"the model has the weights of {_when(self)} again: {self.monitor} was best, {self.best:.6g}")
 
     def state(self) -> Mapping[str, Any]:
@@ -121,17 +121,17 @@ class EarlyStopping(Monitor):
         self.bad = int(state.get("bad", 0)) if state.get("monitor", self.monitor) == self.monitor else 0
 
     def into_record(self) -> Record:
-        """Its state with the best weights, which are no plain values, for `phlox.record.gather`."""
+        """Return the state together with the best weights, as a record, for `phlox.record.gather`."""
         weights = {} if self.best_weights is None else {"best_weights": self.best_weights}
         return gather(state=dict(self.state()), **weights)
 
     def load_record(self, record: Record, /) -> None:
-        """Take such a record; `RecordError` for any other."""
+        """Restore from a record of `into_record`; `RecordError` for any other."""
         state = record.values.get("state")
         if not isinstance(state, Mapping):
             raise RecordError("the record is not one of EarlyStopping, which has a state")
         weights = record.select("best_weights") if any(path.startswith("best_weights.") for path in record) else None
-        # A copy: the file that it comes from may be gone by the time that it is needed.
+        # A copy: the file of the record may be gone when the weights are needed.
         weights = None if weights is None else in_memory(weights)
         self.restore(state)
         self.best_weights = weights
@@ -160,8 +160,8 @@ class ReduceOnPlateau(Watch):
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         super().on_fit_start(learner)
-        found = [part for schedule in _schedules(learner).values() for part in _hearing(schedule)]
-        if not found:
+        listeners = [part for schedule in _schedules(learner).values() for part in _listeners(schedule)]
+        if not listeners:
             raise RunError(
                 "ReduceOnPlateau: no part of the learner's schedule listens to a value; give lr="
                 "optim.ReduceOnPlateauLr(...), or a schedule that is made of one"
@@ -170,7 +170,7 @@ class ReduceOnPlateau(Watch):
             right = better_mode(self.monitor)
         except RunError:
             return
-        for part in found:
+        for part in listeners:
             if getattr(part, "mode", right) != right:
                 raise RunError(
                     f"ReduceOnPlateau: {'less' if right == 'min' else 'more'} of {self.monitor!r} is better, and the "
@@ -179,11 +179,11 @@ class ReduceOnPlateau(Watch):
 
     def look(self, learner: AnyLearner, value: float) -> None:
         for name, schedule in _schedules(learner).items():
-            parts = list(_hearing(schedule))
+            parts = list(_listeners(schedule))
             if not parts:
                 continue
             before = flattened("", schedule.rate(schedule.taken))
-            if math.isnan(value):  # which a schedule refuses: the worst value, then
+            if math.isnan(value):  # a schedule refuses NaN: report the worst value
                 schedule.report(-math.inf if getattr(parts[0], "mode", "min") == "max" else math.inf)
             else:
                 schedule.report(value)
@@ -233,15 +233,15 @@ class Unfreeze(Callback):
             self.done = False
         before = self._module(learner)
         try:
-            after = before.unfreeze(*self.patterns)  # a wrong pattern shows now, not at that epoch
+            after = before.unfreeze(*self.patterns)  # raises for a wrong pattern now, and not only at that epoch
         except ModuleError as error:
             raise ModuleError(f"Unfreeze: {error}") from error
         if self.done:
             self._set(learner, after)
-        elif [one.trained for one in before.params()] == [one.trained for one in after.params()]:
+        elif [param.trained for param in before.params()] == [param.trained for param in after.params()]:
             learner.warn(
-                f"{self!r}: none of these parameters is frozen; freeze them before: model.freeze(...) is the model for "
-                "the learner"
+                f"{self!r}: none of these parameters is frozen; freeze them first: give model.freeze(...) to the "
+                "learner"
             )
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
@@ -263,9 +263,9 @@ class Unfreeze(Callback):
         name = "" if self.model is None else self.model
         if name not in modules:
             raise RunError(
-                f"Unfreeze: the learner has the models {', '.join(modules)}; say which with model=..."
+                f"Unfreeze: the learner has the models {', '.join(modules)}; give model=..."
                 if "" not in modules
-                else f"Unfreeze: the learner has one model, and none called {name!r}; leave model= out"
+                else f"Unfreeze: the learner has one model, without a name, got model={name!r}; leave out model="
             )
         return modules[name]
 
@@ -315,11 +315,11 @@ class StopAfter(Watch):
         if value is None:
             self.monitor = ""
             return
-        given = cast("tuple[Any, ...]", value)
-        if not isinstance(cast("Any", value), tuple) or not 2 <= len(given) <= 3 or not is_number(given[1]):
+        goal = cast("tuple[Any, ...]", value)
+        if not isinstance(cast("Any", value), tuple) or not 2 <= len(goal) <= 3 or not is_number(goal[1]):
             raise RunError(f'StopAfter: value is a name and a number, ("validation/accuracy", 0.99), got {value!r}')
-        super().__init__(given[0])
-        self.goal, self.mode = float(given[1]), mode_of(self.monitor, given[2] if given[2:] else "auto", "StopAfter")
+        super().__init__(goal[0])
+        self.goal, self.mode = float(goal[1]), mode_of(self.monitor, goal[2] if goal[2:] else "auto", "StopAfter")
 
     @property
     def _asking(self) -> str:
@@ -346,12 +346,12 @@ class StopAfter(Watch):
 
 
 def modules_of(model: Any) -> dict[str, Module]:
-    """The models of a learner by name; a single one under an empty name."""
+    """The models of a learner by name; a single model has an empty name."""
     return dict(cast("Mapping[str, Module]", model)) if isinstance(model, Mapping) else {"": model}
 
 
-def _take(module: Module, weights: Record) -> None:
-    """Load weights, also another module's, but keep the ids by which the optimizer knows the parameters."""
+def _load_weights(module: Module, weights: Record) -> None:
+    """Load weights, also of another module, and keep the ids by which the optimizer knows the parameters."""
     own = module.into_record().tensors
     module.load_record(
         Record({
@@ -372,12 +372,12 @@ def _when(monitor: Monitor) -> str:
 def _schedules(learner: AnyLearner) -> dict[str, LrSchedule[Any]]:
     schedule: Any = learner.schedule
     named = cast("Mapping[str, Any]", schedule) if isinstance(schedule, Mapping) else {"": schedule}
-    return {name: one for name, one in named.items() if isinstance(one, LrSchedule)}
+    return {name: part for name, part in named.items() if isinstance(part, LrSchedule)}
 
 
-def _hearing(schedule: LrSchedule[Any]) -> Iterator[LrSchedule[Any]]:
+def _listeners(schedule: LrSchedule[Any]) -> Iterator[LrSchedule[Any]]:
     """The parts of a schedule that react to a reported value, now or later."""
     if type(schedule).hear is not LrSchedule.hear:
         yield schedule
     for part in schedule.parts().values():
-        yield from _hearing(part)
+        yield from _listeners(part)

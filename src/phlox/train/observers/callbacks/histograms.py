@@ -45,7 +45,7 @@ class Histograms(Callback):
         self.params: tuple[Any, ...] = (params,) if isinstance(params, str) or callable(params) else (*params,)
 
     def on_fit_start(self, learner: AnyLearner) -> None:
-        self._chosen(learner)  # a wrong pattern shows now
+        self._chosen(learner)  # raises for a wrong pattern
         if self.gradients:
             try:
                 learner.check_has_gradients()
@@ -64,24 +64,24 @@ class Histograms(Callback):
 
     def _chosen(self, learner: AnyLearner) -> dict[str, Any]:
         """The parameters by path."""
-        found, failed = dict[str, Any](), None
+        params, failed = dict[str, Any](), None
         for name, module in modules_of(learner.model).items():
             try:
                 named = select(module, *self.params)
-            except ModuleError as error:  # of several models one has what is meant
+            except ModuleError as error:  # the pattern may match in another model
                 failed = error
                 continue
-            found |= {f"{name}.{path}" if name else path: param for path, param in named.items()}
-        if not found and failed is not None:
+            params |= {f"{name}.{path}" if name else path: param for path, param in named.items()}
+        if not params and failed is not None:
             raise ModuleError(f"Histograms: {failed}") from failed
-        return found
+        return params
 
     def _values(self, learner: AnyLearner, chosen: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if learner.team is None or not learner.team.in_shards:
             yield from ((path, param.val()) for path, param in chosen.items())
             return
         for name, module in modules_of(learner.model).items():
-            whole = learner.team.whole(module.into_record())  # of which each process may have a part
+            whole = learner.team.whole(module.into_record())  # a process may have only a part of it
             for path, entry in whole.tensors.items():
                 path = f"{name}.{path}" if name else path
                 if path in chosen:

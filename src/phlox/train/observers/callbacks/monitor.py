@@ -1,4 +1,4 @@
-"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`: is less or more of it better?"""
+"""`Watch` and `Monitor`, the bases of callbacks that watch a value; `better_mode`, the direction of improvement."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _words(part: str) -> list[str]:
     words: list[str] = []
     for word in re.findall(r"[A-Za-z]+[0-9]*", part):
         lower = word.lower()
-        for known in (lower, lower.rstrip("0123456789")):  # IoU, mAP, f1; bleu4
-            if known in _IS_LESS:
-                words.append(known)
+        for key in (lower, lower.rstrip("0123456789")):  # IoU, mAP, f1; bleu4
+            if key in _IS_LESS:
+                words.append(key)
                 break
         else:
             words += [piece.lower() for piece in re.findall(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*", word)]
@@ -68,12 +68,12 @@ def _words(part: str) -> list[str]:
 
 
 def check_value_name(learner: AnyLearner, name: str, asking: str) -> None:
-    """Raise `RunError` if no report will have a value of this name, as far as that is known before the first step.
+    """Raise `RunError` if it is known before the first step that no report will have a value of this name.
 
     Args:
         learner: the learner.
         name: the name of the value.
-        asking: who asks for it, and by which argument, such as `EarlyStopping: monitor`.
+        asking: the class and its argument, for error messages, such as `EarlyStopping: monitor`.
     """
     kind = name.partition("/")[0]
     if kind == "validation" and learner.validation_data is None:
@@ -82,16 +82,16 @@ def check_value_name(learner: AnyLearner, name: str, asking: str) -> None:
             'validation=...), or a value such as "train/loss"'
         )
     names, has_more = learner.value_names(kind)
-    if has_more or any(name == one or name.startswith(f"{one}/") for one in names):
+    if has_more or any(name == n or name.startswith(f"{n}/") for n in names):
         return
-    known = [one for each in ("train", "validation") for one in learner.value_names(each)[0]]
+    offered = [n for each in ("train", "validation") for n in learner.value_names(each)[0]]
     raise RunError(
-        f"{asking}: there will be no value {name!r}; there will be: {', '.join(known)}{did_you_mean(name, known)}"
+        f"{asking}: there will be no value {name!r}; there will be: {', '.join(offered)}{did_you_mean(name, offered)}"
     )
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """A hint at the most similar name; also at one without its kind, or with that of another library.
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """A hint at the most similar name, also for a name without its kind, or with the prefix of another library.
 
     >>> did_you_mean("val_loss", ["train/loss", "validation/loss"]), did_you_mean("accuracy", ["train/accuracy"])
     ("; did you mean 'validation/loss'?", "; did you mean 'train/accuracy'?")
@@ -99,13 +99,13 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     bare = name.rpartition("/")[2]
     short = bare.removeprefix("valid_").removeprefix("val_").removeprefix("train_")
     kinds = ("train", "validation") if bare.startswith("train") else ("validation", "train")
-    likely = [f"{kind}/{one}" for one in dict.fromkeys((bare, short)) for kind in kinds]
-    near = next((one for one in likely if one in known and one != name), None) or nearest(name, known)
+    likely = [f"{kind}/{text}" for text in dict.fromkeys((bare, short)) for kind in kinds]
+    near = next((text for text in likely if text in names and text != name), None) or nearest(name, names)
     return f"; did you mean {near!r}?" if near else ""
 
 
 def value_of(learner: AnyLearner, name: str, asking: str) -> float:
-    """The newest value of this name; `RunError`, which says who asks for it, if there is none."""
+    """The newest value of this name; `RunError`, which names the callback, if there is none."""
     try:
         return float(learner.value(name))
     except RunError as error:
@@ -194,10 +194,10 @@ class Monitor(Watch):
 
     def __init__(self, monitor: str, *, mode: Literal["auto", "min", "max"] = "auto", min_delta: float = 0.0) -> None:
         super().__init__(monitor)
-        place = type(self).__name__
-        self.mode = mode_of(monitor, mode, place)
+        owner = type(self).__name__
+        self.mode = mode_of(monitor, mode, owner)
         if not is_number(min_delta) or not 0.0 <= min_delta < math.inf:
-            raise RunError(f"{place}: min_delta must be a finite number of at least zero, got {min_delta!r}")
+            raise RunError(f"{owner}: min_delta must be a finite number of at least zero, got {min_delta!r}")
         self.min_delta = float(min_delta)
         self.reset()
 
@@ -239,7 +239,7 @@ class Monitor(Watch):
 
     def restore(self, state: Mapping[str, Any], /) -> None:
         if state.get("monitor", self.monitor) != self.monitor:
-            return  # it watches another value than it did: the best of that says nothing here
+            return  # the best value of another monitor means nothing here
         best = state.get("best")
         self.best = None if best is None else float(best)
         self.best_epoch, self.best_step = int(state.get("best_epoch", 0)), int(state.get("best_step", 0))
@@ -248,16 +248,16 @@ class Monitor(Watch):
         return f"{type(self).__name__}({self.monitor!r}, mode={self.mode!r})"
 
 
-def mode_of(name: str, mode: str, place: str) -> Mode:
+def mode_of(name: str, mode: str, owner: str) -> Mode:
     """The given mode; for "auto", the one that the value's name implies. `RunError`, naming `place`, for any other."""
     if mode == "min" or mode == "max":
         return mode
     if mode != "auto":
-        raise RunError(f'{place}: mode must be "auto", "min" or "max", got {mode!r}')
+        raise RunError(f'{owner}: mode must be "auto", "min" or "max", got {mode!r}')
     try:
         return better_mode(name)
     except RunError as error:
-        raise RunError(f"{place}: {error}") from None
+        raise RunError(f"{owner}: {error}") from None
 
 
 def is_number(value: object) -> bool:

@@ -17,14 +17,14 @@ from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.callbacks.monitor import is_count, is_number
 
 _WINDOWS = 100
-"""The number of the last windows whose median is taken."""
+"""The number of windows over which the median is taken."""
 
 
 class Throughput(Callback):
     """Measures the speed of a training in steps, rows, tokens and floating-point operations (FLOPs) per second.
 
-    Each speed is the median over windows of `every_steps` steps. The first window is left out, since it compiles. At
-    the end of a window the engine is waited for. Validation, and the time between epochs, do not count.
+    Each speed is the median over windows of `every_steps` steps. The first window is left out, because it compiles. At
+    the end of a window the callback waits for the engine. Validation, and the time between epochs, do not count.
 
     Args:
         every_steps: the length of a window, in steps.
@@ -54,14 +54,12 @@ class Throughput(Callback):
     ) -> None:
         if not is_count(every_steps):
             raise RunError(f"Throughput: every_steps must be a whole number of at least one, got {every_steps!r}")
-        given = {"flops_per_row": flops_per_row, "tokens_per_row": tokens_per_row, "peak_flops": peak_flops}
-        for name, value in given.items():
+        numbers = {"flops_per_row": flops_per_row, "tokens_per_row": tokens_per_row, "peak_flops": peak_flops}
+        for name, value in numbers.items():
             if value is not None and not (is_number(value) and 0.0 < value < math.inf):
                 raise RunError(f"Throughput: {name} must be a number greater than zero, or None, got {value!r}")
         if peak_flops is not None and flops_per_row is None:
-            raise RunError(
-                "Throughput: peak_flops says what the device could do; give flops_per_row= of the model, too"
-            )
+            raise RunError("Throughput: peak_flops= is the peak of the device; give flops_per_row= of the model, too")
         self.every_steps = every_steps
         self.flops_per_row, self.tokens_per_row, self.peak_flops = flops_per_row, tokens_per_row, peak_flops
         self.values: dict[str, float] = {}
@@ -71,40 +69,40 @@ class Throughput(Callback):
         self.values = {}
         self._windows.clear()
         self._is_first = True
-        self._step, self._counted = learner.step, learner.rows
-        self._steps = self._rows = 0  # of this window, as is `_elapsed`
+        self._step, self._counted_rows = learner.step, learner.rows
+        self._steps = self._rows = 0  # of this window, like `_elapsed`
         self._elapsed = 0.0
-        self._since: float | None = perf_counter()  # None: the clock stands
+        self._started: float | None = perf_counter()  # None while the clock is stopped
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
-        self._counted, self._since = 0, perf_counter()
+        self._counted_rows, self._started = 0, perf_counter()
 
     def on_step_end(self, learner: AnyLearner) -> None:
         self._steps += learner.step - self._step
-        self._rows += learner.rows - self._counted
-        self._step, self._counted = learner.step, learner.rows
+        self._rows += learner.rows - self._counted_rows
+        self._step, self._counted_rows = learner.step, learner.rows
         if self._steps >= self.every_steps:
             self._pause(learner)
             self._window(learner)
-            self._since = perf_counter()
+            self._started = perf_counter()
 
     def on_validation_start(self, learner: AnyLearner) -> None:
         self._pause(learner)
 
     def on_validation_end(self, learner: AnyLearner) -> None:
-        self._since = perf_counter()
+        self._started = perf_counter()
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
-        if not learner.history or not learner.history[-1].validation:  # else what came after it is not training
+        if not learner.history or not learner.history[-1].validation:  # a validation has stopped the clock already
             self._pause(learner)
-        self._since = None
+        self._started = None
 
     def _pause(self, learner: AnyLearner) -> None:
         """Stop the clock, once the engine has done all steps."""
-        if self._since is not None:
+        if self._started is not None:
             _ = learner.loss
-            self._elapsed += perf_counter() - self._since
-            self._since = None
+            self._elapsed += perf_counter() - self._started
+            self._started = None
 
     def _window(self, learner: AnyLearner) -> None:
         steps, rows, elapsed = self._steps, self._rows, self._elapsed
@@ -151,8 +149,8 @@ class Profile(Callback):
     writes: ClassVar[bool] = True
 
     def __init__(self, steps: tuple[int, int] = (10, 13), folder: str | Path | None = None) -> None:
-        given = cast("Any", steps)
-        if not isinstance(given, (tuple, list)) or len(cast("Any", given)) != 2 or not all(map(is_count, steps)):
+        pair = cast("Any", steps)
+        if not isinstance(pair, (tuple, list)) or len(cast("Any", pair)) != 2 or not all(map(is_count, steps)):
             raise RunError(
                 f"Profile: steps are the first and the last, counted from 1, such as (10, 13), got {steps!r}"
             )
@@ -163,20 +161,20 @@ class Profile(Callback):
         self.path: Path | None = None
         self._end: Callable[[], Profiled] | None = None
         self._done = False
-        self._from = 0
+        self._first_step = 0
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         self._done = learner.step >= self.steps[1]
-        self._look(learner)
+        self._update(learner)
 
     def on_step_end(self, learner: AnyLearner) -> None:
         if not self._done:
-            self._look(learner)
+            self._update(learner)
 
     def on_fit_end(self, learner: AnyLearner) -> None:
         self._finish(learner)
 
-    def _look(self, learner: AnyLearner) -> None:
+    def _update(self, learner: AnyLearner) -> None:
         if self._done:
             return
         if self._end is not None and learner.step >= self.steps[1]:
@@ -186,10 +184,10 @@ class Profile(Callback):
 
     def _start(self, learner: AnyLearner) -> None:
         if learner.step:
-            _ = learner.loss  # waits for the engine: earlier steps are none of this
+            _ = learner.loss  # waits for the engine: earlier steps must not be in the profile
         if self.folder is None:
             self.folder = (learner.folder or Path()) / "profile"
-        self._from = learner.step + 1
+        self._first_step = learner.step + 1
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._end = engine_of(learner.device.backend).start_profile(self.folder)
@@ -209,5 +207,6 @@ class Profile(Callback):
             return
         self.path = profiled.path
         learner.warn(
-            f"the profile of steps {self._from} to {learner.step} is in {profiled.path}; open it with {profiled.opens}"
+            f"the profile of steps {self._first_step} to {learner.step} is in {profiled.path}; open it with "
+            f"{profiled.opens}"
         )

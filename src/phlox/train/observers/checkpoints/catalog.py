@@ -22,19 +22,19 @@ FORMAT = 1
 
 
 class BestName:
-    """The names of the best weights: of a file, and of a folder that several processes have written."""
+    """The names of the best weights: of a file, or of a folder that several processes wrote."""
 
     FILE, FOLDER = "best.safetensors", "best"
     _OF_STEP = re.compile(r"best(-\d{8,})?(\.safetensors)?")
 
     @staticmethod
     def of(step: int | None, *, in_shards: bool) -> str:
-        """The name of the weights of a step or, for None, of the best of all."""
+        """The name of the best weights of a step or, for None, of the very best weights."""
         return f"best{'' if step is None else f'-{step:08d}'}{'' if in_shards else '.safetensors'}"
 
     @classmethod
     def fits(cls, name: str) -> bool:
-        """Is it one of these names?"""
+        """Is this a name of best weights?"""
         return cls._OF_STEP.fullmatch(name) is not None
 
 
@@ -43,19 +43,19 @@ class Ranking(NamedTuple):
 
     mode: Literal["min", "max"]
     ties: Literal["first", "last"] = "first"
-    """Of equal values, is the first one better, or the last?"""
+    """Which of several equal values is better?"""
     keep: int = 1
     """How many are kept."""
 
     def of(self, entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those that are kept of dicts with a value and a step, the best one first.
+        """The entries (dicts with a value and a step) to keep, the best first.
 
         >>> Ranking("max", "last", 2).of({"value": value, "step": step} for step, value in enumerate([0.5, 0.7, 0.7]))
         [{'value': 0.7, 'step': 2}, {'value': 0.7, 'step': 1}]
         """
 
-        def key(one: Mapping[str, Any]) -> tuple[float, int]:
-            value, step = one["value"], one["step"]
+        def key(entry: Mapping[str, Any]) -> tuple[float, int]:
+            value, step = entry["value"], entry["step"]
             return (value if self.mode == "min" else -value, step if self.ties == "first" else -step)
 
         return sorted(entries, key=key)[: self.keep]
@@ -69,71 +69,71 @@ class Catalog:
     """
 
     def __init__(self, folder: Path) -> None:
-        held = read_list(folder) or {}
+        catalog = read_list(folder) or {}
         self.folder = folder
-        self.checkpoints: list[dict[str, Any]] = held.get("checkpoints", [])
-        self.files: list[str] = held.get("files", [])
-        self.bests: list[dict[str, Any]] = bests_of(held)
-        """Of the weights that are kept, the best first."""
+        self.checkpoints: list[dict[str, Any]] = catalog.get("checkpoints", [])
+        self.files: list[str] = catalog.get("files", [])
+        self.bests: list[dict[str, Any]] = bests_of(catalog)
+        """The lines of the best weights, the best first."""
 
     def announce(self, name: str) -> None:
-        """List a file that is going to be written."""
+        """List a file before it is written."""
         if name not in self.files:
             self._write(self.checkpoints, [*self.files, name], self.bests)
 
     def add(self, line: dict[str, Any], keep: int | None) -> None:
         """List a checkpoint that is complete, and delete the older ones that are not kept."""
-        lines = [*(one for one in self.checkpoints if one["file"] != line["file"]), line]
-        lines = self._flagged([one for one in lines if (self.folder / one["file"]).exists()])
-        kept = [one for number, one in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in one]
+        lines = [*(x for x in self.checkpoints if x["file"] != line["file"]), line]
+        lines = self._flagged([x for x in lines if (self.folder / x["file"]).exists()])
+        kept = [x for number, x in enumerate(lines) if keep is None or number >= len(lines) - keep or "best" in x]
         self._write(kept, self.files, self.bests)
-        names = {one[key] for one in kept for key in ("file", "history") if key in one}
+        names = {x[key] for x in kept for key in ("file", "history") if key in x}
         for name in self.files:
-            # Others in the list are left from a killed process, or of steps that a resumed training has taken back.
+            # Other listed files are of a killed process, or of steps that a resumed training has undone.
             if name not in names and not BestName.fits(name):
                 with contextlib.suppress(OSError):  # then it stays in the list, and the next call tries again
                     _delete(self.folder, name)
 
     def add_best(self, line: dict[str, Any], ranking: Ranking) -> None:
         """List weights that are complete, and delete those that are no longer among the best."""
-        others = [one for one in self.bests if one["file"] != line["file"] and one["step"] != line["step"]]
+        others = [other for other in self.bests if other["file"] != line["file"] and other["step"] != line["step"]]
         self.set_bests(ranking.of([*others, line]))
 
     def set_bests(self, lines: list[dict[str, Any]]) -> None:
-        """List the best weights, give the best of all its name, and delete the others."""
+        """List the best weights, rename the very best, and delete the others."""
         self._write(self.checkpoints, self.files, lines)
         self._name_best()
-        kept = {one["file"] for one in self.bests}
+        kept = {best["file"] for best in self.bests}
         for name in self.files:
             if BestName.fits(name) and name not in kept:
                 with contextlib.suppress(OSError):
                     _delete(self.folder, name)
 
     def _name_best(self) -> None:
-        """Let the best of all have the name without a step. Names are listed first, and files say of what they are."""
+        """Rename the very best weights to the name without a step. New names are listed before files are renamed."""
         if not self.bests or self.bests[0]["file"] in (BestName.FILE, BestName.FOLDER):
             return
         best = self.bests[0]
         in_shards = (self.folder / best["file"]).is_dir()
         target = self.folder / BestName.of(None, in_shards=in_shards)
         new = {best["file"]: target.name}
-        for one in self.bests:
-            if one["file"] == target.name:
-                new[target.name] = BestName.of(one["step"], in_shards=in_shards)
+        for other in self.bests:
+            if other["file"] == target.name:
+                new[target.name] = BestName.of(other["step"], in_shards=in_shards)
                 self.announce(new[target.name])
                 target.rename(self.folder / new[target.name])
-        if target.is_dir():  # which a rename does not replace
+        if target.is_dir():  # a rename does not replace a folder
             _delete(self.folder, target.name)
         self.announce(target.name)
         (self.folder / best["file"]).replace(target)
         sync_folder(self.folder)
-        lines = [{**one, "file": new.get(one["file"], one["file"])} for one in self.bests]
+        lines = [{**other, "file": new.get(other["file"], other["file"])} for other in self.bests]
         self._write(self.checkpoints, self.files, lines)
 
     def _flagged(self, lines: list[dict[str, Any]], bests: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-        steps = {one["step"] for one in (self.bests if bests is None else bests)}
-        plain = [{key: value for key, value in one.items() if key != "best"} for one in lines]
-        return [{**one, "best": True} if one["step"] in steps else one for one in plain]
+        steps = {line["step"] for line in (self.bests if bests is None else bests)}
+        plain = [{key: value for key, value in line.items() if key != "best"} for line in lines]
+        return [{**line, "best": True} if line["step"] in steps else line for line in plain]
 
     def _write(self, lines: list[dict[str, Any]], files: list[str], bests: list[dict[str, Any]]) -> None:
         lines = self._flagged(lines, bests)
@@ -163,38 +163,38 @@ def _delete(folder: Path, name: str) -> None:
 
 
 def read_list(folder: Path) -> dict[str, Any] | None:
-    """The list of a folder; None if it is missing or damaged: then the names of the files are used.
+    """The list of a folder; None if it is missing or damaged, so that callers go by the names of files.
 
-    Raises RunError for one that a newer Phlox has written.
+    Raises RunError for a list that a newer Phlox has written.
     """
     try:
-        held = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
+        catalog = from_json(json.loads((folder / LIST).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return None
-    if isinstance(held, dict):
-        check_format(cast("dict[str, Any]", held), folder / LIST)
-    return cast("dict[str, Any]", held) if _is_list(held) else None
+    if isinstance(catalog, dict):
+        check_format(cast("dict[str, Any]", catalog), folder / LIST)
+    return cast("dict[str, Any]", catalog) if _is_list(catalog) else None
 
 
-def bests_of(held: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of the best weights in a list, the best first; older lists have one."""
-    best = held.get("best")
-    return held.get("bests", [] if best is None else [best])
+def bests_of(catalog: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of the best weights in a list, the best first; an older list has only one."""
+    best = catalog.get("best")
+    return catalog.get("bests", [] if best is None else [best])
 
 
-def _is_list(held: Any) -> bool:
+def _is_list(catalog: Any) -> bool:
     try:
-        lines = [*held["checkpoints"], *bests_of(held)]
-        steps = all(isinstance(one["step"], int) and Path(one["file"]).name == one["file"] for one in lines)
-        steps = steps and all(isinstance(one["value"], (int, float)) for one in bests_of(held))
-        return steps and all(Path(name).name == name for name in held["files"])
+        lines = [*catalog["checkpoints"], *bests_of(catalog)]
+        steps = all(isinstance(line["step"], int) and Path(line["file"]).name == line["file"] for line in lines)
+        steps = steps and all(isinstance(line["value"], (int, float)) for line in bests_of(catalog))
+        return steps and all(Path(name).name == name for name in catalog["files"])
     except (KeyError, TypeError):
         return False
 
 
-def check_format(held: Mapping[str, Any], path: Path) -> None:
+def check_format(description: Mapping[str, Any], path: Path) -> None:
     """Raise RunError for a list, or the description in a file, that a newer Phlox has written."""
-    version = held.get("format")
+    version = description.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise RunError(
             f"{path}: has version {version} of checkpoints, of a newer Phlox; this one ({__version__}) reads versions "

@@ -1,4 +1,4 @@
-"""`Checkpoints`: saves the state of a training while it runs, and finds what was saved."""
+"""`Checkpoints`: saves the state of a training while it runs, and finds saved states."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from phlox.train.observers.checkpoints.files import (
     best_files,
     bests_in,
     candidates,
+    checkpoint_path,
     file_name,
     first_whole,
     holds_several,
@@ -34,7 +35,6 @@ from phlox.train.observers.checkpoints.files import (
     line_of,
     mark_of,
     newest_first,
-    place,
     save,
     whole,
     with_history,
@@ -46,7 +46,7 @@ from phlox.train.observers.folder.run_folder import claim
 from phlox.train.state import COUNTS, LOG, with_lines
 
 if TYPE_CHECKING:
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 _STATE, _BEST = "state", "best"
 
@@ -132,33 +132,33 @@ class Checkpoints(Callback):
         self.precision = PrecisionSettings() if precision is None else checked_precision(precision)
         self._remembered: list[Mapping[str, Any]] = []
         self._bests: list[dict[str, Any]] = []
-        """The best values of which there are weights, the best first; and those whose weights are being written."""
+        """`_bests`: values with saved weights, the best first; `_pending`: values whose weights are being written."""
         self._pending: list[dict[str, Any]] = []
         self._error: BaseException | None = None
         self._lock: FolderLock | None = None
         self._is_open = False
 
     def __repr__(self) -> str:
-        given = {
+        args = {
             "folder": None if self.folder is None else str(self.folder), "every_steps": self.every_steps,
             "every_epochs": self.every_epochs, "every_minutes": self.every_minutes, "keep": self.keep,
         }  # fmt: skip
         if self.best is not None:
-            given |= {"best": self.best, "mode": self.mode}
-            given |= {"keep_best": self.keep_best if self.keep_best > 1 else None}
-            given |= {"ties": self.ties if self.ties != "first" else None}
-        return f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
+            args |= {"best": self.best, "mode": self.mode}
+            args |= {"keep_best": self.keep_best if self.keep_best > 1 else None}
+            args |= {"ties": self.ties if self.ties != "first" else None}
+        return f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in args.items() if value is not None)})"
 
-    # --- what was saved
+    # --- finding checkpoints
 
     @staticmethod
     def latest_in(folder: str | os.PathLike[str]) -> Path:
         """The newest undamaged checkpoint of a run folder or its folder of checkpoints; see `load`."""
-        found = place(folder)
-        if holds_several(found):
-            return first_whole(candidates(found))[0]
-        whole(found)
-        return found
+        path = checkpoint_path(folder)
+        if holds_several(path):
+            return first_whole(candidates(path))[0]
+        whole(path)
+        return path
 
     @staticmethod
     def best_in(folder: str | os.PathLike[str], rank: int = 1) -> Record:
@@ -170,15 +170,15 @@ class Checkpoints(Callback):
 
         Raises RunError if there are none or the file is damaged.
         """
-        path = place(folder)
-        found = bests_in(path) if holds_several(path) else [path]
-        if not found:
+        path = checkpoint_path(folder)
+        files = bests_in(path) if holds_several(path) else [path]
+        if not files:
             path /= BestName.FILE
             raise RunError(f"{path}: is missing; a training keeps it with Checkpoints(best='validation/...')")
-        if not is_count(rank) or rank > len(found):
-            held = f"the weights of {len(found)} of the best"
-            raise RunError(f"{path}: rank={rank!r}, and it has {held}; Checkpoints(best=..., keep_best=...) keeps more")
-        path = found[rank - 1]
+        if not is_count(rank) or rank > len(files):
+            kept = f"the weights of {len(files)} of the best"
+            raise RunError(f"{path}: rank={rank!r}, and it has {kept}; Checkpoints(best=..., keep_best=...) keeps more")
+        path = files[rank - 1]
         try:
             return whole(path)
         except RecordError as error:
@@ -194,15 +194,15 @@ class Checkpoints(Callback):
             RunError: there is no such folder, it has no undamaged checkpoint, or a newer version of Phlox wrote it.
             RecordError: the file is damaged.
         """
-        found = place(path)
-        found, record = first_whole(candidates(found)) if holds_several(found) else (found, whole(found))
-        return with_history(record, found)
+        file = checkpoint_path(path)
+        file, record = first_whole(candidates(file)) if holds_several(file) else (file, whole(file))
+        return with_history(record, file)
 
     @staticmethod
     def exist_in(folder: str | os.PathLike[str]) -> bool:
         """Is there any checkpoint, damaged or not, in a run folder or a folder of checkpoints?"""
         path = Path(folder)
-        return path.is_dir() and bool(newest_first(place(path)))
+        return path.is_dir() and bool(newest_first(checkpoint_path(path)))
 
     # --- the events
 
@@ -213,22 +213,22 @@ class Checkpoints(Callback):
 
     def restore(self, state: Mapping[str, Any], /) -> None:
         """Restore the best values."""
-        held: Any = state.get("best", [])
-        self._remembered = [held] if isinstance(held, Mapping) else list(held)  # one, of a former version
+        bests: Any = state.get("best", [])
+        self._remembered = [bests] if isinstance(bests, Mapping) else list(bests)  # an older version saved only one
 
     def on_fit_start(self, learner: AnyLearner) -> None:
-        """Lock the folder, and read which checkpoints it has."""
+        """Lock the folder, and read the list of its checkpoints."""
         if self.best is not None:
             check_value_name(learner, self.best, "Checkpoints: best")
         team = learner.team
-        self._team: Team | None = team if team is not None and team.in_shards else None
+        self._team: DataParallel | None = team if team is not None and team.in_shards else None
         self._catalog: Catalog | None = None
         if self._team is None:
             self._bests = self._begin(learner)
-        else:  # process 0 looks, and all learn of it
+        else:  # process 0 reads, and sends the result to all
             self._bests = self._team.by_main(lambda: self._begin(learner))
         self._pending = []
-        self._path = self._place(learner)
+        self._path = self._folder_path(learner)
         self._history: HistoryFile | None = None
         self._error = None
         self._done: deque[Done] = deque()
@@ -238,24 +238,24 @@ class Checkpoints(Callback):
             )
         else:
             self._writer = ShardWriter(self._path, self._written, self.precision, self.background)
-        self._seen = learner.step
+        self._last_step = learner.step
         self._saved = (learner.step, learner.epoch)
-        self._taken_at = time.monotonic()
+        self._save_time = time.monotonic()
         self._is_open = True
 
     def on_step_end(self, learner: AnyLearner) -> None:
-        """Save if it is time."""
+        """Save if a save is due."""
         self._report(learner)
-        former, self._seen = self._seen, learner.step
-        is_due = self.every_steps is not None and self._seen // self.every_steps > former // self.every_steps
-        if self.every_minutes is not None and time.monotonic() - self._taken_at >= 60.0 * self.every_minutes:
-            is_due = self._team is None or not learner.asks_to_save()  # all processes do, after a step of their own
+        former, self._last_step = self._last_step, learner.step
+        is_due = self.every_steps is not None and self._last_step // self.every_steps > former // self.every_steps
+        if self.every_minutes is not None and time.monotonic() - self._save_time >= 60.0 * self.every_minutes:
+            is_due = self._team is None or not learner.asks_to_save()  # all processes must save after the same step
         if is_due:
-            self._take(learner)
+            self._save_state(learner)
 
     def save_now(self, learner: AnyLearner) -> None:
         """Save the state at a step on which all processes have agreed."""
-        self._take(learner)
+        self._save_state(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         """Report what has been written."""
@@ -272,15 +272,15 @@ class Checkpoints(Callback):
             self._compare(learner, self.best)
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
-        """Keep the weights if they are the best, and save if it is time."""
+        """Keep the weights if they are the best, and save if a save is due."""
         self._report(learner)
         if self.best is not None and not self.best.startswith("validation/"):
             self._compare(learner, self.best)
         if self.every_epochs is not None and learner.epoch % self.every_epochs == 0:
-            self._take(learner)
+            self._save_state(learner)
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
-        """Note how the training ends."""
+        """Remember the error that ends the training."""
         self._error = error
 
     def on_fit_end(self, learner: AnyLearner) -> None:
@@ -291,10 +291,10 @@ class Checkpoints(Callback):
             self._settle(learner)
             spoilt = self._error is not None and not learner.is_whole
             if self._team is not None and not learner.is_together:
-                spoilt = True  # the others are elsewhere, or not there
+                spoilt = True  # the other processes are at another step, or have failed
             if self._saved != (learner.step, learner.epoch) and not spoilt:
                 try:
-                    self._take(learner)
+                    self._save_state(learner)
                 except PhloxError as error:
                     if self._error is None:
                         raise
@@ -304,7 +304,7 @@ class Checkpoints(Callback):
             self._is_open = False
             self._release()
 
-    # --- what they do
+    # --- saving
 
     def _begin(self, learner: AnyLearner) -> list[dict[str, Any]]:
         """Lock the folder, and read its checkpoints and the best values so far."""
@@ -313,12 +313,12 @@ class Checkpoints(Callback):
             self._catalog = Catalog(path)
             if not learner.is_resumed:
                 self._check_new(learner, path)
-            return self._bests_there(learner, path)
+            return self._bests_on_disk(learner, path)
         except BaseException:
             self._release()
             raise
 
-    def _place(self, learner: AnyLearner) -> Path:
+    def _folder_path(self, learner: AnyLearner) -> Path:
         if self.folder is not None:
             return self.folder
         if learner.folder is None:
@@ -326,7 +326,7 @@ class Checkpoints(Callback):
         return Path(learner.folder) / FOLDER
 
     def _open(self, learner: AnyLearner) -> Path:
-        path = self._place(learner)
+        path = self._folder_path(learner)
         if self.folder is None and learner.folder is not None:
             path = claim(learner.folder, FOLDER + "/")
         try:
@@ -338,24 +338,24 @@ class Checkpoints(Callback):
 
     def _check_new(self, learner: AnyLearner, path: Path) -> None:
         """Raise `RunError` if the folder has the checkpoints of another training: the two would be mixed."""
-        found = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
-        # Of a training that was killed before its first state only the best is there; it begins anew.
+        former = next(later_than(path, learner.step), None) if learner.step else next(iter(newest_first(path)), None)
+        # A training that was killed before its first state left only the best weights; it may begin anew.
         assert self._catalog is not None
         is_begun = bool(self._catalog.checkpoints) or not self._catalog.files
-        if found is None and learner.step == 0 and is_begun:
-            found = next(iter(best_files(path)), None)
-        if found is not None:
+        if former is None and learner.step == 0 and is_begun:
+            former = next(iter(best_files(path)), None)
+        if former is not None:
             raise RunError(
-                f"{path}: has checkpoints of another training ({found.name}); give resume=True to go on with it, or "
+                f"{path}: has checkpoints of another training ({former.name}); give resume=True to resume it, or "
                 "another folder"
             )
 
-    def _bests_there(self, learner: AnyLearner, path: Path) -> list[dict[str, Any]]:
-        """The best values so far, from the files of the best weights: there are no weights for any other."""
+    def _bests_on_disk(self, learner: AnyLearner, path: Path) -> list[dict[str, Any]]:
+        """The best values so far, read from the files of the best weights: no other value has weights."""
         if self.best is None or (learner.step == 0 and not learner.is_resumed):
             return []
         assert self._catalog is not None
-        listed = {(one["file"], one["step"]): one for one in self._catalog.bests}
+        listed = {(entry["file"], entry["step"]): entry for entry in self._catalog.bests}
         lines: list[dict[str, Any]] = []
         lost = False
         for file in best_files(path):
@@ -363,47 +363,47 @@ class Checkpoints(Callback):
                 mark = mark_of(whole(file), file)
             except RecordError as error:
                 lost = True
-                learner.warn(f"the weights of the best are lost, and the best from now on is kept: {error}")
+                learner.warn(f"the best weights are lost, and the best from now on is kept: {error}")
                 continue
             if mark.get("name") == self.best and isinstance(mark.get("value"), float):
-                # Not in the list if it was killed before that was written.
+                # Not in the list if the process was killed before it wrote the list.
                 line = listed.get((file.name, mark.get("step"))) or line_of(file, mark)
                 lines.append({key: value for key, value in line.items() if key != "format"})
             elif learner.is_resumed and mark.get("name") is not None:
                 learner.warn(
-                    f"{file}: has the weights of the best {mark['name']}, and best={self.best!r} here: the first of "
-                    "that take their place"
+                    f"{file}: has the weights of the best {mark['name']}, and now best={self.best!r}: the first "
+                    "weights of that replace them"
                 )
         count, lines = len(lines), self._ranking.of(lines)
         if lines and (len(lines) < count or lines[0]["file"] not in (BestName.FILE, BestName.FOLDER)):
-            self._catalog.set_bests(lines)  # killed before one had its name, or another was deleted
+            self._catalog.set_bests(lines)  # killed before the best file was renamed, or another one deleted
         else:
             self._catalog.bests = lines
-        remembered = [one for one in self._remembered if one.get("name") == self.best][: self.keep_best]
+        remembered = [entry for entry in self._remembered if entry.get("name") == self.best][: self.keep_best]
         if learner.is_resumed and len(lines) < len(remembered) and not lost:
             steps = [line["step"] for line in lines]
-            one = next((one for one in remembered if one["step"] not in steps), remembered[-1])
+            entry = next((entry for entry in remembered if entry["step"] not in steps), remembered[-1])
             learner.warn(
-                f"{path / BestName.FILE}: is missing ({self.best} was {one['value']} at step {one['step']}); the best "
-                "from now on is kept"
+                f"{path / BestName.FILE}: is missing ({self.best} was {entry['value']} at step {entry['step']}); the "
+                "best from now on is kept"
             )
         return [_entry(line) for line in self._catalog.bests]
 
-    def _with(self, entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
-        """The best of these, with another one, which takes the place of an earlier one of its step."""
-        return self._ranking.of([*(one for one in entries if one["step"] != entry["step"]), entry])
+    def _with_entry(self, entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+        """The best of these entries and a new one, which replaces an earlier entry of its step."""
+        return self._ranking.of([*(other for other in entries if other["step"] != entry["step"]), entry])
 
     def _ranked(self) -> list[dict[str, Any]]:
-        found = self._bests
+        entries = self._bests
         for entry in self._pending:
-            found = self._with(found, entry)
-        return found
+            entries = self._with_entry(entries, entry)
+        return entries
 
     def _compare(self, learner: AnyLearner, name: str) -> None:
         if isinstance(self._writer, ShardWriter):
             assert self._team is not None
             self._settle(learner)
-            # What has been written decides here, in all processes alike.
+            # Only values whose weights were written count, and all processes must decide alike.
             self._bests = self._team.by_main(lambda: self._bests)
         entry: dict[str, Any] = {
             "name": name,
@@ -411,20 +411,22 @@ class Checkpoints(Callback):
             "step": learner.step,
         }
         ranked = self._ranked()
-        former = [one for one in ranked if one["step"] == learner.step]  # of a branch that was left, for one
+        former = [
+            other for other in ranked if other["step"] == learner.step
+        ]  # for example of a branch that was abandoned
         if math.isnan(entry["value"]) or self._ranking.of([*former, entry])[0] is not entry:
             return
-        if entry not in self._with(ranked, entry):
+        if entry not in self._with_entry(ranked, entry):
             return
         try:
             if isinstance(self._writer, ShardWriter):
                 weights = learner.weights_record()
             else:
                 if self.keep_best > 1:
-                    self._writer.make_room(_BEST)  # each of them is needed, and not only the newest
+                    self._writer.make_room(_BEST)  # every one of them must be written, and not only the newest
                 weights = learner.weights()
         except MemoryError as error:
-            learner.warn(f"step {learner.step}: the weights of the best are not kept: {error}")
+            learner.warn(f"step {learner.step}: the best weights are not kept: {error}")
             return
         self._pending = [entry] if self.keep_best == 1 else [*self._pending, entry]
         ties = {} if self.ties == "first" else {"ties": self.ties}
@@ -433,16 +435,16 @@ class Checkpoints(Callback):
         self._writer.put(_BEST, Job(file, weights, mark, learner.seconds, is_best=True))
         self._report(learner)
 
-    def _take(self, learner: AnyLearner) -> None:
+    def _save_state(self, learner: AnyLearner) -> None:
         """Copy the state, and give it to the writer."""
         step = learner.step
-        self._taken_at = time.monotonic()
+        self._save_time = time.monotonic()
         mark = {"step": step, "epoch": learner.epoch, "values": plain(learner.values())}
         try:
             shared = self._team is not None
             record = learner.saved_state(whole=False) if shared else learner.snapshot(whole=False)
         except MemoryError as error:
-            learner.warn(f"step {step}: no checkpoint, since there is no memory for a copy of the state: {error}")
+            learner.warn(f"step {step}: no checkpoint, because the memory has no room for a copy of the state: {error}")
             return
         job = Job(file_name(step, in_shards=shared), record, mark, learner.seconds)
         if self._catalog is not None:
@@ -451,17 +453,17 @@ class Checkpoints(Callback):
         self._report(learner)
 
     def _with_history(self, learner: AnyLearner, job: Job) -> Job:
-        """The job with the position of its history; several processes have it written now, by this one."""
+        """The job with the position of its history; with several processes, this one writes the history now."""
         assert self._catalog is not None
         grown, counts = learner.grown(), job.record[LOG][COUNTS]
-        position = None if self._history is None else self._history.take(grown, counts)
+        position = None if self._history is None else self._history.extend(grown, counts)
         if position is None:
             self._history = HistoryFile(self._path)
-            position = self._history.take(grown, counts)
+            position = self._history.extend(grown, counts)
         if self._team is not None and position is not None:
             try:
                 self._write_history(position)
-            except OSError:  # the others wait for this process: let it fail there, if it does, where all are told
+            except OSError:  # put the lines into the checkpoint: if its write fails too, all processes hear of it
                 return replace(job, record=with_lines(job.record, grown))
         return replace(job, history=position)
 
@@ -486,7 +488,7 @@ class Checkpoints(Callback):
             self._written(job, None, lost)
 
     def _written(self, job: Job, error: Exception | None, lost: str = "") -> None:
-        """List what was written by this process or by all, and note it for the report; or note the error."""
+        """List a written file, and queue the result or the error for the report."""
         path = self._path / job.name
         if error is None and self._catalog is not None:
             try:
@@ -512,14 +514,14 @@ class Checkpoints(Callback):
             if done.lost:
                 learner.warn(f"{done.path}: {done.lost}")
             if done.is_best:
-                self._pending = [one for one in self._pending if one["step"] != done.mark["step"]]
+                self._pending = [entry for entry in self._pending if entry["step"] != done.mark["step"]]
             if done.error is not None:
                 self._report_error(learner, done, done.error)
             elif done.is_best:
-                self._bests = self._with(self._bests, _entry(done.mark))
+                self._bests = self._with_entry(self._bests, _entry(done.mark))
             else:
                 self._saved = (done.mark["step"], done.mark["epoch"])
-                if done.path.exists():  # a newer one may have taken its place already
+                if done.path.exists():  # a newer checkpoint may have replaced it already
                     learner.announce(done.path)
 
     def _report_error(self, learner: AnyLearner, done: Done, error: Exception) -> None:

@@ -45,7 +45,7 @@ class Job:
     seconds: float
     is_best: bool = False
     history: Position | None = None
-    """What belongs to it of the file with the history."""
+    """The part of the history file that belongs to the checkpoint."""
 
     def without_record(self) -> Job:
         """The same job, without its tensors."""
@@ -57,7 +57,7 @@ class Job:
         return marked(record, self.mark)
 
     def line(self, path: Path) -> dict[str, Any]:
-        """Its line in the list, once it is complete."""
+        """The line of the checkpoint in the list, once its file is complete."""
         history = {} if self.history is None or not self.history.lines else {"history": self.history.file.path.name}
         return {**line_of(path, self.mark), **history, "seconds": self.seconds}
 
@@ -80,8 +80,8 @@ def file_name(step: int, *, in_shards: bool = False) -> str:
 
 def step_of(name: str) -> int | None:
     """The step of a checkpoint of that name; None for other names."""
-    found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 # --- writing
@@ -104,7 +104,7 @@ def save(record: Record, path: Path, precision: Precision) -> str:
 
 def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
     """The line of a file in the list."""
-    checked = path / INDEX if path.is_dir() else path  # which has the checksums of all other files in it
+    checked = path / INDEX if path.is_dir() else path  # the index has the checksums of all other files
     state = checked.stat()
     size = sum([file.stat().st_size for file in path.iterdir()]) if path.is_dir() else state.st_size
     return {
@@ -116,7 +116,7 @@ def line_of(path: Path, mark: Mapping[str, Any]) -> dict[str, Any]:
 def _crc32_of(path: Path) -> int:
     total = 0
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):  # blocks too small for several threads, which the training needs
+        while block := file.read(_BLOCK):  # small blocks, so that the training keeps the other threads
             total = crc32(block, total)
     return total
 
@@ -154,9 +154,9 @@ def whole(path: Path, rank: int = 0, size: int = 1) -> Record:
 
     Args:
         path: a file, or a folder that several processes have written.
-        rank, size: of `size` processes each verifies its share; only together they verify all of it.
+        rank, size: each of `size` processes verifies its share; together they verify the whole checkpoint.
 
-    Raises RecordError, with the reason, if it is damaged, and RunError if a newer version of Phlox wrote it.
+    Raises RecordError, with the reason, if the checkpoint is damaged, and RunError if a newer Phlox wrote it.
     """
     record = opened(path)
     mark_of(record, path)
@@ -170,7 +170,7 @@ def whole(path: Path, rank: int = 0, size: int = 1) -> Record:
 
 
 def _pieces(record: Record) -> Iterator[tuple[int, Callable[[], object]]]:
-    """The bytes of each tensor, and a function that verifies them; of those in parts, of each part, without a copy."""
+    """For each tensor, or each part of an assembled one: its bytes, and a function that verifies it without a copy."""
     for entry in record.tensors.values():
         tensor = entry.tensor
         source = tensor.source
@@ -184,68 +184,68 @@ def _pieces(record: Record) -> Iterator[tuple[int, Callable[[], object]]]:
 def with_history(record: Record, path: Path, *, warns: bool = True) -> Record:
     """The record of the checkpoint at a path with its history, which is in a file beside it.
 
-    If that is not whole, and it `warns`, it gives a `RunWarning`, which says what is missing and why.
+    If the history is incomplete and `warns` is set, a `RunWarning` says what is missing and why.
     """
     value = record.values.get(LOG)
     if not isinstance(value, Mapping) or "file" not in value:
         return record
-    found, problem = read_history(path.parent, cast("Mapping[str, Any]", value))
+    history, problem = read_history(path.parent, cast("Mapping[str, Any]", value))
     if problem and warns:
-        counts: Mapping[str, int] = found[COUNTS]
-        missing = {name: count - found[LINES].get(name, "").count("\n") for name, count in counts.items()}
+        counts: Mapping[str, int] = history[COUNTS]
+        missing = {name: count - history[LINES].get(name, "").count("\n") for name, count in counts.items()}
         warnings.warn(
-            f"{path}: of its history, {described(missing)} are lost: {problem}. Weights and all else are whole",
+            f"{path}: of its history, {described(missing)} are lost: {problem}. Everything else is complete",
             RunWarning,
             stacklevel=3,
         )
-    return record.with_entries({LOG: found})
+    return record.with_entries({LOG: history})
 
 
-def place(path: str | os.PathLike[str]) -> Path:
+def checkpoint_path(path: str | os.PathLike[str]) -> Path:
     """The folder of the checkpoints of a run folder, or the folder or file itself. RunError if there is none."""
-    given = Path(path)
-    if (given / FOLDER).is_dir():
-        return given / FOLDER
-    if os.path.lexists(given):
-        return given
+    folder = Path(path)
+    if (folder / FOLDER).is_dir():
+        return folder / FOLDER
+    if os.path.lexists(folder):
+        return folder
     try:
-        near = nearest(given.name, [entry.name for entry in given.parent.iterdir()])
+        near = nearest(folder.name, [entry.name for entry in folder.parent.iterdir()])
     except OSError:
         near = None
-    raise RunError(f"{given}: there is no such run{f'; did you mean {given.with_name(near)}?' if near else ''}")
+    raise RunError(f"{folder}: there is no such run{f'; did you mean {folder.with_name(near)}?' if near else ''}")
 
 
 def holds_several(path: Path) -> bool:
-    """Is it a folder of checkpoints, and not one that is a checkpoint itself?"""
+    """Is it a folder of checkpoints, and not itself a checkpoint of several processes?"""
     return path.is_dir() and not (path / INDEX).exists()
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The checkpoints of a folder: first those of later steps than the list has, then the list's, then others."""
-    found = {
+    """The checkpoints of a folder: first those later than all listed ones, then the listed ones, then the others."""
+    steps = {
         entry.name: step
         for entry in folder.iterdir()
         if (step := step_of(entry.name)) is not None and (not entry.is_dir() or (entry / INDEX).exists())
     }
-    held = read_list(folder)
-    listed = [one["file"] for one in reversed([] if held is None else held["checkpoints"]) if one["file"] in found]
-    last = found[listed[0]] if listed else -1
-    others = sorted(found.keys() - set(listed), key=lambda name: found[name], reverse=True)
-    later = [name for name in others if found[name] > last]
+    saved = read_list(folder)
+    listed = [x["file"] for x in reversed([] if saved is None else saved["checkpoints"]) if x["file"] in steps]
+    last = steps[listed[0]] if listed else -1
+    others = sorted(steps.keys() - set(listed), key=lambda name: steps[name], reverse=True)
+    later = [name for name in others if steps[name] > last]
     return [folder / name for name in [*later, *listed, *(name for name in others if name not in later)]]
 
 
 def candidates(path: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints of a run folder or a folder of checkpoints, see `newest_first`; a checkpoint is the only one.
+    """The checkpoints in a run folder or a folder of checkpoints, see `newest_first`; or the path of a checkpoint.
 
     Raises RunError if there is none.
     """
-    found = place(path)
-    if not holds_several(found):
-        return [found]
-    paths = newest_first(found)
+    folder = checkpoint_path(path)
+    if not holds_several(folder):
+        return [folder]
+    paths = newest_first(folder)
     if not paths:
-        raise RunError(f"{found}: has no checkpoints (step-...); give another folder, or train anew")
+        raise RunError(f"{folder}: has no checkpoints (step-...); give another folder, or begin a new training")
     return paths
 
 
@@ -255,13 +255,13 @@ def first_whole(
     size: int = 1,
     agreed: Callable[[str | None], str | None] = lambda problem: problem,
 ) -> tuple[Path, Record]:
-    """The first checkpoint that is not damaged, with a `RunWarning` that says what is wrong with those before it.
+    """The first checkpoint that is not damaged; a `RunWarning` names the damage of those before it.
 
     Args:
-        paths: the checkpoints; several processes give the same.
+        paths: the checkpoints, the same in all processes.
         rank, size: see `whole`.
-        agreed: is called with what is wrong with a checkpoint in this process, or None; returns what is wrong with it
-            in any process. Process 0 gives the warning.
+        agreed: a function from the damage of a checkpoint that this process found (None if there is none) to the damage
+            that any process found. Process 0 gives the warning.
 
     Raises RunError, with the reason for each, if all are damaged.
     """
@@ -278,13 +278,15 @@ def first_whole(
             continue
         if damaged and rank == 0:
             reasons = "; ".join(damaged)
-            warnings.warn(f"{path.name} is used, since what is newer is damaged: {reasons}", RunWarning, stacklevel=3)
+            warnings.warn(
+                f"{path.name} is used, because newer checkpoints are damaged: {reasons}", RunWarning, stacklevel=3
+            )
         return path, record
-    raise RunError(f"{paths[0].parent}: has no checkpoint that is whole:\n  " + "\n  ".join(damaged))
+    raise RunError(f"{paths[0].parent}: has no undamaged checkpoint:\n  " + "\n  ".join(damaged))
 
 
 def best_files(folder: Path) -> list[Path]:
-    """The files, and folders of several processes, with the best weights, whatever is listed."""
+    """The files, or folders of several processes, with the best weights, listed or not."""
     return [
         entry for entry in sorted(folder.iterdir())
         if BestName.fits(entry.name) and (not entry.is_dir() or (entry / INDEX).exists())
@@ -292,21 +294,21 @@ def best_files(folder: Path) -> list[Path]:
 
 
 def bests_in(folder: Path) -> list[Path]:
-    """The best weights in a folder of checkpoints, the best first, by what the files say of themselves."""
-    listed = {one["file"]: one for one in bests_of(read_list(folder) or {})}
-    found: list[dict[str, Any]] = []
+    """The best weights in a folder of checkpoints, the best first, by the descriptions in the files."""
+    listed = {x["file"]: x for x in bests_of(read_list(folder) or {})}
+    entries: list[dict[str, Any]] = []
     for path in best_files(folder):
         try:
             mark = mark_of(opened(path), path)
         except RecordError:
             mark = listed.get(path.name, {})
-        found.append({"path": path, "value": math.nan, "step": 0, **mark})
-    names = [one["name"] for one in (*listed.values(), *found) if "name" in one]
-    known = [one for one in found if one.get("name") in names[:1] and isinstance(one["value"], (int, float))]
-    ranked = Ranking(known[0].get("mode", "min"), known[0].get("ties", "first"), len(known)).of(known) if known else []
-    return [one["path"] for one in (*ranked, *(one for one in found if one not in known))]
+        entries.append({"path": path, "value": math.nan, "step": 0, **mark})
+    names = [x["name"] for x in (*listed.values(), *entries) if "name" in x]
+    rated = [x for x in entries if x.get("name") in names[:1] and isinstance(x["value"], (int, float))]
+    ranked = Ranking(rated[0].get("mode", "min"), rated[0].get("ties", "first"), len(rated)).of(rated) if rated else []
+    return [x["path"] for x in (*ranked, *(x for x in entries if x not in rated))]
 
 
 def later_than(folder: Path, step: int) -> Iterator[Path]:
-    """The checkpoints of a folder that are of later steps."""
+    """The checkpoints of a folder that are later than `step`."""
     return (path for path in newest_first(folder) if (step_of(path.name) or 0) > step)

@@ -19,13 +19,13 @@ J = TypeVar("J")
 
 
 class BackgroundWriter(Generic[J]):
-    """Calls `write` with one job after another, on a thread that lives as long as there are any.
+    """Calls `write` with one job after another, on a thread that ends when there are no more jobs.
 
-    Of each kind of job only the newest waits: one that is given while another waits takes its place.
+    Only the newest job of each kind waits: a new job replaces one of its kind that still waits.
 
     Args:
         write: does a job, and raises nothing.
-        kinds: the kinds of jobs; of several that wait, the first kind is done first.
+        kinds: the kinds of jobs, in the order in which waiting jobs are done.
         background: False does each job at once, on the caller's thread.
     """
 
@@ -38,7 +38,7 @@ class BackgroundWriter(Generic[J]):
         self._changed = threading.Condition()
 
     def put(self, kind: str, job: J) -> None:
-        """Do a job of this kind as soon as those before it are done."""
+        """Do a job of this kind as soon as the jobs before it are done."""
         if not self._background:
             self._write(job)
             return
@@ -54,12 +54,12 @@ class BackgroundWriter(Generic[J]):
             self._run()
 
     def make_room(self, kind: str) -> None:
-        """Wait until no job of this kind waits, so that the next one takes the place of none."""
+        """Wait until no job of this kind waits, so that the next one replaces none."""
         with self._changed:
             self._changed.wait_for(lambda: kind not in self._waiting)
 
     def wait(self) -> None:
-        """Wait until all is done."""
+        """Wait until all jobs are done."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_running)
 
@@ -74,14 +74,14 @@ class BackgroundWriter(Generic[J]):
                 job = self._waiting.pop(kind)
                 self._changed.notify_all()
             self._write(job)
-            del job  # its tensors, before the next one comes
+            del job  # free its tensors before the next job
 
 
 class ShardWriter:
     """Saves one record after another, by `px.distributed.save`. All processes call it, with the same jobs.
 
-    The values are copied when a job is given, and written while the training goes on. A job waits for the one before:
-    all processes have to write the same checkpoints, so none is skipped.
+    `put` copies the values, which are written while the training goes on. A job waits for the one before: all processes
+    must write the same checkpoints, so none is skipped.
 
     Args:
         folder: the folder of the checkpoints.
@@ -108,12 +108,12 @@ class ShardWriter:
 
         self.wait()
         step = step_of(job.name)
-        place = self._folder / job.name if step is None else self._folder
+        path = self._folder / job.name if step is None else self._folder
         if step is None:
-            with contextlib.suppress(OSError):  # another process may have done so, and made the folder
-                remove_link(place)
+            with contextlib.suppress(OSError):  # another process may have removed it, and made the folder
+                remove_link(path)
         try:
-            handle = save(job.marked(), place, step=step, precision=self._precision, asynchronous=self._background)
+            handle = save(job.marked(), path, step=step, precision=self._precision, asynchronous=self._background)
         except Exception as error:
             self._done(job, error)
             return
@@ -126,7 +126,7 @@ class ShardWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until all is done."""
+        """Wait until the last job is done."""
         last, self._last = self._last, None
         if last is None:
             return

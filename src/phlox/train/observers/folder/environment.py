@@ -69,13 +69,13 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _program_folder() -> Path:
@@ -84,7 +84,7 @@ def _program_folder() -> Path:
 
 
 def _commit(folder: Path) -> dict[str, Any] | None:
-    """The commit that is checked out there, and whether files differ from it; None without git or a repository."""
+    """The commit that is checked out in a folder, and whether files differ from it; None without a repository."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None

@@ -16,11 +16,12 @@ except ImportError:  # not on Windows; there, two runs that write the same folde
 
 
 class FolderLock:
-    """A lock on a folder, which is created if it is missing. It ends with its process, however that ends.
+    """A lock on a folder, which is created if it is missing. The lock ends with its process, however that ends.
 
-    File systems without locks have none.
+    On a file system without locks, it does nothing.
 
-    Raises RunError if another process, or another lock of this one, has the folder, and OSError if it cannot be made.
+    Raises RunError if another process, or another lock of this process, holds the folder, and OSError if the folder
+    cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +37,7 @@ class FolderLock:
             except BlockingIOError:
                 self.release()
                 raise RunError(f"{path}: another run is writing there; wait for it, or give another folder") from None
-            except OSError:  # NFS, for one, locks only what is open for writing, which a folder cannot be
+            except OSError:  # NFS, for example, locks only files that are open for writing, and a folder cannot be
                 self.release()
                 return
             with contextlib.suppress(FileNotFoundError):
@@ -46,7 +47,7 @@ class FolderLock:
             self.release()  # another process has moved it away in between
 
     def release(self) -> None:
-        """Release it; more than once is no error."""
+        """Release the lock; a further call does nothing."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -31,7 +31,7 @@ from phlox.version import __version__
 MANIFEST = "run.json"
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 FORMAT = 1
-"""The version of `run.json`; the files from before it have none, only the version of Phlox and the list of files."""
+"""The version of `run.json`; files of older versions of Phlox have no version, only that of Phlox."""
 
 Status: TypeAlias = Literal["running", "finished", "interrupted", "failed"]
 
@@ -226,53 +226,53 @@ class RunFolder:
                 raise RunError(f"{self.path}: is empty, so there is no run to resume; give another folder")
             self._begin({"files": []})
             return
-        held = _read(self.path)
-        if held is not None and _status(held) == "finished" and is_own_folder(self._replaced):
+        manifest = _read(self.path)
+        if manifest is not None and _status(manifest) == "finished" and is_own_folder(self._replaced):
             self._discard_replaced()  # killed at the end of `complete`
         if resume:
-            self._resume(held)
-        elif held is not None and _is_unused(self.path, held):
+            self._resume(manifest)
+        elif manifest is not None and _is_unused(self.path, manifest):
             _clear(self.path)
             self._begin({"files": []})
         elif overwrite:
-            self._overwrite(held)
+            self._overwrite(manifest)
         else:
-            raise RunError(self._refusal(held))
+            raise RunError(self._refusal(manifest))
 
-    def _refusal(self, held: dict[str, Any] | None) -> str:
-        if held is None:
-            return f"{self.path}: has files in it, but no {MANIFEST}, so it is no run's; give another folder"
+    def _refusal(self, manifest: dict[str, Any] | None) -> str:
+        if manifest is None:
+            return f"{self.path}: has files but no {MANIFEST}, so it is not the folder of a run; give another folder"
         return (
-            f"{self.path}: exists already, a run that {_SAYS[_status(held)]}; give another folder, --resume (in "
+            f"{self.path}: exists already, a run that {_SAYS[_status(manifest)]}; give another folder, --resume (in "
             "Python resume=True) to go on with it, or --overwrite (in Python overwrite=True) to replace it"
         )
 
-    def _resume(self, held: dict[str, Any] | None) -> None:
-        if held is None:
+    def _resume(self, manifest: dict[str, Any] | None) -> None:
+        if manifest is None:
             raise RunError(f"{self.path}: has no {MANIFEST}, or a damaged one, so it is no run to resume")
-        if "format" not in held:
-            raise RunError(f"{self.path}: was written by Phlox {held['phlox']}, whose runs cannot be resumed")
-        if held["format"] > FORMAT:
+        if "format" not in manifest:
+            raise RunError(f"{self.path}: was written by Phlox {manifest['phlox']}, whose runs cannot be resumed")
+        if manifest["format"] > FORMAT:
             raise RunError(
-                f"{self.path}: its {MANIFEST} has version {held['format']}, written by Phlox {held['phlox']}; this one "
-                f"({__version__}) knows versions up to {FORMAT}: install a newer one"
+                f"{self.path}: its {MANIFEST} has version {manifest['format']}, written by Phlox {manifest['phlox']}; "
+                f"this one ({__version__}) knows versions up to {FORMAT}: install a newer one"
             )
-        if held.get("kind") != self._kind:
+        if manifest.get("kind") != self._kind:
             raise RunError(
-                f"{self.path}: is a run of the kind {held.get('kind')!r}, and cannot go on as {self._kind!r}; "
+                f"{self.path}: is a run of the kind {manifest.get('kind')!r}, and cannot be resumed as {self._kind!r}; "
                 "give another folder"
             )
         self.is_resumed = True
-        self._begin(held)
+        self._begin(manifest)
 
-    def _overwrite(self, held: dict[str, Any] | None) -> None:
+    def _overwrite(self, manifest: dict[str, Any] | None) -> None:
         _check_deletable(self.path)
         if os.path.lexists(self._replaced) and not is_own_folder(self._replaced):
             raise RunError(
                 f"{self._replaced}: is a link or a file, where the older run would be kept until the new one is "
                 "complete; move it away"
             )
-        if is_own_folder(self._replaced):  # the older run, until a newer one is complete; this one has not been
+        if is_own_folder(self._replaced):  # keeps the older run; the run in `path` is not complete, so it is deleted
             _clear(self.path)
         else:
             former = self._lock
@@ -283,16 +283,16 @@ class RunFolder:
                 former.release()
         self._begin({"files": []})
 
-    def _begin(self, held: dict[str, Any]) -> None:
-        """Write `run.json` of a new session, of the run that was there, if any."""
-        sessions = [_ended(one) for one in held.get("sessions", [])]
+    def _begin(self, manifest: dict[str, Any]) -> None:
+        """Write `run.json` with a new session after the sessions of `manifest`."""
+        sessions = [_ended(former) for former in manifest.get("sessions", [])]
         session = {
             "started": _now(), "ended": None, "status": "running", "reason": None, "phlox": __version__,
             "host": platform.node(), "process": os.getpid(), "command": command_line(sys.argv),
         }  # fmt: skip
         self._manifest = {
             "phlox": __version__, "format": FORMAT, "kind": self._kind, "status": "running",
-            "sessions": [*sessions, session], "files": held["files"],
+            "sessions": [*sessions, session], "files": manifest["files"],
         }  # fmt: skip
         self._write_manifest()
 
@@ -311,7 +311,7 @@ class RunFolder:
             _clear(self._replaced)
             self._replaced.rmdir()
         except (RunError, OSError) as error:
-            warnings.warn(f"the run that was replaced stays: {error}", RunWarning, stacklevel=4)
+            warnings.warn(f"the replaced run could not be deleted: {error}", RunWarning, stacklevel=4)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -337,9 +337,9 @@ class RunFolder:
 
 
 def claim(folder: Path, name: str) -> Path:
-    """The path of a file in a folder, which is listed as the run's if that is the folder of a run of this process.
+    """The path of a file in a folder; if the folder is that of an open run of this process, the file is listed in it.
 
-    What is not listed protects the folder from being overwritten; see `RunFolder.file` for the names of folders.
+    A file that is not listed protects the folder from being overwritten; see `RunFolder.file` for names of folders.
     """
     run = _OPEN.get(os.path.realpath(folder))
     if run is not None:
@@ -361,23 +361,23 @@ _SAYS: Mapping[str, str] = {
 
 
 def _status(manifest: Mapping[str, Any]) -> str:
-    """The status of a run that holds no lock; those of an older Phlox got their folder at the end."""
+    """The status of a run that holds no lock; an older Phlox made the folder only at the end, without a status."""
     status = manifest.get("status", "finished")
     return status if status in _SAYS else "running"
 
 
 def _ended(session: dict[str, Any]) -> dict[str, Any]:
-    """A session of before; one that "runs" was killed, as it holds no lock."""
+    """An earlier session; if its status is "running" it was killed, because it holds no lock."""
     return {**session, "status": "killed"} if session.get("status") == "running" else session
 
 
-def _is_unused(folder: Path, held: Mapping[str, Any]) -> bool:
-    """Has the run ended before it had anything to show?"""
+def _is_unused(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Did the run end before it wrote any result?"""
     described = {MANIFEST, CONFIG, ENVIRONMENT, "checkpoints.json"}
     files = (entry for entry in folder.rglob("*") if not entry.is_dir() and not _TEMPORARY.fullmatch(entry.name))
     return (
-        _status(held) != "finished"
-        and next(_foreign(folder, {MANIFEST, *held["files"]}), None) is None
+        _status(manifest) != "finished"
+        and next(_foreign(folder, {MANIFEST, *manifest["files"]}), None) is None
         and all(entry.name in described for entry in files)
     )
 
@@ -435,10 +435,10 @@ def _foreign(folder: Path, listed: set[str]) -> Iterator[str]:
         elif f"{entry.name}/" in listed:
             inner = _read(entry, f"{entry.name}.json") or {"files": []}
             own = {f"{entry.name}.json", *inner["files"]}
-            found = (
+            names_inside = (
                 f"{entry.name}/{name}" for name in _foreign(entry, own) if not is_unfinished(name) and name != OWNER
             )
-            yield from found
+            yield from names_inside
         elif f"{entry.name}/*" not in listed:
             yield entry.name
 

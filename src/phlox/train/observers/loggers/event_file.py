@@ -59,13 +59,13 @@ def _masked(data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1  # negative ones as two's complement
-    found = bytearray()
+    value &= (1 << 64) - 1  # negative values as two's complement
+    data = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    data.append(value)
+    return bytes(data)
 
 
 def _field(number: int, value: bytes | str | int) -> bytes:
@@ -107,13 +107,13 @@ def _summarized(value: Any) -> bytes:
     return _float(2, value)
 
 
-def _histogram(one: Histogram) -> bytes:
-    """A `HistogramProto`. Its bins have no left edges: an empty one before the first says where that begins."""
-    total, squares = one.size * one.mean, one.size * (one.std**2 + one.mean**2)
-    moments = (one.min, one.max, one.size, total, squares) if one.size else (0.0,) * 5
-    parts = [_double(1 + place, value) for place, value in enumerate(moments)]
-    for place, numbers in ((6, one.edges), (7, [0, *one.counts.tolist()])):
-        parts.append(_field(place, struct.pack(f"<{len(numbers)}d", *numbers)))
+def _histogram(histogram: Histogram) -> bytes:
+    """A `HistogramProto`. Its bins have no left edges: an empty bin before the first one says where that begins."""
+    total, squares = histogram.size * histogram.mean, histogram.size * (histogram.std**2 + histogram.mean**2)
+    moments = (histogram.min, histogram.max, histogram.size, total, squares) if histogram.size else (0.0,) * 5
+    parts = [_double(1 + number, value) for number, value in enumerate(moments)]
+    for number, numbers in ((6, histogram.edges), (7, [0, *histogram.counts.tolist()])):
+        parts.append(_field(number, struct.pack(f"<{len(numbers)}d", *numbers)))
     return b"".join(parts)
 
 
@@ -140,11 +140,11 @@ def _value(value: str | float | bool) -> bytes:
 
 
 class EventFile:
-    """An event file of its own, in the folder of a run. Each event is written and closed at once.
+    """A new event file in the folder of a run. Each event is written, and the file closed, at once.
 
     Args:
-        folder: it is made if it does not exist.
-        resume_step: where a training is resumed, its first step: what older files have of it and later is not shown.
+        folder: the folder; it is created if it does not exist.
+        resume_step: the first step of a resumed training: TensorBoard hides events from this step on in older files.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -159,6 +159,6 @@ class EventFile:
             file.write(first)
 
     def write(self, step: int, *content: bytes) -> None:
-        """An event, at a step."""
+        """Write an event at a step."""
         with self.path.open("ab") as file:
             file.write(record(event(time.time(), step, *content)))

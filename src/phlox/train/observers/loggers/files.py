@@ -32,7 +32,7 @@ _FORMER = {
     "epoch": "write(self, row)",
     "stop": "close(self)",
 }
-"""The methods of the former interface, and what they are now."""
+"""The methods of the former interface, and the methods that replace them."""
 
 
 class Logger(Callback):
@@ -76,16 +76,16 @@ class Logger(Callback):
     tolerated: ClassVar[tuple[type[Exception], ...]] = (OSError,)
     shows: ClassVar[tuple[type[Any], ...]] = ()
 
-    # Here, so that a subclass with an __init__ of its own need not call this one's.
+    # Class attributes, so that a subclass with its own __init__ need not call the one of this class.
     every_steps: int | None = None
     failed: BaseException | None = None
-    _pending: Row | None = None  # not given yet
+    _pending: Row | None = None  # not written yet
     _last = _step = 0
     _began = _elapsed = _paused = 0.0
     _is_open = _warned = _restored = False
     _extra: Mapping[str, Any] = {}
-    # The values of the learner's `extra` of which the pending row has histograms or images, and those of which a row
-    # had; and the names of both in a training that is resumed.
+    # The values of the learner's `extra` whose histograms or images are in the pending row, and those that were in an
+    # earlier row; and the names of both in a resumed training.
     _new: Mapping[str, Any] = {}
     _shown: Mapping[str, Any] = {}
     _before: tuple[Sequence[str], Sequence[str]] | None = None
@@ -95,7 +95,7 @@ class Logger(Callback):
         for name, now in _FORMER.items():
             if callable(vars(cls).get(name)):
                 raise KindError(
-                    f"{cls.__name__}.{name}: a Logger is a Callback, and is given rows; write this method as {now}"
+                    f"{cls.__name__}.{name}: a Logger is a Callback, and gets rows; write this method as {now}"
                 )
 
     def __init__(self, every_steps: int | None = None) -> None:
@@ -156,8 +156,8 @@ class Logger(Callback):
         self._paused = learner.seconds
 
     def on_validation_end(self, learner: AnyLearner) -> None:
-        self._began += learner.seconds - self._paused  # it is no time of the steps
-        self._pending = self._row(learner, learner.validation)  # in place of that of the step
+        self._began += learner.seconds - self._paused  # the validation is no time of the steps
+        self._pending = self._row(learner, learner.validation)  # replaces the row of the step
 
     def on_epoch_end(self, learner: AnyLearner) -> None:
         report, last = learner.history[-1], self._last
@@ -166,7 +166,7 @@ class Logger(Callback):
         if report.complete:
             self._elapsed = 0.0
         else:
-            self._last = last  # a resumed training goes on within the epoch, and writes another row at its end
+            self._last = last  # a resumed training continues the epoch, and writes another row at its end
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         self.failed = error
@@ -206,19 +206,19 @@ class Logger(Callback):
         """A row of these numbers and of the values of callbacks."""
         row: Row = dict(numbers)
         new = dict[str, Any]()
-        # A resumed training has set some of them in another order.
-        for name, value in sorted(learner.extra.items(), key=lambda one: str(one[0])):
+        # Sorted, because a resumed training may have set some of them in another order.
+        for name, value in sorted(learner.extra.items(), key=lambda item: str(item[0])):
             if value is self._shown.get(name, row):
                 continue
             try:
-                found = row_values(name, value)
+                entries = row_values(name, value)
             except RunError as error:
                 text = f"learner.extra: {error}"
                 if not any(said == text for _, said in learner.events):
                     learner.warn(text)
                 continue
-            row |= found
-            if any(map(is_picture, found.values())):
+            row |= entries
+            if any(map(is_picture, entries.values())):
                 new[name] = value
         self._extra, self._new = learner.extra, new
         return {name: value if is_picture(value) else _number(value) for name, value in row.items()}
@@ -238,11 +238,11 @@ class Logger(Callback):
                 learner.warn(f"{self!r}: a row could not be written ({error}); the training goes on")
 
     def _as_shown(self, name: str, value: Any) -> list[tuple[str, Any]]:
-        """What this logger gets of a value."""
+        """The entries of a row for a value that this logger may not show."""
         if not is_picture(value) or isinstance(value, self.shows):
             return [(name, value)]
         numbers = value.numbers() if isinstance(value, Histogram) else {}
-        return [(f"{name}/{what}", number) for what, number in numbers.items()]
+        return [(f"{name}/{part}", number) for part, number in numbers.items()]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -282,10 +282,10 @@ class FileLogger(Logger):
             raise RunError(f"{type(self).__name__}: append= and overwrite= exclude each other; give one of them")
         self.path, self.append, self.overwrite = Path(path), append, overwrite
         self._unsaved: list[Row] = []
-        self._first = 0  # the rows that were there before this training's
-        self._is_mine = False
+        self._first = 0  # the number of rows before the first one of this training
+        self._is_own = False
 
-    # --- of a format
+    # --- the format, for subclasses
 
     def read_rows(self, data: bytes) -> list[Any]:
         """Read the rows of a file, with all that `to_bytes` needs to write them again, except an incomplete line."""
@@ -316,23 +316,23 @@ class FileLogger(Logger):
             data = self.path.read_bytes() if self.path.exists() else None
             goes_on = learner.is_resumed and (self._restored or _is_inside(self.path, learner.folder))
             replaces = self.overwrite or learner.starts_over
-            if data is None or (not goes_on and replaces and not self.append and not (self._is_mine and learner.step)):
+            if data is None or (not goes_on and replaces and not self.append and not (self._is_own and learner.step)):
                 self._first = 0
                 self._write(self.to_bytes([]))
             elif goes_on:
                 rows = self.read_rows(data)
                 own = [row for row in rows[self._first :] if (self.step_of(row) or 0) <= self.last_step]
                 self._replace(data, [*rows[: self._first], *own])
-            elif self.append or (self._is_mine and learner.step):
+            elif self.append or (self._is_own and learner.step):
                 rows = self.read_rows(data)
-                self._first = self._first if self._is_mine and learner.step else len(rows)
+                self._first = self._first if self._is_own and learner.step else len(rows)
                 self._replace(data, rows)
             else:
                 raise RunError(
                     f"{type(self).__name__}: {self.path} exists; give another path, overwrite=True to replace it, or "
                     "append=True to add to it"
                 )
-            self._is_mine = True
+            self._is_own = True
         except (UnicodeDecodeError, csv.Error) as error:
             raise RunError(f"{type(self).__name__}: {self.path} is no file of this logger ({error})") from error
         except OSError as error:
@@ -345,28 +345,30 @@ class FileLogger(Logger):
         self._save()
 
     def _with_files(self, row: Row) -> Row:
-        """The row with paths in place of its images, which are written."""
-        found = dict(row)
+        """Write the images of a row to files, and return the row with their paths."""
+        new = dict(row)
         for name, image in row.items():
             if isinstance(image, Image):
                 folder = self.path.with_name(f"{self.path.stem}_images")
                 folder.mkdir(exist_ok=True)
-                path = folder / f"{quote(name, safe=' ')}-{row['step']:08}.png"  # a name of which no part is a folder
+                path = (
+                    folder / f"{quote(name, safe=' ')}-{row['step']:08}.png"
+                )  # quoted, so that no part of the name is a folder
                 with atomic_write(path, durable=False, follow_links=False) as file:
                     file.write(image.png)
-                found[name] = f"{folder.name}/{path.name}"
-        return found
+                new[name] = f"{folder.name}/{path.name}"
+        return new
 
     def close(self) -> None:
         if self._unsaved:
-            with contextlib.suppress(OSError):  # of which the learner has been warned
+            with contextlib.suppress(OSError):  # the learner was warned of this already
                 self._save()
 
     def _save(self) -> None:
-        there, new = self.path.exists(), [self._with_files(row) for row in self._unsaved]
-        lines = self.lines(new) if there else None
+        exists, new = self.path.exists(), [self._with_files(row) for row in self._unsaved]
+        lines = self.lines(new) if exists else None
         if lines is None:
-            rows = self.read_rows(self.path.read_bytes()) if there else []
+            rows = self.read_rows(self.path.read_bytes()) if exists else []
             self._write(self.to_bytes([*rows, *self.added(new)]))
         else:
             _add(self.path, lines)
@@ -413,10 +415,10 @@ class JsonlLogger(FileLogger):
 
     def step_of(self, row: Any) -> int | None:
         try:
-            found: Any = json.loads(row)
+            entry: Any = json.loads(row)
         except ValueError:
             return None
-        step: Any = cast("dict[str, Any]", found).get("step") if isinstance(found, dict) else None
+        step: Any = cast("dict[str, Any]", entry).get("step") if isinstance(entry, dict) else None
         return step if isinstance(step, int) else None
 
     def to_bytes(self, rows: Sequence[Any]) -> bytes:
@@ -452,7 +454,7 @@ class CsvLogger(FileLogger):
         return int(step) if step.isdecimal() else None
 
     def to_bytes(self, rows: Sequence[Any]) -> bytes:
-        # In the order in which they appear; those of rows that were cut off go with them.
+        # In the order in which they appear; columns of only removed rows are removed, too.
         self._columns = [*dict.fromkeys(name for row in rows for name in row)]
         if not self._columns:
             return b""
@@ -469,7 +471,7 @@ class CsvLogger(FileLogger):
 
 
 def _number(value: Any) -> float:
-    """The same number as Python's own."""
+    """The number as a Python number."""
     return int(cast("int", value)) if isinstance(value, (int, np.integer)) else float(value)
 
 
@@ -486,7 +488,7 @@ def _csv(rows: Sequence[Sequence[str]]) -> bytes:
 
 
 def _add(path: Path, data: bytes) -> None:
-    """Add to a file, all or nothing."""
+    """Append to a file, all or nothing."""
     with path.open("ab", buffering=0) as file:
         end = file.tell()
         try:

@@ -1,4 +1,4 @@
-"""Loggers for the tools in which people compare runs: TensorBoard, MLflow, Weights & Biases."""
+"""Loggers for tools to compare runs: TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class TensorBoardLogger(Logger):
         self.folder, self.append = Path(folder), append
         self.config = nested(config, "TensorBoardLogger")
         self._file: EventFile | None = None
-        self._is_mine = False
+        self._is_own = False
 
     def begin(self, learner: AnyLearner) -> None:
-        goes_on = learner.is_resumed or learner.starts_over or self.append or (self._is_mine and learner.step > 0)
+        goes_on = learner.is_resumed or learner.starts_over or self.append or (self._is_own and learner.step > 0)
         try:
             if not goes_on and any(self.folder.glob("*tfevents*")):
                 raise RunError(
@@ -80,7 +80,7 @@ class TensorBoardLogger(Logger):
             raise RunError(
                 f"TensorBoardLogger: {self.folder} cannot be written ({error.strerror or error}); give another folder"
             ) from error
-        self._is_mine = True
+        self._is_own = True
 
     def write(self, row: Row) -> None:
         if self._file is not None:
@@ -95,7 +95,7 @@ class TensorBoardLogger(Logger):
 
 
 class _Tracker(Logger):
-    """The base of loggers to the packages of others, in which a run has an id, by which it is resumed."""
+    """The base of loggers to other packages, which resume a run by its id."""
 
     writes: ClassVar[bool] = True
     tolerated: ClassVar[tuple[type[Exception], ...]] = (Exception,)
@@ -233,13 +233,13 @@ class WandbLogger(_Tracker):
         self._wandb = wandb = imported("wandb", "WandbLogger")
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-        given: dict[str, Any] = {"project": self.project, "name": self.name, "dir": self.folder}
+        arguments: dict[str, Any] = {"project": self.project, "name": self.name, "dir": self.folder}
         if self.offline:
-            given["mode"] = "offline"
+            arguments["mode"] = "offline"
         if self.run_id is not None and learner.step > 0:
-            given |= {"id": self.run_id, "resume": "allow"}
-        given = {name: value for name, value in given.items() if value is not None}
-        self._run = wandb.init(config=self.config, tags=list(self.tags), **given, **self.options)
+            arguments |= {"id": self.run_id, "resume": "allow"}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        self._run = wandb.init(config=self.config, tags=list(self.tags), **arguments, **self.options)
         self.run_id = self._run.id
         self._run.define_metric("*", step_metric="step")
 
@@ -261,20 +261,20 @@ class WandbLogger(_Tracker):
         return "WandbLogger()" if self.project is None else f"WandbLogger({self.project!r})"
 
 
-def imported(package: str, place: str) -> ModuleType:
-    """A package that need not be there; `ExtraNotInstalledError` if it is not."""
+def imported(package: str, logger: str) -> ModuleType:
+    """Import an optional package; `ExtraNotInstalledError` if it is missing."""
     from importlib import import_module
 
     try:
         return import_module(package)
     except ImportError as error:
         raise ExtraNotInstalledError(
-            f"{place} needs {package}, which is not installed; install it with: pip install {package}"
+            f"{logger} needs {package}, which is not installed; install it with: pip install {package}"
         ) from error
 
 
-def nested(config: Any, place: str) -> dict[str, Any]:
-    """Hyper-parameters as a dict; `RunError` for what is none."""
+def nested(config: Any, logger: str) -> dict[str, Any]:
+    """Hyper-parameters as a dict; `RunError` for any other object."""
     if config is None:
         return {}
     if isinstance(config, Mapping):
@@ -283,7 +283,7 @@ def nested(config: Any, place: str) -> dict[str, Any]:
         return config.to_dict()
     if _is_record(config):
         return asdict(config)
-    raise RunError(f"{place}: config must be a config, a dataclass or a dict, got a {type(config).__name__}")
+    raise RunError(f"{logger}: config must be a config, a dataclass or a dict, got a {type(config).__name__}")
 
 
 def flat_config(config: Any, above: str = "") -> dict[str, str | float | bool]:
@@ -292,23 +292,23 @@ def flat_config(config: Any, above: str = "") -> dict[str, str | float | bool]:
     >>> flat_config({"model": {"layers": [64, 10]}, "lr": 0.1, "seed": None})
     {'model/layers': '[64, 10]', 'lr': 0.1, 'seed': 'None'}
     """
-    found: dict[str, str | float | bool] = {}
+    flat: dict[str, str | float | bool] = {}
     for name, value in nested(config, "config").items():
         path = f"{above}{name}"
         if isinstance(value, Mapping) or callable(getattr(value, "to_dict", None)) or _is_record(value):
-            found |= flat_config(value, f"{path}/")
+            flat |= flat_config(value, f"{path}/")
         elif isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-            found[path] = value
+            flat[path] = value
         else:
-            found[path] = str(value)
-    return found
+            flat[path] = str(value)
+    return flat
 
 
 def _is_record(value: Any) -> bool:
-    """Is it a dataclass, and not the class itself?"""
+    """Is it an instance of a dataclass?"""
     return is_dataclass(value) and not isinstance(value, type)
 
 
 def _allowed(name: str) -> str:
-    """A name of MLflow's."""
+    """A name with only characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", name)

@@ -11,25 +11,25 @@ from phlox.train.events import EpochReport
 from phlox.train.observers.views.text import better, is_better
 
 _ROWS = 400
-"""It has about so many rows."""
+"""The table has about this many rows."""
 CURVES = 10
-"""Of a metric with values for more classes the least, the median and the greatest are drawn."""
+"""For a metric of more classes, only the least, the median and the greatest value are drawn."""
 
 
 def epochs_table(history: Sequence[EpochReport]) -> list[Part]:
-    """The table of epochs, the newest first; of many all the best, the last and some between."""
+    """The table of epochs, the newest first; of very many epochs, only the best, the last and every n-th."""
     if not history:
         return []
     flat = {report.epoch: report.flat() for report in history}
-    found = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
-    names = sorted(found, key=_rank)
+    columns = dict.fromkeys(name for values in flat.values() for name in values if is_shown(name))
+    names = sorted(columns, key=_rank)
     best: dict[str, int] = {}
     for name in names:
         if name.startswith(("train/", "validation/")):
             point = best_point(name, list(flat), [values.get(name) for values in flat.values()])
             best |= {} if point is None else {name: int(point[0])}
-    every = -(-len(flat) // _ROWS)
-    kept = [e for i, e in enumerate(reversed(flat)) if i % every == 0 or i < 20 or e in best.values()]
+    step = -(-len(flat) // _ROWS)
+    kept = [e for i, e in enumerate(reversed(flat)) if i % step == 0 or i < 20 or e in best.values()]
     rows = [
         [
             Cell(_number(flat[e][name]) if name in flat[e] else "–", kind="best" * (best.get(name) == e))
@@ -37,7 +37,7 @@ def epochs_table(history: Sequence[EpochReport]) -> list[Part]:
         ]
         for e in kept
     ]
-    return [f"Every {every} epochs, the last 20, and the best ones." if every > 1 else "", Table(names, rows)]
+    return [f"Every {step} epochs, the last 20, and the best ones." if step > 1 else "", Table(names, rows)]
 
 
 def _number(value: float) -> str:
@@ -45,16 +45,16 @@ def _number(value: float) -> str:
 
 
 def is_shown(name: str) -> bool:
-    """Is a value a column of the table? The entries of a matrix, and those of many classes, are not."""
+    """Is a value a column of the table? Entries of a matrix, and of a class after the first few, are not."""
     parts = name.split("/")
     return not (parts[-1].isdecimal() and (parts[-2:-1] == [] or parts[-2].isdecimal() or int(parts[-1]) >= CURVES))
 
 
 def _rank(name: str) -> tuple[bool, int]:
-    """The place of a column: values of single classes are the last."""
+    """The sort key of a column: values of single classes come last."""
     order = ("epoch", "step", "validation", "train", "lr", "seconds")
-    part, _, rest = name.partition("/")
-    return rest.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
+    part, _, value_name = name.partition("/")
+    return value_name.rpartition("/")[2].isdecimal(), order.index(part) if part in order else len(order)
 
 
 def is_share(name: str, values: Sequence[Sequence[Any]]) -> bool:
@@ -64,11 +64,11 @@ def is_share(name: str, values: Sequence[Sequence[Any]]) -> bool:
 
 
 def best_point(name: str, x: Sequence[float], y: Sequence[float | None]) -> tuple[float, float] | None:
-    """The place and the value of the best one; None where the name does not say which is better."""
+    """The x and the y of the best value; None if the name does not say which is better."""
     if better(name) is None:
         return None
     best: tuple[float, float] | None = None
-    for place, value in zip(x, y, strict=True):
+    for position, value in zip(x, y, strict=True):
         if value is not None and math.isfinite(value) and is_better(name, value, None if best is None else best[1]):
-            best = place, value
+            best = position, value
     return best

@@ -29,21 +29,21 @@ def page_of_history(history: Sequence[EpochReport]) -> Page:
     if not history:
         return Page("History", ["no epoch has ended"])
     seconds = sum(report.seconds for report in history)
-    said = [count(len(history), "epoch"), count(history[-1].step, "step"), duration(seconds)]
+    subtitle = [count(len(history), "epoch"), count(history[-1].step, "step"), duration(seconds)]
     table = Page("epochs, the newest first", parts=epochs_table(history), is_open=True)
     plots = list(plots_of(history))
-    more = f"and {len(plots) - _PLOTS} more values in the table" if len(plots) > _PLOTS else ""
-    return Page("History", said, [Row([plot.figure() for plot in plots[:_PLOTS]]), more, table])
+    hint = f"and {len(plots) - _PLOTS} more values in the table" if len(plots) > _PLOTS else ""
+    return Page("History", subtitle, [Row([plot.figure() for plot in plots[:_PLOTS]]), hint, table])
 
 
 def page_of_epoch(report: EpochReport) -> Page:
     """One epoch."""
     badges = [] if report.complete else [("not complete", "")]
-    said = [f"step {report.step:,}", lr_text(report.lr), duration(report.seconds)]
+    subtitle = [f"step {report.step:,}", lr_text(report.lr), duration(report.seconds)]
     train, validation = flattened("", report.train), flattened("", report.validation)
     rows = [(name.removeprefix("/"), train.get(name), validation.get(name)) for name in {**train, **validation}]
-    pairs = [(name, _both(name, one, other)) for name, one, other in rows[:50]]
-    return Page(f"Epoch {report.epoch:,}", said, [facts(pairs)], badges)
+    pairs = [(name, _both(name, trained, validated)) for name, trained, validated in rows[:50]]
+    return Page(f"Epoch {report.epoch:,}", subtitle, [facts(pairs)], badges)
 
 
 def _both(name: str, train: float | None, validation: float | None) -> str:
@@ -52,36 +52,36 @@ def _both(name: str, train: float | None, validation: float | None) -> str:
 
 
 def page_of_learner(learner: Learner[Any]) -> Page:
-    """A learner: where it is, and its history."""
+    """A learner: its progress and its history."""
     badges = [(f"stopped: {learner.stopped}", "")] if learner.stopped else []
-    said = [f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device)]
+    subtitle = [f"epoch {learner.epoch:,}", f"step {learner.step:,}", str(learner.device)]
     models = cast("Mapping[str, Any]", learner.state.models)
     pairs = [(name if len(models) > 1 else "model", type(model).__name__) for name, model in models.items()]
-    pairs += [("optimizer", name_of(one)) for one in cast("Mapping[str, Any]", learner.state.optimizers).values()]
+    pairs += [("optimizer", name_of(each)) for each in cast("Mapping[str, Any]", learner.state.optimizers).values()]
     if learner.folder is not None:
         pairs.append(("folder", str(learner.folder)))
     parts: list[Part] = [facts([*pairs, *_best(learner.history)])]
     if learner.history:
         parts.append(replace(page_of_history(learner.history), is_open=True))
-    return Page("Learner", said, parts, badges)
+    return Page("Learner", subtitle, parts, badges)
 
 
 def _best(history: Sequence[EpochReport]) -> list[tuple[str, str | Cell]]:
     flat = [report.flat() for report in history]
-    found: list[tuple[str, str | Cell]] = []
+    pairs: list[tuple[str, str | Cell]] = []
     for name in dict.fromkeys(key for values in flat for key in values if key.startswith("validation/")):
         point = best_point(name, [values["epoch"] for values in flat], [values.get(name) for values in flat])
-        if point is not None and is_shown(name) and len(found) < 6:
+        if point is not None and is_shown(name) and len(pairs) < 6:
             text = f"{amount(name, point[1])} in epoch {point[0]:g}"
-            found.append((f"best {name}", Cell(text, kind="good")))
-    return found
+            pairs.append((f"best {name}", Cell(text, kind="good")))
+    return pairs
 
 
 def page_of_lr_curve(curve: LrCurve) -> Page:
     """The losses at learning rates from low to high."""
     try:
-        found = Line(f"the loss falls fastest at {curve.suggestion:.1e}", "good")
+        summary = Line(f"the loss falls fastest at {curve.suggestion:.1e}", "good")
     except RunError as error:
-        found = Line(str(error).removeprefix("lr_find: "), "bad")
+        summary = Line(str(error).removeprefix("lr_find: "), "bad")
     plot = line_plot("loss", [Curve("smoothed", curve.rates, curve.losses)], x="learning rate", log_x=True)
-    return Page("LrCurve", [count(len(curve.rates), "step")], [found, plot])
+    return Page("LrCurve", [count(len(curve.rates), "step")], [summary, plot])

@@ -34,9 +34,9 @@ class Plot(NamedTuple):
 
     @property
     def log(self) -> bool:
-        """Losses and rates are drawn on a logarithmic scale where they are positive and far apart."""
-        known = [value for curve in self.curves for value in curve.y if math.isfinite(value)]
-        apart = bool(known) and min(known) > 0.0 and max(known) / min(known) > _FAR_APART
+        """Is the scale logarithmic? It is for losses and rates that are positive and far apart."""
+        finite = [value for curve in self.curves for value in curve.y if math.isfinite(value)]
+        apart = bool(finite) and min(finite) > 0.0 and max(finite) / min(finite) > _FAR_APART
         return apart and better(self.name) == "min"
 
     def figure(self) -> Raw:
@@ -44,7 +44,7 @@ class Plot(NamedTuple):
         return line_plot(self.name, self.curves, x=self.x, log_y=self.log, percent=self.is_share)
 
     def embedded(self) -> dict[str, Any]:
-        """The plot as the script of a report draws it."""
+        """The data of the plot for the script of a report."""
         series: list[dict[str, Any]] = []
         for number, curve in enumerate(self.curves):
             xs, ys = decimated(curve.x, curve.y)
@@ -57,16 +57,16 @@ class Plot(NamedTuple):
 
 
 def plots_of(history: Sequence[EpochReport], classes: Sequence[str] = ()) -> Iterator[Plot]:
-    """A plot of each value of training and validation. Of one with a value for each class, of the validation if it has
-    one: a curve for each or, for many, of the least, the median and the greatest. Matrices are left out."""
+    """A plot of each value of training and validation. For a metric by class, of the validation if that has it, a curve
+    for each class or, for many classes, of the least, the median and the greatest. Matrices are left out."""
     flat = [report.flat() for report in history]
     epochs = [report.epoch for report in history]
     named: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for values in flat for key in values):
         side, _, name = key.partition("/")
-        stem, _, place = name.rpartition("/")
+        stem, _, index = name.rpartition("/")
         if side in ("train", "validation") and not stem.rpartition("/")[2].isdecimal():
-            named.setdefault(stem if place.isdecimal() else name, {}).setdefault(side, []).append(key)
+            named.setdefault(stem if index.isdecimal() else name, {}).setdefault(side, []).append(key)
     for name, sides in named.items():
         columns = {
             side: np.array([[values.get(key, math.nan) for values in flat] for key in keys], np.float64)
@@ -79,9 +79,9 @@ def plots_of(history: Sequence[EpochReport], classes: Sequence[str] = ()) -> Ite
         rows = columns.get("validation", columns.get("train", np.empty((0, 0))))
         if len(rows) > CURVES:
             ordered = np.sort(rows, axis=0)  # NaN last
-            known = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
-            chosen = {"least": 0 * known, "median": (known - 1) // 2, "greatest": known - 1}
-            curves = {label: ordered[place, np.arange(len(place))] for label, place in chosen.items()}
+            count = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
+            chosen = {"least": 0 * count, "median": (count - 1) // 2, "greatest": count - 1}
+            curves = {label: ordered[index, np.arange(len(index))] for label, index in chosen.items()}
         else:
             curves = {classes[i] if i < len(classes) else str(i): row for i, row in enumerate(rows)}
         yield Plot(name, "epoch", [Curve(label, epochs, y.tolist()) for label, y in curves.items()])

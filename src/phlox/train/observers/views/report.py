@@ -1,4 +1,4 @@
-"""`Report`: one HTML file about a training, which is kept up to date while it runs."""
+"""`Report`: one HTML file about a training, updated while it runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from phlox.train.observers.views.text import amount, clock, is_complete
 from phlox.version import __version__
 
 Wrong = Callable[[Any], Sequence[tuple[Any, ...]]]
-"""A function of the learner; the class cannot be named here at run time."""
+"""A function of the learner, whose class is not imported here at run time."""
 
 _SHARE = 20
 """If epochs are shorter than this many times the time of a write, not every epoch is written."""
@@ -160,8 +160,8 @@ class Report(Callback):
         if self.wrong is None or not self.samples:
             return
         try:
-            self._wrong = [Sample(*one[:4]) for one in self.wrong(learner)[: self.samples]]
-            samples(self._wrong, self.classes)  # what cannot be shown is found here
+            self._wrong = [Sample(*example[:4]) for example in self.wrong(learner)[: self.samples]]
+            samples(self._wrong, self.classes)  # raises for what cannot be shown
         except Exception as error:
             self._wrong = []
             self._warn(learner, f"Report: wrong= failed, {type(error).__name__}: {error}")
@@ -181,7 +181,7 @@ class Report(Callback):
         self._cost = self._written - begun
 
     def _warn(self, learner: AnyLearner, text: str) -> None:
-        if text not in self._failures:  # said once
+        if text not in self._failures:  # warn only once
             self._failures.add(text)
             learner.warn(text)
 
@@ -224,7 +224,7 @@ class Report(Callback):
         history: list[EpochReport] = learner.history
         if len(self._losses) > 1:
             yield Plot("loss while training", "step", [Curve("train", *zip(*self._losses, strict=True))])
-        if len(self._validations) > len(history) + 1:  # some were in the middle of an epoch
+        if len(self._validations) > len(history) + 1:  # some validations were in the middle of an epoch
             steps = [step for step, _ in self._validations]
             for name in dict.fromkeys(name for _, values in self._validations for name in values):
                 if not name.rpartition("/")[2].isdecimal():
@@ -236,23 +236,23 @@ class Report(Callback):
             rates = [flattened("lr", report.lr) for report in history]
             names = sorted({key for by_group in rates for key in by_group})
             curves = [
-                Curve(key.removeprefix("lr/"), epochs, [one.get(key, math.nan) for one in rates]) for key in names
+                Curve(key.removeprefix("lr/"), epochs, [entry.get(key, math.nan) for entry in rates]) for key in names
             ]
             yield Plot("learning rate", "epoch", curves)
-            yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [one.seconds for one in history])])
-            yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [one.rate for one in history])])
+            yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [entry.seconds for entry in history])])
+            yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [entry.rate for entry in history])])
 
     def _environment(self, learner: AnyLearner) -> dict[str, str]:
-        found = {
+        facts = {
             "started": self._started, "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             "Phlox": __version__, "device": str(learner.device), "Python": platform.python_version(),
             "NumPy": np.__version__, "system": platform.platform(), "processors": str(os.cpu_count() or "unknown"),
         }  # fmt: skip
         for module, name in (("jax", "JAX"), ("torch", "PyTorch")):
             if module in sys.modules:
-                with contextlib.suppress(Exception):  # how a package was installed is not our affair
-                    found[name] = str(import_module("importlib.metadata").version(module))
-        return found
+                with contextlib.suppress(Exception):  # a package may be installed without metadata
+                    facts[name] = str(import_module("importlib.metadata").version(module))
+        return facts
 
 
 def _facts(learner: AnyLearner) -> str:
@@ -270,7 +270,7 @@ def _facts(learner: AnyLearner) -> str:
 
 
 def _models(model: Any) -> list[Part]:
-    """The tree of a module, or of each of several by name."""
+    """The tree of a module, or of several modules by name."""
     from phlox.module import Module
     from phlox.module.pages import page_of_module
 
@@ -292,5 +292,5 @@ def _confusions(learner: AnyLearner) -> dict[str, Any]:
     metrics = cast("Mapping[str, Any]", getattr(metrics, "metrics", metrics))
     trained = learner.history[-1].train if learner.history else {}
     names = [name for name, metric in metrics.items() if isinstance(metric, ConfusionMatrix)]
-    found = {name: learner.validation.get(name, trained.get(name)) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: learner.validation.get(name, trained.get(name)) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

@@ -18,13 +18,13 @@ _LARGEST_MATRIX = 40
 
 
 def embedded(value: Any) -> str:
-    """A value as JSON that may stand in a script of a page: it cannot end that, nor begin a tag."""
+    """A value as JSON for a script in a page: its text can neither end the script nor begin a tag."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
-    """A part of the page with a heading; nothing without content."""
+    """A part of the page with a heading; empty without content."""
     content = parts_html(parts)
     if not content:
         return ""
@@ -32,21 +32,21 @@ def section(title: str, parts: Sequence[Part], *, folded: bool = False) -> str:
     return f"<h2>{escape(title)}</h2>\n<div class=card>{inner}</div>\n"
 
 
-# --- what the model takes for what
+# --- the confusion matrix
 
 
 def matrix(values: Sequence[Sequence[float]], names: Sequence[str]) -> list[Part]:
-    """A confusion matrix, a row for each expected class, and what is mistaken for what most often."""
+    """A confusion matrix, a row for each expected class, and the most frequent confusions."""
     counts = np.asarray(values, np.float64)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
         return []
     size = len(counts)
     labels = [names[i] if i < len(names) else str(i) for i in range(size)]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-    places = np.argwhere(counts).tolist()
-    wrong = [(float(counts[i, j]), i, j) for i, j in places if i != j]
-    most = sorted(wrong, key=lambda one: (-one[0], one[1], one[2]))[:10]
-    rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in most]
+    indices = np.argwhere(counts).tolist()
+    wrong = [(float(counts[i, j]), i, j) for i, j in indices if i != j]
+    mistakes_shown = sorted(wrong, key=lambda mistake: (-mistake[0], mistake[1], mistake[2]))[:10]
+    rows = [[labels[i], labels[j], _count(value), f"{shares[i, j]:.1%}"] for value, i, j in mistakes_shown]
     mistakes = Table(["expected", "got", "count", "of the class"], rows, 2) if rows else "Nothing is mistaken."
     if size > _LARGEST_MATRIX:
         return [mistakes]
@@ -68,7 +68,7 @@ def _count(value: float) -> str:
 
 
 class Sample(NamedTuple):
-    """An example that a model took for something else."""
+    """An example with a wrong prediction."""
 
     content: Any
     """The image, as an array, or the text."""
@@ -77,18 +77,18 @@ class Sample(NamedTuple):
     confidence: float | None = None
 
 
-def samples(some: Sequence[Sample], names: Sequence[str]) -> Raw:
-    """Examples that went wrong: image or text, what was expected, what came out."""
+def samples(examples: Sequence[Sample], names: Sequence[str]) -> Raw:
+    """Wrong predictions: image or text, the expected class and the predicted one."""
     cards: list[str] = []
-    for one in some:
-        if isinstance(one.content, str):
-            text = one.content if len(one.content) <= 400 else one.content[:400] + "…"
+    for sample in examples:
+        if isinstance(sample.content, str):
+            text = sample.content if len(sample.content) <= 400 else sample.content[:400] + "…"
             shown = f"<p class=text>{escape(text)}</p>"
         else:
-            data = base64.b64encode(png(one.content)).decode()
+            data = base64.b64encode(png(sample.content)).decode()
             shown = f'<img alt="" src="data:image/png;base64,{data}">'
-        sure = "" if one.confidence is None else f" ({one.confidence:.1%})"
-        expected, got = _label(one.expected, names), _label(one.got, names)
+        sure = "" if sample.confidence is None else f" ({sample.confidence:.1%})"
+        expected, got = _label(sample.expected, names), _label(sample.got, names)
         cards.append(
             f"<div class=card>{shown}<p>{escape(got)}{sure}</p><p class=soft>expected {escape(expected)}</p></div>"
         )

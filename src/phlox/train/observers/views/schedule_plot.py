@@ -73,8 +73,8 @@ def _lines(
     if not named:
         raise OptimizerError("there are no schedules to plot; give one, or several by name")
     lines: dict[str, tuple[list[int], list[float]]] = {}
-    for name, one in named.items():
-        points, curves = curves_of(one, steps)
+    for name, each in named.items():
+        points, curves = curves_of(each, steps)
         for group, rates in curves.items():
             lines[", ".join(part for part in (name, group) if part)] = points, rates
     return lines

@@ -1,4 +1,4 @@
-"""`Screen`: a terminal on which lines scroll away above, and some below are drawn anew."""
+"""`Screen`: a terminal with lines that scroll away above, and lines below that are redrawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {"best": "bold green", "bar": "cyan", "warn": "yellow"}
 
 
 class Screen:
-    """A terminal: lines that scroll away above, and some below that are drawn anew. It puts the cursor back."""
+    """A terminal: lines that scroll away above, and lines below that are redrawn. At the end it restores the cursor."""
 
     def __init__(self, stream: TextIO) -> None:
         try:
@@ -40,13 +40,13 @@ class Screen:
         self._live.start(refresh=True)
 
     def show(self, now: Snapshot) -> None:
-        """Draw the lower lines anew."""
+        """Redraw the lower lines."""
         self._now = now
         if self._live is not None:
             self._live.refresh()
 
     def epoch(self, label: str, train: Values, validation: Values, seconds: float | None, best: set[str]) -> None:
-        """Print the line of an epoch, and before it the head of the table where none is on the screen."""
+        """Print the line of an epoch, and before it the head of the table if none is on the screen."""
         head, line = epoch_lines(label, train, validation, seconds, best, self.console.width)
         if self._head is None or self._head[0] != head or self._head[1] > max(self.console.height - 8, 12):
             self._print(head)
@@ -55,13 +55,13 @@ class Screen:
         self._print(line)
 
     def close(self) -> None:
-        """Leave what is drawn, and put the cursor below it."""
+        """Stop drawing, keep the lines, and put the cursor below them."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
     def _draw(self) -> Any:
-        # The terminal writes ^C behind the last line; in a full one it would begin another, and shift all that follows.
+        # The terminal writes ^C after the last line; after a full line this would wrap, and shift all later lines.
         width, ascii_only = max(self.console.width - 3, 1), not _writes_blocks(self.console)
         return self._text(live_lines(self._now, width, ascii_only=ascii_only))
 

@@ -1,4 +1,4 @@
-"""How a training looks as text: lines of styled pieces that fit a width, for the terminal view and `phlox watch`."""
+"""A training as text: lines of styled pieces that fit a width, for the terminal view and `phlox watch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = list[tuple[str, str]]
 """Pieces of text, each with its style: "", "dim", "bold", "best", "bar" or "warn"."""
 
 _BAR = 8
-"""The smallest width of a bar, in columns; in less space there is none."""
+"""The smallest width of a bar, in columns; with less space no bar is drawn."""
 _WIDEST_BAR = 40
 _EVENTS = 3
 """The number of events that are shown below the bar."""
@@ -26,7 +26,7 @@ _EVENTS = 3
 
 @dataclass
 class Snapshot:
-    """What there is to show of a training at a moment; None where something is not known."""
+    """The values of a training to show at one moment; None for values that are not known."""
 
     epoch: int = 1
     """The number of the running epoch, from 1."""
@@ -35,7 +35,7 @@ class Snapshot:
     """Steps in this epoch."""
     steps: int | None = None
     doing: str = ""
-    """What is done instead of training, such as "validating"."""
+    """The activity that interrupts the training, such as "validating"."""
     values: Values = field(default_factory=dict[str, Any])
     """The loss and metrics of this epoch so far."""
     rate: float | None = None
@@ -54,7 +54,7 @@ class Snapshot:
 
 
 class Best(NamedTuple):
-    """The best value so far, and when it was."""
+    """The best value so far, with its epoch."""
 
     name: str
     value: float
@@ -62,7 +62,7 @@ class Best(NamedTuple):
 
 
 def better(name: str) -> str | None:
-    """Which values of that name are better, "min" or "max"; None if the name does not say.
+    """Whether lower ("min") or higher ("max") values of this name are better; None if the name does not say.
 
     >>> better("validation/loss"), better("top5_accuracy"), better("entropy")
     ('min', 'max', None)
@@ -74,40 +74,40 @@ def better(name: str) -> str | None:
 
 
 def is_better(name: str, value: float, than: float | None) -> bool:
-    """Is a value better than another one? None stands for no value; NaN is never better."""
+    """Is a value better than `than`? None stands for no value; NaN is never better."""
     if math.isnan(value) or (way := better(name)) is None:
         return False
     return than is None or math.isnan(than) or (value < than if way == "min" else value > than)
 
 
 class BestValues:
-    """The best value of each name so far, and when it was."""
+    """The best value of each name so far, with its epoch."""
 
     def __init__(self) -> None:
         self._best: dict[str, Best] = {}
 
     def add(self, epoch: str, values: Mapping[str, float]) -> set[str]:
-        """Take values of an epoch, and return the names of those that are better than all before."""
-        found: set[str] = set()
+        """Add the values of an epoch, and return the names of those that are better than all before."""
+        improved: set[str] = set()
         for name, value in values.items():
             before = self._best.get(name)
             if is_better(name, value, None if before is None else before.value):
                 self._best[name] = Best(name, value, epoch)
-                found.add(name)
-        return found
+                improved.add(name)
+        return improved
 
     def all(self) -> dict[str, Best]:
-        """All of them, by name."""
+        """All best values by name."""
         return dict(self._best)
 
     def shown(self) -> list[Best]:
-        """Those of the validation, or of the training where there is none; not those of single classes."""
-        whole = [one for name, one in self._best.items() if not name.rpartition("/")[2].isdecimal()]
-        return [one for one in whole if one.name.startswith("validation/")] or whole
+        """The best values of the validation, or else of the training; without those of single classes."""
+        whole = [best for name, best in self._best.items() if not name.rpartition("/")[2].isdecimal()]
+        return [best for best in whole if best.name.startswith("validation/")] or whole
 
 
 def is_complete(plan: Plan, epoch: int, step: int) -> bool:
-    """Have all the epochs or steps of a training been taken, so that it has not been stopped before?"""
+    """Were all planned epochs or steps of a training taken?"""
     return (plan.epochs is not None and epoch >= plan.epochs) or (plan.steps is not None and step >= plan.steps)
 
 
@@ -139,20 +139,20 @@ def clock(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "?"
-    minutes, rest = divmod(max(round(seconds), 0), 60)
+    minutes, remainder = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    text = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    text = f"{hours}:{minutes:02}:{remainder:02}" if hours or days else f"{minutes}:{remainder:02}"
     return f"{days}d {text}" if days else text
 
 
 def seconds_text(seconds: float) -> str:
-    """How long something took: `0.25 s`, `12.3 s`, `2:05`."""
+    """A duration: `0.25 s`, `12.3 s`, `2:05`."""
     return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s" if seconds < 99.95 else clock(seconds)
 
 
 def lr_text(lr: Rate) -> str:
-    """A learning rate, or the lowest and highest of groups."""
+    """A learning rate, or the lowest and the highest rate of several groups."""
     rates = sorted(flattened("lr", lr).values())
     if not rates:
         return ""
@@ -160,7 +160,7 @@ def lr_text(lr: Rate) -> str:
 
 
 def one_line(text: object) -> str:
-    """A text without line breaks and control characters, which would disturb the terminal and who parses the output.
+    """A text without line breaks and control characters, which would disturb a terminal and a parser of the output.
 
     >>> one_line("a\\n  b\\x1b[2J")
     'a b\\\\x1b[2J'
@@ -169,42 +169,42 @@ def one_line(text: object) -> str:
 
 
 def figures(values: Values) -> dict[str, str]:
-    """The loss and the metrics as texts by name. Of a value for each class the range; matrices are left out."""
+    """The loss and the metrics as texts by name; of values by class the range, of matrices nothing."""
     return {name: text for name, (text, _) in _figures(values).items()}
 
 
 def _figures(values: Values, prefix: str = "") -> dict[str, tuple[str, float | None]]:
-    found: dict[str, tuple[str, float | None]] = {}
+    texts: dict[str, tuple[str, float | None]] = {}
     for key, value in values.items():
         name = one_line(f"{prefix}{key}")
         if isinstance(value, Mapping):
-            found |= _figures(cast("Values", value), f"{name}/")
+            texts |= _figures(cast("Values", value), f"{name}/")
         elif isinstance(value, (list, tuple)):
             items = [x for x in cast("list[Any]", value) if isinstance(x, (int, float)) and math.isfinite(x)]
             if items:
-                found[name] = f"{min(items):.2g}..{max(items):.2g}", None
+                texts[name] = f"{min(items):.2g}..{max(items):.2g}", None
         elif isinstance(value, (int, float)):
-            found[name] = amount(name, value), value
-    return found
+            texts[name] = amount(name, value), value
+    return texts
 
 
 # --- lines
 
 
 def cells(text: str) -> int:
-    """The columns of a terminal that a text takes."""
+    """The number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def length(line: Line) -> int:
-    """The columns that a line takes."""
+    """The number of columns that a line takes."""
     return sum(cells(text) for text, _ in line)
 
 
 def cropped(line: Line, width: int) -> Line:
-    """A line of at most so many columns; what is cut off leaves an ellipsis."""
+    """A line cut to at most `width` columns, with an ellipsis where text was cut off."""
     if length(line) <= width:
         return line
     out: Line = []
@@ -221,7 +221,7 @@ def cropped(line: Line, width: int) -> Line:
 
 
 def joined(parts: Iterable[Line], width: int, gap: str = "  ") -> Line:
-    """The first parts that fit into a width, with a gap between them; of the first one what fits."""
+    """The first parts that fit into a width, with a gap between them; the first part is cut if it does not fit."""
     out: Line = []
     for part in parts:
         if out and length(out) + len(gap) + length(part) > width:
@@ -234,11 +234,11 @@ class _Column(NamedTuple):
     title: str
     cell: str
     style: str
-    rank: int  # what goes first where there is no room: the highest
+    rank: int  # with too little room, the columns of the highest rank are left out first
 
 
 def epoch_label(epoch: float, epochs: int | None) -> str:
-    """The number of an epoch, of how many; in the middle of one with decimals."""
+    """The number of an epoch, with the number of epochs if known; in the middle of an epoch with decimals."""
     number = str(epoch) if isinstance(epoch, int) else f"{epoch:.2f}"
     return number if epochs is None else f"{number:>{len(str(epochs))}}/{epochs}"
 
@@ -246,20 +246,20 @@ def epoch_label(epoch: float, epochs: int | None) -> str:
 def epoch_lines(
     label: str, train: Values, validation: Values, seconds: float | None, best: set[str], width: int
 ) -> tuple[Line, Line]:
-    """The head of the table of epochs, and the line of one: as many columns as fit, the least important left out.
+    """The head of the table of epochs, and the line of an epoch, without the least important columns if too wide.
 
-    `label` is that of the epoch, see `epoch_label`; `best` has the names (`validation/loss`) of what is the best so
-    far, which gets a star.
+    `label` is the label of the epoch, see `epoch_label`; `best` has the names (`validation/loss`) of values that are
+    the best so far, which get a star.
     """
     columns = [_Column("epoch", label, "dim", 0)]
     of_train, of_validation = _figures(train), _figures(validation)
-    for place, name in enumerate(dict.fromkeys([*of_train, *of_validation])):
+    for index, name in enumerate(dict.fromkeys([*of_train, *of_validation])):
         for prefix, some, title, rank in (
-            ("train", of_train, name, 3 if place == 0 else 5 + place + 1000 * bool(of_validation)),
-            ("validation", of_validation, f"val {name}", 1 + place if place < 2 else 5 + place),
+            ("train", of_train, name, 3 if index == 0 else 5 + index + 1000 * bool(of_validation)),
+            ("validation", of_validation, f"val {name}", 1 + index if index < 2 else 5 + index),
         ):
             if name in some:
-                # Training values have a star where there is no validation.
+                # Training values have a star only without validation.
                 star = f"{prefix}/{name}" in best and (prefix == "validation" or not of_validation)
                 style = "best" if star else "dim" if prefix == "train" and of_validation else ""
                 columns.append(_Column(title, some[name][0] + ("*" if star else " "), style, rank))
@@ -285,7 +285,7 @@ def _stripped(line: Line) -> Line:
 
 
 def live_lines(now: Snapshot, width: int, *, ascii_only: bool = False) -> list[Line]:
-    """The lines below the table: the running epoch, rate and time, the best values, the last events, how it ended."""
+    """The lines below the table: the running epoch, rate and time, the best values, the last events, and the end."""
     lines: list[Line] = []
     dot = " | " if ascii_only else " · "
     if now.ended is None or now.step:
@@ -299,8 +299,8 @@ def live_lines(now: Snapshot, width: int, *, ascii_only: bool = False) -> list[L
         lines.append(joined([[(fact, "")] for fact in facts if fact], width, dot))
     if now.best:
         parts: list[Line] = [
-            [(f"{_short(one.name)} ", ""), (amount(one.name, one.value), "best"), (f" (epoch {one.epoch})", "dim")]
-            for one in now.best
+            [(f"{_short(best.name)} ", ""), (amount(best.name, best.value), "best"), (f" (epoch {best.epoch})", "dim")]
+            for best in now.best
         ]
         parts[0] = [("best ", "dim"), *parts[0]]
         lines.append(joined(parts, width, dot))
@@ -312,7 +312,7 @@ def live_lines(now: Snapshot, width: int, *, ascii_only: bool = False) -> list[L
 
 
 def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
-    """The running epoch: its number, a bar where its length is known, and the values so far, as far as they fit."""
+    """The running epoch: its number, a bar if its length is known, and as many values so far as fit."""
     number = str(now.epoch) if now.epochs is None else f"{now.epoch}/{now.epochs}"
     head: Line = [("epoch ", "dim"), (number, "bold")] if width >= 48 else [(number, "bold")]
     share = min(now.step / now.steps, 1.0) if now.steps else None
@@ -327,8 +327,8 @@ def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
     tail = joined([[(done, "")], *parts[:1]], room)
     if room - length(tail) - 2 < _BAR:
         return joined([head, *([[(done, "")], *parts] if parts else [[(done, "")]])], width)
-    more = joined([[(done, "")], *parts], room - 2 - _BAR)
-    tail = more if length(more) > length(tail) else tail
+    longer = joined([[(done, "")], *parts], room - 2 - _BAR)
+    tail = longer if length(longer) > length(tail) else tail
     size = min(room - length(tail) - 2, _WIDEST_BAR)
     full = round(size * share)
     on, off = ("#", "-") if ascii_only else ("━", "─")
@@ -336,5 +336,5 @@ def bar_line(now: Snapshot, width: int, *, ascii_only: bool = False) -> Line:
 
 
 def _short(name: str) -> str:
-    part, _, rest = name.partition("/")
-    return one_line(f"val {rest}" if part == "validation" else rest)
+    part, _, value_name = name.partition("/")
+    return one_line(f"val {value_name}" if part == "validation" else value_name)

@@ -75,8 +75,8 @@ class View(Callback):
     def _reset(self) -> None:
         self._plan = Plan(None, None, None, None)
         self._best = BestValues()
-        self._begun = self._looked = perf_counter()
-        self._first: tuple[float, int] | None = None  # when the first step had been taken, which may have compiled
+        self._start_time = self._last_time = perf_counter()
+        self._first: tuple[float, int] | None = None  # time and number of the first step, which may have compiled
         self._recent: deque[tuple[float, int]] = deque(maxlen=100)
         self._pending: tuple[str, Values] | None = None
         self._error: BaseException | None = None
@@ -85,7 +85,7 @@ class View(Callback):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(unit={self.unit!r})"
 
-    # --- what a view does
+    # --- for subclasses
 
     def begin(self, learner: AnyLearner) -> None:
         """Called before the first step."""
@@ -94,7 +94,7 @@ class View(Callback):
         """Called when the snapshot `self._now` is new."""
 
     def epoch(self, learner: AnyLearner, label: str, report: EpochReport, best: set[str]) -> None:
-        """Called after an epoch, or a validation within one; `best` has the names of the values that are the best."""
+        """Called after an epoch, or a validation within one; `best` has the names of the best values so far."""
 
     def end(self, learner: AnyLearner) -> None:
         """Called at the end, however the training ended."""
@@ -106,12 +106,12 @@ class View(Callback):
         self._plan = learner.plan
         for report in learner.history:
             self._best.add(epoch_label(report.epoch, None), _flat(report))
-        self._take(learner, "starting", read=False)
+        self._update_snapshot(learner, "starting", read=False)
         self.begin(learner)
 
     def on_epoch_start(self, learner: AnyLearner) -> None:
         self._recent.clear()
-        self._take(learner, "starting" if self._first is None else "", read=False)
+        self._update_snapshot(learner, "starting" if self._first is None else "", read=False)
         self._now.values = {}
         self.show(learner)
 
@@ -119,19 +119,19 @@ class View(Callback):
         now = perf_counter()
         if self._first is None:
             self._first = now, learner.step
-        if self._pending is not None:  # no epoch has ended since, so it was a validation in the middle
+        if self._pending is not None:  # no epoch has ended since, so the validation was in the middle of one
             self._validated(learner)
-        if now - self._looked >= self.interval:
-            self._take(learner)
+        if now - self._last_time >= self.interval:
+            self._update_snapshot(learner)
             self.show(learner)
-            self._looked = perf_counter()
+            self._last_time = perf_counter()
 
     def on_validation_start(self, learner: AnyLearner) -> None:
-        self._take(learner, "validating")
+        self._update_snapshot(learner, "validating")
         self.show(learner)
 
     def on_validation_end(self, learner: AnyLearner) -> None:
-        self._recent.clear()  # the time of the validation is not that of steps
+        self._recent.clear()  # the time of the validation is no time of steps
         steps = self._plan.steps_per_epoch
         done = self._steps_done(learner)
         number = learner.epoch + done / steps if steps else learner.epoch + 1
@@ -142,7 +142,7 @@ class View(Callback):
         self._pending = None
         report = learner.history[-1]
         best = self._best.add(epoch_label(report.epoch, None), _flat(report))
-        self._take(learner, read=False)
+        self._update_snapshot(learner, read=False)
         self._now.epoch, self._now.step, self._now.values = report.epoch, 0, {}
         self.epoch(learner, epoch_label(report.epoch, self._plan.epochs), report, best)
 
@@ -152,15 +152,15 @@ class View(Callback):
     def on_fit_end(self, learner: AnyLearner) -> None:
         if self._pending is not None and self._error is None:
             self._validated(learner)
-        # In the middle of an epoch the last values stay on the screen; after an error they may not be there any more.
-        self._take(
+        # In the middle of an epoch the last values stay on the screen; after an error they may no longer be readable.
+        self._update_snapshot(
             learner, read=self._steps_done(learner) > 0 and isinstance(self._error, (type(None), KeyboardInterrupt))
         )
         self._now.ended = self._ending(learner)
         self._now.left = None
         self.end(learner)
 
-    # --- what is known
+    # --- the snapshot
 
     def _steps_done(self, learner: AnyLearner) -> int:
         return learner.step - (learner.history[-1].step if learner.history else 0)
@@ -172,7 +172,7 @@ class View(Callback):
         best = self._best.add(label.partition("/")[0].strip(), flattened("validation", values))
         self.epoch(learner, label, report, best)
 
-    def _take(self, learner: AnyLearner, doing: str = "", *, read: bool = True) -> None:
+    def _update_snapshot(self, learner: AnyLearner, doing: str = "", *, read: bool = True) -> None:
         values = learner.means() if read else self._now.values  # waits for the engine
         now, plan = perf_counter(), self._plan
         self._recent.append((now, learner.rows))
@@ -182,13 +182,13 @@ class View(Callback):
         rate = (later - rows) / (until - since) if until - since > 0.05 and later > rows else self._now.rate
         self._now = Snapshot(
             epoch=learner.epoch + 1, epochs=plan.epochs, step=self._steps_done(learner), steps=plan.steps_per_epoch,
-            doing=doing, values=values, rate=rate, unit=self.unit, elapsed=now - self._begun,
+            doing=doing, values=values, rate=rate, unit=self.unit, elapsed=now - self._start_time,
             left=self._left(learner, now), lr=learner.lr if learner.step else None, memory=memory_text(learner),
             best=self._best.shown(), events=tuple(learner.events[-5:]),
         )  # fmt: skip
 
     def _left(self, learner: AnyLearner, now: float) -> float | None:
-        """Seconds to the end of the training, validations included as they were so far."""
+        """The estimated seconds to the end of the training, including validations."""
         if self._first is None or learner.step <= self._first[1]:
             return None
         plan, history = self._plan, learner.history
@@ -197,13 +197,13 @@ class View(Callback):
         if steps is None and history:
             steps = history[-1].step - (history[-2].step if len(history) > 1 else 0)
         if plan.epochs is not None and steps is not None:
-            # Counted from the last epoch: the first one of a resumed training may have had another length.
+            # Counted from the last epoch: the first epoch of a resumed training may have had another length.
             ended = history[-1].step if history else 0
             ends.append(ended + (plan.epochs - learner.epoch) * steps)
         if plan.steps is not None:
             ends.append(plan.steps)
-        begun, first = self._first
-        return max(min(ends) - learner.step, 0) * (now - begun) / (learner.step - first) if ends else None
+        since, first = self._first
+        return max(min(ends) - learner.step, 0) * (now - since) / (learner.step - first) if ends else None
 
     def _ending(self, learner: AnyLearner) -> str:
         took = clock(self._now.elapsed)
@@ -247,7 +247,7 @@ class PlainProgress(View):
     def on_step_end(self, learner: AnyLearner) -> None:
         before, self._step = self._step, learner.step
         if self.every_steps is not None and learner.step // self.every_steps > before // self.every_steps:
-            self._is_due, self._looked = True, -math.inf
+            self._is_due, self._last_time = True, -math.inf
         self._is_due = self._is_due or perf_counter() - self._written >= self.every_seconds
         if self._first is None or self._pending is not None or self._is_due:
             super().on_step_end(learner)
@@ -288,7 +288,7 @@ class PlainProgress(View):
 class Print(PlainProgress):
     """Prints a plain line at the end of each epoch, for each event, and the reason if the training was stopped.
 
-    Of an array the range is printed, and of a matrix none.
+    For an array the range is printed, for a matrix nothing.
 
     Args:
         every_steps: the number of steps after which to print a further line, with the means of the epoch so far.
@@ -312,7 +312,7 @@ def plain_parts(label: str, report: EpochReport, unit: str) -> list[str]:
 
 
 def plain_line(*parts: str) -> str:
-    """A plain line. Its parts are told apart by two spaces, so none may have them; `epoch  1/12` alone is padded."""
+    """A plain line. Two spaces separate its parts, so no part may have them, except for the padded `epoch  1/12`."""
     return "  ".join(part if part.startswith("epoch ") else one_line(part) for part in parts)
 
 
@@ -380,11 +380,11 @@ class NotebookProgress(PlainProgress):
         return "".join(text for text, _ in [*bar, ("  ", ""), *facts])
 
 
-# --- the process and what is around it
+# --- the process and its surroundings
 
 
 def memory_text(learner: AnyLearner) -> str:
-    """The memory that the process uses, and that of the device where its engine says so."""
+    """The memory of the process, and that of the device if its engine reports it."""
     parts: list[str] = []
     if resident := resident_bytes():
         parts.append(f"memory {size(resident)}")
@@ -403,7 +403,7 @@ def _named(values: Values, prefix: str = "") -> list[str]:
 
 
 def _in_notebook() -> bool:
-    """Is this process the kernel of a notebook? IPython is not imported for the question."""
+    """Is this process the kernel of a notebook? This does not import IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")

@@ -1,6 +1,6 @@
 """Trainings in several processes, and on several devices, end where those of one process and device end.
 
-Serves: phlox/train/step/team.py, phlox/train/loop/portions.py, phlox/train/step/sums.py
+Serves: phlox/train/step/data_parallel.py, phlox/train/loop/sharded_batch_stream.py, phlox/train/step/sums.py
 Serves: phlox/train/observers/checkpoints/writers.py, phlox/train/host_records.py, phlox/train/loop/evaluation.py
 """
 

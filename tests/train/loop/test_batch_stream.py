@@ -17,7 +17,7 @@ from phlox.errors import DataError, DataWarning, RunWarning
 from phlox.record import PrecisionSettings, SafetensorsRecorder
 from phlox.tensor import Tensor
 from phlox.train import LambdaCallback, Learner
-from phlox.train.loop.feed import Feed, as_batch, decoded, encoded
+from phlox.train.loop.batch_stream import BatchStream, as_batch, decoded, encoded
 from phlox.train.step.batch import count
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2)
@@ -167,13 +167,13 @@ def test_between_epochs_it_goes_on_with_the_next_one(source: str, limits: Any, t
 
 def test_the_state_of_a_loader_says_nothing_to_other_data(tmp_path: Any) -> None:
     whole, _ = losses(lambda: Loader((X, Y), 3))
-    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
+    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are skipped"):
         assert resumed(lambda: Loader((X, Y), 3), 2, tmp_path, then=lambda: batches) == whole
 
 
 def test_what_does_not_passes_over_batches_and_says_so(tmp_path: Any) -> None:
     whole, _ = losses(lambda: batches)
-    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are passed over"):
+    with pytest.warns(DataWarning, match="the first 2 batches of this epoch are skipped"):
         assert resumed(lambda: batches, 2, tmp_path) == whole
 
 
@@ -218,10 +218,10 @@ ITERABLES: list[tuple[str, Any, int | None]] = [
 @pytest.mark.parametrize(("name", "make", "length"), ITERABLES[1:], ids=[one[0] for one in ITERABLES[1:]])
 def test_iterables_of_batches(name: str, make: Any, length: int | None) -> None:
     data = make() if name != "lists of tensors" else iter(make())
-    feed = Feed(data)
-    assert feed.batches == (None if name == "lists of tensors" else length)
+    stream = BatchStream(data)
+    assert stream.batches == (None if name == "lists of tensors" else length)
     for epoch in range(1 if name == "lists of tensors" else 2):
-        found = list(feed.epoch(epoch))
+        found = list(stream.epoch(epoch))
         assert len(found) == 4
         for (x, y), (a, b) in zip(found, batches(), strict=True):
             assert type(x) is np.ndarray
@@ -230,21 +230,21 @@ def test_iterables_of_batches(name: str, make: Any, length: int | None) -> None:
 
 
 def test_a_generator_gives_one_epoch() -> None:
-    feed = Feed(batches())
-    assert len(list(feed.epoch(0))) == 4
-    with pytest.raises(DataError, match=r"gives its batches once, so that there is no epoch 2; give a function"):
-        next(feed.epoch(1))
+    stream = BatchStream(batches())
+    assert len(list(stream.epoch(0))) == 4
+    with pytest.raises(DataError, match=r"gives its batches only once, so there is no epoch 2; give a function"):
+        next(stream.epoch(1))
 
 
 @pytest.mark.parametrize("data", [X, (X, Y), {"x": X}, "file.csv", 3, None])
 def test_what_is_no_iterable_of_batches(data: Any) -> None:
     with pytest.raises(DataError, match=r"validation: .* is not an iterable of batches; give Loader"):
-        Feed(data, "validation")
+        BatchStream(data, "validation")
 
 
 CHANGES: list[tuple[Any, Any, str]] = [
     ((X, Y), (X, Y.astype(np.int64)), r"data\[1\]: batch 1 has integers where the first batch had floats"),
-    ((X, Y), (X,), "batch 1 is a tuple of .*, and the first one was of another structure"),
+    ((X, Y), (X,), "batch 1 is a tuple of .*, and the first batch had another structure"),
     ({"x": X}, {"y": X}, "another structure"),
     ((X, Y), X, "another structure"),
 ]
@@ -253,12 +253,12 @@ CHANGES: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("first", "second", "message"), CHANGES, ids=[message for _, _, message in CHANGES])
 def test_batches_must_be_alike(first: Any, second: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        list(Feed(lambda: iter([first, second])).epoch(0))
+        list(BatchStream(lambda: iter([first, second])).epoch(0))
 
 
 def test_a_batch_without_arrays_is_refused() -> None:
     with pytest.raises(DataError, match="batch 0 has no array in it"):
-        list(Feed(lambda: iter([("a", "b")])).epoch(0))
+        list(BatchStream(lambda: iter([("a", "b")])).epoch(0))
 
 
 def test_texts_go_to_an_eager_step_and_not_into_a_compiled_one() -> None:
@@ -278,8 +278,8 @@ def test_texts_go_to_an_eager_step_and_not_into_a_compiled_one() -> None:
 
 def test_rows_of_a_batch_are_those_of_the_loader() -> None:
     loader = Loader((X, Y), 5, shuffle=True, seed=2)
-    np.testing.assert_array_equal(Feed(loader).rows(3, 1), loader.rows(3, 1))
-    assert Feed(lambda: batches()).rows(0, 0) is None
+    np.testing.assert_array_equal(BatchStream(loader).rows(3, 1), loader.rows(3, 1))
+    assert BatchStream(lambda: batches()).rows(0, 0) is None
     assert count({"n": 3, "x": X}) == 12 and count((np.float32(1),)) == 1
 
 
@@ -313,7 +313,7 @@ def test_a_state_of_objects_is_refused() -> None:
 
 def test_epochs_of_a_loader_are_those_of_the_training() -> None:
     loader = Loader((X, Y), 3, shuffle=True)
-    feed = Feed(loader)
+    stream = BatchStream(loader)
     for epoch, start in itertools.product((0, 1), (0, 2)):
-        for (x, _), (a, _) in zip(feed.epoch(epoch, start), loader.epoch(epoch, start=start), strict=True):
+        for (x, _), (a, _) in zip(stream.epoch(epoch, start), loader.epoch(epoch, start=start), strict=True):
             np.testing.assert_array_equal(x, a)

@@ -25,7 +25,7 @@ from phlox.train.step.batch import count, without_tape
 from phlox.train.values import MOST
 
 if TYPE_CHECKING:
-    from phlox.train.step.sums import Together
+    from phlox.train.step.sums import ReducedMetrics
 
 AnyTensor = Tensor[Any, Any, Any]
 
@@ -60,9 +60,9 @@ class MeanOf(Metric):
         return MeanMetric().shapes()
 
     def measure(self, *args: Any, weights: Any = None) -> State:
-        """The statistics of one batch."""
-        place = next((x.device for x in args if isinstance(x, Tensor)), None)
-        value = scalar(self.function(*args), getattr(self.function, "__name__", "metric"), place)
+        """The statistics of a batch."""
+        device = next((x.device for x in args if isinstance(x, Tensor)), None)
+        value = scalar(self.function(*args), getattr(self.function, "__name__", "metric"), device)
         rows = float(count(args))
         return MeanMetric().measure(value.reshape((1,)), weights=full((1,), rows, device=value.device))
 
@@ -85,9 +85,9 @@ class Output(NamedTuple):
     rows: dict[str, Any]
     """By metric, the values that it keeps of every row of the batch."""
     weight: Any = None
-    """What the loss weighs in a mean over batches; None if that is its number of rows."""
-    taken: Mapping[str, AnyTensor] = {}
-    """By model whose optimizer leaves steps out that are not finite: was this one taken?"""
+    """The weight of the loss in a mean over batches; None if that is the number of rows."""
+    was_taken: Mapping[str, AnyTensor] = {}
+    """By model whose optimizer skips steps that are not finite: was this step taken?"""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Pending:
     """The number of its batch in the epoch."""
     rows: int
     output: Output
-    of: int | None
+    index_in_call: int | None
     """The index of the step in its call; None if the call took one step."""
 
 
@@ -120,7 +120,7 @@ class Mean(NamedTuple):
         return self.total / self.weight if self.weight else self.total * float("nan")
 
     def to_plain(self) -> list[Any]:
-        """It as plain values."""
+        """The two sums as plain values."""
         return [plain(self.total), self.weight]
 
     @classmethod
@@ -130,14 +130,14 @@ class Mean(NamedTuple):
         return cls(np.asarray(total, np.float64) if isinstance(total, list) else total, weight)
 
 
-class Meter:
-    """Measures one pass over data.
+class MetricState:
+    """The loss, the metrics and further scalars of one pass over data, as they accumulate.
 
     Args:
-        metrics: by name; those of a `Collection` are measured under its name and theirs, `name/part`.
-        device: of the model.
+        metrics: the metrics by name; a metric of a `Collection` is named `name/part`, with the collection's name first.
+        device: the device of the model.
 
-    Raises `RunError` for a name that is taken (the loss is `loss`), `KindError` for an object that is no metric.
+    Raises `RunError` for the name `loss`, which is the loss's own, `KindError` for an object that is no metric.
     """
 
     def __init__(self, metrics: Mapping[str, Any], device: Device) -> None:
@@ -145,9 +145,9 @@ class Meter:
         if LOSS in self.metrics:
             raise RunError(f"metrics: {LOSS!r} is the loss's own name; give this metric another")
         self._all = Collection(self.metrics)
-        self._summed = {name: one for name, one in self.metrics.items() if not one.gathers}
+        self._summed = {name: metric for name, metric in self.metrics.items() if not metric.gathers}
         self.device = device = without_tape(device)
-        self._starts = {name: one.init(device) for name, one in self._summed.items()}
+        self._starts = {name: metric.init(device) for name, metric in self._summed.items()}
         self.totals = Totals(
             {name: [Param(x, trained=False, full_precision=True) for x in _tensors(start)]
              for name, start in self._starts.items()}
@@ -158,57 +158,57 @@ class Meter:
         self.remarks: list[str] = []
         """Warnings about the values that were read."""
 
-    # --- inside of a step
+    # --- within a step
 
-    def measured(self, inputs: Any, totals: Totals | None) -> dict[str, Any]:
+    def measure_batch(self, inputs: Any, totals: Totals | None) -> dict[str, Any]:
         """Add a batch to the totals, and return the values that metrics keep of its rows, by name."""
         if inputs is None or not self.metrics:
             return {}
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         if isinstance(inputs, Mapping):
-            for name, given in cast("Mapping[str, Any]", inputs).items():
+            for name, value in cast("Mapping[str, Any]", inputs).items():
                 if name not in self.metrics:
                     raise RunError(
                         f"the step returned inputs for a metric {name!r} that the learner does not have; it has "
                         f"{', '.join(self.metrics)}"
                     )
-                one = _inputs(given, name)
-                found[name] = self.metrics[name].measure(*one.args, weights=one.weights)
+                arguments = _inputs(value, name)
+                states[name] = self.metrics[name].measure(*arguments.args, weights=arguments.weights)
         else:
-            one = _inputs(inputs, "all metrics")
-            shared = self._all.measure(*one.args, weights=one.weights)
-            found = {name: shared[self._all.group_of[name]] for name in self.metrics}
+            arguments = _inputs(inputs, "all metrics")
+            shared = self._all.measure(*arguments.args, weights=arguments.weights)
+            states = {name: shared[self._all.group_of[name]] for name in self.metrics}
         changes: list[tuple[Param, AnyTensor]] = []
         rows: dict[str, Any] = {}
-        for name, state in found.items():
+        for name, state in states.items():
             if name not in self._summed:
                 rows[name] = state
                 continue
             assert totals is not None
             params = totals.sums[name]
-            before = _built(self._starts[name], iter([param.val() for param in params]))
+            before = _state_from(self._starts[name], iter([param.val() for param in params]))
             after = self.metrics[name].merge(before, state)
             changes += zip(params, _tensors(after), strict=True)
         set_together(changes)
         return rows
 
-    # --- around it
+    # --- around a step
 
     def auxiliary(self) -> dict[str, Any]:
-        """The inputs and outputs of a step: the totals, if there are any."""
+        """The additional inputs and outputs of a step: the totals, if there are any."""
         return {"totals": self.totals} if self._summed else {}
 
     def keep(self, auxiliary: Mapping[str, Any]) -> None:
-        """Take the totals that have come out of a step."""
+        """Set the totals to those that a step has returned."""
         self.totals = auxiliary.get("totals", self.totals)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all measurements."""
         self.gathered, self.means = {}, {}
         self.pending.clear()
         zeros = [x for start in self._starts.values() for x in _tensors(start)]
         params = [param for params in self.totals.sums.values() for param in params]
-        # Memory of their own: a compiled step may write over that of the totals.
+        # `x * 0.0` allocates new memory: a compiled step may overwrite the memory of the totals.
         set_together([(param, x * 0.0) for param, x in zip(params, zeros, strict=True)])
 
     def add(self, step: Pending) -> Iterator[tuple[Pending, float]]:
@@ -222,15 +222,16 @@ class Meter:
         while len(self.pending) > leave:
             step = self.pending.popleft()
             output = step.output
-            loss = float("nan") if output.loss is None else _number(output.loss, step.of)
-            weight = step.rows if output.weight is None else _number(output.weight, step.of)
-            if output.loss is not None and weight:  # of which nothing counts, a batch has no loss
+            loss = float("nan") if output.loss is None else _number(output.loss, step.index_in_call)
+            weight = step.rows if output.weight is None else _number(output.weight, step.index_in_call)
+            if output.loss is not None and weight:  # a batch of weight zero has no loss
                 self._count(LOSS, loss, weight)
             for name, value in output.scalars.items():
-                self._count(name, _number(value, step.of), step.rows)
+                self._count(name, _number(value, step.index_in_call), step.rows)
             for name, state in output.rows.items():
                 self.gathered[name] = self.metrics[name].merge(
-                    self.gathered.get(name, {}), state if step.of is None else _of_step(state, step.of)
+                    self.gathered.get(name, {}),
+                    state if step.index_in_call is None else _rows_of_step(state, step.index_in_call),
                 )
             if output.loss is not None and weight:
                 yield step, loss
@@ -238,20 +239,20 @@ class Meter:
     def sums(self) -> dict[str, State]:
         """The states of metrics that are sums, by name."""
         return {
-            name: _built(self._starts[name], iter([param.val() for param in self.totals.sums[name]]))
+            name: _state_from(self._starts[name], iter([param.val() for param in self.totals.sums[name]]))
             for name in self._summed
         }
 
-    def values(self, together: Together | None = None) -> Values:
+    def values(self, reduced: ReducedMetrics | None = None) -> Values:
         """The loss, the scalars and the metrics so far; all steps must have been read.
 
         Args:
-            together: what several processes have measured, in place of what was measured here.
+            reduced: the measurements of all processes, to use in place of this process's.
         """
-        means = self.means if together is None else together.means
-        states = {**self.gathered, **self.sums()} if together is None else {**together.rows, **together.sums}
-        found: Values = {name: plain(mean.value) for name, mean in means.items()}
-        return found | {name: plain(metric.compute(states.get(name, {}))) for name, metric in self.metrics.items()}
+        means = self.means if reduced is None else reduced.means
+        states = {**self.gathered, **self.sums()} if reduced is None else {**reduced.rows, **reduced.sums}
+        values: Values = {name: plain(mean.value) for name, mean in means.items()}
+        return values | {name: plain(metric.compute(states.get(name, {}))) for name, metric in self.metrics.items()}
 
     def _count(self, name: str, value: Any, rows: float) -> None:
         before = self.means.get(name)
@@ -261,8 +262,8 @@ class Meter:
             self.means[name] = before.add(value, rows)
         else:
             self.remarks.append(
-                f"the step reports {name!r} in batches of shapes {np.shape(before.total)} and {np.shape(value)}, which "
-                f"have no mean; it is that of the former. Give the mean over its rows, {name}.mean(axis=0)"
+                f"the step reports {name!r} in shapes {np.shape(before.total)} and {np.shape(value)}, which have no "
+                f"common mean; only values of the first shape are used. Report the mean over rows, {name}.mean(axis=0)"
             )
 
     # --- records
@@ -272,7 +273,7 @@ class Meter:
         return list(self._summed)
 
     def parts(self) -> dict[str, Any]:
-        """The parts of its record; all steps must have been read."""
+        """The parts of the record of the measurements; all steps must have been read."""
         return {
             "totals": self.totals,
             "means": {name: mean.to_plain() for name, mean in self.means.items()},
@@ -286,19 +287,19 @@ class Meter:
 
 
 class KeptRows:
-    """The rows that a meter's metrics keep, as a part of a record; or the rows given in their place."""
+    """The rows that metrics keep, as a part of a record: those of `metric_state`, or `rows` in their place."""
 
-    def __init__(self, meter: Meter, rows: dict[str, State] | None = None) -> None:
-        self._meter = meter
+    def __init__(self, metric_state: MetricState, rows: dict[str, State] | None = None) -> None:
+        self._metric_state = metric_state
         self._rows = rows
 
     def _names(self) -> dict[str, str]:
-        """The metrics that keep rows, by names without dots and slashes."""
-        return {f"{number}": name for number, name in enumerate(self._meter.metrics)}
+        """The names of metrics, by their numbers: a name in a record may have no dots and slashes."""
+        return {f"{number}": name for number, name in enumerate(self._metric_state.metrics)}
 
     def into_record(self) -> Record:
-        """The rows of each metric, joined."""
-        kept = self._meter.gathered if self._rows is None else self._rows
+        """The rows of each metric, concatenated."""
+        kept = self._metric_state.gathered if self._rows is None else self._rows
         return Record(
             {
                 f"{number}_{part}": np.concatenate([np.asarray(chunk) for chunk in rows.chunks])
@@ -312,22 +313,22 @@ class KeptRows:
         self.prepare_load(record)()
 
     def prepare_load(self, record: Record) -> Callable[[], object]:
-        """Checks now, and gives the function that loads."""
-        names, found = self._names(), dict[str, State]()
+        """Check the record, and return the function that loads it."""
+        names, rows = self._names(), dict[str, State]()
         for path in record:
             number, _, part = path.partition("_")
-            shapes = self._meter.metrics[names[number]].shapes() if number in names else {}
+            shapes = self._metric_state.metrics[names[number]].shapes() if number in names else {}
             if part not in shapes or shapes[part] is not None:
                 raise RecordError(
-                    f"the record has rows of the metric number {number}, and the metrics here are "
-                    f"{', '.join(self._meter.metrics) or 'none'}; give the learner the metrics that it had"
+                    f"the record has rows of the metric number {number}, and the learner's metrics are "
+                    f"{', '.join(self._metric_state.metrics) or 'none'}; give it the metrics that it had"
                 )
-            found.setdefault(names[number], {})[part] = Rows((np.array(record.tensors[path].tensor.read()),))
+            rows.setdefault(names[number], {})[part] = Rows((np.array(record.tensors[path].tensor.read()),))
 
         def load() -> None:
-            self._meter.gathered = found
+            self._metric_state.gathered = rows
 
-        return Prepared(load, lambda: partial(setattr, self._meter, "gathered", self._meter.gathered))
+        return Prepared(load, lambda: partial(setattr, self._metric_state, "gathered", self._metric_state.gathered))
 
 
 def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Metric]]:
@@ -348,13 +349,13 @@ def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Me
             )
 
 
-def _inputs(given: Any, name: str) -> MetricInputs:
-    if isinstance(given, MetricInputs):
-        return given
-    if isinstance(given, tuple):
-        return MetricInputs(cast("tuple[Any, ...]", given))
+def _inputs(value: Any, name: str) -> MetricInputs:
+    if isinstance(value, MetricInputs):
+        return value
+    if isinstance(value, tuple):
+        return MetricInputs(cast("tuple[Any, ...]", value))
     raise RunError(
-        f"what the step gives for {name} must be a tuple of the metric's arguments, got a {type(given).__name__}; "
+        f"the step's value for {name} must be a tuple of the metric's arguments, got a {type(value).__name__}; "
         "return (loss, (output, targets))"
     )
 
@@ -363,49 +364,49 @@ def _tensors(state: State) -> list[AnyTensor]:
     return [x for part in state.values() for x in cast("Sum", part)]
 
 
-def _built(start: State, tensors: Iterator[AnyTensor]) -> State:
+def _state_from(start: State, tensors: Iterator[AnyTensor]) -> State:
     return {name: Sum(next(tensors), next(tensors)) for name in start}
 
 
-def _number(value: Any, of: int | None) -> Any:
-    """A number or an array on the host; of several steps, that of one."""
+def _number(value: Any, index: int | None) -> Any:
+    """A number or an array on the host; of a call of several steps, the value of the step of this index."""
     if isinstance(value, float):
         return value
-    found: Any = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float64)
-    found = found if of is None else found[of]
-    return found if found.ndim else float(found)
+    array: Any = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float64)
+    array = array if index is None else array[index]
+    return array if array.ndim else float(array)
 
 
-def _of_step(state: State, of: int) -> State:
-    return {part: Rows(tuple(chunk[of] for chunk in kept.chunks)) for part, kept in state.items()}
+def _rows_of_step(state: State, index: int) -> State:
+    return {part: Rows(tuple(chunk[index] for chunk in kept.chunks)) for part, kept in state.items()}
 
 
 def scalar(value: Any, name: str, device: Device | None = None) -> AnyTensor:
-    """A scalar without history, of a tensor or of a number of any engine; `RunError` for anything else."""
-    found = value.detach() if isinstance(cast("object", value), Tensor) else _tensor(value, device)
-    if found is None or found.shape != ():
-        got = f"a {type(value).__name__}" if found is None else f"a tensor of shape {found.shape}"
+    """A scalar tensor without history, from a tensor or a number of any engine; `RunError` for anything else."""
+    result = value.detach() if isinstance(cast("object", value), Tensor) else _tensor(value, device)
+    if result is None or result.shape != ():
+        got = f"a {type(value).__name__}" if result is None else f"a tensor of shape {result.shape}"
         raise RunError(f"the {name} must be a scalar, got {got}; take its mean, {name}.mean()")
-    return found
+    return result
 
 
 def reported(value: Any, name: str, device: Device) -> AnyTensor:
-    """What a step reports by name, a number or an array of some, as Floats without history.
+    """A value that a step reports by name, a number or a small array, as Floats without history.
 
     Raises `RunError` for anything else, and for a large array.
     """
-    found = _tensor(value, device.on(device.backend.full_precision()))
-    if found is None:
+    result = _tensor(value, device.on(device.backend.full_precision()))
+    if result is None:
         raise RunError(
             f"the step reports {name!r}, a {type(value).__name__}; give a number, or an array of up to {MOST} numbers"
         )
-    if found.size > MOST:
+    if result.size > MOST:
         raise RunError(
-            f"the step reports {name!r}, an array of shape {found.shape}, which has more than {MOST} numbers; give the "
-            f"mean over its rows, {name}.mean(axis=0), or report it from a callback: learner.extra[{name!r}] = "
+            f"the step reports {name!r}, an array of shape {result.shape}, which has more than {MOST} numbers; give "
+            f"the mean over its rows, {name}.mean(axis=0), or report it from a callback: learner.extra[{name!r}] = "
             "px.train.Histogram(...)"
         )
-    return found if found.kind is Float else found.float()
+    return result if result.kind is Float else result.float()
 
 
 def _tensor(value: Any, device: Device | None) -> AnyTensor | None:

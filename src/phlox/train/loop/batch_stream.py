@@ -23,13 +23,13 @@ LOADER = "loader"
 """The name, in a state, of the settings that determine a loader's batches."""
 
 
-class Feed:
+class BatchStream:
     """The batches of one source, epoch after epoch.
 
     An object with `epoch(number, start=)`, such as a `Loader`, can begin at any batch of any epoch. For any other
-    iterable an epoch is one `for` loop: it continues where `load_state_dict` (or `set_state` of its iterator) says, if
-    it has that, and otherwise begins at the beginning. A function without arguments is called at each epoch, for an
-    iterable. `set_epoch` is called with the number of the epoch, if there is one.
+    iterable an epoch is one `for` loop; it resumes by `load_state_dict` (or `set_state` of its iterator) if it has that
+    method, and otherwise begins at the beginning. A function without arguments is called at each epoch to return an
+    iterable. If the iterable has `set_epoch`, it is called with the number of the epoch.
 
     Raises `DataError` for any other object.
     """
@@ -45,26 +45,26 @@ class Feed:
                 f"{name}: a {type(cast('object', data)).__name__} is not an iterable of batches; give "
                 "Loader(arrays, batch_size=...), or any iterable that gives a batch at a time"
             )
-        self._source: Any = None  # of the running epoch, and its iterator
+        self._source: Any = None  # the iterable of the running epoch, and its iterator
         self._iterator: Any = None
-        self._held: Any = None  # a state to go on from
+        self._saved_state: Any = None  # a state to resume from
         self._was_used = False
         self._dtypes: list[Any] | None = None
-        self.of_arrays = False
-        """Are batches of nothing but arrays and numbers needed?"""
+        self.needs_arrays = False
+        """Must batches consist of arrays and numbers only?"""
         self._first: tuple[Any, list[tuple[str, Any]]] | None = None
-        self.most: int | None = None
-        """So many batches an epoch are given at most; None is no limit."""
+        self.max_batches: int | None = None
+        """The maximum number of batches in an epoch; None is no limit."""
         self.number = 0
-        """Of the last batch that was given: a loader leaves out batches of which no row could be read."""
+        """The number of the last batch: a loader skips a batch if it could read no row of it."""
         self._device: Device | None = None
 
-    # --- what there is
+    # --- sizes and settings
 
     @property
     def batches(self) -> int | None:
         """The number of batches in an epoch, if it is known."""
-        if self.most is not None:
+        if self.max_batches is not None:
             return None
         try:
             return len(self._data)
@@ -88,7 +88,7 @@ class Feed:
             return None
 
     def on_device(self, device: Device) -> bool:
-        """Let a `Loader` with workers or prefetch put its batches on the device in the background; can it?"""
+        """Let a `Loader` with workers or prefetch copy batches to the device in the background; False for others."""
         data = self._data
         if not (isinstance(data, Loader) and (data.workers or data.prefetch)):
             return False
@@ -109,7 +109,7 @@ class Feed:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of an epoch, from number `start` on."""
-        if self.most is not None and start >= self.most:
+        if self.max_batches is not None and start >= self.max_batches:
             return
         for number, batch in self._numbered(epoch, start):
             dtypes = _dtypes(batch)
@@ -120,7 +120,7 @@ class Feed:
                 self._dtypes = dtypes
             self.number = number
             yield batch
-            if number + 1 == self.most:
+            if number + 1 == self.max_batches:
                 return
 
     def _numbered(self, epoch: int, start: int) -> Iterator[tuple[int, Any]]:
@@ -134,35 +134,35 @@ class Feed:
             self._check_same_loader(start)
             return iter(self._data.epoch(epoch, start=start))
         data: Any = self._data
-        is_made = isinstance(data, type) or not hasattr(data, "__iter__")
-        source: Any = data() if is_made else data
-        held, self._held = self._held, None
-        if isinstance(held, Mapping) and LOADER in held:  # of a loader, whose place others have taken
-            held = None
+        is_factory = isinstance(data, type) or not hasattr(data, "__iter__")
+        source: Any = data() if is_factory else data
+        saved_state, self._saved_state = self._saved_state, None
+        if isinstance(saved_state, Mapping) and LOADER in saved_state:  # the data were a loader when it was saved
+            saved_state = None
         if callable(getattr(source, "set_epoch", None)):
             source.set_epoch(epoch)
-        if held is not None and hasattr(source, "load_state_dict"):
-            source.load_state_dict(held)
+        if saved_state is not None and hasattr(source, "load_state_dict"):
+            source.load_state_dict(saved_state)
         batches: Any = iter(source)
-        if batches is source and self._was_used and held is None and not is_made:
+        if batches is source and self._was_used and saved_state is None and not is_factory:
             raise DataError(
-                f"{self.name}: this {type(source).__name__} gives its batches once, so that there is no epoch "
-                f"{epoch + 1}; give a function that makes one (lambda: ...), or train for epochs=1"
+                f"{self.name}: this {type(source).__name__} gives its batches only once, so there is no epoch "
+                f"{epoch + 1}; give a function that makes a new one (lambda: ...), or train for epochs=1"
             )
         self._was_used = True
         self._source, self._iterator = source, batches
-        if held is not None and not hasattr(source, "load_state_dict"):
+        if saved_state is not None and not hasattr(source, "load_state_dict"):
             if hasattr(batches, "set_state"):
-                batches.set_state(held)
+                batches.set_state(saved_state)
             else:
-                held = None
-        if held is not None:
+                saved_state = None
+        if saved_state is not None:
             return batches if start else self._next_if_over(batches)
         if start:
             warnings.warn(
-                f"{self.name}: a {type(source).__name__} cannot say where it stands, so that the first {start} batches "
-                "of this epoch are passed over; if its order is random, they are others than those that were trained "
-                "on. A Loader, or what has state_dict, is resumed exactly",
+                f"{self.name}: a {type(source).__name__} cannot restore its position, so the first {start} batches of "
+                "this epoch are skipped; if its order is random, these are not the batches that were trained on. A "
+                "Loader, or an iterable with state_dict, resumes exactly",
                 DataWarning,
                 stacklevel=2,
             )
@@ -170,7 +170,7 @@ class Feed:
         return batches
 
     def _next_if_over(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of the next epoch, if the restored state is at the end of one."""
+        """The remaining batches; those of the next epoch, if the restored state is at the end of an epoch."""
         first = next(batches, None)
         if first is None:
             self._iterator = batches = iter(self._source)
@@ -181,7 +181,7 @@ class Feed:
     # --- its position
 
     def state(self) -> Any:
-        """The position besides the numbers of epoch and batch, as plain values; None if there is nothing else.
+        """The position beyond the numbers of epoch and batch, as plain values; None if these suffice.
 
         For a `Loader` these are the settings that determine its batches.
         """
@@ -196,14 +196,14 @@ class Feed:
 
     def restore(self, state: Any) -> None:
         """Continue from a result of `state`, at the next `epoch`."""
-        self._held = None if state is None else decoded(state)
+        self._saved_state = None if state is None else decoded(state)
 
     def _check_same_loader(self, start: int) -> None:
-        """Raise `DataError` in the middle of an epoch if order or size of batches changed: rows would be repeated."""
-        held, self._held = self._held, None
-        if not start or not isinstance(self._data, Loader) or not isinstance(held, Mapping):
+        """In the middle of an epoch, raise `DataError` if order or size of batches changed: rows would be repeated."""
+        saved_state, self._saved_state = self._saved_state, None
+        if not start or not isinstance(self._data, Loader) or not isinstance(saved_state, Mapping):
             return
-        former: Mapping[str, Any] = cast("Mapping[str, Any]", held).get(LOADER, {})
+        former: Mapping[str, Any] = cast("Mapping[str, Any]", saved_state).get(LOADER, {})
         for name, value in _batches_of(self._data).items():
             before = former.get(name, value)
             if before != value:
@@ -214,28 +214,28 @@ class Feed:
                 )
 
     def _check(self, batch: Any, number: int) -> None:
-        """Has it the structure and the dtypes of the first one?"""
-        found: list[tuple[str, Any]] = [
+        """Raise `DataError` if the batch has not the structure and the dtypes of the first one."""
+        kinds: list[tuple[str, Any]] = [
             (path, leaf.dtype.kind if is_array(leaf) else type(leaf)) for path, leaf in leaves(batch)
         ]
         if self._first is None:
             if not any(isinstance(leaf, (np.ndarray, Tensor)) for _, leaf in leaves(batch)):
-                raise DataError(f"{self.name}: batch {number} has no array in it, but {_described(batch)}")
-            self._first = form(batch), found
-            if self.of_arrays:
+                raise DataError(f"{self.name}: batch {number} has no array in it; it is {_described(batch)}")
+            self._first = form(batch), kinds
+            if self.needs_arrays:
                 _check_arrays(batch, self.name)
             return
         first_form, first = self._first
-        if found == first and form(batch) == first_form:
+        if kinds == first and form(batch) == first_form:
             return
-        for (path, kind), (_, before) in zip(found, first, strict=False):
+        for (path, kind), (_, before) in zip(kinds, first, strict=False):
             if kind != before and form(batch) == first_form:
                 raise DataError(
                     f"{self.name}{path}: batch {number} has {_kind(kind)} where the first batch had {_kind(before)}; "
                     "all batches must be alike"
                 )
         raise DataError(
-            f"{self.name}: batch {number} is {_described(batch)}, and the first one was of another structure; all "
+            f"{self.name}: batch {number} is {_described(batch)}, and the first batch had another structure; all "
             "batches must be alike"
         )
 
@@ -245,20 +245,20 @@ def _batches_of(loader: Loader) -> dict[str, Any]:
 
 
 def _dtypes(batch: Any) -> list[Any] | None:
-    """The dtypes of a tuple or dict of arrays, with its keys, as a quick check of most batches; None for others."""
+    """The dtypes, and the keys, of a tuple or dict of arrays, for a quick check; None for other batches."""
     kind: type[Any] = batch.__class__
     if kind is tuple:
-        found: list[Any] = [kind]
+        dtypes: list[Any] = [kind]
         parts: Iterable[Any] = batch
     elif kind is dict:
-        found, parts = list(batch), batch.values()
+        dtypes, parts = list(batch), batch.values()
     else:
         return None
     for part in parts:
         if part.__class__ is not np.ndarray:
             return None
-        found.append(part.dtype)
-    return found
+        dtypes.append(part.dtype)
+    return dtypes
 
 
 def as_batch(value: Any) -> Any:
@@ -295,10 +295,10 @@ def _check_arrays(batch: Any, name: str) -> None:
 
 
 def _described(batch: Any) -> str:
-    found = children(batch)
-    if found is None:
+    parts = children(batch)
+    if parts is None:
         return f"a {type(batch).__name__}"
-    return f"a {type(batch).__name__} of {', '.join(name for name, _ in found) or 'nothing'}"
+    return f"a {type(batch).__name__} of {', '.join(name for name, _ in parts) or 'nothing'}"
 
 
 def _kind(kind: Any) -> str:
@@ -317,17 +317,17 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
     "torch": (
         lambda value: type(value).__module__.partition(".")[0] == "torch" and _is_foreign(value),
         lambda value: encoded(np.asarray(value)),
-        lambda found: _torch_tensor(decoded(found)),
+        lambda packed: _torch_tensor(decoded(packed)),
     ),
     "array": (
         lambda value: is_array(value) or _is_foreign(value),
         lambda value: [str(np.asarray(value).dtype), list(value.shape), np.asarray(value).reshape(-1).tolist()],
-        lambda found: np.asarray(found[2], found[0]).reshape(found[1]),
+        lambda packed: np.asarray(packed[2], packed[0]).reshape(packed[1]),
     ),
     "tuple": (
         lambda value: isinstance(value, tuple),
         lambda value: [encoded(part) for part in value],
-        lambda found: tuple(decoded(part) for part in found),
+        lambda packed: tuple(decoded(part) for part in packed),
     ),
     "integer": (
         lambda value: isinstance(value, int) and not -(2**63) <= value < 2**63,
@@ -340,10 +340,10 @@ _TAGS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[An
             and not all(isinstance(key, str) and not key.startswith("$") for key in cast("Mapping[Any, Any]", value))
         ),
         lambda value: [[encoded(key), encoded(part)] for key, part in value.items()],
-        lambda found: {decoded(key): decoded(part) for key, part in found},
+        lambda packed: {decoded(key): decoded(part) for key, part in packed},
     ),
 }
-"""Types that plain values lack: the tag, a test for the type, and the conversions to and from the plain form."""
+"""For types that are no plain values: the tag, a test for the type, and the conversions to and from a plain form."""
 
 
 def _torch_tensor(array: Any) -> Any:
@@ -354,7 +354,7 @@ def _torch_tensor(array: Any) -> Any:
 def encoded(value: Any) -> Any:
     """Encode a state of plain values, bytes, tuples and arrays as plain values; `decoded` is the inverse.
 
-    Raises `DataError` for an object of another class: the file of a checkpoint has none.
+    Raises `DataError` for an object of another class, which the file of a checkpoint cannot hold.
     """
     for name, (fits, pack, _) in _TAGS.items():
         if fits(value):
@@ -367,7 +367,7 @@ def encoded(value: Any) -> Any:
         return value
     raise DataError(
         f"the state of the data has a {type(value).__name__} in it, which a checkpoint cannot hold; its state_dict "
-        "must be of plain values and arrays"
+        "must consist of plain values and arrays"
     )
 
 

@@ -107,8 +107,8 @@ def test_arrays_of_other_shapes_do_not_end_the_training(engine: str) -> None:
     np.testing.assert_allclose(first.train["rows"], (X[:16, 0] + X[16:32, 0]) / 2, rtol=1e-5, atol=1e-6)
     assert second.train["mean"] == pytest.approx(X.mean(), abs=1e-5) and first.validation["rows"] == first.train["rows"]
     [(step, text)] = one.events  # once, and not for each epoch
-    assert step == 3 and text.startswith("the step reports 'rows' in batches of shapes (16,) and (8,), which have no")
-    assert text.endswith("Give the mean over its rows, rows.mean(axis=0)")
+    assert step == 3 and text.startswith("the step reports 'rows' in shapes (16,) and (8,), which have no")
+    assert text.endswith("Report the mean over rows, rows.mean(axis=0)")
 
 
 def test_means_of_arrays_go_on_from_a_checkpoint(tmp_path: Path) -> None:

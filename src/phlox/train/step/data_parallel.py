@@ -1,4 +1,4 @@
-"""`Team`: the processes and devices that a learner trains with, as it sees them."""
+"""`DataParallel`: the processes and devices of a training, which divide the rows of each batch among them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from phlox.tensor.dispatch import ops_of
 from phlox.tensor.tensor import wrap
 from phlox.train.step import sums
 from phlox.train.step.batch import count
-from phlox.train.step.meter import Meter, Output
-from phlox.train.step.sums import Together
+from phlox.train.step.metric_state import MetricState, Output
+from phlox.train.step.sums import ReducedMetrics
 
 if TYPE_CHECKING:
     from phlox.distributed import Mesh
@@ -38,27 +38,27 @@ T = TypeVar("T")
 HostArray = np.ndarray[Any, Any]
 
 
-class Portion(NamedTuple):
+class BatchShard(NamedTuple):
     """This process's part of a batch."""
 
     batch: Any
     rows: int
-    """How many rows the batch has, of all processes together."""
+    """The number of rows of the batch in all processes together."""
     is_whole: bool = False
-    """Are these all of its rows, and has every process the same?"""
+    """Does every process have all rows of the batch?"""
     counts: tuple[int, ...] | None = None
     """The number of rows of each process, if these differ."""
 
 
-class Team:
+class DataParallel:
     """A mesh and the processes of the program.
 
     Attributes:
-        partitions: are arrays global, and is the communication the engine's? Where not, each process computes on its
-            rows, and gradients, losses and sums of metrics are added up.
-        part, parts: which part of the rows of each batch this process has, of how many.
-        cuts: over how many devices the rows of a batch are cut.
-        rank, size: of this process, and how many there are.
+        partitions: are arrays global, and does the engine communicate? If not, each process computes on its rows, and
+            gradients, losses and sums of metrics are added up.
+        part, parts: the index of this process's part of the rows of each batch, and the number of parts.
+        cuts: the number of devices over which the rows of a batch are cut.
+        rank, size: the rank of this process, and the number of processes.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -69,34 +69,34 @@ class Team:
         self.cuts: int = mesh.cuts
         self.partitions: bool = mesh.backend.partitions
         self.computes_together = self.partitions
-        """Does a call of the model need all processes, since each has only a part of it?"""
+        """Does a call of the model need all processes, because each has only a part of the model?"""
         self.slices_gradients = False
-        """Are gradients in slices, so that a process does not hold those of its rows as a whole?"""
-        known = processes()
-        self.rank, self.size = known.rank, known.size
+        """Are gradients in slices, so that no process holds the whole gradient of its rows?"""
+        process_group = processes()
+        self.rank, self.size = process_group.rank, process_group.size
 
     @property
     def is_main(self) -> bool:
-        """Is this process 0, the one that prints and writes for all?"""
+        """Is this process 0, which prints and writes for all?"""
         return self.rank == 0
 
     @property
     def in_shards(self) -> bool:
-        """Is the state saved by several processes or devices together?"""
+        """Do several processes or devices save the state together, each its shards?"""
         return self.size > 1 or (self.partitions and self.mesh.size > 1)
 
     @property
     def adds_up(self) -> bool:
-        """Does each process measure its own rows, so that sums are added up over the processes?"""
+        """Does each process measure only its own rows, so that sums must be added up over the processes?"""
         return self.size > 1 and not self.partitions
 
     # --- models
 
-    def taken(self, model: Module) -> Module:
-        """A model on the mesh: one on a single device is replicated; `RunError` if it is elsewhere."""
+    def on_mesh(self, model: Module) -> Module:
+        """The model on the mesh: a model on a single device is replicated; `RunError` for one on another mesh."""
         mesh = self.mesh
 
-        def placed(path: str, param: Param) -> Param:
+        def param_on_mesh(path: str, param: Param) -> Param:
             device = param.device
             if type(engine_of(param.backend)) is not type(mesh.backend):
                 raise RunError(
@@ -113,30 +113,30 @@ class Team:
                 raise RunError(f"model: `{path}` is on another mesh than {mesh!r}; give mesh= the one of model.shard")
             return param
 
-        return model.map(placed)
+        return model.map(param_on_mesh)
 
     def device(self, device: Device) -> Device:
         """The device for values that are the same on all devices, on the same backend."""
         return self.mesh.device.on(device.backend) if self.partitions else replace(device, sharding=None)
 
     def local_sums(self, accumulates: bool, scaled: bool) -> RowGroup | None:
-        """The processes, if each is to keep the gradients of its rows until those of all batches are added up.
+        """The processes, if each accumulates the gradients of its own rows, and they are added up once a step.
 
-        Where gradients are in slices they do not, which would take the memory that slices are there to save. Scaled
-        gradients must be the same everywhere, since the scale of the next step is found by them.
+        None with gradients in slices: whole gradients would take the memory that slices save. None with scaled
+        gradients: these must be the same everywhere, since they determine the scale of the next step.
         """
         if not (accumulates and self.adds_up) or scaled or self.slices_gradients:
             return None
         return self.mesh.native.rows(self.mesh.batch_axes)
 
-    def align(self, modules: Sequence[Module]) -> None:
-        """Make running statistics, which each process has of its own rows, the mean over the processes.
+    def align(self, models: Sequence[Module]) -> None:
+        """Set running statistics, which each process computes from its own rows, to their mean over the processes.
 
-        They are means over steps, and so it does not matter when that is done. What is the same everywhere stays so.
+        They are means over steps, so this may be done at any time. Values that all processes share stay unchanged.
         """
         if not self.adds_up:
             return
-        params = [param for one in modules for param in one.params() if not param.trainable and param.is_initialized]
+        params = [param for model in models for param in model.params() if not param.trainable and param.is_initialized]
         params = [
             param
             for param in params
@@ -145,10 +145,10 @@ class Team:
         if not params:
             return
         hosts: list[HostArray] = [param.val().numpy() for param in params]
-        every = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
-        mean = every[0].copy()
-        differs = (every != every[0]).any(0)
-        mean[differs] = every[:, differs].mean(0)
+        all_values = self.gathered(np.concatenate([np.asarray(host, np.float64).reshape(-1) for host in hosts]))
+        mean = all_values[0].copy()
+        differs = (all_values != all_values[0]).any(0)
+        mean[differs] = all_values[:, differs].mean(0)
         start = 0
         for param, host in zip(params, hosts, strict=True):
             new = mean[start : start + host.size].reshape(host.shape)
@@ -161,30 +161,30 @@ class Team:
     # --- batches
 
     def scope(self) -> AbstractContextManager[object]:
-        """In which the code computes on this process's rows."""
+        """A scope in which the code computes on this process's rows."""
         return self.mesh
 
-    def rows_scope(self, portion: Portion) -> AbstractContextManager[object]:
-        """As `scope`, inside of it, for a portion that differs from the others."""
+    def rows_scope(self, shard: BatchShard) -> AbstractContextManager[object]:
+        """A scope inside of `scope` for one batch, whose rows may be divided in another way."""
         if self.partitions:
             return nullcontext()
-        if portion.is_whole:
+        if shard.is_whole:
             return rows_of(None)
         group = row_group()
-        return nullcontext() if portion.counts is None or group is None else rows_of(
-            RowGroup(group.rank, group.size, portion.counts)
+        return nullcontext() if shard.counts is None or group is None else rows_of(
+            RowGroup(group.rank, group.size, shard.counts)
         )  # fmt: skip
 
-    def placed(self, batch: Any, portion: Portion, device: Device, *, stacked: bool = False) -> Any:
-        """A batch (or several, stacked) as tensors; if the engine partitions, as one batch of all processes."""
+    def batch_on_devices(self, batch: Any, shard: BatchShard, device: Device, *, stacked: bool = False) -> Any:
+        """A batch (or several, stacked) as tensors; if the engine partitions, as one global batch of all processes."""
         if not self.partitions:
             return placed(batch, device)
         axis, backend = int(stacked), device.backend
 
-        def moved(leaf: Any) -> Any:
-            return self._global(leaf, backend, portion.is_whole, axis)
+        def leaf_on_devices(leaf: Any) -> Any:
+            return self._global(leaf, backend, shard.is_whole, axis)
 
-        return mapped(moved, batch)
+        return mapped(leaf_on_devices, batch)
 
     def _global(self, leaf: Any, backend: Backend, is_whole: bool, axis: int) -> Any:
         if isinstance(leaf, Tensor):
@@ -209,31 +209,31 @@ class Team:
         device = self.mesh.device_for(spec).on(backend)
         return wrap(ops_of(backend, kind), backend.from_shards(tuple(shape), kind, device, read))
 
-    def counts(self, portion: Portion) -> bool:
-        """Do this process's results for a portion count? Not if another process has the same rows."""
-        return self.partitions or not portion.is_whole or self.part == 0
+    def is_counted(self, shard: BatchShard) -> bool:
+        """Do this process's results for a batch count? Not if another process has the same rows."""
+        return self.partitions or not shard.is_whole or self.part == 0
 
-    def measured_rows(self, portion: Portion) -> int:
-        """Of how many rows is a mean that this process measures of a portion?"""
-        return portion.rows if self.partitions or portion.is_whole else count(portion.batch)
+    def measured_rows(self, shard: BatchShard) -> int:
+        """The number of rows over which this process measures a mean."""
+        return shard.rows if self.partitions or shard.is_whole else count(shard.batch)
 
     def readable(self, output: Output) -> Output:
-        """The outputs of a step, in a form in which each process can read the rows that metrics keep."""
+        """The outputs of a step, with the rows that metrics keep replicated, so that each process can read them."""
         if not self.partitions or self.size == 1 or not output.rows:
             return output
         rows = {
-            name: {part: Rows(tuple([self.everywhere(chunk) for chunk in kept.chunks])) for part, kept in state.items()}
+            name: {part: Rows(tuple([self.replicate(chunk) for chunk in kept.chunks])) for part, kept in state.items()}
             for name, state in output.rows.items()
         }
         return output._replace(rows=rows)
 
     def in_order(self, parts: Sequence[HostArray]) -> HostArray:
-        """The rows of all processes, batch by batch, of the parts that each has of them."""
+        """The rows of all processes, batch by batch, from the parts of the batches that each process has."""
         lengths, batches = self.gathered_rows(np.array([len(part) for part in parts], np.int64))
-        every, _ = self.gathered_rows(np.concatenate(parts))
+        all_rows, _ = self.gathered_rows(np.concatenate(parts))
         ends, starts = np.cumsum(lengths), np.cumsum(batches) - batches
         pieces = [
-            every[ends[first + number] - lengths[first + number] : ends[first + number]]
+            all_rows[ends[first + number] - lengths[first + number] : ends[first + number]]
             for number in range(max(batches))
             for first, count in zip(starts, batches, strict=True)
             if number < count
@@ -242,23 +242,23 @@ class Team:
 
     # --- metrics and records
 
-    def merged(self, meter: Meter, *, means: bool) -> Together | None:
-        """The measurements of a meter in all processes; None if each process has measured all rows."""
-        return sums.together(self, meter, means=means) if self.adds_up else None
+    def reduced_metrics(self, metric_state: MetricState, *, means: bool) -> ReducedMetrics | None:
+        """The measurements of all processes; None if each process has measured all rows."""
+        return sums.reduce_metrics(self, metric_state, means=means) if self.adds_up else None
 
-    def parts_of(self, meter: Meter) -> dict[str, Any]:
-        """As `Meter.parts`, to be saved."""
-        return sums.saved(self, meter) if self.adds_up else meter.parts()
+    def record_parts(self, metric_state: MetricState) -> dict[str, Any]:
+        """The parts of the record of the measurements of all processes; see `MetricState.parts`."""
+        return sums.record_parts(self, metric_state) if self.adds_up else metric_state.parts()
 
-    def take_share(self, meter: Meter, record: Record | None) -> None:
-        """Take this process's part of the measurements of all."""
+    def load_share(self, metric_state: MetricState, record: Record | None) -> None:
+        """Keep this process's share of the loaded measurements of all."""
         if self.adds_up:
-            sums.take_share(self, meter, record)
+            sums.load_share(self, metric_state, record)
 
     def carry_record(self, parts: Sequence[Tensor[Any, Any, Any]]) -> Record:
         """The carry: global arrays as they are, other arrays of all processes stacked."""
-        arrays = [one.numpy() for one in self.everywhere(tuple(parts))] if self.partitions else [
-            self.gathered(one.numpy()) for one in parts
+        arrays = [part.numpy() for part in self.replicate(tuple(parts))] if self.partitions else [
+            self.gathered(part.numpy()) for part in parts
         ]  # fmt: skip
         return Record({f"part{number:04}": array for number, array in enumerate(arrays)})
 
@@ -268,13 +268,13 @@ class Team:
             return arrays
         if any(array.ndim == 0 or len(array) != self.size for array in arrays):
             raise RunError(
-                f"the carry was saved by another number of processes than {self.size}; go on with as many as before, "
+                f"the carry was saved by another number of processes than {self.size}; resume with the same number, "
                 "or from the end of an epoch"
             )
         return [array[self.rank] for array in arrays]
 
     def whole(self, record: Record) -> Record:
-        """The record with tensors in shards of several processes put together in the memory of each. All call it."""
+        """The record with its sharded tensors assembled in the memory of each process. Call it in all processes."""
         if self.size == 1 or not self.computes_together:
             return record
         entries: dict[str, Entry] = {}
@@ -291,34 +291,34 @@ class Team:
         own = np.zeros(tensor.shape, tensor.dtype)
         for shard in tensor.shards():
             own[shard.index] = shard.read()
-        # Every element is in one process's shards, and nothing in those of the others.
-        every = self.gathered(np.ascontiguousarray(own).reshape(-1).view(np.uint8))
-        return np.bitwise_or.reduce(every, axis=0).view(tensor.dtype).reshape(tensor.shape)
+        # Every element is in the shards of one process only; the other processes have zero bytes there.
+        all_bytes = self.gathered(np.ascontiguousarray(own).reshape(-1).view(np.uint8))
+        return np.bitwise_or.reduce(all_bytes, axis=0).view(tensor.dtype).reshape(tensor.shape)
 
-    # --- what processes tell each other
+    # --- communication between processes
 
-    def by_main(self, what: Callable[[], T]) -> T:
-        """Call a function in process 0, and return its result, plain data, or raise its error in all processes."""
+    def by_main(self, function: Callable[[], T]) -> T:
+        """Call a function in process 0; in all processes return its result (plain data) or raise its error."""
         if self.size == 1:
-            return what()
+            return function()
         from phlox.distributed import broadcast_object
 
-        told: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         failed: Exception | None = None
         if self.is_main:
             try:
-                told = {"value": what()}
+                message = {"value": function()}
             except Exception as error:
-                failed, told = error, {"error": str(error), "class": type(error).__name__}
-        told = broadcast_object(told)
+                failed, message = error, {"error": str(error), "class": type(error).__name__}
+        message = broadcast_object(message)
         if failed is not None:
             raise failed
-        if "error" in told:
-            kind = getattr(errors, told["class"], None)
+        if "error" in message:
+            kind = getattr(errors, message["class"], None)
             if not (isinstance(kind, type) and issubclass(kind, errors.PhloxError)):
-                raise DistributedError(f"process 0: {told['class']}: {told['error']}")
-            raise kind(f"process 0: {told['error']}")
-        return told["value"]
+                raise DistributedError(f"process 0: {message['class']}: {message['error']}")
+            raise kind(f"process 0: {message['error']}")
+        return message["value"]
 
     def check_same(self, values: Mapping[str, Any]) -> None:
         """Raise `RunError` if one of these plain values, by name, is not the same in all processes."""
@@ -326,33 +326,33 @@ class Team:
             return
         from phlox.distributed import gather_objects
 
-        every: list[dict[str, Any]] = gather_objects(dict(values))
-        for rank, each in enumerate(every):
-            for what, one in every[0].items():
-                if each[what] != one:
-                    raise RunError(f"{what}: {one!r} in process 0, and {each[what]!r} in process {rank}")
+        all_values: list[dict[str, Any]] = gather_objects(dict(values))
+        for rank, other_values in enumerate(all_values):
+            for name, value in all_values[0].items():
+                if other_values[name] != value:
+                    raise RunError(f"{name}: {value!r} in process 0, and {other_values[name]!r} in process {rank}")
 
     def gathered(self, array: HostArray) -> HostArray:
-        """The arrays of all processes, [processes, ...]; they have one shape."""
+        """The arrays of all processes, [processes, ...]; all must have the same shape."""
         self.mesh.backend.join_processes()
         host = np.ascontiguousarray(array)
-        if host.dtype.kind == "V":  # bfloat16, which is no dtype of NumPy's own
+        if host.dtype.kind == "V":  # bfloat16, which is no built-in dtype of NumPy
             return self.gathered(host.view(np.uint16)).view(host.dtype)
         return self.mesh.backend.gather_on_host(host)
 
     def gathered_rows(self, array: HostArray) -> tuple[HostArray, list[int]]:
-        """The rows of all processes, one process after the other, and how many each has."""
+        """The rows of all processes, one process after the other, and the number of rows of each process."""
         counts: list[int] = self.gathered(np.array([len(array)], np.int64)).reshape(-1).tolist()
         padded = np.zeros((max(counts), *array.shape[1:]), array.dtype)
         padded[: len(array)] = array
-        every = self.gathered(padded)
-        return np.concatenate([one[:count] for one, count in zip(every, counts, strict=True)]), counts
+        all_padded = self.gathered(padded)
+        return np.concatenate([rows[:count] for rows, count in zip(all_padded, counts, strict=True)]), counts
 
-    def everywhere(self, value: Any) -> Any:
-        """Tensors of a structure of tensors, replicated on the mesh, so that each process can read them."""
+    def replicate(self, value: Any) -> Any:
+        """Replicate the tensors of a structure on the mesh, so that each process can read them."""
         replicated = self.mesh.device
 
-        def moved(x: Any) -> Any:
+        def replicate_leaf(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
             tensor = cast("Tensor[Any, Any, Any]", x)
@@ -361,9 +361,9 @@ class Team:
                 return tensor
             return tensor.to_device(replace(replicated, backend=tensor.backend))
 
-        return mapped(moved, value)
+        return mapped(replicate_leaf, value)
 
     def note_rank(self, error: BaseException) -> None:
-        """Let an error say in which process it was raised."""
+        """Add a note to an error that says in which process it was raised."""
         if self.size > 1 and not any(note.startswith("in process ") for note in getattr(error, "__notes__", [])):
             error.add_note(f"in process {self.rank} of {self.size}")

@@ -1,4 +1,4 @@
-"""`Joint`: the checks that the processes of a training begin, stay and end in the same state."""
+"""`LockStep`: checks that the processes of a training begin, stay and end in the same state."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from phlox.train.loop.consensus import Consensus
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
-    from phlox.train.step.team import Team
+    from phlox.train.step.data_parallel import DataParallel
 
 
-class Joint:
-    """A training by several processes, as one of them takes part in it.
+class LockStep:
+    """The part of this process in a training by several processes.
 
     Attributes:
-        signal: the number of the signal because of which all of them end.
-        has_agreed: have all come to their end after the same step?
+        signal: the number of the signal that ends the training in all processes.
+        has_agreed: have all processes ended after the same step?
         is_main: is this process 0?
     """
 
-    def __init__(self, fit: Fit, team: Team) -> None:
+    def __init__(self, fit: Fit, team: DataParallel) -> None:
         self._fit, self._team = fit, team
         self._consensus: Consensus | None = None
         self.signal: int | None = None
@@ -42,13 +42,13 @@ class Joint:
         self._consensus = Consensus(state.step)
 
     def ends(self, *, goes_on: bool) -> bool:
-        """Do all end after this step? See `Consensus.at`."""
+        """Do all processes end after this step? See `Consensus.at`."""
         fit, run, consensus = self._fit, self._fit.control.run, self._consensus
         assert consensus is not None
         seconds = fit.limits.seconds
         while True:
-            if fit.interrupts.came is not None:
-                consensus.ask(stop="interrupted", signal=int(fit.interrupts.came))
+            if fit.interrupts.received is not None:
+                consensus.ask(stop="interrupted", signal=int(fit.interrupts.received))
             elif run.stopped is not None:
                 consensus.ask(stop=run.stopped)
             elif seconds is not None and fit.seconds >= seconds:
@@ -57,27 +57,27 @@ class Joint:
             if decision is None:
                 return False
             if decision.saves:
-                for one in fit.callbacks:
-                    one.save_now(fit.control)
+                for callback in fit.callbacks:
+                    callback.save_now(fit.control)
             if decision.stop is not None:
                 self.signal, run.stopped = decision.signal, decision.stop
                 return True
 
     def ask_to_save(self) -> None:
-        """Let all processes save, after a step that they agree about."""
+        """Let all processes save after the same step."""
         if self._consensus is not None:
             self._consensus.ask(saves=True)
 
     def end(self) -> None:
-        """Wait until all processes have come to the end, and share the signals that one of them got."""
+        """Wait until all processes have come to the end, and share a signal that one of them got."""
         assert self._consensus is not None
-        decision = self._consensus.end(signal=self._fit.interrupts.came)
+        decision = self._consensus.end(signal=self._fit.interrupts.received)
         self.has_agreed = True
         if decision is not None and decision.signal is not None:
             self.signal = decision.signal
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that this process has come to an end of its own."""
+        """Tell the other processes that this one has failed."""
         self._team.note_rank(error)
         if self._consensus is not None and not self.has_agreed:
             self._consensus.end(error)
