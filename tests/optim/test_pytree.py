@@ -410,5 +410,5 @@ def test_an_optimizer_of_ones_own() -> None:
         jax.tree.leaves(Counting(bytearray(b"x")))
     leaky = Counting()
     jax.jit(lambda model: step(model, leaky)[0])(net())  # it writes to its states itself
-    with pytest.raises(OptimizerError, match="left over from a transformation of JAX that has ended"):
+    with pytest.raises(OptimizerError, match="is a tracer of a JAX transformation that has ended"):
         jax.tree.leaves(leaky)

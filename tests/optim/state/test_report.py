@@ -202,7 +202,7 @@ def test_of_another_shape_it_begins_anew(name: str, engine: str, compiled: bool)
     if name != "dampened":  # whose state, begun with None, may have any shape
         assert list(loaded.report(model).misshapen) == ["layers.1.weight"]
         # One that comes from a record is not thrown away unasked.
-        with pytest.raises(OptimizerError, match=r"layers\.1\.weight.*if it is to start anew, call optimizer\.forget"):
+        with pytest.raises(OptimizerError, match=r"layers\.1\.weight.*to start its state anew, call optimizer\.forget"):
             train(model, loaded, range(1), compiled)
         loaded.forget(model)
         assert loaded.report(model).anew == ["layers.1.weight"]

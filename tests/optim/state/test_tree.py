@@ -222,7 +222,7 @@ def test_what_was_loaded_is_what_was_saved(kind: str, tmp_path: Path) -> None:
     path = save(optimizer.into_record(), tmp_path / "optimizer")
     resumed = optim.OptimizerAdaptor(Keeping(INIT[kind]))
     resumed.load_record(load(path))
-    resumed.settle(model.valid().params())
+    resumed.adopt_states(model.valid().params())
     assert all(alike(resumed.states[id], state) for id, state in optimizer.states.items())
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_state_is_said() -> None:
         ({object()}, "got object"),
         (np.array([None]), "NumPy array of object"),
         ({(1, (2, object())): 1}, "got object"),
-        ({"a": {"b": 1}, "a.b": 2}, "two parts of the state have this path"),
+        ({"a": {"b": 1}, "a.b": 2}, "two entries of the state have this path"),
     ):
         model, optimizer = nn.Linear(3, 2).init(0).train(), optim.OptimizerAdaptor(Keeping(lambda x, v=value: v))
 

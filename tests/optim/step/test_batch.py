@@ -354,7 +354,7 @@ def test_one_that_is_cut_short_says_so(place: str) -> None:
         train(model, optimizer, range(2, 3))
     with pytest.raises(DonatedError, match=r"weights\.0"):
         model.weights[0].val()
-    with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
+    with pytest.raises(OptimizerError, match="interrupted while it wrote to its states"):
         train(Weights(INNER[place]), optimizer, range(1))
 
 

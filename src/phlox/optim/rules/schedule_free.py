@@ -42,7 +42,7 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
     def validate(self) -> None:
         super().validate()
         if self.beta_1 == 0.0:
-            raise ConfigError("beta_1 must be greater than zero, for the average is found from the weights by it")
+            raise ConfigError("beta_1 must be greater than zero, because computing the average divides by it")
 
     def simple(self) -> ScheduleFreeAdamW:
         return ScheduleFreeAdamW(self)
