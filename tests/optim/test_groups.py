@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no number": (a_group("**.bias", lr_factor=float("nan")), "lr_factor is a finite number"),
     "no config": (
         lambda: optim.OptimizerAdaptor(NoConfig(), groups=[optim.Group("**.bias", weight_decay=0.0)]),
-        "NoConfig has no config whose weight_decay",
+        "NoConfig has no config in which weight_decay",
     ),
     "no rate for the rest": (a_rate({"biases": 0.1}), r"one for all others under '\*'.*\(biases\), got 'biases'"),
     "an unknown rate": (a_rate({"*": 0.1, "head": 0.1}), r"names of groups \(biases\), got '\*', 'head'"),

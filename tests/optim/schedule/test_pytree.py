@@ -106,7 +106,7 @@ def test_plateaus_go_on_outside() -> None:
     schedule.report(1.0)
     assert schedule.step() == pytest.approx(0.05)
     assert jax.jit(advance)(schedule)[1] == pytest.approx(0.05)
-    with pytest.raises(OptimizerError, match="report decides by the value"):
+    with pytest.raises(OptimizerError, match="report branches on the value"):
         jax.jit(lambda schedule: schedule.report(1.0))(schedule)
 
 

@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "anneal": (lambda: o.OneCycleLr(0.1, num_iters=9, anneal="cosine"), "anneal must be one of 'cos', 'linear', got"),
     "div_factor": (lambda: o.OneCycleLr(0.1, num_iters=9, div_factor=0.0), "div_factor must be a finite number gr"),
-    "factor of one": (lambda: o.ReduceOnPlateauLr(0.1, factor=1.0), "factor must be less than one, for"),
+    "factor of one": (lambda: o.ReduceOnPlateauLr(0.1, factor=1.0), "factor must be less than one, so"),
     "negative patience": (
         lambda: o.ReduceOnPlateauLr(0.1, patience=-1),
         "patience must be a whole number .* zero, got -1",
@@ -322,7 +322,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "product of none": (o.ProductLr, "factors must be one schedule or more"),
     "sum of none": (o.SumLr, "terms must be one schedule or more"),
-    "groups within": (lambda: shared() * CONSTANT, r"factors\[0\] is a GroupedLr, .* make it of the results"),
+    "groups within": (
+        lambda: shared() * CONSTANT,
+        r"factors\[0\] is a GroupedLr, .* create a GroupedLr from the results",
+    ),
     "warm-up of groups": (lambda: o.WarmUpLr(shared(), num_iters=3), "schedule is a GroupedLr"),
     "groups in groups": (lambda: o.GroupedLr({"*": shared()}), "'\\*' is a GroupedLr"),
     "groups without the rest": (lambda: o.GroupedLr({"head": 0.1}), r"under '\*', .* got 'head'"),
@@ -375,7 +378,7 @@ MISFITS: dict[str, tuple[Callable[[], optim.LrSchedule[Any]], Callable[[], Recor
     "a module's": (
         plateau,
         lambda: nn.Linear(1, 1).init(seed=0).into_record(),
-        "taken: the record is not a schedule's",
+        "taken: the record is not of a schedule",
     ),
     "another schedule's": (
         MADE["cosine"],
@@ -387,9 +390,9 @@ MISFITS: dict[str, tuple[Callable[[], optim.LrSchedule[Any]], Callable[[], Recor
         lambda: MADE["warm-up, plateau"]().into_record(),
         "parts.schedule: the record is one of ReduceOnPlateauLr, and this is CosineAnnealingLr",
     ),
-    "negative": (MADE["step"], lambda: Record({"taken": -1}), "taken: the record is not a schedule's"),
-    "true": (MADE["step"], lambda: Record({"taken": True}), "taken: the record is not a schedule's"),
-    "positional": (MADE["step"], lambda: Record({"0": 3}, positional=True), "taken: the record is not a schedule's"),
+    "negative": (MADE["step"], lambda: Record({"taken": -1}), "taken: the record is not of a schedule"),
+    "true": (MADE["step"], lambda: Record({"taken": True}), "taken: the record is not of a schedule"),
+    "positional": (MADE["step"], lambda: Record({"0": 3}, positional=True), "taken: the record is not of a schedule"),
     "one part more": (
         lambda: optim.SequenceLr([0.3, plateau()], milestones=[5]),
         lambda: SEQUENCE().into_record(),

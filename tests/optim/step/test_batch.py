@@ -165,7 +165,7 @@ def test_every_use_says_what_happened(place: str, use: str) -> None:
     model = Weights(INNER[place])
     train(model, optim.AdamWConfig().init(donate=True), range(1))
     with pytest.raises(
-        DonatedError, match=r"`weights\.0` was donated to step 1 of OptimizerAdaptor\(Adam\).*what that ret"
+        DonatedError, match=r"`weights\.0` was donated to step 1 of OptimizerAdaptor\(Adam\).*result of that"
     ):
         USES[use](model)
 
