@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from phlox.errors import ModuleError
-from phlox.module.foreign_leaf import Foreign
+from phlox.module.foreign_leaf import ForeignLeaf
 from phlox.module.module import Module
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
@@ -75,10 +75,10 @@ def combine(*parts: M) -> M:
 
 
 def _absent(path: str, param: Param) -> Param:
-    placeholder = Foreign(None, ops_of(param.backend, param.kind), path)
+    placeholder = ForeignLeaf(None, ops_of(param.backend, param.kind), path)
     return Param.without_array(placeholder, param.trained, param.trainable, param.id, param.full_precision)
 
 
 def _is_absent(param: Param) -> bool:
     placeholder = param._deferred  # pyright: ignore[reportPrivateUsage]
-    return isinstance(placeholder, Foreign) and placeholder.leaf is None
+    return isinstance(placeholder, ForeignLeaf) and placeholder.leaf is None
