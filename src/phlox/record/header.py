@@ -1,4 +1,4 @@
-"""The header of every file, and what formats say in the same way of a record besides the elements of its tensors.
+"""The header of every file, and what several formats have in common, besides the elements of tensors.
 
 The header is schema version, format, precision, and the version of Phlox that wrote the file.
 """
@@ -24,7 +24,7 @@ SCHEMA = 2
 
 
 class NewerSchemaError(RecordError):
-    """A file is whole, but of a schema that this Phlox does not know yet."""
+    """A file is intact, but has a newer schema than this Phlox knows."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +74,7 @@ _NOTHING = msgspec.Raw(b"")
 
 
 class Item(msgspec.Struct):
-    """The description of an entry: a plain value, or a tensor, of which a format adds where its elements are."""
+    """The description of an entry: a plain value or a tensor. For a tensor, a format adds where its elements are."""
 
     path: str
     value: msgspec.Raw = _NOTHING
@@ -83,7 +83,7 @@ class Item(msgspec.Struct):
     shape: list[int] = []
 
     def form(self) -> tuple[DType, tuple[int, ...]]:
-        """The dtype and the shape of a tensor; RecordError if they are not those of one."""
+        """The dtype and the shape of a tensor; RecordError if a tensor cannot have them."""
         if self.dtype not in DTYPES:
             raise RecordError(f"{self.path}: {self.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
         dtype = DTYPES[self.dtype]
@@ -111,7 +111,7 @@ T = TypeVar("T", bound=Item)
 def entries_of(
     items: Iterable[T], value: Callable[[msgspec.Raw], Value], tensor: Callable[[T], LazyTensor]
 ) -> dict[str, TensorEntry | Value]:
-    """The entries that are described, by functions that decode a plain value and a tensor."""
+    """The described entries; the two functions decode a plain value and a tensor."""
     entries: dict[str, TensorEntry | Value] = {}
     for item in items:
         if item.path in entries:
@@ -128,7 +128,7 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     """The header of a file of arrays, with everything of a record but the arrays."""
 
     metadata: dict[str, str] | None = None
-    """None where the format itself has room for it."""
+    """None if the format stores it itself."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -137,9 +137,9 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of_record(cls, record: Record, header: Header, stored: Iterable[str], **others: Any) -> Self:
-        """That of a record whose tensors are `stored` in this order; `others` are the fields of a subclass."""
-        place = {path: i for i, path in enumerate([*stored, *record.values])}
-        order = [place[path] for path in record]
+        """The header of a record whose tensors are `stored` in this order; `others` are fields of a subclass."""
+        position = {path: i for i, path in enumerate([*stored, *record.values])}
+        order = [position[path] for path in record]
         return cls(
             **msgspec.structs.asdict(header),
             aliases=dict(record.aliases),
@@ -152,9 +152,9 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     def entries(self, tensors: Mapping[str, LazyTensor]) -> dict[str, TensorEntry | Value]:
         """The entries of the record, from its tensors in file order; RecordError if the two do not fit together."""
         if unknown := self.ids.keys() - tensors.keys():
-            raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
-        if both := self.values.keys() & tensors.keys():
-            raise RecordError(f"{min(both)!r} is both a tensor and a value")
+            raise RecordError(f"it has an id for {min(unknown)!r}, which is not one of its tensors")
+        if duplicates := self.values.keys() & tensors.keys():
+            raise RecordError(f"{min(duplicates)!r} is both a tensor and a value")
         items: list[tuple[str, TensorEntry | Value]] = [
             (p, TensorEntry(tensor, self.ids.get(p))) for p, tensor in tensors.items()
         ]

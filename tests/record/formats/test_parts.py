@@ -277,7 +277,7 @@ def test_the_newest_complete_step_of_a_folder_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["step-00000003", ".phlox-step-00000003.unfinished"])
 def test_a_folder_with_nothing_but_a_save_that_did_not_end(tmp_path: Path, left: str) -> None:
     (tmp_path / left).mkdir()
-    with pytest.raises(RecordError, match="no complete checkpoint, only what a save has left that did not end"):
+    with pytest.raises(RecordError, match="no complete checkpoint, only files of a save that did not end"):
         load(tmp_path)
 
 

@@ -76,7 +76,7 @@ class SafetensorsRecorder(Recorder):
         plain = str.__str__  # also for subclasses of str, which only the encoder of `json` accepts
         metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
         header: dict[str, Any] = {_METADATA: {**metadata, _OURS: info}}
-        place = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
+        position = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
         end = 0
         for path, entry in tensors:
             tensor = entry.tensor
@@ -90,7 +90,7 @@ class SafetensorsRecorder(Recorder):
         sums = sink.tensors([(entry.tensor, start_of(path, entry)) for path, entry in tensors])
         if sink.can_patch:
             by_path = dict(zip(paths, sums, strict=True))
-            sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
+            sink.patch(position - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`. Rejects everything that the reference implementation rejects, and duplicate names."""
@@ -118,10 +118,10 @@ class SafetensorsRecorder(Recorder):
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
-            raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
+            raise RecordError(f"its metadata has the data of Phlox, but not under {_OURS!r}: the file is damaged")
         if ours is None:
             return _foreign_record(tensors, metadata, unreadable)
-        for path, why in unreadable.items():  # which Phlox never writes
+        for path, why in unreadable.items():  # Phlox never writes these
             raise RecordError(f"{path}: {why}")
         return _restored(tensors, metadata, ours, source)
 
@@ -242,8 +242,8 @@ def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
 def _loads(text: str) -> dict[str, Any]:
     header = _as_written(text)
     if header is None:
-        whole = _natural if "-" in text else None  # without a callback the JSON library parses integers faster
-        header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
+        parse_int = _natural if "-" in text else None  # without a callback the JSON library parses integers faster
+        header = json.loads(text, object_pairs_hook=_unique, parse_int=parse_int, parse_constant=_no_constant)
     if not isinstance(header, dict):
         raise RecordError("its header is not a JSON object")
     return header  # pyright: ignore[reportUnknownVariableType] -- keys of JSON objects are str
@@ -264,8 +264,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise RecordError(f"its header names {twice[:200]!r} twice")
+        duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise RecordError(f"its header names {duplicate[:200]!r} twice")
     return result
 
 

@@ -36,7 +36,7 @@ _NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2"
 _NUMPY_NAMES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 _ML_TYPES = {f"ml_dtypes.{DTYPES[name].name}": DTYPES[name] for name in ("bf16", *FLOAT8)}
 _NUMPY_TYPES: dict[str, DType] = {
-    **{name: np.dtype(known) for name, known in _NUMPY_CHARS.items()},
+    **{name: np.dtype(char) for name, char in _NUMPY_CHARS.items()},
     **{name: np.dtype(name) for name in _NUMPY_NAMES},
     **_ML_TYPES,
 }
@@ -77,11 +77,11 @@ def find_global(module: str, name: str) -> object:
     return ForeignGlobal(full)
 
 
-def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *rest: object) -> object:
-    # The rest is requires_grad, hooks and, last, whether the values must be conjugated or negated.
-    if len(rest) > 3 or not isinstance(storage, Storage):
+def _tensor(meter: Meter, storage: object, offset: object, shape: object, strides: object, *flags: object) -> object:
+    # The flags are requires_grad, hooks and, last, whether the values must be conjugated or negated.
+    if len(flags) > 3 or not isinstance(storage, Storage):
         raise TypeError
-    if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
+    if len(flags) == 3 and isinstance(flags[2], Pairs) and any(value for _, value in flags[2].items):
         return Unreadable("a tensor that is to be negated or conjugated when read", "call resolve_neg() before saving")
     return Strided(storage, storage.type, offset, shape, strides)
 
