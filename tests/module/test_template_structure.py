@@ -44,7 +44,7 @@ def told(structure: Structure) -> tuple[Any, ...]:
 def test_it_is_what_a_walk_finds(make: Any) -> None:
     built = make().init(0).map(twice).map(twice)
     assert told(built.structure()) == told(Structure(built))
-    assert built.structure().holds()
+    assert built.structure().is_unchanged()
 
 
 def test_it_is_not_walked_over(monkeypatch: pytest.MonkeyPatch) -> None:

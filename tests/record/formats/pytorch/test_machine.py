@@ -452,7 +452,7 @@ def test_any_opcodes(parts: list[bytes]) -> None:
 
 KEYS = b"\x80\x02]" + text("0") + b"a."
 LEGACY_BAD = {
-    "no magic": (b"\x80\x02K\x01." + legacy(b"}."), "does not begin like a file of torch.save writes"),
+    "no magic": (b"\x80\x02K\x01." + legacy(b"}."), "does not begin like a file of torch.save"),
     "version": (legacy(b"}.").replace(b"M\xe9\x03", b"M\xe8\x03"), "version 1000 of the legacy format"),
     "no keys": (legacy(STORED), "it has no storage '0'"),
     "keys of no list": (legacy(STORED, b"\x80\x02}."), "its list of storages is not that of its tensors"),
