@@ -98,8 +98,8 @@ def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
     if top_k == 1:
         return (rows.predictions == rows.targets) if rows.targets.ndim == 1 else ~(rows.predictions ^ rows.targets)
     if rows.scores is None or top_k > rows.scores.shape[1]:
-        found = "class numbers" if rows.scores is None else f"{rows.scores.shape[1]} classes"
-        raise ShapeError(f"{name}: top_k={top_k} needs scores (Float) of at least {top_k} classes, got {found}")
+        description = "class numbers" if rows.scores is None else f"{rows.scores.shape[1]} classes"
+        raise ShapeError(f"{name}: top_k={top_k} needs scores (Float) of at least {top_k} classes, got {description}")
     return (rows.scores.topk(top_k)[1] == rows.targets.expand_dims(-1)).any(-1)
 
 

@@ -29,8 +29,8 @@ def page_of_results(results: Mapping[str, Any]) -> Page:
             numbers.append((name, Cell(_number(value), kind="" if math.isfinite(value) else "bad")))
         else:
             numbers.append((name, short(value)))
-    more = f"and {len(flat) - MOST_ROWS:,} more" if len(flat) > MOST_ROWS else ""
-    return Page("Results", [count(len(flat), "value")], [facts(numbers), *parts, more])
+    hidden = f"and {len(flat) - MOST_ROWS:,} more" if len(flat) > MOST_ROWS else ""
+    return Page("Results", [count(len(flat), "value")], [facts(numbers), *parts, hidden])
 
 
 def _flat(results: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

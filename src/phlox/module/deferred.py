@@ -217,8 +217,8 @@ class Deferred:
 
     def _check(self, value: Any) -> Tensor[Any, Any, Any]:
         if not isinstance(value, Tensor) or value.shape != self.shape:
-            found = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
-            raise ModuleError(f"an initializer gave {found} for a parameter of shape {self.shape}")
+            description = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
+            raise ModuleError(f"an initializer gave {description} for a parameter of shape {self.shape}")
         return cast("Tensor[Any, Any, Any]", value)
 
 

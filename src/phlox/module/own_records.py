@@ -53,8 +53,10 @@ def record_of(child: Child) -> Record:
     """The record of a child; raises `ModuleError`, with its path, unless it is a record with names."""
     record: Any = child.part.into_record()
     if not isinstance(record, Record) or record.positional:
-        found = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
-        raise ModuleError(f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {found}")
+        description = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
+        raise ModuleError(
+            f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {description}"
+        )
     return record
 
 

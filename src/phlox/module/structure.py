@@ -205,8 +205,8 @@ class Structure:
 
 def path_of(module: Fields) -> str:
     """The path of a module in the largest module that is known to hold it; empty if none is known."""
-    known = [it for ref in module._phlox_watchers if isinstance(it := ref(), Structure) and it.valid]  # pyright: ignore[reportPrivateUsage]
-    return max([it.path_of(module) for it in known], key=len, default="")
+    walks = [it for ref in module._phlox_watchers if isinstance(it := ref(), Structure) and it.valid]  # pyright: ignore[reportPrivateUsage]
+    return max([it.path_of(module) for it in walks], key=len, default="")
 
 
 _owners_lock = RLock()

@@ -280,12 +280,12 @@ def _is_nested(part: object) -> bool:
     return False
 
 
-def _plain(value: object, path: str, what: str) -> Value:
+def _plain(value: object, path: str, issue: str) -> Value:
     try:
         return checked_value(dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value, path)
     except RecordError as error:
         raise RecordError(
-            f"{path}: {what}{_reason(error).removeprefix(f'{path}: ')}; or give it methods into_record and load_record"
+            f"{path}: {issue}{_reason(error).removeprefix(f'{path}: ')}; or give it methods into_record and load_record"
         ) from None
 
 

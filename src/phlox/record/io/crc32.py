@@ -76,8 +76,8 @@ def _power(exponent: int) -> int:
 def _product(a: int, b: int) -> int:
     """The product of two polynomials, modulo that of the CRC."""
     result = 0
-    for place in range(31, -1, -1):
-        if a >> place & 1:
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
             result ^= b
         b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
     return result

@@ -119,8 +119,8 @@ def _from_type(meter: Meter, function: object, kind: object, arguments: object, 
         return Unreadable(f"a tensor of the class {kind.name}", _PLAIN)
     if not (isinstance(function, Function) and function.makes_tensor):
         raise TypeError
-    made: object = function.make(meter, *cast("tuple[object, ...]", arguments))
-    return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if made is _WRAPPED else made
+    value: object = function.make(meter, *cast("tuple[object, ...]", arguments))
+    return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if value is _WRAPPED else value
 
 
 def _dict(meter: Meter, items: object = ()) -> object:
@@ -168,8 +168,8 @@ def _bytes(meter: Meter, data: object = b"", encoding: str = "latin1") -> object
 def _numpy_type(meter: Meter, name: str | Name, *_: object) -> object:
     if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
-    known = _NUMPY_TYPES.get(name)
-    return Unreadable(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
+    dtype = _NUMPY_TYPES.get(name)
+    return Unreadable(f"NumPy elements of type {shown(name)!r}") if dtype is None else NumpyType(dtype)
 
 
 def _numpy_array(meter: Meter, kind: object, shape: object, code: object) -> object:
@@ -219,9 +219,9 @@ def _itself(meter: Meter, value: object, *_: object) -> object:
     return value
 
 
-def _refused(what: str, remedy: str = PLAINLY) -> Callable[..., object]:
+def _refused(description: str, remedy: str = PLAINLY) -> Callable[..., object]:
     def make(meter: Meter, *_: object) -> object:
-        return Unreadable(what, remedy)
+        return Unreadable(description, remedy)
 
     return make
 
