@@ -192,7 +192,7 @@ class Bleu(Metric):
         return {"counts": summed(rows, 2 * self.max_order + 3)}
 
     def _counts(self, prediction: str, references: list[str], factor: float) -> list[float]:
-        """Matches and n-grams of each order; the length predicted, and that of the nearest reference; one sentence."""
+        """Matches and n-grams of each order; the lengths of the prediction and the nearest reference; 1 (sentence)."""
         split = self.tokenize if callable(self.tokenize) else _TOKENIZERS[self.tokenize]
         words, *reference_words = (split(t.lower() if self.lowercase else t) for t in (prediction, *references))
         matches: list[int] = []

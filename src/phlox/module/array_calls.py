@@ -160,7 +160,7 @@ def _uses_arrays(function: Any, cls: type[Any], seen: set[Any]) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names in a function's code, and in those of the functions in it."""
+    """The names in a function's code, and in the functions inside it."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
     return {*code.co_names, *code.co_freevars}.union(*inner)
 

@@ -173,7 +173,7 @@ class LocalGradients(GradientsParams):
 
 
 def of_rows(gradients: dict[ParamId, AnyTensor], module: Module) -> GradientsParams:
-    """The gradients of a module from those of each process's rows: their mean, unless they stay local."""
+    """The gradients of a module: the mean of the gradients of each process's rows, unless they stay local."""
     if row_group() is None:
         return GradientsParams(gradients)
     return LocalGradients(gradients) if are_gradients_local() else GradientsParams(averaged(gradients, module))

@@ -275,7 +275,7 @@ def _remarks(summary: Summary) -> list[str]:
     tied = {pair for row in summary.rows for pair in row.tied}
     lines += [f"tied, and counted once: {path} = {first}" for path, first in sorted(tied)]
     if any(row.repeats > 1 for row in rows):
-        lines.append("a path with x2 stands for two equal modules; the numbers are of one of them")
+        lines.append("a path with x2 represents two equal modules; the numbers are for one of them")
     if any(row.calls > 1 for row in rows):
         lines.append("a class with x2 is called twice; the FLOPs are of all calls")
     return lines

@@ -400,7 +400,7 @@ class Param(Watched):
         return engine.outlives(self.leaf, value.backend.strip(value.primitive))
 
     def donate(self, path: str, recipient: str, *, failed: bool = False) -> None:
-        """Release the value, because `taker` may overwrite it; a later use raises `DonatedError`."""
+        """Release the value, because `recipient` may overwrite it; a later use raises `DonatedError`."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         # An engine does not know the device of an array that it has lost.

@@ -1,4 +1,4 @@
-"""`partition` and `combine`: a module as two trees, one of them for what is trained."""
+"""`partition` and `combine`: a module as two trees, one of them with the trained parameters."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Static values: what a module holds besides parameters and modules, and how two of them are compared.
 
 A compiled program is made for the static values that it was traced with. So they are compared by value as they are
-*now*: lists, sets and small arrays by their elements, and an object of the user's own class by itself and by what it
-holds, since `model.settings.scale = 10` changes what the model computes.
+*now*: lists, sets and small arrays by their elements, and an object of the user's own class by itself and by its
+contents, since `model.settings.scale = 10` changes what the model computes.
 """
 
 from __future__ import annotations

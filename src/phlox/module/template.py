@@ -252,9 +252,9 @@ def _check_leaked(template: Template, leaves: Sequence[Any]) -> None:
 
 
 def donate(module: Any, recipient: str, *, failed: bool = False) -> None:
-    """Release the values of all parameters, because `taker` may overwrite them; later use raises `DonatedError`.
+    """Release the values of all parameters, because `recipient` may overwrite them; later use raises `DonatedError`.
 
-    `failed` says that `taker` overwrote them and then failed, so there are no new values.
+    `failed` says that `recipient` overwrote them and then failed, so there are no new values.
     """
     pending = kept(module)
     if pending is None:

@@ -34,7 +34,7 @@ class Group:
         which: the parameters, as path patterns or predicates; see `Module.freeze`.
         name: a name for the group, so that a step can give it its own learning rate; see `Optimizer.step`.
         lr_factor: a factor of the learning rate, at least zero.
-        optimizer: the group's optimizer, as a config or a `SimpleOptimizer`; by default that of all parameters.
+        optimizer: the group's optimizer, as a config or a `SimpleOptimizer`; by default that of all others.
         settings: hyper-parameters that differ from the optimizer's config, by name.
 
     Raises `OptimizerError` if the factor is negative or not finite, or if no argument makes the group differ from the
@@ -76,7 +76,7 @@ class Group:
         self.settings: Mapping[str, Hashable] = settings
 
     def simple(self, default: SimpleOptimizer) -> SimpleOptimizer:
-        """The optimizer of this group; `default` is that of all parameters."""
+        """The optimizer of this group; `default` is the optimizer of all parameters."""
         base = default if self.optimizer is None else self.optimizer
         if not isinstance(base, Config):
             if not self.settings:

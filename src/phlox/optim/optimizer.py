@@ -259,7 +259,7 @@ class Optimizer(ABC):
         return FlatState.of(self.states, device, shared=self.shares_counts)
 
     def load_packed(self, packed: FlatState, home: object | None = None) -> None:
-        """Set the states to those of a compiled function; `home` is the trace that their tracers belong to."""
+        """Set the states to the results of a compiled function; `home` is the trace that their tracers belong to."""
         with self._lock:  # without the lock, others would see no states
             self._states, self._torn = {}, False
             self._slots.clear()
@@ -377,7 +377,7 @@ class Optimizer(ABC):
         """Load the state from a record; its tensors are moved to the parameter's device at its next step.
 
         Raises `RecordError`, and keeps the old state, if the record is damaged or not of this optimizer. The error
-        lists what is wrong with every state.
+        lists the problems of every state.
         """
         self._loading(self._states_of(record))()
 

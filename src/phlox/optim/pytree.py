@@ -222,7 +222,7 @@ def tree_key(optimizer: Optimizer) -> Hashable:
         return optimizer.structure_key()
     except TypeError as error:
         raise OptimizerError(
-            f"{type(optimizer).__name__} cannot be taken apart as a PyTree: {error}; keep what changes from step to "
+            f"{type(optimizer).__name__} cannot be flattened as a PyTree: {error}; keep what changes from step to "
             "step in `states`, and let fields be hashable"
         ) from None
 

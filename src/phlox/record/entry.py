@@ -219,7 +219,7 @@ def checked_index(index: object, shape: tuple[int, ...], path: str = "tensor") -
     for s, size in zip(slices, shape, strict=True):
         start, stop = 0 if s.start is None else s.start, size if s.stop is None else s.stop
         if not 0 <= start <= stop <= size or s.step not in (None, 1):
-            raise RecordError(f"{path}: {index!r:.200} is no part of a tensor of shape {shape}")
+            raise RecordError(f"{path}: {index!r:.200} is not a part of a tensor of shape {shape}")
         result.append(slice(start, stop))
     return tuple(result)
 

@@ -138,7 +138,7 @@ def stored_type(precision: Precision, path: str, dtype: DType, state: bool = Fal
         stored = precision.stored_state(dtype)
     if stored is dtype:
         return dtype
-    # np.dtype(None) is float64, and np.dtype("i8") is what is called i64 here.
+    # np.dtype(None) is float64, and np.dtype("i8") is the dtype that is called i64 here.
     if not isinstance(stored, (np.dtype, type)):
         raise RecordError(
             f"{path}: {precision_label(precision)}.stored gave {stored!r:.100}; "

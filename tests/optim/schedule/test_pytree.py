@@ -114,7 +114,7 @@ def test_settings_are_structure() -> None:
     definitions = {jax.tree.structure(make()) for make in SCHEDULES.values()}
     assert len(definitions) == len(SCHEDULES)
     assert jax.tree.structure(HalvingLr(0.1, 3)) != jax.tree.structure(HalvingLr(0.1, 4))
-    with pytest.raises(OptimizerError, match="HalvingLr cannot be taken apart as a PyTree: its every is a"):
+    with pytest.raises(OptimizerError, match="HalvingLr cannot be flattened as a PyTree: its every is a"):
         jax.tree.leaves(HalvingLr(0.1, bytearray(b"3")))  # pyright: ignore[reportArgumentType]
 
 

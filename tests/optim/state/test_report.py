@@ -275,7 +275,7 @@ def test_the_page() -> None:
     assert str(optimizer.report(model)) == (
         "0 of 1 parameters have a usable state: not ok\n"
         "  of another shape: layers.0.weight: it was of shape (3, 3), and the parameter is of (3, 1)\n"
-        f"  states of parameters that the module has not (`forget` drops them): {id}"
+        f"  states of parameters that are not in the module (`forget` drops them): {id}"
     )
     many = net(NumPy(), 6)
     assert str(optim.SgdConfig().init().report(many)).endswith("layers.3.weight, layers.3.bias and 4 more")

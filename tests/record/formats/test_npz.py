@@ -281,7 +281,7 @@ def test_header_size_and_other_members() -> None:
     with zipfile.ZipFile(buffer, "a") as file:
         file.writestr("w.npy", npy(np.ones(2)))
     assert NpzRecorder().from_bytes(buffer.getvalue()).paths() == ["w"]
-    assert NpzRecorder().from_bytes(buffer.getvalue()).unreadable == {"x.txt": "it is no .npy file"}
+    assert NpzRecorder().from_bytes(buffer.getvalue()).unreadable == {"x.txt": "it is not an .npy file"}
     assert "'a..b' is not a path" in NpzRecorder().from_bytes(saved(False, **{"a..b": np.ones(1)})).unreadable["a..b"]
     with pytest.raises(RecordError, match="zip bomb"):
         NpzRecorder(max_bytes=1000).from_bytes(saved(True, x=np.zeros(10_000)))

@@ -149,7 +149,7 @@ def _gram(B: Backend, history: Array) -> Array:
 class CurvatureHistory:
     """The last differences of parameters (steps) and of gradients, and with them the curvature.
 
-    Both are rows of one array, [2, rows, size], of which one row is always free. The two loops of L-BFGS need only
+    Both are rows of one array, [2, rows, size], with one row always free. The two loops of L-BFGS need only
     their products with each other and with the gradient, which are kept on the host. So an iteration has two products
     with that array: one for these scalars, and one for the direction (the compact form of Byrd, Nocedal, Schnabel 1994:
     "Representations of quasi-Newton matrices and their use in limited memory methods").

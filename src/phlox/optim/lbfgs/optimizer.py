@@ -327,7 +327,7 @@ def _evaluate(
 def _error_inside_transformation() -> CompileError:
     return CompileError(
         "L-BFGS branches on the values of the loss, so it runs outside of phlox.compile, phlox.vmap and "
-        "JAX's transformations; compile what it evaluates: optimizer.minimize(lr, model, "
+        "JAX's transformations; compile the evaluated function: optimizer.minimize(lr, model, "
         "phlox.compile(phlox.value_and_grad(loss)))"
     )
 

@@ -258,7 +258,7 @@ class OptaxAdaptor(Optimizer):
     # --- states
 
     def _states_by_kind(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
-        """The state that belongs to no parameter, and that of each parameter."""
+        """The state that belongs to no parameter, and the state of each parameter."""
         shared: dict[str, Any] = {}
         states: dict[ParamId, Any] = {}
         for id, state in self.states.items():

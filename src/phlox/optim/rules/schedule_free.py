@@ -17,7 +17,7 @@ from phlox.tensor import zeros_like
 
 
 class ScheduleFreeAdamWConfig(SimpleConfig):
-    """Hyper-parameters of `ScheduleFreeAdamW`; weight decay is that of y, the weights that the module holds.
+    """Hyper-parameters of `ScheduleFreeAdamW`; weight decay acts on y, the weights that the module holds.
 
     Defaults are the authors'. They advise a constant learning rate, larger than AdamW's.
 

@@ -60,7 +60,7 @@ def _key(cls: type[Any], name: str, value: Any) -> Hashable:
         return constant_key(value)
     except TypeError as error:
         raise OptimizerError(
-            f"{cls.__name__} cannot be taken apart as a PyTree: its {name} is {described(value)}, which cannot be "
+            f"{cls.__name__} cannot be flattened as a PyTree: its {name} is {described(value)}, which cannot be "
             f"compared ({error})"
         ) from None
 

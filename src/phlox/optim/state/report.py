@@ -41,7 +41,7 @@ class StateReport(Report):
             Names("to start anew", self.anew),
             *[f"of another shape: {path}: {why}" for path, why in self.misshapen.items()],
             Names("frozen, with a state that is kept", self.frozen),
-            Names("states of parameters that the module has not (`forget` drops them)", self.orphans),
+            Names("states of parameters that are not in the module (`forget` drops them)", self.orphans),
         ]
         return Page(name, parts=parts, badges=[("ok", "good") if self.ok else ("not ok", "bad")])
 

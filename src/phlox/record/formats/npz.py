@@ -110,12 +110,12 @@ class NpzRecorder(Recorder):
         unreadable: dict[str, str] = {}
         names = [name for name in archive.names() if name != _OURS]
         if names and not any(name.endswith(_NPY) for name in names):
-            raise RecordError(f"its member {names[0][:100]!r} is no .npy file; is it another kind of zip archive?")
+            raise RecordError(f"its member {names[0][:100]!r} is not an .npy file; is it another kind of zip archive?")
         for name in names:
             path = name.removesuffix(_NPY)
             try:
                 if path == name:
-                    raise UnreadableEntryError("it is no .npy file")
+                    raise UnreadableEntryError("it is not an .npy file")
                 check_name(path)
                 layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
             except UnreadableEntryError as error:
@@ -265,14 +265,14 @@ def _items(text: str, path: str) -> dict[str, str]:
     if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
         if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
             raise UnreadableEntryError("a structured array, which a record cannot hold; save its fields one by one")
-        raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
+        raise RecordError(f"{path}: its header is not the header of an .npy file: {text[:100]!r}")
     return items
 
 
 def _sizes(text: str, path: str) -> list[int]:
     digits = [part.strip().removesuffix("L") for part in text.split(",") if part.strip()]
     if not all(part.isdigit() and len(part) < 20 for part in digits):
-        raise RecordError(f"{path}: {text[:100]!r} is no shape")
+        raise RecordError(f"{path}: {text[:100]!r} is not a shape")
     return [int(part) for part in digits]
 
 

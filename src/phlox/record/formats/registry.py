@@ -68,7 +68,7 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
             bytes, or an open binary file, which is read from its position to its end.
         max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
-        verify: verify checksums, if the file has them: those of values and metadata at once, that of a tensor on its
+        verify: verify checksums, if the file has them: for values and metadata at once, for a tensor on its
             first read.
 
     Raises RecordError, naming file and reason, if a file is missing or damaged, has an unknown format or a newer

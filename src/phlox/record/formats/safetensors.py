@@ -45,7 +45,7 @@ class SafetensorsInfo(ArrayInfo, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a record that safetensors lacks, as JSON in the metadata under "phlox"."""
 
     crc32: str | None = None
-    """The checksums; empty in a compressed file, which has those of the compression."""
+    """The checksums; empty in a compressed file, which has the checksums of the compression."""
 
 
 @final
@@ -107,9 +107,9 @@ class SafetensorsRecorder(Recorder):
             spans.append((start, stop))
             if stored.dtype not in _DTYPES:
                 if not _TYPE.fullmatch(stored.dtype):
-                    raise RecordError(f"{path}: {stored.dtype[:40]!r} is no element type")
+                    raise RecordError(f"{path}: {stored.dtype[:40]!r} is not an element type")
                 unreadable[path] = (
-                    f"{stored.dtype[:40]!r} is no element type of a record ({', '.join(_DTYPES)})"
+                    f"{stored.dtype[:40]!r} is not an element type of a record ({', '.join(_DTYPES)})"
                     f"{_REMEDIES.get(stored.dtype, '')}"
                 )
                 continue
@@ -276,4 +276,4 @@ def _natural(digits: str) -> int:
 
 
 def _no_constant(name: str) -> float:
-    raise RecordError(f"its header holds {name}, which is no JSON")
+    raise RecordError(f"its header holds {name}, which is not JSON")

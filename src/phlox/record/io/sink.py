@@ -95,7 +95,7 @@ class Sink:
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In file order, so that shared pieces are completed early.
         sums = parallel_map(write, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
-        self._stream.seek(positions[-1])  # past what was written beside it
+        self._stream.seek(positions[-1])  # past the bytes that were written in parallel
         self.position += positions[-1] - start
         return sums
 
@@ -137,7 +137,7 @@ class _Pieces:
 
 
 def _write_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, start: int, checksum: int) -> int:
-    """Write a part of `tensor`, starting at `place`; returns the CRC-32, continued from `checksum`.
+    """Write a part of `tensor`, starting at `start`; returns the CRC-32, continued from `checksum`.
 
     It works in small blocks, each of which is cast, checksummed and written while it is in the cache of one core.
     """

@@ -1,4 +1,4 @@
-"""`LoadReport`: which entries fit, which do not and why, and what was loaded, as readable text."""
+"""`LoadReport`: which entries fit, which do not and why, and which were loaded, as readable text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _refuse(name: str) -> _Operation:
 
 
 def _damaged(machine: Machine) -> None:
-    raise RecordError(f"{machine.data[machine.at - 1]:#04x} is no opcode; damaged?")
+    raise RecordError(f"{machine.data[machine.at - 1]:#04x} is not an opcode; damaged?")
 
 
 def _unpacker(format: str) -> _Operation:

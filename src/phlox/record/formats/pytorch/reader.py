@@ -251,7 +251,7 @@ def _from_legacy(data: memoryview, meter: Meter) -> tuple[object, _Files]:
     at = plain.at
     for key in cast("list[object]", keys) if isinstance(keys, list) else [None]:
         if not isinstance(key, str) or key not in types or key in positions:
-            raise RecordError("its list of storages is not that of its tensors")
+            raise RecordError("its list of storages does not match its tensors")
         size = int.from_bytes(data[at : at + 8], "little") * types[key].itemsize
         at += 8
         if at + size > len(data):
@@ -291,7 +291,7 @@ def _persistent(value: object) -> Storage:
             return Storage(kind, key, length, offset)
         case _:
             pass
-    raise RecordError("a persistent id that is no storage of PyTorch; it may be an attack")
+    raise RecordError("a persistent id that is not a storage of PyTorch; it may be an attack")
 
 
 def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[LazyTensor, object]:
