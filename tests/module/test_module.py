@@ -132,7 +132,7 @@ class Choosing(px.Module):
 
 @pytest.mark.parametrize("how", ["method", "child", "closure", "self", "default", "partial", "jit", "object"])
 def test_functions_that_keep_hold_of_the_module(how: str) -> None:
-    """After an update they would go on using the old parameters."""
+    """After an update they would still use the old parameters."""
     with pytest.raises(ModuleError, match="`act` is a function that holds the .* in every copy of the module"):
         Choosing(how).params()
 

@@ -158,7 +158,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_changed() -> None:
         "  model: the record has no such part; did you mean `modle`?",
         "  modle: the record has this part, but it was not given; did you mean `model`?",
         "  strict: value: negative",
-        "  step: the record has 'seven', where a value of type int was expected; give None to take what comes",
+        "  step: the record has 'seven', where a value of type int was expected; give None for any value",
         "  deep.y: the record has no such part; it has x",
         "  deep.x: the record has this part, but it was not given; give it too",
         "  progress: the record has 3, where a value of type Part was expected",
