@@ -99,7 +99,7 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda px: LAYER.weight.data, AttributeError, r"'Param' object has no attribute 'data'; in Phlox: param\.val\(\)"),
     (lambda px: LAYER.weight.sum(), AttributeError, r"has no attribute 'sum'; in Phlox: param\.val\(\)\.sum"),
     (lambda px: LAYER.weight.grad, AttributeError, r"in Phlox: grads\.get\(param\.id\)"),
-    (lambda px: 2 * LAYER.weight, KindError, r"a Param is no tensor; compute with the tensor that it holds"),
+    (lambda px: 2 * LAYER.weight, KindError, r"a Param is not a tensor; compute with the tensor that it holds"),
     (lambda px: X @ LAYER.weight, KindError, r"matmul: .*, got a Param, whose tensor is param\.val\(\)"),
     (lambda px: px.concat([LAYER.bias]), KindError, r"got a Param, whose tensor is param\.val\(\)"),
     (lambda px: px.functional.linear(X, LAYER.weight), KindError, r"weight must be .*; give the tensor that it holds"),
@@ -144,7 +144,7 @@ ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (
         lambda px: OnlyForward()(X),
         ModuleError,
-        r"_OnlyForward: a module is called by its __call__, .*forward\(\)",
+        r"_OnlyForward: a call of a module runs its __call__, .*forward\(\)",
     ),
 ]
 

@@ -245,7 +245,7 @@ def test_memory_is_that_of_one_tensor(
     (["source.safetensor", "x"], ["did you mean source.safetensors"]),
     ([".", "x"], [".", "give the name of the file"]),
     (["broken.safetensors", "x"], ["broken.safetensors", "not a valid safetensors record"]),
-    (["text.txt", "x"], ["text.txt", "its content is that of no format", "safetensors"]),
+    (["text.txt", "x"], ["text.txt", "its content has no format", "safetensors"]),
     (["source", "source"], ["source.safetensors: exists already", "--overwrite"]),
     (["source", "folder.json"], ["folder.json: is a folder"]),
     (["source", "text.txt/x"], ["cannot save text.txt/x.safetensors", "Not a directory"]),

@@ -57,7 +57,7 @@ def test_statistics_of_a_batch_norm(kind: str) -> None:
 
 def test_values_from_inside_of_a_transformation_do_not_escape() -> None:
     model = flax.wrap(norm()).train(tape=False)
-    with pytest.raises(ModuleError, match=r"`layers\.1\.mean`.*made outside of a function that JAX transforms"):
+    with pytest.raises(ModuleError, match=r"`layers\.1\.mean`.*created outside of a function that JAX transforms"):
         jax.vmap(model)(jnp.stack([X, X]))
 
 

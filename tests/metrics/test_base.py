@@ -84,9 +84,7 @@ def test_a_state_lives_where_the_first_batch_did() -> None:
 
 
 def test_operands_on_two_engines() -> None:
-    with pytest.raises(
-        px.errors.BackendError, match=r"predictions on numpy:cpu, targets on jax:cpu; bring them to one"
-    ):
+    with pytest.raises(px.errors.BackendError, match=r"predictions on numpy:cpu, targets on jax:cpu; move them to one"):
         metrics.MeanSquaredError()(px.ones((2,)), px.ones((2,), device="jax"))
 
 

@@ -196,7 +196,7 @@ EMPTY_LABELS = (np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 LOOSE: Any = metrics  # what type checkers refuse is tried, too
 BAD: list[tuple[Any, type[Exception], str]] = [
-    (lambda: LOOSE.F1(), RangeError, "F1: say how many classes there are: num_classes"),
+    (lambda: LOOSE.F1(), RangeError, "F1: give the number of classes: num_classes"),
     (lambda: LOOSE.F1(task="multilabel"), RangeError, "num_labels"),
     (lambda: LOOSE.F1(num_classes=0), RangeError, "F1: num_classes must be a positive integer, got 0"),
     (
@@ -232,7 +232,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: LOOSE.Accuracy()(MANY, TRUTHS),
         RangeError,
-        "must be one-hot, one entry of each row not zero; several",
+        "must be one-hot: one nonzero entry in each row; several",
     ),
     (lambda: LOOSE.F1(num_classes=C)(SCORES, SCORES), RangeError, "must be one-hot"),
     (lambda: LOOSE.F1(task="binary")(MANY, LABELS), ShapeError, "(30, 3)"),

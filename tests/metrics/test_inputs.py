@@ -1,4 +1,4 @@
-"""What metrics are given: kinds, weights, precision."""
+"""The arguments of metrics: kinds, weights, precision."""
 
 from __future__ import annotations
 

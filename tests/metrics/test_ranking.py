@@ -104,7 +104,7 @@ def test_nothing_and_one_class(bins: Any) -> None:
 
 LOOSE: Any = metrics  # what type checkers refuse is tried, too
 BAD: list[tuple[Any, type[Exception], str]] = [
-    (lambda: LOOSE.Auroc(), RangeError, "Auroc: say how many classes there are: num_classes"),
+    (lambda: LOOSE.Auroc(), RangeError, "Auroc: give the number of classes: num_classes"),
     (lambda: LOOSE.Auroc(num_classes=3, bins=0), RangeError, "Auroc: bins must be a positive integer"),
     (lambda: LOOSE.Auroc(num_classes=3, average="all"), RangeError, "Auroc: average is"),
     (lambda: LOOSE.Auroc(num_classes=3)([0, 1], [0, 1]), KindError, "Auroc: predictions must be scores (Float)"),

@@ -99,7 +99,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         ShapeError,
         "Pearson: predictions of shape (40, 3) and targets of shape (4, 3)",
     ),
-    (lambda: LOOSE.R2(num_outputs=2)(P, T), ShapeError, "R2: predictions of shape (40, 3) have not num_outputs=2"),
+    (lambda: LOOSE.R2(num_outputs=2)(P, T), ShapeError, "R2: predictions of shape (40, 3) have no num_outputs=2"),
     (
         lambda: LOOSE.CosineSimilarity(axis=2)(P, T),
         ShapeError,

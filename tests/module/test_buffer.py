@@ -103,7 +103,7 @@ def test_leaves_of_a_tree_and_keys_of_jax() -> None:
     state = optax.adamw(0.1, weight_decay=0.5).init(cast("Any", trained))
     assert len(jax.tree.leaves(trained)) == 2 and len(jax.tree.leaves(state)) == 5
     assert px.combine(trained, rest)(px.ones((1, 2), device="jax")).shape == (1, 2)
-    with pytest.raises(ModuleError, match=r"a random key of JAX, and is on 'numpy:cpu'.*phlox\.random"):
+    with pytest.raises(ModuleError, match=r"a random key of JAX, but is on 'numpy:cpu'.*phlox\.random"):
         key.to_device("numpy").val()
 
 

@@ -1,4 +1,4 @@
-"""How a module looks when printed: parameters with shapes, constants, children below, and modes where they differ."""
+"""The text of a printed module: parameters with shapes, constants, children below, and modes where they differ."""
 
 from __future__ import annotations
 

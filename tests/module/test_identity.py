@@ -124,7 +124,7 @@ def test_ids_are_never_those_of_another_parameter() -> None:
 
 
 def of_new_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_numbers", identity._Numbers())
+    monkeypatch.setattr(identity, "_numbers", identity._OccurrenceCounter())
 
 
 @pytest.mark.parametrize("how", [name for name in MAKERS if name != "no seed"])

@@ -261,5 +261,5 @@ def test_what_cannot_be_saved_so() -> None:
         nn.Sequential([Wrong()]).into_record()
     bare = BinaryRecorder(names=False)
     plain = bare.from_bytes(bare.to_bytes(nn.Linear(2, 2).init(0).into_record()))
-    with pytest.raises(RecordError, match=r"positional record has no names, by which `parts\.vocab`"):
+    with pytest.raises(RecordError, match=r"positional record has no names, but `parts\.vocab`"):
         Model().load_record(plain)

@@ -120,7 +120,7 @@ def test_parameters() -> None:
     deferred = nn.Linear(3, 2).weight
     found = read(deferred)
     assert deferred.is_deferred and "deferred" in found.badges and "(3, 2)" in found.text
-    assert "to be made by" in found.text
+    assert "to be created by" in found.text
     found = read(px.Param(px.ones((3, 2)), trained=False))
     assert "not trained" in found.badges and found.texts[0] == "Param" and found.rows[1] == ["0", "1", "1"]
     assert "trained" in read(px.Param(px.ones((2,)))).badges

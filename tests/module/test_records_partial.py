@@ -216,7 +216,7 @@ def test_errors_of_files_name_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{"weight": np.zeros(2)}, None, 3, "model.safetensors"], ids=repr)
 def test_what_is_no_record(given: Any) -> None:
-    with pytest.raises(RecordError, match=r"expected a Record, got \w+; a file is loaded with module\.load\(path\)"):
+    with pytest.raises(RecordError, match=r"expected a Record, got \w+; load a file with module\.load\(path\)"):
         network().load_record(given)
 
 

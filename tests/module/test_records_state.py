@@ -178,7 +178,7 @@ SAID = {
     "model": r"model: cannot load the record into Net, 1 problem:\n    *tied.weight: the record has shape \(4, 5\)",
     "damaged": r"train\.optimizer: states\.\w+\.state: .*the checksum is wrong",
     "optimizer": r"train\.optimizer: states\.\w+\.state: the optimizer's state is incomplete",
-    "schedule": r"train\.schedule: taken: the record is not a schedule's",
+    "schedule": r"train\.schedule: taken: the record is not of a schedule",
     "random": r"random: the words and the position",
     "done": r"done: the record has 'three', where a value of type int was expected",
 }

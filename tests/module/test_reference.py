@@ -70,7 +70,7 @@ def test_a_reference_in_compiled_functions_and_trees() -> None:
 
 
 def test_what_cannot_be_referred_to() -> None:
-    with pytest.raises(ModuleError, match="reference: it refers to a module, or to a layer or an array of .*, got int"):
+    with pytest.raises(ModuleError, match="reference: expected a module, or a layer or an array of .*, got int"):
         px.reference(cast("Any", 3))
     model = Student(nn.Linear(2, 2).init(0))
     model.teachers["best"] = px.reference(model.layer)

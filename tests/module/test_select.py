@@ -97,9 +97,9 @@ def test_a_pattern_without_a_match(pattern: str, said: str) -> None:
 def test_what_is_no_pattern() -> None:
     model: Any = Net()
     for wrong in (False, 3, None, model.head.weight, model.head, nn.LayerNorm):
-        with pytest.raises(ModuleError, match=r"does not say which parameters are meant; give a pattern"):
+        with pytest.raises(ModuleError, match=r"does not select parameters; give a pattern"):
             model.freeze(wrong)
-    with pytest.raises(ModuleError, match=r"True or False of the parameter `encoder.0.norm.gamma`, got None"):
+    with pytest.raises(ModuleError, match=r"True or False for the parameter `encoder.0.norm.gamma`, got None"):
         model.freeze(lambda path, param: None)
     with pytest.raises(ZeroDivisionError) as caught:
         model.freeze(lambda path, param: 1 / 0 if path == "head.weight" else False)

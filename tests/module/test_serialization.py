@@ -90,7 +90,7 @@ def test_a_structure_that_is_not_there() -> None:
 
     gc.collect()
     with pytest.raises(ModuleError, match=r"returns a Dropout\[\], .*create one with the same"):
-        strange.here()
+        strange.local_structure()
 
 
 def test_tensors_say_their_backend() -> None:

@@ -52,7 +52,7 @@ def test_marks_survive() -> None:
         ([Block(0.25)], r"`parts\.0\.rate` is 0\.5 in the first module, and 0\.25 in module 1"),
         ([Block(), nn.Linear(2, 2)], "the module itself is a Block in the first module, and a Linear in module 2"),
         ([Block().freeze("linear.bias")], r"`linear\.bias` is Param\(.* and Param\(.*not trained\) in module 1"),
-        ([Block().valid(tape=True)], "`training` is not there in the first module, and False in module 1"),
+        ([Block().valid(tape=True)], "`training` is missing in the first module, and False in module 1"),
         ([Block(device="jax")], r"`linear\.weight` is Param.*numpy.*jax"),
         ([3], "a sequence of modules is expected, got an int in it"),
     ],
@@ -72,7 +72,7 @@ def test_ties_and_extra_parameters_are_differences() -> None:
         px.stack_modules([pair(True), pair(False)])
     more = Block()
     more.parts.append(px.Param(px.ones((1,))))
-    with pytest.raises(ModuleError, match=r"`parts\.2` is not there in the first module, and parameter 2 in module 1"):
+    with pytest.raises(ModuleError, match=r"`parts\.2` is missing in the first module, and parameter 2 in module 1"):
         px.stack_modules([Block(), more])
     with pytest.raises(ModuleError, match="there are no modules"):
         px.stack_modules([])

@@ -44,7 +44,7 @@ def told(structure: Structure) -> tuple[Any, ...]:
 def test_it_is_what_a_walk_finds(make: Any) -> None:
     built = make().init(0).map(twice).map(twice)
     assert told(built.structure()) == told(Structure(built))
-    assert built.structure().holds()
+    assert built.structure().is_unchanged()
 
 
 def test_it_is_not_walked_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +102,5 @@ def test_parameters_that_functions_hold_are_refused() -> None:
     model = nn.Linear(2, 2).init(0)
     weight = px.Param(px.ones((2, 2)))
     model.later = lambda: weight
-    with pytest.raises(ModuleError, match="`later` is a function that holds a Param, where it would not be found"):
+    with pytest.raises(ModuleError, match="`later` is a function that holds a Param, where it is not found"):
         model.map(lambda path, param: weight if path == "weight" else param)

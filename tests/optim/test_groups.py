@@ -125,12 +125,12 @@ class NoConfig(optim.SimpleOptimizer):
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "two groups": (two_groups, r"`layers\.head\.bias` is claimed by two groups, Group\('\*\*\.bias'\) and Group\('lay"),
+    "two groups": (two_groups, r"`layers\.head\.bias` is in two groups, Group\('\*\*\.bias'\) and Group\('lay"),
     "no such parameter": (a_group("**.bais", weight_decay=0.0), r"Group\('\*\*\.bais'\): .*did you mean `\*\*\.bias`"),
     "no such setting": (a_group("**.bias", wieght_decay=0.0), r"Group\('\*\*\.bias'\): .*wieght_decay"),
     "a bad setting": (a_group("**.bias", weight_decay=-1.0), r"Group\('\*\*\.bias'\): .*weight_decay"),
-    "nothing": (a_group(weight_decay=0.0), "needs to know which parameters"),
-    "no difference": (a_group("**.bias"), "nothing is said to be otherwise"),
+    "nothing": (a_group(weight_decay=0.0), "needs a pattern of its parameters"),
+    "no difference": (a_group("**.bias"), "this group does not differ from the rest"),
     "a negative factor": (
         a_group("**.bias", lr_factor=-1.0),
         "lr_factor is a finite number.*got -1.0",
@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no number": (a_group("**.bias", lr_factor=float("nan")), "lr_factor is a finite number"),
     "no config": (
         lambda: optim.OptimizerAdaptor(NoConfig(), groups=[optim.Group("**.bias", weight_decay=0.0)]),
-        "NoConfig has no config whose weight_decay",
+        "NoConfig has no config in which weight_decay",
     ),
     "no rate for the rest": (a_rate({"biases": 0.1}), r"one for all others under '\*'.*\(biases\), got 'biases'"),
     "an unknown rate": (a_rate({"*": 0.1, "head": 0.1}), r"names of groups \(biases\), got '\*', 'head'"),

@@ -132,4 +132,4 @@ def test_what_becomes_of_states() -> None:
     assert "ok" in found.badges and "kept: 4" in found.text and ["layers.0.weight"] in found.rows
     found = read(optimizer.report(nn.Linear(2, 1).init(0)))
     assert "not ok" in found.badges and "to start anew: 2" in found.text
-    assert "states of parameters that the module has not (`forget` drops them): 4" in found.text
+    assert "states of parameters that are not in the module (`forget` drops them): 4" in found.text

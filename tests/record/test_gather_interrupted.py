@@ -112,7 +112,7 @@ def test_a_part_that_fails_half_way(part: str, monkeypatch: pytest.MonkeyPatch) 
     old = state(found)
     places: dict[str, tuple[Any, str]] = {
         "model": (px.Param, "set_id"),
-        "optimizer": (optim.OptimizerAdaptor, "_take_loaded"),
+        "optimizer": (optim.OptimizerAdaptor, "_set_states"),
         "schedule": (optim.ReduceOnPlateauLr, "__setattr__"),
         "random": (px.random.Stream, "__setattr__"),
         "counter": (Counter, "__setattr__"),

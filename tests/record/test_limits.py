@@ -167,7 +167,7 @@ def test_many_members_of_nothing(compression: str) -> None:
     record = Record({"a": np.ones(3)})
     recorder = MessagePackRecorder(compression=compression)  # type: ignore[arg-type]
     empty = gzip.compress(b"") if compression == "gzip" else recorder.to_bytes(Record())[:4] + b"\x20\x00\x01\x00\x00"
-    with pytest.raises(RecordError, match="that is no compressed record"):
+    with pytest.raises(RecordError, match="it is not a compressed record"):
         recorder.from_bytes(empty * 200_000)
     data = recorder.to_bytes(record)
     assert recorder.from_bytes(empty * 100 + data)["a"].tensor.shape == (3,)

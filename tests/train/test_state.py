@@ -191,7 +191,7 @@ def _others() -> list[tuple[Any, str]]:
             lambda: learner("numpy", metrics={"accuracy": metrics.Accuracy()}),
             "rows of the metric number 1, and the learner's metrics are accuracy",
         ),
-        (lambda: learner("numpy", lr=0.1), "schedules.model: the record is one of CosineAnnealingLr"),
+        (lambda: learner("numpy", lr=0.1), "schedules.model: the record is of a CosineAnnealingLr"),
         (lambda: learner("numpy", ema=0.9), "aids"),
     ]
 

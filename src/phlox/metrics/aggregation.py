@@ -129,9 +129,9 @@ class Quantile(Metric):
         x, weights = _flat("Quantile", values, weights)
         x = x.float()
         if self.bins is not None and self.range is not None:
-            found = bin_totals(bin_of(x, self.bins, *self.range), self.bins, weights)
+            counts = bin_totals(bin_of(x, self.bins, *self.range), self.bins, weights)
             spoilt = x.isnan() if weights is None else x.isnan() & (weights if weights.kind is Bool else weights > 0.0)
-            return {"histogram": Sum(found.value + where(spoilt.any(), math.nan, 0.0), found.error)}
+            return {"histogram": Sum(counts.value + where(spoilt.any(), math.nan, 0.0), counts.error)}
         return {"values": Rows((x,)), "weights": Rows((ones_like(x > 0.0) if weights is None else weights,))}
 
     def result(self, values: Array | None = None, weights: Array | None = None, histogram: Array | None = None) -> Any:
@@ -145,24 +145,24 @@ class Quantile(Metric):
         x, w = x[w > 0][order], w[w > 0][order]
         if not x.size or np.isnan(x).any():
             return np.full(q.shape, math.nan)
-        reached: Any = np.cumsum(w)
-        place: Array = np.clip(q * (reached[-1] - 1.0), 0.0, None)
+        cumulative: Any = np.cumsum(w)
+        position: Array = np.clip(q * (cumulative[-1] - 1.0), 0.0, None)
         low, high = (
-            x[np.clip(np.searchsorted(reached, at, side="right"), 0, x.size - 1)]
-            for at in (np.floor(place), np.floor(place) + 1.0)
+            x[np.clip(np.searchsorted(cumulative, at, side="right"), 0, x.size - 1)]
+            for at in (np.floor(position), np.floor(position) + 1.0)
         )
-        part: Array = place - np.floor(place)
-        return np.where(part > 0.0, low + (high - low) * part, low)
+        fraction: Array = position - np.floor(position)
+        return np.where(fraction > 0.0, low + (high - low) * fraction, low)
 
     def _of_histogram(self, histogram: Array, low: float, high: float, q: Array) -> Array:
-        reached: Array = np.cumsum(histogram)
-        if not reached[-1] > 0:
+        cumulative: Array = np.cumsum(histogram)
+        if not cumulative[-1] > 0:
             return np.full(q.shape, math.nan)
-        at: Array = np.maximum(q * reached[-1], 1e-300)  # of the least, the first bin that is not empty
-        place: Array = np.minimum(np.searchsorted(reached, at), len(histogram) - 1)
-        rows: Array = histogram[place]
-        inside: Array = (at - (reached[place] - rows)) / np.maximum(rows, 1e-300)
-        return low + (place + np.clip(inside, 0.0, 1.0)) * (high - low) / len(histogram)
+        rank: Array = np.maximum(q * cumulative[-1], 1e-300)  # for q = 0, the first bin that is not empty
+        bin_index: Array = np.minimum(np.searchsorted(cumulative, rank), len(histogram) - 1)
+        rows: Array = histogram[bin_index]
+        fraction: Array = (rank - (cumulative[bin_index] - rows)) / np.maximum(rows, 1e-300)
+        return low + (bin_index + np.clip(fraction, 0.0, 1.0)) * (high - low) / len(histogram)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What every metric is: statistics of a batch, merged over batches, and a value computed of them."""
+"""The base of every metric: statistics of a batch, merged over batches, and a value computed from them."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Statistic(ABC):
         """
         if not first or not second:
             only = first or second
-            return {part: _kept(self, value) if isinstance(value, Rows) else value for part, value in only.items()}
+            return {part: _on_host(self, value) if isinstance(value, Rows) else value for part, value in only.items()}
         if first.keys() != second.keys():
             parts = f"states of {', '.join(first)} and of {', '.join(second)}"
             raise ShapeError(f"{_title(self)}: {parts} are of different metrics")
-        return self._joined(first, {part: _beside(self, second[part], first[part]) for part in first})
+        return self._joined(first, {part: _on_same_device(self, second[part], first[part]) for part in first})
 
     def _joined(self, first: State, second: State) -> State:
         """Combine states of the same parts, with sums on one device."""
-        return {part: _merged(self, first[part], second[part]) for part in first}
+        return {part: _merge_part(self, first[part], second[part]) for part in first}
 
     @property
     def gathers(self) -> bool:
@@ -84,12 +84,12 @@ class Metric(Statistic):
     0.75
     """
 
-    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             from phlox.other_names import of_object
 
-            if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+            if hasattr(type(self), name):  # a property failed: read it again, because its own error was dropped
                 return object.__getattribute__(self, name)
             raise AttributeError(of_object(self, name, "Metric"), name=name, obj=self)
 
@@ -110,9 +110,9 @@ class Metric(Statistic):
         """
         if device is None:
             return {}
-        place = _plain(as_device(device))
+        state_device = _plain(as_device(device))
         shapes = self.statistic.shapes()
-        return {name: Rows(()) if shape is None else nothing(shape, place) for name, shape in shapes.items()}
+        return {name: Rows(()) if shape is None else nothing(shape, state_device) for name, shape in shapes.items()}
 
     def update(self, state: State, *args: Any, weights: Any = None) -> State:
         """Return the state after a further batch; the given state does not change.
@@ -122,7 +122,7 @@ class Metric(Statistic):
         if not isinstance(cast("Any", state), Mapping):
             raise KindError(
                 f"{type(self).__name__}.update takes a state first, and got {type(state).__name__}; a metric keeps "
-                "none itself: state = metric.init(), then state = metric.update(state, ...) for each batch, and "
+                "no state itself: state = metric.init(), then state = metric.update(state, ...) for each batch, and "
                 "metric.compute(state); metric(...) is the value of one batch"
             )
         return self.merge(state, self.measure(*args, weights=weights))
@@ -138,9 +138,9 @@ class Metric(Statistic):
                 f"{type(self).__name__}: a state of {', '.join(state)} is another metric's; this one keeps "
                 f"{', '.join(shapes)}"
             )
-        found = {name: _fetched(state.get(name), shape) for name, shape in shapes.items()}
+        statistics = {name: _fetch(state.get(name), shape) for name, shape in shapes.items()}
         with np.errstate(all="ignore"):
-            return _plain_value(self.result(**found))
+            return _plain_value(self.result(**statistics))
 
     def __call__(self, *args: Any, weights: Any = None) -> Any:
         """The value of a single batch."""
@@ -148,7 +148,7 @@ class Metric(Statistic):
 
 
 class Derived(Metric):
-    """A metric that is computed of a statistic which others may share."""
+    """A metric that is computed from a statistic, which other metrics may share."""
 
     @property
     @abstractmethod
@@ -195,17 +195,18 @@ class Collection(Metric):
         for name, metric in self.metrics.items():
             if not isinstance(metric, Metric):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise KindError(f"Collection: {name!r} must be a metric, got {type(metric).__name__}")
-            wanted = metric.statistic
-            same = (group for group, statistic in self._groups.items() if statistic == wanted)
-            self.group_of[name] = group = next(same, name)
-            self._groups[group] = wanted
+            statistic = metric.statistic
+            matches = (group for group, known in self._groups.items() if known == statistic)
+            self.group_of[name] = group = next(matches, name)
+            self._groups[group] = statistic
 
     def __repr__(self) -> str:
         return f"Collection({self.metrics!r})"
 
     def shapes(self) -> Shapes:
         """The shapes of its metrics' sums, by `name.sum`."""
-        return {f"{n}.{part}": shape for n, one in self._groups.items() for part, shape in one.shapes().items()}
+        groups = self._groups.items()
+        return {f"{n}.{part}": shape for n, statistic in groups for part, shape in statistic.shapes().items()}
 
     def init(self, device: DeviceLike | None = None) -> State:
         if device is None:
@@ -232,27 +233,27 @@ class Collection(Metric):
         """Compute the values of all metrics, by name."""
         if state and state.keys() != self._groups.keys():
             raise ShapeError(f"Collection: a state of {', '.join(state)} is not of these metrics: {self!r}")
-        return Results({name: one.compute(state.get(self.group_of[name], {})) for name, one in self.metrics.items()})
+        return Results({n: metric.compute(state.get(self.group_of[n], {})) for n, metric in self.metrics.items()})
 
     def result(self, *args: Any, **statistics: Any) -> Any:
         raise NotImplementedError
 
 
-def _plain(place: Device) -> Device:
-    """The place without a tape, at full precision, where statistics are."""
-    backend = place.backend
+def _plain(device: Device) -> Device:
+    """The device without a tape, at full precision, for statistics."""
+    backend = device.backend
     while backend.differentiates and (inner := backend.without_tape()) is not None:
         backend = inner
-    return place.on(backend.full_precision())
+    return device.on(backend.full_precision())
 
 
 def _title(statistic: Statistic) -> str:
     """The name of the metric that is measured, for errors."""
-    given = vars(statistic)
-    return given.get("name") or getattr(given.get("classes"), "name", type(statistic).__name__)
+    fields = vars(statistic)
+    return fields.get("name") or getattr(fields.get("classes"), "name", type(statistic).__name__)
 
 
-def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
+def _on_same_device(statistic: Statistic, part: Any, other: Any) -> Any:
     """A part of a state, on the device of the same part of another."""
     if isinstance(part, Sum) and isinstance(other, Sum):
         if part.value.shape != other.value.shape:
@@ -264,24 +265,24 @@ def _beside(statistic: Statistic, part: Any, other: Any) -> Any:
             return part
         return Sum(part.value.to_device(other.value.device), part.error.to_device(other.value.device))
     if not (isinstance(part, Rows) and isinstance(other, Rows)):
-        kinds = " and ".join(type(one).__name__ for one in cast("tuple[object, object]", (other, part)))
+        kinds = " and ".join(type(x).__name__ for x in cast("tuple[object, object]", (other, part)))
         raise ShapeError(f"{_title(statistic)}: {kinds} are of different metrics")
     return part
 
 
-def _merged(statistic: Statistic, first: Any, second: Any) -> Any:
+def _merge_part(statistic: Statistic, first: Any, second: Any) -> Any:
     if isinstance(first, Sum):
         return add(first, second)
-    return Rows((*_kept(statistic, first).chunks, *_kept(statistic, second).chunks))
+    return Rows((*_on_host(statistic, first).chunks, *_on_host(statistic, second).chunks))
 
 
-def _kept(statistic: Statistic, rows: Rows) -> Rows:
+def _on_host(statistic: Statistic, rows: Rows) -> Rows:
     """The rows in host memory."""
     for chunk in rows.chunks:
         if isinstance(chunk, Tensor) and is_traced(cast("AnyTensor", chunk)):
             raise UnsupportedError(
-                f"{_title(statistic)} keeps all rows, of which a compiled function cannot hold a growing number; call "
-                "measure there, return what it gives, and merge outside"
+                f"{_title(statistic)} keeps all rows, and a compiled function cannot hold a growing number of them; "
+                "call measure there, return its result, and merge outside"
             )
     return Rows(tuple(_rows(chunk) for chunk in rows.chunks))
 
@@ -293,7 +294,7 @@ def _rows(chunk: Any) -> np.ndarray[Any, Any]:
     return array.astype(np.float32) if chunk.kind is Float and array.dtype.itemsize < 4 else array
 
 
-def _fetched(value: Any, shape: tuple[int, ...] | None) -> Any:
+def _fetch(value: Any, shape: tuple[int, ...] | None) -> Any:
     if isinstance(value, Sum):
         return on_host(value)
     if isinstance(value, Rows):
@@ -302,5 +303,5 @@ def _fetched(value: Any, shape: tuple[int, ...] | None) -> Any:
 
 
 def _plain_value(value: Any) -> Any:
-    """A float for an array of no axes."""
+    """A float for an array without axes."""
     return float(value) if isinstance(value, (float, int)) or getattr(value, "shape", None) == () else value

@@ -99,7 +99,7 @@ class Averaged(Classification):
         values = np.where(absent, np.nan, np.where(below == 0, self.zero_division, above / below))
         if values.ndim == 0 or self.average is None:
             return values
-        if np.isnan(above).any():  # of scores that are NaN; it is not left out
+        if np.isnan(above).any():  # scores are NaN: the class is not left out
             return math.nan
         return mean_of(values, c.tp + c.fn if self.average == "weighted" else None)
 
@@ -149,12 +149,12 @@ class Accuracy(Classification):
             return hits[0] / hits[1]
         c = Counts.of(counts)
         if self.task == "multiclass":
-            of_class = c.tp + c.fn
-            return c.tp.sum() / of_class.sum() if self.average == "micro" else self._over(c.tp / of_class, c.tp)
+            class_sizes = c.tp + c.fn
+            return c.tp.sum() / class_sizes.sum() if self.average == "micro" else self._over(c.tp / class_sizes, c.tp)
         if self.task == "binary" and self.average != "micro":
             return self._over(np.concatenate([c.tn / (c.tn + c.fp), c.tp / (c.tp + c.fn)]), c.tp)
-        right, rows = c.tp + c.tn, c.tp + c.fp + c.fn + c.tn
-        return right.sum() / rows.sum() if self.average == "micro" else self._over(right / rows, right)
+        correct, rows = c.tp + c.tn, c.tp + c.fp + c.fn + c.tn
+        return correct.sum() / rows.sum() if self.average == "micro" else self._over(correct / rows, correct)
 
     def _over(self, values: Array, counts: Array) -> Any:
         if self.average is None:
@@ -321,13 +321,13 @@ class MatthewsCorrelation(Classification):
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass")
 
     def result(self, counts: Array) -> Any:
-        if np.array_equal(counts, np.floor(counts)):  # as integers of Python's, whose products lose nothing
+        if np.array_equal(counts, np.floor(counts)):  # as Python integers, whose products are exact
             counts = np.array([[int(number) for number in row] for row in counts], object)
-        right, actual, predicted, rows = marginals(counts)
+        correct, actual, predicted, rows = marginals(counts)
         spread = (predicted * (rows - predicted)).sum() * (actual * (rows - actual)).sum()
         if rows > 0 and spread <= 0:
             return 0.0
-        return float(right * rows - (actual * predicted).sum()) / np.sqrt(float(spread))
+        return float(correct * rows - (actual * predicted).sum()) / np.sqrt(float(spread))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,11 +362,11 @@ class CohenKappa(Classification):
     def result(self, counts: Array | None = None, confusion: Array | None = None) -> Any:
         if confusion is None:
             assert counts is not None
-            right, actual, predicted, rows = marginals(counts)
+            correct, actual, predicted, rows = marginals(counts)
             chance = (actual * predicted).sum() / rows
-            return (right - chance) / (rows - chance)
-        places = np.arange(len(confusion))
-        cost = np.abs(places[:, None] - places) ** (1 if self.weighting == "linear" else 2)
+            return (correct - chance) / (rows - chance)
+        indices = np.arange(len(confusion))
+        cost = np.abs(indices[:, None] - indices) ** (1 if self.weighting == "linear" else 2)
         chance = confusion.sum(1)[:, None] * confusion.sum(0) / confusion.sum()
         return 1.0 - (cost * confusion).sum() / (cost * chance).sum()
 

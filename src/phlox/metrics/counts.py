@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Hits(Statistic):
-    """How many rows there are, and how many of them are right; with `by_label`, how many labels, of all rows."""
+    """The number of correct rows, and of all rows; with `by_label`, of labels instead of rows."""
 
     classes: Classes
     top_k: int = 1
@@ -32,21 +32,21 @@ class Hits(Statistic):
 
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         rows = self.classes.read(predictions, targets, weights)
-        right = hits_of(rows, self.top_k, self.classes.name)
+        hits = hits_of(rows, self.top_k, self.classes.name)
         kept = rows.weights
         if self.by_label:
-            right, kept = right.reshape((right.size,)), None if kept is None else kept.reshape((right.size,))
-        elif right.ndim == 2:  # all labels of a row, of those that count
+            hits, kept = hits.reshape((hits.size,)), None if kept is None else kept.reshape((hits.size,))
+        elif hits.ndim == 2:  # all labels of a row that have a weight
             if kept is not None:
-                right = right | (kept == 0.0 if kept.kind is not right.kind else ~kept)
-                kept = kept.any(1) if kept.kind is right.kind else kept.max(1)
-            right = right.all(1)
-        return {"hits": noticed(totals(right, ones_like(right), weights=kept), rows)}
+                hits = hits | (kept == 0.0 if kept.kind is not hits.kind else ~kept)
+                kept = kept.any(1) if kept.kind is hits.kind else kept.max(1)
+            hits = hits.all(1)
+        return {"hits": nan_if_spoilt(totals(hits, ones_like(hits), weights=kept), rows)}
 
 
 @dataclass(frozen=True)
 class ClassCounts(Statistic):
-    """For each class the numbers of correct rows, of its rows, and of rows predicted as it; for labels, of all rows."""
+    """For each class, the numbers of correct rows, of its rows, of rows predicted as it; for labels, of all rows."""
 
     classes: Classes
     top_k: int = 1
@@ -56,22 +56,22 @@ class ClassCounts(Statistic):
 
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         rows = self.classes.read(predictions, targets, weights)
-        right, targets, kept = hits_of(rows, self.top_k, self.classes.name), rows.targets, rows.weights
+        is_right, targets, kept = hits_of(rows, self.top_k, self.classes.name), rows.targets, rows.weights
         if self.classes.task != "multiclass":
             columns = (rows.predictions & targets, targets, rows.predictions, ones_like(targets))
-            return {"counts": noticed(totals(*columns, weights=kept), rows, 0)}
+            return {"counts": nan_if_spoilt(totals(*columns, weights=kept), rows, 0)}
         size = self.classes.count
         if kept is None:
-            kept = ones_like(right)
-        hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
-        places = concat([targets, targets + size, rows.predictions + 2 * size])
-        found = bin_totals(places, 3 * size, concat([hit, kept, kept]))
-        return {"counts": noticed(found.reshape((3, size)), rows)}
+            kept = ones_like(is_right)
+        hits = kept & is_right if kept.kind is is_right.kind else where(is_right, kept, 0.0)
+        bin_indices = concat([targets, targets + size, rows.predictions + 2 * size])
+        counts = bin_totals(bin_indices, 3 * size, concat([hits, kept, kept]))
+        return {"counts": nan_if_spoilt(counts.reshape((3, size)), rows)}
 
 
 @dataclass(frozen=True)
 class Confusion(Statistic):
-    """How many rows of each class are predicted to be of which: [true, predicted]."""
+    """The number of rows for each true and predicted class, [true, predicted]."""
 
     classes: Classes
 
@@ -89,26 +89,26 @@ class Confusion(Statistic):
         if self.classes.task == "binary":
             targets, predictions = targets.reshape((targets.size,)).int(), predictions.reshape((targets.size,)).int()
             kept = None if kept is None else kept.reshape((targets.size,))
-        found = bin_totals(targets * size + predictions, size * size, kept)
-        return {"confusion": noticed(found.reshape((size, size)), rows)}
+        counts = bin_totals(targets * size + predictions, size * size, kept)
+        return {"confusion": nan_if_spoilt(counts.reshape((size, size)), rows)}
 
 
 def hits_of(rows: Labelled, top_k: int, name: str) -> AnyTensor:
-    """Which rows are right: the target is predicted, or among the `top_k` greatest scores."""
+    """Which rows are correct: the target is predicted, or has one of the `top_k` greatest scores."""
     if top_k == 1:
         return (rows.predictions == rows.targets) if rows.targets.ndim == 1 else ~(rows.predictions ^ rows.targets)
     if rows.scores is None or top_k > rows.scores.shape[1]:
-        got = "class numbers" if rows.scores is None else f"{rows.scores.shape[1]} classes"
-        raise ShapeError(f"{name}: top_k={top_k} needs scores (Float) of as many classes, got {got}")
+        description = "class numbers" if rows.scores is None else f"{rows.scores.shape[1]} classes"
+        raise ShapeError(f"{name}: top_k={top_k} needs scores (Float) of at least {top_k} classes, got {description}")
     return (rows.scores.topk(top_k)[1] == rows.targets.expand_dims(-1)).any(-1)
 
 
-def noticed(found: Sum, rows: Labelled, axis: int | None = None) -> Sum:
-    """Counts that are NaN if the score of a row that counts is: it has no class, and no rank."""
+def nan_if_spoilt(sums: Sum, rows: Labelled, axis: int | None = None) -> Sum:
+    """The counts, NaN if a row with a weight has a NaN score, because it has no class and no rank."""
     if rows.spoilt is None:
-        return found
+        return sums
     poison = where(rows.spoilt.any(axis), math.nan, 0.0)
-    return Sum(found.value + poison, found.error)
+    return Sum(sums.value + poison, sums.error)
 
 
 # --- on the host
@@ -123,7 +123,7 @@ class Counts:
     fn: Array
     tn: Array
     absent: Array
-    """Which classes are neither among targets nor predictions, and have no part in an average."""
+    """Which classes are in neither targets nor predictions, and so are left out of averages."""
 
     @staticmethod
     def of(counts: Array) -> Counts:
@@ -134,17 +134,17 @@ class Counts:
 
 
 def marginals(counts: Array) -> tuple[Any, Array, Array, Any]:
-    """How many rows are right; how many are of each class, and predicted to be; how many there are."""
+    """The number of correct rows; the rows of each class; the rows predicted as it; the number of all rows."""
     if len(counts) == 3:
         return counts[0].sum(), counts[1], counts[2], counts[1].sum()
     tp, actual, predicted, rows = counts[:, 0]
-    of_each = (np.array([rows - positive, positive]) for positive in (actual, predicted))
-    return rows - actual - predicted + 2 * tp, next(of_each), next(of_each), rows
+    columns = (np.array([rows - positive, positive]) for positive in (actual, predicted))
+    return rows - actual - predicted + 2 * tp, next(columns), next(columns), rows
 
 
 def mean_of(values: Array, weights: Array | None = None) -> Any:
     """The weighted mean of the values that are not NaN; NaN if there are none."""
-    there = ~np.isnan(values)
+    is_number = ~np.isnan(values)
     if weights is None:
         weights = np.ones_like(values)
-    return np.where(there, values * weights, 0.0).sum() / np.where(there, weights, 0.0).sum()
+    return np.where(is_number, values * weights, 0.0).sum() / np.where(is_number, weights, 0.0).sum()

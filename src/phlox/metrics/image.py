@@ -109,14 +109,14 @@ class Ssim(Metric):
     def _similarity(self, x: AnyTensor, y: AnyTensor) -> AnyTensor:
         """The similarity at each position of the window, for images [n, h, w, c]."""
         means = self._blurred(self._blurred(stack([x, y, x * x, y * y, x * y]), 2), 3)
-        mx, my, xx, yy, xy = (means[place] for place in range(5))
+        mx, my, xx, yy, xy = (means[index] for index in range(5))
         c1, c2 = ((k * self.data_range) ** 2 for k in (self.k1, self.k2))
         light = (2.0 * mx * my + c1) / (mx * mx + my * my + c1)
         return light * (2.0 * (xy - mx * my) + c2) / ((xx - mx * mx) + (yy - my * my) + c2)
 
     def _blurred(self, x: AnyTensor, axis: int) -> AnyTensor:
-        places = np.arange(self.window) - self.window // 2
-        weights = np.exp(-(places**2) / (2.0 * self.sigma**2))
+        offsets = np.arange(self.window) - self.window // 2
+        weights = np.exp(-(offsets**2) / (2.0 * self.sigma**2))
         weights /= weights.sum()
         length = x.shape[axis] - self.window + 1
         before = (slice(None),) * axis

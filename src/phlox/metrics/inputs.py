@@ -1,4 +1,4 @@
-"""What metrics are given: arrays of any library, brought to one backend; rows, their weights, and classes."""
+"""The arguments of metrics: arrays of any library, moved to one backend; rows, their weights, and classes."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def meet(name: str, **operands: Any) -> list[Any]:
     >>> predictions.shape
     (2,)
     """
-    met: dict[str, Any] = {what: x for what, x in operands.items() if isinstance(x, Tensor)}
-    others = {what: x for what, x in operands.items() if what not in met and x is not None}
-    if met:
+    tensors: dict[str, Any] = {operand: x for operand, x in operands.items() if isinstance(x, Tensor)}
+    others = {operand: x for operand, x in operands.items() if operand not in tensors and x is not None}
+    if tensors:
         try:
-            common_backend(name, list(met.values()))
+            common_backend(name, list(tensors.values()))
         except BackendError:
-            places = ", ".join(f"{what} on {x.device}" for what, x in met.items())
-            raise BackendError(f"{name}: {places}; bring them to one with .to_device(...)") from None
-        met = {what: _plain(x) for what, x in met.items()}
+            devices = ", ".join(f"{operand} on {x.device}" for operand, x in tensors.items())
+            raise BackendError(f"{name}: {devices}; move them to one with .to_device(...)") from None
+        tensors = {operand: _plain(x) for operand, x in tensors.items()}
     if others:
-        if met:
-            place: Any = next(iter(met.values())).device
+        if tensors:
+            device: Any = next(iter(tensors.values())).device
         else:
             wide = any(np.asarray(x).dtype == np.float64 for x in others.values())
-            place = (NumPy(float="f64") if wide else NumPy()).device()
-        for what, x in others.items():
+            device = (NumPy(float="f64") if wide else NumPy()).device()
+        for operand, x in others.items():
             try:
-                met[what] = tensor(x, device=place)
+                tensors[operand] = tensor(x, device=device)
             except (KindError, ShapeError, RangeError) as error:
-                raise type(error)(f"{name}: {what}: {error}") from None
-    return list(map(met.get, operands))
+                raise type(error)(f"{name}: {operand}: {error}") from None
+    return list(map(tensors.get, operands))
 
 
 def _plain(x: AnyTensor) -> AnyTensor:
@@ -80,18 +80,18 @@ def row_weights(name: str, weights: AnyTensor | None, shape: tuple[int, ...]) ->
     """
     if weights is None:
         return None
-    given = weights.shape
-    if given != shape[: len(given)]:
+    weight_shape = weights.shape
+    if weight_shape != shape[: len(weight_shape)]:
         raise ShapeError(
-            f"{name}: weights of shape {given} do not fit rows of shape {shape}; there is one for each row, or for "
-            "each entry of the first axes"
+            f"{name}: weights of shape {weight_shape} do not fit rows of shape {shape}; there is one for each row, or "
+            "for each entry of the first axes"
         )
     if weights.kind is not Bool:
         weights = weights.float()
         if not is_traced(weights) and weights.size and not (weights.isfinite() & (weights >= 0.0)).all().item():
             raise RangeError(f"{name}: weights must be finite and not negative; leave a row out with a weight of 0")
-    whole = weights.reshape((*given, *(1 for _ in shape[len(given) :]))).broadcast_to(shape)
-    return whole.reshape((math.prod(shape),))
+    expanded = weights.reshape((*weight_shape, *(1 for _ in shape[len(weight_shape) :]))).broadcast_to(shape)
+    return expanded.reshape((math.prod(shape),))
 
 
 def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | None:
@@ -101,24 +101,24 @@ def masked(weights: AnyTensor | None, mask: AnyTensor | None) -> AnyTensor | Non
     return weights & mask if weights.kind is Bool else where(mask, weights, 0.0)
 
 
-def _spoilt(scores: AnyTensor, weights: AnyTensor | None, axis: int | None = None) -> AnyTensor | None:
-    found = scores.isnan()
-    if not is_traced(found) and not found.any().item():  # of nearly all batches
+def _counted_nan(scores: AnyTensor, weights: AnyTensor | None, axis: int | None = None) -> AnyTensor | None:
+    is_nan = scores.isnan()
+    if not is_traced(is_nan) and not is_nan.any().item():  # the usual case
         return None
-    found = found if axis is None else found.any(axis)
+    is_nan = is_nan if axis is None else is_nan.any(axis)
     if weights is not None:
-        found = found & (weights if weights.kind is Bool else weights > 0.0)
-    return found if is_traced(found) or found.any().item() else None
+        is_nan = is_nan & (weights if weights.kind is Bool else weights > 0.0)
+    return is_nan if is_traced(is_nan) or is_nan.any().item() else None
 
 
-def check_range(name: str, what: str, classes: AnyTensor, size: int, remedy: str) -> None:
+def check_range(name: str, role: str, classes: AnyTensor, size: int, remedy: str) -> None:
     """Raise `IndexRangeError` for class indices out of range, if values are known (not under a trace)."""
     if is_traced(classes):
         classes.backend.check_indices(classes.primitive, size, from_end=False)
         return
     values = classes.numpy()
     if values.size and not 0 <= (worst := values.min() if values.min() < 0 else values.max()) < size:
-        raise IndexRangeError(f"{name}: {what} hold {worst}, which is not from 0 to {size - 1}; {remedy}")
+        raise IndexRangeError(f"{name}: {role} hold {worst}, which is not from 0 to {size - 1}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -128,18 +128,18 @@ class Labelled:
     predictions: AnyTensor
     """Class numbers [n] of rows; of labels, truth [n, labels]."""
     targets: AnyTensor
-    """Of the same shape and kind."""
+    """Targets of the same shape and kind."""
     weights: AnyTensor | None
-    """Of the same shape, or None."""
+    """Weights of the same shape, or None."""
     scores: AnyTensor | None = None
-    """[n, classes], or of the same shape, where predictions are given as such."""
+    """Scores [n, classes], or of the same shape, if predictions are scores."""
     spoilt: AnyTensor | None = None
-    """Which of the targets that count have a score that is NaN; None if it is known that there are none."""
+    """Which targets with a weight have a NaN score; None if it is known that none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """How predictions and targets are to be read; the settings that all classification metrics have."""
+    """The settings by which predictions and targets are read; all classification metrics have them."""
 
     name: str = field(default="metric", compare=False)
     task: Task = "multiclass"
@@ -152,32 +152,32 @@ class Classes:
 
     @staticmethod
     def of(metric: object) -> Classes:
-        """The settings among the fields of a metric, which is named in errors."""
-        known = Classes.__dataclass_fields__
-        given: dict[str, Any] = {name: value for name, value in vars(metric).items() if name in known}
-        given["name"] = type(metric).__name__
-        return Classes(**given)
+        """The settings among the fields of a metric; errors name the metric."""
+        own_fields = Classes.__dataclass_fields__
+        settings: dict[str, Any] = {name: value for name, value in vars(metric).items() if name in own_fields}
+        settings["name"] = type(metric).__name__
+        return Classes(**settings)
 
     def check(self, *, counted: bool = True) -> None:
         """`RangeError` for settings that do not fit; `counted` says whether the number of classes must be known."""
         name = self.name
         one_of(name, "task", self.task, get_args(Task))
-        for what, number, task in (
+        for setting, number, task in (
             ("num_classes", self.num_classes, "multiclass"),
             ("num_labels", self.num_labels, "multilabel"),
         ):
             if number is not None and self.task != task:
-                raise RangeError(f"{name}: {what} is for task={task!r}, not {self.task!r}; leave it out")
+                raise RangeError(f"{name}: {setting} is for task={task!r}, not {self.task!r}; leave it out")
             if number is not None:
-                check_count(name, what, number)
+                check_count(name, setting, number)
             if counted and number is None and self.task == task:
-                raise RangeError(f"{name}: say how many classes there are: {what}=...")
+                raise RangeError(f"{name}: give the number of classes: {setting}=...")
         if not 0.0 <= self.threshold <= 1.0:
             raise RangeError(f"{name}: the threshold is a probability, from 0 to 1, got {self.threshold!r}")
 
     @property
     def count(self) -> int:
-        """How many classes or labels are counted; of a binary task one, the positive."""
+        """The number of classes or labels that are counted; in a binary task one, the positive class."""
         return (self.num_classes if self.task == "multiclass" else self.num_labels) or 1
 
     def read(self, predictions: Any, targets: Any, weights: Any = None) -> Labelled:
@@ -187,35 +187,35 @@ class Classes:
         return read(predictions, targets, weights)
 
     def _classes(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
-        name, scores, given = self.name, None, predictions.shape
-        rank = len(given)
+        name, scores, shape = self.name, None, predictions.shape
+        rank = len(shape)
         if predictions.kind is Float and rank:
-            place = self.axis % rank if -rank <= self.axis < rank else -1
-            if place < 0:
-                raise ShapeError(f"{name}: scores of shape {given} have no axis {self.axis} of classes")
-            if self.num_classes is not None and given[place] != self.num_classes:
+            axis = self.axis % rank if -rank <= self.axis < rank else -1
+            if axis < 0:
+                raise ShapeError(f"{name}: scores of shape {shape} have no axis {self.axis} of classes")
+            if self.num_classes is not None and shape[axis] != self.num_classes:
                 raise ShapeError(
-                    f"{name}: scores of shape {given} have {given[place]} classes along axis {self.axis}, and "
+                    f"{name}: scores of shape {shape} have {shape[axis]} classes along axis {self.axis}, and "
                     f"num_classes is {self.num_classes}"
                 )
-            if rank > 1 and targets.shape == given:
-                targets = self._of_one_hot(targets, place)
-            moved = predictions if place == rank - 1 else predictions.moveaxis(place, -1)
-            rows = (*given[:place], *given[place + 1 :])
-            scores = moved if rank == 2 else moved.reshape((math.prod(rows), given[place]))
+            if rank > 1 and targets.shape == shape:
+                targets = self._of_one_hot(targets, axis)
+            moved = predictions if axis == rank - 1 else predictions.moveaxis(axis, -1)
+            rows = (*shape[:axis], *shape[axis + 1 :])
+            scores = moved if rank == 2 else moved.reshape((math.prod(rows), shape[axis]))
         elif predictions.kind is Int:
-            rows = given
+            rows = shape
         else:
             raise KindError(
                 f"{name}: predictions are class numbers (Int) or scores of all classes (Float, with an axis of "
-                f"classes), got {predictions.kind.__name__} of shape {given}; a class or none is task='binary'"
+                f"classes), got {predictions.kind.__name__} of shape {shape}; a class or none is task='binary'"
             )
         if targets.kind is not Int or targets.shape != rows:
             raise ShapeError(
                 f"{name}: targets of kind {targets.kind.__name__} and shape {targets.shape} do not fit predictions of "
-                f"shape {given}; class numbers (Int) are of shape {rows}"
-                + (f", one-hot of shape {given}" if len(given) > 1 and scores is not None else "")
-                + ("; scores of a class or none are task='binary'" if targets.shape == given else "")
+                f"shape {shape}; class numbers (Int) are of shape {rows}"
+                + (f", one-hot of shape {shape}" if len(shape) > 1 and scores is not None else "")
+                + ("; scores of a class or none are task='binary'" if targets.shape == shape else "")
             )
         weights = row_weights(name, weights, rows)
         flat = targets if len(rows) == 1 else targets.reshape((math.prod(rows),))
@@ -229,23 +229,23 @@ class Classes:
             check_range(name, "targets", flat, size, remedy)
             if scores is None:
                 check_range(name, "predictions", labels, size, "change num_classes")
-            if is_traced(flat) or (scores is None and is_traced(labels)):  # what cannot be refused counts for nothing
+            if is_traced(flat) or (scores is None and is_traced(labels)):  # no error is possible: weight 0 instead
                 inside = (flat >= 0) & (flat < size)
                 if scores is None:
                     inside = inside & (labels >= 0) & (labels < size)
                 weights, flat = masked(weights, inside), where(inside, flat, 0)
                 labels = where(inside, labels, 0)
-        return Labelled(labels, flat, weights, scores, None if scores is None else _spoilt(scores, weights, -1))
+        return Labelled(labels, flat, weights, scores, None if scores is None else _counted_nan(scores, weights, -1))
 
-    def _of_one_hot(self, targets: AnyTensor, place: int) -> AnyTensor:
+    def _of_one_hot(self, targets: AnyTensor, axis: int) -> AnyTensor:
         """The class indices of one-hot rows; checks that they are one-hot, if values are known."""
         hot = targets if targets.kind is Bool else targets != (0.0 if targets.kind is Float else 0)
-        if not is_traced(hot) and not (hot.int().sum(place) == 1).all().item():
+        if not is_traced(hot) and not (hot.int().sum(axis) == 1).all().item():
             raise RangeError(
-                f"{self.name}: targets of shape {targets.shape}, that of the scores, must be one-hot, one entry of "
-                "each row not zero; several labels are task='multilabel', a class or none is task='binary'"
+                f"{self.name}: targets of shape {targets.shape}, the shape of the scores, must be one-hot: one nonzero "
+                "entry in each row; several labels are task='multilabel', a class or none is task='binary'"
             )
-        return hot.int().argmax(place)
+        return hot.int().argmax(axis)
 
     def _truths(self, predictions: AnyTensor, targets: AnyTensor, weights: AnyTensor | None) -> Labelled:
         """Predictions and targets as truth values, [rows, labels]; a binary task has one label."""
@@ -280,7 +280,7 @@ class Classes:
             if truth.kind is Int:
                 check_range(name, "predictions", truth, 2, "they are 0 or 1, or scores (Float)")
                 truth = truth.bool()
-        return Labelled(truth, targets, weights, scores, None if scores is None else _spoilt(scores, weights))
+        return Labelled(truth, targets, weights, scores, None if scores is None else _counted_nan(scores, weights))
 
     def _cut(self) -> float:
         p = self.threshold
@@ -289,16 +289,16 @@ class Classes:
         return math.log(p / (1.0 - p)) if 0.0 < p < 1.0 else math.copysign(math.inf, p - 0.5)
 
 
-def one_of(name: str, what: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """`RangeError` for a setting that is none of the choices."""
+def one_of(name: str, setting: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """`RangeError` for a setting that is not one of the choices."""
     if value not in choices:
-        raise RangeError(f"{name}: {what} is {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
+        raise RangeError(f"{name}: {setting} is {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {value!r}")
 
 
-def check_count(name: str, what: str, number: Any, otherwise: str = "") -> None:
+def check_count(name: str, setting: str, number: Any, otherwise: str = "") -> None:
     """`RangeError` unless a setting is a positive integer; `otherwise` says what else it may be."""
     if not (isinstance(number, int) and number >= 1):
-        raise RangeError(f"{name}: {what} must be a positive integer{otherwise}, got {number!r}")
+        raise RangeError(f"{name}: {setting} must be a positive integer{otherwise}, got {number!r}")
 
 
 def check_average(name: str, average: Any) -> None:

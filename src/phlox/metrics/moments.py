@@ -1,8 +1,8 @@
-"""Moments about the mean, of a batch and merged over batches (Chan, Golub, LeVeque 1979), whatever the mean is.
+"""Moments about the mean, of a batch and merged over batches (Chan, Golub, LeVeque 1979), accurate for any mean.
 
-The sum of squares of numbers near 1e8 leaves no digit for their variance. So a batch is measured about a number among
-its own, from which its rows differ exactly, and batches meet by what their means differ. All of it is in pairs of a
-value and its rounding error, as sums are.
+The sum of squares of numbers near 1e8 leaves no digit for their variance. So a batch is measured about a number
+in its range, so that the differences are exact; and batches are merged by the difference of their means. All values
+are pairs of a value and its rounding error, like sums.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Central(Statistic):
             shapes = self.parts(first.shape[1])
             return {name: nothing(shape or (), first.device) for name, shape in shapes.items()}
         about, centers = zip(*[_about(column, weights) for column in columns], strict=True)
-        terms = [(about[one], about[other]) for one, other in self.pairs]
-        found, count = totals(ones_like(about[0] == about[0]), *about, *terms, weights=weights), len(columns)
-        rows, sums, squares = (_at(found, place) for place in (0, slice(1, 1 + count), slice(1 + count, None)))
+        terms = [(about[i], about[j]) for i, j in self.pairs]
+        result, count = totals(ones_like(about[0] == about[0]), *about, *terms, weights=weights), len(columns)
+        rows, sums, squares = (_at(result, index) for index in (0, slice(1, 1 + count), slice(1 + count, None)))
         shares = _quotient(sums, rows)
         moments = add(squares, _negative(self._products(shares, sums)))
         return {"weights": rows, "means": add(stacked(centers), shares), "moments": moments}
@@ -72,15 +72,15 @@ def differences(x: AnyTensor, y: AnyTensor) -> AnyTensor:
 def _about(x: AnyTensor, weights: AnyTensor | None) -> tuple[AnyTensor, Sum]:
     """The differences of a column [n, outputs] from a number in its middle [outputs], and that number.
 
-    If rows lie so far apart that differences would be rounded, the number is 0: their variance is large then.
+    If rows are so far apart that differences would be rounded, the number is 0; their variance is large then.
     """
-    whole = x.kind is Int
-    kept = None if weights is None else (weights if weights.kind is Bool else weights > 0.0).broadcast_to(x.shape)
-    # What does not count may be anything; it becomes the first row that does, or else is out of the way.
-    least, most = (-(2**31), 2**31 - 1) if whole else (-math.inf, math.inf)
-    low = (x if kept is None else where(kept, x, most)).min(0)
-    high = (x if kept is None else where(kept, x, least)).max(0)
-    if whole:
+    is_int = x.kind is Int
+    is_counted = None if weights is None else (weights if weights.kind is Bool else weights > 0.0).broadcast_to(x.shape)
+    # Rows without a weight may have any value; they must not change the range.
+    least, most = (-(2**31), 2**31 - 1) if is_int else (-math.inf, math.inf)
+    low = (x if is_counted is None else where(is_counted, x, most)).min(0)
+    high = (x if is_counted is None else where(is_counted, x, least)).max(0)
+    if is_int:
         center = where(low <= high, low, 0)
         return differences(x, center), Sum((center >> 12).float() * 4096.0, (center & 4095).float())
     finite = low.isfinite() & high.isfinite()
@@ -106,18 +106,18 @@ def _product(a: Sum, b: Sum) -> Sum:
 
 
 def _quotient(a: Sum, b: Sum) -> Sum:
-    """a / b; zero where b is."""
-    there = b.value != 0.0
-    below = Sum(where(there, b.value, 1.0), b.error)
-    first = a.value / below.value
-    rest = add(a, _negative(_product(Sum(first, first * 0.0), below)))
-    second = rest.value / below.value
-    return pair(where(there, first, 0.0), where(there, second, 0.0))
+    """a / b; zero where b is zero."""
+    is_nonzero = b.value != 0.0
+    denominator = Sum(where(is_nonzero, b.value, 1.0), b.error)
+    first = a.value / denominator.value
+    remainder = add(a, _negative(_product(Sum(first, first * 0.0), denominator)))
+    second = remainder.value / denominator.value
+    return pair(where(is_nonzero, first, 0.0), where(is_nonzero, second, 0.0))
 
 
-def _at(a: Sum, place: int | slice) -> Sum:
-    return Sum(a.value[place], a.error[place])
+def _at(a: Sum, index: int | slice) -> Sum:
+    return Sum(a.value[index], a.error[index])
 
 
-def _rows(a: Sum, places: Sequence[int]) -> Sum:
-    return stacked([_at(a, place) for place in places])
+def _rows(a: Sum, indices: Sequence[int]) -> Sum:
+    return stacked([_at(a, index) for index in indices])

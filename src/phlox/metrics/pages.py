@@ -20,8 +20,8 @@ def page_of_results(results: Mapping[str, Any]) -> Page:
     flat = list(_flat(results, ""))
     numbers: list[tuple[str, str | Cell]] = []
     parts: list[Part] = []
-    for name, given in flat[:MOST_ROWS]:
-        value: Any = cast("Any", given).item() if isinstance(given, np.generic) else given
+    for name, result in flat[:MOST_ROWS]:
+        value: Any = cast("Any", result).item() if isinstance(result, np.generic) else result
         array = _as_array(value)
         if array is not None and array.dtype.kind in "biuf" and array.ndim in (1, 2) and array.size:
             parts.append(Page(name, parts=[_array(array)], is_open=True))
@@ -29,26 +29,26 @@ def page_of_results(results: Mapping[str, Any]) -> Page:
             numbers.append((name, Cell(_number(value), kind="" if math.isfinite(value) else "bad")))
         else:
             numbers.append((name, short(value)))
-    more = f"and {len(flat) - MOST_ROWS:,} more" if len(flat) > MOST_ROWS else ""
-    return Page("Results", [count(len(flat), "value")], [facts(numbers), *parts, more])
+    hidden = f"and {len(flat) - MOST_ROWS:,} more" if len(flat) > MOST_ROWS else ""
+    return Page("Results", [count(len(flat), "value")], [facts(numbers), *parts, hidden])
 
 
 def _flat(results: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    flat: list[tuple[str, Any]] = []
     for name, value in results.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            found += _flat(cast("Mapping[str, Any]", value), f"{path}/")
+            flat += _flat(cast("Mapping[str, Any]", value), f"{path}/")
         else:
-            found.append((path, value))
-    return found
+            flat.append((path, value))
+    return flat
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Values of classes, in a list or an array."""
     try:
         return np.asarray(cast("Any", value)) if isinstance(value, (list, tuple, np.ndarray)) else None
-    except ValueError:  # of rows of several lengths
+    except ValueError:  # rows of different lengths
         return None
 
 

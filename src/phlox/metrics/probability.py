@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities: how surprising the targets are, and whether confidence is earned."""
+"""Metrics of predicted probabilities: how surprising the targets are, and whether confidence matches accuracy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scores_of(name: str, rows: Labelled) -> AnyTensor:
 
 
 def probabilities_of(classes: Classes, scores: AnyTensor) -> AnyTensor:
-    """The probabilities that scores are, or are logits of."""
+    """The probabilities of scores, which are probabilities or logits."""
     if not classes.from_logits:
         return scores
     return scores.softmax(-1) if classes.task == "multiclass" else scores.sigmoid()
@@ -49,8 +49,8 @@ class Surprise(Statistic):
         rows = self.classes.read(predictions, targets, weights)
         scores = scores_of(self.classes.name, rows)
         if self.classes.task == "multiclass":
-            given = scores.log_softmax(-1) if self.classes.from_logits else self._log(scores)
-            losses = -given.take_along_axis(rows.targets.expand_dims(-1), -1)[:, 0]
+            log_p = scores.log_softmax(-1) if self.classes.from_logits else self._log(scores)
+            losses = -log_p.take_along_axis(rows.targets.expand_dims(-1), -1)[:, 0]
         elif self.classes.from_logits:
             losses = where(rows.targets, -scores, scores).softplus()
         else:
@@ -172,7 +172,7 @@ class CalibrationError(Metric):
 
     @property
     def classes(self) -> Classes:
-        """How rows are read."""
+        """The settings by which predictions and targets are read."""
         return Classes.of(self)
 
     def shapes(self) -> Shapes:
@@ -189,11 +189,11 @@ class CalibrationError(Metric):
         kept = ones_like(right) if rows.weights is None else rows.weights.reshape(flat)
         if self.adaptive:
             return {"confidence": Rows((confidence,)), "right": Rows((right,)), "weights": Rows((kept,))}
-        places = bin_of(confidence, self.bins)
-        counts = kept if kept.kind is right.kind else kept > 0.0
-        counted = where(counts, confidence if kept.kind is right.kind else kept * confidence, 0.0)
-        hit = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
-        return {"bins": stacked([bin_totals(places, self.bins, column) for column in (kept, counted, hit)])}
+        bin_indices = bin_of(confidence, self.bins)
+        is_counted = kept if kept.kind is right.kind else kept > 0.0
+        confidences = where(is_counted, confidence if kept.kind is right.kind else kept * confidence, 0.0)
+        hits = kept & right if kept.kind is right.kind else where(right, kept, 0.0)
+        return {"bins": stacked([bin_totals(bin_indices, self.bins, column) for column in (kept, confidences, hits)])}
 
     def result(
         self,
@@ -211,26 +211,26 @@ class CalibrationError(Metric):
         share = rows / rows.sum()
         if not rows.sum() > 0:
             return math.nan
-        there = rows > 0
-        gaps, share = gaps[there], share[there]
+        occupied = rows > 0
+        gaps, share = gaps[occupied], share[occupied]
         if self.norm == "max":
             return gaps.max()
         return (share * gaps).sum() if self.norm == "l1" else np.sqrt((share * gaps**2).sum())
 
     def _adapted(self, confidence: Array, right: Array, weights: Array) -> Array:
-        kept = weights > 0
-        confidence, right, weights = confidence[kept], right[kept], weights[kept]
+        is_counted = weights > 0
+        confidence, right, weights = confidence[is_counted], right[is_counted], weights[is_counted]
         order = np.argsort(confidence, kind="stable")
         confidence, right, weights = confidence[order], right[order], weights[order]
         before = np.cumsum(weights) - weights / 2.0
-        places = np.minimum((before / max(weights.sum(), 1e-300) * self.bins).astype(int), self.bins - 1)
+        bin_indices = np.minimum((before / max(weights.sum(), 1e-300) * self.bins).astype(int), self.bins - 1)
         return np.stack(
-            [np.bincount(places, column, self.bins) for column in (weights, weights * confidence, weights * right)]
+            [np.bincount(bin_indices, column, self.bins) for column in (weights, weights * confidence, weights * right)]
         )
 
 
 def bin_of(x: AnyTensor, bins: int, low: float = 0.0, high: float = 1.0) -> AnyTensor:
-    """In which of `bins` equally wide, half-open bins from `low` to `high` a number is; outside, the first or last."""
+    """The index of a number's bin, of `bins` equal half-open bins from `low` to `high`; outside, the first or last."""
     if bins == 1:
         return (x > math.inf).int()
     edges = linspace(low, high, bins + 1, device=x.device)[1:-1]

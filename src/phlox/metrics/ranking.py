@@ -1,4 +1,4 @@
-"""Metrics of the order that scores put rows into: areas under curves, exact or of histograms."""
+"""Metrics of the order of rows by their scores: areas under curves, exact or from histograms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ScoredRows(Statistic):
-    """All scores, targets and weights; with `bins`, of each class two histograms of scores, of all rows and its own."""
+    """All scores, targets and weights; with `bins`, two histograms of scores for each class: all rows, and its own."""
 
     classes: Classes
     bins: int | None
@@ -49,13 +49,13 @@ class ScoredRows(Statistic):
         if self.classes.task == "multiclass":
             targets = targets.expand_dims(-1) == numbers
             kept = kept.expand_dims(-1).broadcast_to((n, count))
-        counts = kept if kept.kind is targets.kind else kept > 0.0
+        is_counted = kept if kept.kind is targets.kind else kept > 0.0
         own = kept & targets if kept.kind is targets.kind else where(targets, kept, 0.0)
-        poison = where((scores.isnan() & counts).any(0), math.nan, 0.0).expand_dims(-1)
-        places = (bin_of(scores, bins) + numbers * bins).reshape((n * count,))
-        found = stacked([bin_totals(places, count * bins, part.reshape((n * count,))) for part in (kept, own)])
-        found = found.reshape((2, count, bins))
-        return Sum(found.value + poison, found.error)
+        poison = where((scores.isnan() & is_counted).any(0), math.nan, 0.0).expand_dims(-1)
+        indices = (bin_of(scores, bins) + numbers * bins).reshape((n * count,))
+        histograms = stacked([bin_totals(indices, count * bins, part.reshape((n * count,))) for part in (kept, own)])
+        histograms = histograms.reshape((2, count, bins))
+        return Sum(histograms.value + poison, histograms.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +118,18 @@ class Ranking(Derived):
             steps = self._of_rows(scores, targets, weights.astype(np.float64))
         areas: list[float] = []
         sizes: list[float] = []
-        spoilt = False
+        has_nan = False
         for own, others in steps:
             tp, fp = np.cumsum(own), np.cumsum(others)
             areas.append(self.area(tp, fp) if own.size and not np.isnan(tp[-1]) else math.nan)
             sizes.append(float(tp[-1]) if own.size else 0.0)
-            spoilt |= own.size > 0 and math.isnan(tp[-1])
+            has_nan |= own.size > 0 and math.isnan(tp[-1])
         values = np.array(areas)
         if self.task == "binary" or self.average == "micro":
             return values[0]
         if self.average is None:
             return values
-        if spoilt:  # of scores that are NaN; they are not left out
+        if has_nan:  # scores are NaN: the class is not left out
             return math.nan
         return mean_of(values, np.array(sizes) if self.average == "weighted" else None)
 
@@ -146,14 +146,14 @@ class Ranking(Derived):
             weights = np.broadcast_to(weights[:, None], scores.shape)
         if self.average == "micro" and self.task != "binary":
             scores, targets, weights = scores.reshape(-1, 1), targets.reshape(-1, 1), weights.reshape(-1, 1)
-        for place in range(scores.shape[1]):
-            yield _steps(scores[:, place], targets[:, place].astype(bool), weights[:, place])
+        for label in range(scores.shape[1]):
+            yield _steps(scores[:, label], targets[:, label].astype(bool), weights[:, label])
 
 
 def _steps(scores: Array, is_own: Array, weights: Array) -> tuple[Array, Array]:
     """The weight of the rows of a class, and of the others, at each score, from the highest."""
-    kept = weights > 0
-    scores, is_own, weights = scores[kept], is_own[kept], weights[kept]
+    is_counted = weights > 0
+    scores, is_own, weights = scores[is_counted], is_own[is_counted], weights[is_counted]
     if np.isnan(scores).any():
         return np.array([math.nan]), np.array([math.nan])
     levels, inverse = np.unique(scores, return_inverse=True)

@@ -27,7 +27,7 @@ def numbers(
     p, t, weights = meet(name, predictions=predictions, targets=targets, weights=weights)
     expect_same(name, p, t)
     if outputs is not None and (not p.ndim or p.shape[-1] != outputs):
-        raise ShapeError(f"{name}: predictions of shape {p.shape} have not num_outputs={outputs} along their last axis")
+        raise ShapeError(f"{name}: predictions of shape {p.shape} have no num_outputs={outputs} along their last axis")
     rows = p.shape if outputs is None else p.shape[:-1]
     weights = row_weights(name, weights, rows)
     flat = (math.prod(rows), outputs or 1)
@@ -226,7 +226,7 @@ class Moments(OfNumbers, Central):
 
 @dataclass(frozen=True, kw_only=True)
 class OfMoments(OfNumbers, Derived):
-    """The base of metrics of moments about the mean, whatever that is. See `OfNumbers` for the arguments."""
+    """The base of metrics that are computed from moments about the mean. See `OfNumbers` for the arguments."""
 
     @property
     def statistic(self) -> Statistic:
@@ -249,9 +249,9 @@ class Explained(OfMoments):
         """The sum of squares that is not explained, from the weight, the mean and the moment of the gaps."""
 
     def result(self, weights: Array, means: Array, moments: Array) -> Any:
-        all_of_it = moments[1]
-        rest = self.unexplained(weights, means[2], np.maximum(moments[3], 0.0))
-        return self.over_outputs(np.where(all_of_it > 0.0, 1.0 - rest / all_of_it, np.nan), all_of_it)
+        total = moments[1]
+        unexplained = self.unexplained(weights, means[2], np.maximum(moments[3], 0.0))
+        return self.over_outputs(np.where(total > 0.0, 1.0 - unexplained / total, np.nan), total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,8 +296,8 @@ class Pearson(OfMoments):
     """
 
     def result(self, weights: Array, means: Array, moments: Array) -> Any:
-        both = np.sqrt(np.maximum(moments[0], 0.0)) * np.sqrt(np.maximum(moments[1], 0.0))
-        return self.over_outputs(np.where(both > 0.0, np.clip(moments[2] / both, -1.0, 1.0), np.nan))
+        product = np.sqrt(np.maximum(moments[0], 0.0)) * np.sqrt(np.maximum(moments[1], 0.0))
+        return self.over_outputs(np.where(product > 0.0, np.clip(moments[2] / product, -1.0, 1.0), np.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,18 +325,18 @@ class Spearman(Metric):
         if predictions is None or targets is None or weights is None:
             return math.nan
         w = weights.astype(np.float64)
-        kept = w > 0
-        w, p, t = w[kept], predictions[kept], targets[kept]
+        is_counted = w > 0
+        w, p, t = w[is_counted], predictions[is_counted], targets[is_counted]
         if not w.size or np.isnan(p).any() or np.isnan(t).any():
             return math.nan
         p, t = (_ranks(x, w) for x in (p, t))
         p, t = (x - np.average(x, weights=w) for x in (p, t))
-        both = (w * p * p).sum() * (w * t * t).sum()
-        return (w * p * t).sum() / math.sqrt(both) if both > 0.0 else math.nan
+        product = (w * p * p).sum() * (w * t * t).sum()
+        return (w * p * t).sum() / math.sqrt(product) if product > 0.0 else math.nan
 
 
 def _ranks(x: Array, weights: Array) -> Array:
     """The rank of each number; equal numbers get their mean rank, and a weight counts as that many rows."""
     _, inverse = np.unique(x, return_inverse=True)
-    of_value = np.bincount(inverse, weights)
-    return (np.cumsum(of_value) - (of_value - 1.0) / 2.0)[inverse]
+    weight_of_value = np.bincount(inverse, weights)
+    return (np.cumsum(weight_of_value) - (weight_of_value - 1.0) / 2.0)[inverse]

@@ -1,9 +1,9 @@
-"""Sums that lose nothing: of one batch in fixed point, over many batches as a value and its rounding error.
+"""Sums without rounding errors: in fixed point within a batch, as a value and its error over many batches.
 
-A sum in f32 is wrong from the seventh digit on, and stops growing where an addend is below its last bit. Here the
-addends of a batch are cut into integers (limbs) relative to the largest of them, which add up without rounding in
-whatever order; the sums of batches are pairs, to which `add` adds what it rounded away (Knuth, TAOCP 2, 4.2.2, theorem
-B; Dekker 1971). Together that is 48 bits in f32, on any engine, compiled or not.
+A sum in f32 is wrong from the seventh digit on, and stops growing if an addend is below its last bit. Here the addends
+of a batch are split into integers (limbs) relative to the largest addend; integers add up without rounding in any
+order. The sums of batches are pairs of a value and its rounding error, which `add` also adds (Knuth, TAOCP 2, 4.2.2,
+theorem B; Dekker 1971). This gives 48 bits in f32, on any engine, compiled or not.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Sum(NamedTuple):
 
 
 def nothing(shape: tuple[int, ...], device: Device) -> Sum:
-    """Sums of nothing."""
+    """Sums of no rows: zeros."""
     return Sum(zeros(shape, device=device), zeros(shape, device=device))
 
 
 def stacked(sums: Sequence[Sum]) -> Sum:
     """Sums of one shape as one, on a new first axis."""
-    return Sum(stack([one.value for one in sums]), stack([one.error for one in sums]))
+    return Sum(stack([s.value for s in sums]), stack([s.error for s in sums]))
 
 
 class _Format(NamedTuple):
@@ -58,7 +58,7 @@ _FORMATS = {"f32": _Format(2.0**12 + 1.0, 50, (-120, 127)), "f64": _Format(2.0**
 _CARRY = 29
 """The bits of a sum of limbs; an Int element has 32."""
 _CHUNK, _CHUNKS = 2**14, 64
-"""More addends than this would leave too few bits to a limb, and are summed in several parts."""
+"""More addends than this would leave too few bits for a limb, so they are summed in several parts."""
 
 
 def is_traced(x: AnyTensor) -> bool:
@@ -67,10 +67,10 @@ def is_traced(x: AnyTensor) -> bool:
 
 
 def two_sum(a: AnyTensor, b: AnyTensor) -> Sum:
-    """a + b, and what that rounds away."""
+    """a + b, and its rounding error."""
     value = a + b
-    of_b = value - a
-    return Sum(value, (a - (value - of_b)) + (b - of_b))
+    rounded_b = value - a
+    return Sum(value, (a - (value - rounded_b)) + (b - rounded_b))
 
 
 def add(a: Sum, b: Sum) -> Sum:
@@ -111,8 +111,8 @@ def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor
         return _from_int(stack(parts, axis=1).int().sum(0), parts[0].shape[0])
     floats = [concat(_floats(part), axis=0) if part.kind is Int else part.float() for part in parts]
     longest = max(part.shape[0] for part in floats)
-    rest = ((0, 0),) * (floats[0].ndim - 1)
-    return _limbs(stack([part.pad(((0, longest - part.shape[0]), *rest)) for part in floats], axis=1))
+    no_padding = ((0, 0),) * (floats[0].ndim - 1)
+    return _limbs(stack([part.pad(((0, longest - part.shape[0]), *no_padding)) for part in floats], axis=1))
 
 
 def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor | None) -> AnyTensor:
@@ -126,7 +126,7 @@ def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTenso
         return concat([term & weights if term.kind is Bool else where(weights, term, zero) for term in terms], axis=0)
     if terms[0].kind is Bool:
         return where(terms[0], weights, 0.0)
-    counts = weights > 0.0  # what counts for nothing may be NaN
+    counts = weights > 0.0  # a value with weight 0 may be NaN
     exact = [where(counts, part, 0.0) for term in terms for part in _floats(term)]
     return concat([product for part in exact for product in products(part, weights)], axis=0)
 
@@ -155,16 +155,16 @@ def products(x: AnyTensor, y: AnyTensor) -> list[AnyTensor]:
     return [a * b for a in _halves(x) for b in _halves(y)]
 
 
-def on_host(found: Sum) -> np.ndarray[Any, Any]:
+def on_host(sums: Sum) -> np.ndarray[Any, Any]:
     """The sum on the host, in float64."""
-    value = np.asarray(found.value.numpy(), np.float64)
-    return np.where(np.isfinite(value), value + np.asarray(found.error.numpy(), np.float64), value)
+    value = np.asarray(sums.value.numpy(), np.float64)
+    return np.where(np.isfinite(value), value + np.asarray(sums.error.numpy(), np.float64), value)
 
 
 def _halves(x: AnyTensor) -> Sequence[AnyTensor]:
-    """Two numbers with half the digits whose sum is x; a number that is too large for that stays whole.
+    """Two numbers with half the digits each, whose sum is x; a number that is too large for this is not split.
 
-    One that is not finite becomes NaN, as it makes a sum; so nothing here is infinity minus infinity.
+    A number that is not finite becomes NaN, as its sum does, so infinity minus infinity does not occur.
     """
     form = _FORMATS[x.backend.float_element]
     small = x.abs() < 2.0 ** form.exponents[1] / form.splitter
@@ -183,13 +183,13 @@ def _floats(x: AnyTensor) -> list[AnyTensor]:
 
 def pair(value: AnyTensor, error: AnyTensor) -> Sum:
     """The same sum with an error of less than the last bit of its value."""
-    whole = value + error
-    return Sum(whole, error - (whole - value))
+    rounded_sum = value + error
+    return Sum(rounded_sum, error - (rounded_sum - value))
 
 
-def _from_int(count: AnyTensor, most: int) -> Sum:
-    """A count of at most so many as a sum."""
-    if most.__class__ is int and most < 2**24:  # one float holds it
+def _from_int(count: AnyTensor, limit: int) -> Sum:
+    """A count of at most `limit` as a sum."""
+    if limit.__class__ is int and limit < 2**24:  # one float holds it
         value = count.float()
         return Sum(value, value - value)
     return pair(*_floats(count))
@@ -197,9 +197,9 @@ def _from_int(count: AnyTensor, most: int) -> Sum:
 
 def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
     """The sum of floats [n, ...] over the first axis; with `bins`, of those [n] of each index."""
-    n, rest = x.shape[0], x.shape[1:]
-    size = rest if bins is None else (bins[1],)
-    if not n or not math.prod(rest):
+    n, row_shape = x.shape[0], x.shape[1:]
+    size = row_shape if bins is None else (bins[1],)
+    if not n or not math.prod(row_shape):
         return nothing(size, x.device)
     form = _FORMATS[x.backend.float_element]
     chunks = 1 if bins is not None or n <= _CHUNK else _CHUNKS
@@ -208,20 +208,20 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
         raise RangeError(f"a batch of {n} rows is too large to be added up at once; give it in parts")
     largest = x.abs().max(0) if bins is None else x.abs().max()
     scale = _power_above(largest, form.exponents)
-    left = x / scale
-    left = where(left.isfinite(), left, 0.0).expand_dims(0)
-    # To bits, 2 bits, 3 bits, ... after the point; what one has more than the one before is a limb.
+    fraction = x / scale
+    fraction = where(fraction.isfinite(), fraction, 0.0).expand_dims(0)
+    # Rounded to bits, 2 bits, 3 bits, ... after the point; the difference of two neighbours is a limb.
     count = math.ceil(form.bits / bits)
     column = (count, *(1 for _ in x.shape))
-    digits = (left * _powers(x, [bits * (limb + 1) for limb in range(count)]).reshape(column)).round()
+    digits = (fraction * _powers(x, [bits * (limb + 1) for limb in range(count)]).reshape(column)).round()
     limbs = concat([digits[:1], digits[1:] - digits[:-1] * 2.0**bits], axis=0).int()
     if bins is not None:
         sums = zeros((count, bins[1]), kind=Int, device=x.device).at[:, bins[0]].add(limbs)
     elif chunks == 1:
         sums = limbs.sum(1)
     else:
-        limbs = limbs.pad(((0, 0), (0, -n % chunks), *((0, 0) for _ in rest)))
-        sums = limbs.reshape((count, chunks, -(-n // chunks), *rest)).sum(2)
+        limbs = limbs.pad(((0, 0), (0, -n % chunks), *((0, 0) for _ in row_shape)))
+        sums = limbs.reshape((count, chunks, -(-n // chunks), *row_shape)).sum(2)
     terms = [part if chunks == 1 else part.sum(1) for part in (sums >> 12, sums & 4095)]
     unit = _powers(x, [-bits * (limb + 1) for limb in range(count)]).reshape((count, *(1 for _ in size)))
     upper, lower = (term.float() * (unit * factor) for term, factor in zip(terms, (4096.0, 1.0), strict=True))
@@ -232,8 +232,8 @@ def _limbs(x: AnyTensor, bins: tuple[AnyTensor, int] | None = None) -> Sum:
         value, lost = two_sum(value, parts.value[limb])
         error = error + lost
     poison = where(largest.isfinite(), 0.0, math.nan)
-    found = pair(value, error)
-    return Sum(found.value * scale + poison, found.error * scale)
+    result = pair(value, error)
+    return Sum(result.value * scale + poison, result.error * scale)
 
 
 def _powers(like: AnyTensor, exponents: list[int]) -> AnyTensor:
@@ -241,8 +241,8 @@ def _powers(like: AnyTensor, exponents: list[int]) -> AnyTensor:
 
 
 def _power_above(x: AnyTensor, exponents: tuple[int, int]) -> AnyTensor:
-    """The least power of two that is no less than x, to the bit on every engine, which a logarithm is not."""
+    """The least power of two that is at least x, exact on every engine (a logarithm would not be)."""
     powers = 2.0 ** np.arange(exponents[0], exponents[1] + 1, dtype=np.float64)
     table = tensor(powers, kind=Float, device=x.device)
-    places = table.searchsorted(x.reshape((x.size,))).minimum(len(powers) - 1)
-    return table.take(places).reshape(x.shape)
+    indices = table.searchsorted(x.reshape((x.size,))).minimum(len(powers) - 1)
+    return table.take(indices).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Metrics of sentences, counted on the host; their states are sums like any other, and merge with no loss."""
+"""Metrics of sentences, counted on the host; their states are sums like any other, and merge exactly."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def pairs_of(name: str, predictions: Any, targets: Any, weights: Any) -> list[tu
         raise ShapeError(f"{name}: {len(factors)} weights for {len(predictions)} predictions; there is one for each")
     if any(not 0.0 <= w < math.inf for w in factors):
         raise RangeError(f"{name}: weights must be finite and not negative; leave a sentence out with a weight of 0")
-    found: list[tuple[str, list[str], float]] = []
-    for place, (prediction, target, factor) in enumerate(zip(predictions, targets, factors, strict=True)):
+    pairs: list[tuple[str, list[str], float]] = []
+    for index, (prediction, target, factor) in enumerate(zip(predictions, targets, factors, strict=True)):
         references = [target] if isinstance(target, str) else list(target)
         if not references or not all(isinstance(text, str) for text in (prediction, *references)):
             raise KindError(
-                f"{name}: number {place} must be strings, a prediction and at least one target, got {prediction!r} and "
+                f"{name}: number {index} must be strings, a prediction and at least one target, got {prediction!r} and "
                 f"{target!r}"
             )
-        found.append((prediction, references, factor))
-    return found
+        pairs.append((prediction, references, factor))
+    return pairs
 
 
 def summed(rows: Iterable[Sequence[float]], width: int) -> Sum:
@@ -114,14 +114,14 @@ class CharacterErrorRate(ErrorRate):
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many insertions, deletions and substitutions make b of a."""
+    """The number of insertions, deletions and substitutions that turn a into b."""
     number: dict[str, int] = {}
     x, y = (np.array([number.setdefault(unit, len(number)) for unit in part], np.int64) for part in (a, b))
     steps = np.arange(len(y) + 1)
     row = steps
-    for place, unit in enumerate(x, start=1):
-        # What comes from above and from the left above; then along the row, as a running minimum.
-        best = np.concatenate([[place], np.minimum(row[1:] + 1, row[:-1] + (y != unit))])
+    for position, unit in enumerate(x, start=1):
+        # First from the row above (a deletion or substitution), then along the row, as a running minimum.
+        best = np.concatenate([[position], np.minimum(row[1:] + 1, row[:-1] + (y != unit))])
         row = np.minimum.accumulate(best - steps) + steps
     return int(row[-1])
 
@@ -192,27 +192,27 @@ class Bleu(Metric):
         return {"counts": summed(rows, 2 * self.max_order + 3)}
 
     def _counts(self, prediction: str, references: list[str], factor: float) -> list[float]:
-        """Matches and n-grams of each order; the length predicted, and that of the nearest reference; one sentence."""
+        """Matches and n-grams of each order; the lengths of the prediction and the nearest reference; 1 (sentence)."""
         split = self.tokenize if callable(self.tokenize) else _TOKENIZERS[self.tokenize]
-        said, *wanted = (split(t.lower() if self.lowercase else t) for t in (prediction, *references))
+        words, *reference_words = (split(t.lower() if self.lowercase else t) for t in (prediction, *references))
         matches: list[int] = []
         totals: list[int] = []
         for order in range(1, self.max_order + 1):
-            mine = _ngrams(said, order)
+            ngrams = _ngrams(words, order)
             best: Counter[Any] = Counter()
-            for reference in wanted:
+            for reference in reference_words:
                 best |= _ngrams(reference, order)
-            matches.append((mine & best).total())
-            totals.append(mine.total())
-        nearest = min((abs(len(reference) - len(said)), len(reference)) for reference in wanted)[1]
-        return [factor * number for number in (*matches, *totals, len(said), nearest, 1)]
+            matches.append((ngrams & best).total())
+            totals.append(ngrams.total())
+        nearest = min((abs(len(reference) - len(words)), len(reference)) for reference in reference_words)[1]
+        return [factor * number for number in (*matches, *totals, len(words), nearest, 1)]
 
     def result(self, counts: Array) -> Any:
         matches, totals = counts[: self.max_order], counts[self.max_order : -3]
-        said, wanted, sentences = counts[-3:]
+        length, reference_length, sentences = counts[-3:]
         if not sentences > 0:
             return math.nan
-        if not said > 0 or not matches.any():
+        if not length > 0 or not matches.any():
             return 0.0
         logs: list[float] = []
         halved = 1.0
@@ -229,7 +229,7 @@ class Bleu(Metric):
             if not match > 0:
                 return 0.0
             logs.append(math.log(match / total))
-        return math.exp(sum(logs) / self.max_order + min(0.0, 1.0 - wanted / said))
+        return math.exp(sum(logs) / self.max_order + min(0.0, 1.0 - reference_length / length))
 
 
 def _ngrams(words: Sequence[str], order: int) -> Counter[Any]:
@@ -276,8 +276,8 @@ class RougeL(Metric):
     def measure(self, predictions: Any, targets: Any, *, weights: Any = None) -> State:
         rows: list[list[float]] = []
         for prediction, references, factor in pairs_of("RougeL", predictions, targets, weights):
-            said = self.tokenize(prediction)
-            best = max(_rouge(said, self.tokenize(reference)) for reference in references)
+            words = self.tokenize(prediction)
+            best = max(_rouge(words, self.tokenize(reference)) for reference in references)
             rows.append([factor * number for number in (*best, 1.0)])
         return {"scores": summed(rows, 4)}
 
@@ -289,23 +289,23 @@ class RougeL(Metric):
         return means if self.component == "all" else means[self.component]
 
 
-def _rouge(said: Sequence[str], wanted: Sequence[str]) -> tuple[float, float, float]:
+def _rouge(words: Sequence[str], reference_words: Sequence[str]) -> tuple[float, float, float]:
     """F, precision and recall."""
-    common = common_length(said, wanted)
+    common = common_length(words, reference_words)
     if not common:
         return 0.0, 0.0, 0.0
-    precision, recall = common / len(said), common / len(wanted)
+    precision, recall = common / len(words), common / len(reference_words)
     return 2.0 * precision * recall / (precision + recall), precision, recall
 
 
 def common_length(a: Sequence[str], b: Sequence[str]) -> int:
     """The length of the longest common subsequence: a row of the table is the bits of one integer (Hyyrö 2004)."""
-    places: dict[str, int] = {}
-    for place, word in enumerate(a):
-        places[word] = places.get(word, 0) | 1 << place
+    positions: dict[str, int] = {}
+    for position, word in enumerate(a):
+        positions[word] = positions.get(word, 0) | 1 << position
     everything = (1 << len(a)) - 1
     row = everything
     for word in b:
-        hit = row & places.get(word, 0)
+        hit = row & positions.get(word, 0)
         row = ((row + hit) | (row - hit)) & everything
     return len(a) - row.bit_count()

@@ -1,10 +1,10 @@
 """Calls of modules on arrays: arrays in, arrays out.
 
 If no argument of a call is a tensor, and some are arrays (also in lists, tuples, dicts and dataclasses), its result has
-arrays in place of tensors. Within the call there are tensors in place of the arrays: on the module's backend, or in a
-module without parameters on one of the arrays' engine. Code that is written for arrays gets them as they are. It says
-so by the annotation of a parameter (`x: jax.Array`, jaxtyping's `Float[Array, "n d"]`), or it calls functions of JAX or
-PyTorch itself; `x: phlox.Tensor` says the contrary.
+arrays in place of tensors. Within the call, tensors replace the arrays: on the module's backend or, if it has no
+parameters, on a backend of the arrays' engine. Code that is written for arrays gets the arrays unchanged. Such code has
+a parameter with an annotation of arrays (`x: jax.Array`, jaxtyping's `Float[Array, "n d"]`), or calls functions of JAX
+or PyTorch itself. The annotation `x: phlox.Tensor` means that it gets a tensor.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ def call_with_arrays(call: Callable[..., Any], module: Any, args: tuple[Any, ...
     arrays = [leaf for leaf in leaves if is_array(leaf)]
     if not arrays:
         return call(module, *args, **kwargs)
-    names, left = _parameters(call, cast("type[Any]", type(module)))
-    place = _place(module, arrays)
+    names, kept_as_arrays = _parameters(call, cast("type[Any]", type(module)))
+    device = _device_for(module, arrays)
 
-    def taken(name: str, value: Any) -> Any:
-        return value if place is None or name in left else _map(partial(_as_tensor, name, place), value)
+    def as_argument(name: str, value: Any) -> Any:
+        return value if device is None or name in kept_as_arrays else _map(partial(_as_tensor, name, device), value)
 
-    named = zip_longest(names[: len(args)], args, fillvalue=names[-1])  # the last name is that of `*args`
+    named = zip_longest(names[: len(args)], args, fillvalue=names[-1])  # the last name is the name of `*args`
     try:
-        result = call(module, *[taken(*one) for one in named], **{name: taken(name, kwargs[name]) for name in kwargs})
+        result = call(module, *[as_argument(*pair) for pair in named], **{k: as_argument(k, kwargs[k]) for k in kwargs})
     except AttributeError as error:
-        if left and is_array(getattr(error, "obj", None)):
+        if kept_as_arrays and is_array(getattr(error, "obj", None)):
             error.add_note(
-                f"{type(module).__name__}.__call__ uses JAX or PyTorch itself, or asks for arrays, and so got arrays; "
-                "annotate its parameters as phlox.Tensor to be given tensors"
+                f"{type(module).__name__}.__call__ uses JAX or PyTorch itself, or asks for arrays, so it got arrays; "
+                "annotate its parameters as phlox.Tensor to get tensors"
             )
         raise
     return result if any(isinstance(leaf, Tensor) for leaf in leaves) else _map(_as_array, result)
 
 
-def _place(module: Any, arrays: list[Any]) -> Device | None:
+def _device_for(module: Any, arrays: list[Any]) -> Device | None:
     """The device for tensors of the arrays; None if their engine is unknown."""
     params: list[Param] = module.params()
-    own = next((param for param in params if not param.full_precision), params[0] if params else None)
-    backend = backend_like(arrays) if own is None else None
-    return own.device if own is not None else None if backend is None else backend.device()
+    source = next((param for param in params if not param.full_precision), params[0] if params else None)
+    backend = backend_like(arrays) if source is None else None
+    return source.device if source is not None else None if backend is None else backend.device()
 
 
-def _as_tensor(name: str, place: Device, leaf: Any) -> Any:
+def _as_tensor(name: str, device: Device, leaf: Any) -> Any:
     kind = kind_of(leaf) if is_array(leaf) else None
     if kind is None:
         return leaf
-    backend: Backend = place.backend
-    return wrap(ops_of(backend, kind), primitive_of(name, leaf, kind, backend, place))
+    backend: Backend = device.backend
+    return wrap(ops_of(backend, kind), primitive_of(name, leaf, kind, backend, device))
 
 
 def _as_array(leaf: Any) -> Any:
@@ -77,7 +77,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _container(value: Any) -> Container | None:
-    """How to walk through a container of values; None for a leaf, and for objects that have fields and a call."""
+    """The container type of a value; None for a leaf, and for objects that have fields and can be called."""
     if isinstance(value, (Tensor, Fields, Config)) or callable(value):
         return None
     return container_of_class(cast("type[Any]", type(value)))
@@ -99,25 +99,25 @@ def _map(fn: Callable[[Any], Any], value: Any) -> Any:
         return fn(value)
     parts = [part for _, part in container.items(value)]
     mapped = [_map(fn, part) for part in parts]
-    same = all(new is old for new, old in zip(mapped, parts, strict=True))
-    return value if same else container.build(value, mapped)
+    unchanged = all(new is old for new, old in zip(mapped, parts, strict=True))
+    return value if unchanged else container.build(value, mapped)
 
 
 # --- code that is written for arrays
 
 _LIBRARIES = ("jax", "flax", "equinox", "torch")
-"""The packages whose functions take arrays and not, or not always, tensors."""
+"""The packages whose functions take arrays, and do not always take tensors."""
 
 
 @lru_cache(maxsize=1024)
 def _parameters(call: Callable[..., Any], cls: type[Any]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The names of a call's parameters after `self`, and those of them that are given arrays as they are."""
+    """The names of a call's parameters after `self`, and the names of those that get arrays unchanged."""
     function: Any = inspect.unwrap(call)
     names = tuple(inspect.signature(call).parameters)[1:]
     hints = {name: _resolved(hint, function.__globals__) for name, hint in function.__annotations__.items()}
-    known = {name: _is_of_arrays(hints[name]) for name in names if _types(hints.get(name))}
-    unknown = bool(set(names) - known.keys()) and _uses_arrays(function, cls, set())
-    return names, frozenset(name for name in names if known.get(name, unknown))
+    by_annotation = {name: _is_of_arrays(hints[name]) for name in names if _types(hints.get(name))}
+    by_use = bool(set(names) - by_annotation.keys()) and _uses_arrays(function, cls, set())
+    return names, frozenset(name for name in names if by_annotation.get(name, by_use))
 
 
 def _resolved(annotation: Any, scope: dict[str, Any]) -> Any:
@@ -134,7 +134,7 @@ def _types(annotation: Any) -> list[type[Any]]:
     annotation = getattr(annotation, "array_type", annotation)
     origin = get_origin(annotation) or annotation
     if origin in (Union, UnionType):
-        return [found for part in get_args(annotation) for found in _types(part)]
+        return [cls for part in get_args(annotation) for cls in _types(part)]
     return [origin] if isinstance(origin, type) and (is_array_type(origin) or issubclass(origin, Tensor)) else []
 
 
@@ -143,7 +143,7 @@ def _is_of_arrays(annotation: Any) -> bool:
 
 
 def _uses_arrays(function: Any, cls: type[Any], seen: set[Any]) -> bool:
-    """Does a function name something of JAX or PyTorch, or call a function or method of its own file that does?"""
+    """Does a function use a name of JAX or PyTorch, or call a function or method of its own file that does?"""
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType) or function in seen:
         return False
@@ -153,14 +153,14 @@ def _uses_arrays(function: Any, cls: type[Any], seen: set[Any]) -> bool:
         value = scope.get(name)
         if name.partition(".")[0] in _LIBRARIES or _package(value) in _LIBRARIES:
             return True
-        for used in (value, inspect.getattr_static(cls, name, None)):
-            if getattr(used, "__module__", None) == function.__module__ and _uses_arrays(used, cls, seen):
+        for candidate in (value, inspect.getattr_static(cls, name, None)):
+            if getattr(candidate, "__module__", None) == function.__module__ and _uses_arrays(candidate, cls, seen):
                 return True
     return False
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names in a function's code, and in those of the functions in it."""
+    """The names in a function's code, and in the functions inside it."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
     return {*code.co_names, *code.co_freevars}.union(*inner)
 

@@ -18,16 +18,16 @@ class Buffer(Module):
     """An array that belongs to a module and is not trained: a table, a mask, running sums, a key of JAX.
 
     It is a leaf of the module's tree, goes through compiled functions as an argument, and moves with `to_device`. A
-    NumPy array in a plain field is a constant of the programs instead, and small.
+    NumPy array in a plain field is instead a constant of the programs, and should be small.
 
     Args:
         value: a tensor, an array of any library, numbers, or a key of `jax.random`. An array of JAX or PyTorch stays
             where it is, on a backend of its own precision.
-        saved: is it a part of the module's record? Say False for what the constructor makes anew.
+        saved: whether it is a part of the module's record. Use False for values that the constructor computes anew.
         device: where a NumPy array or numbers go; None is the default device.
-        full_precision: as of `Param`: kept at f32 or higher in modules of half precision.
+        full_precision: as in `Param`: keep it at f32 or higher in modules of half precision.
 
-    Raises `KindError` for what holds no numbers. `val()` gives the value, and `set(value)` another one.
+    Raises `KindError` if `value` holds no numbers. `val()` gives the value, and `set(value)` another one.
 
     >>> import numpy as np
     >>> import phlox as px
@@ -57,16 +57,16 @@ class Buffer(Module):
         self.value = Param(_as_tensor(value, device), trained=False, full_precision=full_precision)
 
     def val(self) -> Any:
-        """The value: a tensor; of a key or of unsigned integers of JAX, such an array again."""
-        held = self.value.val()
+        """The value: a tensor or, if it was a key or unsigned integers of JAX, such an array again."""
+        value = self.value.val()
         if self._element is None:
-            return held
-        if engine_of(held.backend).name != "jax":
+            return value
+        if engine_of(value.backend).name != "jax":
             raise ModuleError(
-                f"this Buffer holds a random key of JAX, and is on {str(held.device)!r}; use it on JAX, or draw with "
+                f"this Buffer holds a random key of JAX, but is on {str(value.device)!r}; use it on JAX, or draw with "
                 "phlox.random, whose streams are the same everywhere"
             )
-        return _trees().from_signed(held.backend.strip(held.primitive), self._element)
+        return _trees().from_signed(value.backend.strip(value.primitive), self._element)
 
     def set(self, value: Any) -> None:
         """Replace the value, by one of the same shape and kind."""
@@ -88,7 +88,7 @@ def _as_tensor(value: Any, device: DeviceLike | None) -> Tensor[Any, Any, Any]:
 
 
 def _signed(value: Any) -> tuple[Tensor[Any, Any, Any], Any]:
-    """A key of JAX, or its unsigned integers, as a tensor of signed ones, and what it was."""
+    """A key or unsigned integers of JAX as a tensor of signed integers, and the original element type."""
     backend = backend_like([value])
     if backend is None or backend.name != "jax":
         raise KindError(f"a Buffer holds floats, integers, booleans or a key of JAX, got an array of {value.dtype}")

@@ -1,8 +1,8 @@
 """Observing the calls of a model's modules: their arguments and results.
 
 Summaries, layer-by-layer comparisons and exports use it. Inside `observed(model, on_call)` the classes of the model's
-modules have another `__call__`, which asks a context variable whether its thread or task is observing. Outside they
-have their own `__call__`, so there is no cost when nothing is observed.
+modules have another `__call__`, which reads in a context variable whether its thread or task is observing. Outside they
+have their own `__call__`, so it costs nothing when nothing is observed.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class _Observation:
         self.on_enter = on_enter
         self.current: Call | None = None
         self.paths: dict[int, str] = {}
-        self.modules: list[Module] = []  # kept alive, for they are found by their identity
+        self.modules: list[Module] = []  # kept alive, because they are looked up by identity
         self.alike: dict[Any, str] = {}
         for path, module in named_modules(model):
             self.paths[id(module)] = path
             self.modules.append(module)
-            self.alike.setdefault(_likeness(module), path)
+            self.alike.setdefault(_identity_key(module), path)
 
     def path_of(self, module: Module) -> str | None:
-        """Its path; a view of a module (by `valid`, `freeze` or a mode) stands where that does; None for a stranger."""
-        found = self.paths.get(id(module))
-        if found is None and (likeness := _likeness(module))[1]:
-            found = self.alike.get(likeness)
-        return found
+        """The path of a module; a view (`valid`, `freeze`, a mode) has its module's path; None for other modules."""
+        path = self.paths.get(id(module))
+        if path is None and (key := _identity_key(module))[1]:
+            path = self.alike.get(key)
+        return path
 
 
 _observations: ContextVar[tuple[_Observation, ...]] = ContextVar("phlox_observed_calls", default=())
 _patching = RLock()
 _patched: dict[type[Any], list[Any]] = {}
-"""The patched classes: how many scopes need the patch, and the class's own `__call__`."""
+"""The patched classes, with the number of scopes that need the patch, and the class's own `__call__`."""
 
 
 def named_modules(model: Module) -> Iterator[tuple[str, Module]]:
@@ -98,7 +98,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]
         yield from _walk(part, f"{path}.{key}" if path else str(key), seen)
 
 
-def _likeness(module: Module) -> tuple[type[Any], tuple[str, ...]]:
+def _identity_key(module: Module) -> tuple[type[Any], tuple[str, ...]]:
     return type(module), tuple([param.id for param in module.params()])
 
 
@@ -152,27 +152,27 @@ def _patch(cls: type[Any]) -> None:
             return
         own = vars(cls)["__call__"]
         _patched[cls] = [1, own]
-        cls.__call__ = _asking(cls, own)
+        cls.__call__ = _observing_call(cls, own)
 
 
 def _restore(cls: type[Any]) -> None:
     with _patching:
-        known = _patched.get(cls)
-        if known is None:  # interrupted before it was patched
+        entry = _patched.get(cls)
+        if entry is None:  # interrupted before it was patched
             return
-        known[0] -= 1
-        if not known[0]:
-            cls.__call__ = known[1]
+        entry[0] -= 1
+        if not entry[0]:
+            cls.__call__ = entry[1]
             del _patched[cls]
 
 
-def _asking(cls: type[Any], own: Any) -> Callable[..., Any]:
-    """`own`, the `__call__` of a class, for use while somebody observes."""
+def _observing_call(cls: type[Any], own: Any) -> Callable[..., Any]:
+    """The `__call__` of a class, `own`, with observation."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = own.__get__(self, type(self))
         observations = _observations.get()
-        # By `super().__call__` a subclass goes on with the call that is observed already.
+        # In `super().__call__` a subclass continues a call that is observed already.
         if not observations or _caller(cast("type[Any]", type(self))) is not cls:
             return call(*args, **kwargs)
         return _observe(observations, self, call, args, kwargs)
@@ -192,19 +192,19 @@ def _observe(
         for observation in observations:
             path = observation.path_of(module)
             if path is not None:
-                one = Call(path, module, args, kwargs, observation.current)
-                observation.current = one
-                entered.append((observation, one))
+                record = Call(path, module, args, kwargs, observation.current)
+                observation.current = record
+                entered.append((observation, record))
                 if observation.on_enter is not None:
-                    observation.on_enter(one)
+                    observation.on_enter(record)
         outputs = call(*args, **kwargs)
-        for observation, one in entered:
-            one.outputs = outputs
-            observation.on_call(one)
+        for observation, record in entered:
+            record.outputs = outputs
+            observation.on_call(record)
         return outputs
     finally:
-        for observation, one in entered:
-            observation.current = one.within
+        for observation, record in entered:
+            observation.current = record.within
 
 
 class FunctionLayer(Module):
@@ -218,7 +218,7 @@ class FunctionLayer(Module):
 
 
 def layer_name(module: Module) -> str:
-    """The class of a layer, or the name of a function among layers."""
+    """The class of a layer, or the function's name if the layer is a function."""
     if not isinstance(module, FunctionLayer):
         return type(module).__name__
     function: Any = module.function
@@ -226,7 +226,7 @@ def layer_name(module: Module) -> str:
 
 
 def depth_of(path: str, paths: Collection[str]) -> int:
-    """The number of modules around one, of those with these paths."""
+    """The number of modules that contain the module at `path`, among those at `paths`."""
     parts = path.split(".") if path else []
     return sum(".".join(parts[:count]) in paths for count in range(len(parts)))
 
@@ -243,16 +243,16 @@ def with_function_layers(model: M) -> M:
     True
     """
     structure = model.structure()
-    numbers = iter(range(-1, -(10**9), -1))  # containers that are there already have numbers from zero
+    numbers = iter(range(-1, -(10**9), -1))  # existing containers have numbers from zero
 
-    def replaced(part: Part, inside: bool) -> Part:
-        if isinstance(part, Static) and inside and callable(part.value) and not isinstance(part.value, type):
+    def replace_functions(part: Part, in_container: bool) -> Part:
+        if isinstance(part, Static) and in_container and callable(part.value) and not isinstance(part.value, type):
             return Container(FunctionLayer, ("function",), (part,), next(numbers))
         if not isinstance(part, Container):
             return part
         is_module = issubclass(part.cls, Fields)
-        children = tuple([replaced(child, not is_module) for child in part.children])
+        children = tuple([replace_functions(child, not is_module) for child in part.children])
         return Container(part.cls, part.keys, children, part.number)
 
-    found = cast("Container", replaced(structure.skeleton, False))
-    return model if next(numbers) == -1 else build(found, structure.params)
+    skeleton = cast("Container", replace_functions(structure.skeleton, False))
+    return model if next(numbers) == -1 else build(skeleton, structure.params)

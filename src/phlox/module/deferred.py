@@ -1,4 +1,4 @@
-"""Deferred parameters: what their values are created from."""
+"""Deferred parameters: the shapes, initializers and random streams from which their values are created."""
 
 from __future__ import annotations
 
@@ -57,30 +57,30 @@ class FromJax:
         return Tensor.from_primitive(array, device.backend, Float)
 
 
-_called_as_ours: dict[type[Any], bool] = {}
+_has_own_signature: dict[type[Any], bool] = {}
 """For classes of initializers, whether all instances have Phlox's signature; functions differ."""
 
 
-def as_initializer(given: Any) -> Initializer:
+def as_initializer(function: Any) -> Initializer:
     """An initializer with Phlox's signature, `(shape, fans, device)`, from one with that signature or with JAX's."""
-    known = _called_as_ours.get(cast("type[Any]", type(given)))
-    return given if known or not is_of_jax(given) else FromJax(given)
+    is_own = _has_own_signature.get(cast("type[Any]", type(function)))
+    return function if is_own or not is_of_jax(function) else FromJax(function)
 
 
-def is_of_jax(given: Any) -> bool:
-    """Do the names of the arguments, `(key, shape, dtype)`, say that this is an initializer of JAX?"""
-    cls = cast("type[Any]", type(given))
-    known = _called_as_ours.get(cls)
-    if known:
+def is_of_jax(function: Any) -> bool:
+    """Is this an initializer of JAX, by the names of its arguments, `(key, shape, dtype)`?"""
+    cls = cast("type[Any]", type(function))
+    is_own = _has_own_signature.get(cls)
+    if is_own:
         return False
     try:
-        names = [*signature(given).parameters, "", ""]
-    except (TypeError, ValueError):  # nothing is said about it
+        names = [*signature(function).parameters, "", ""]
+    except (TypeError, ValueError):  # the function has no readable signature
         return False
-    found = names[1] == "shape" or (names[0] != "shape" and ("key" in names[0] or "rng" in names[0]))
-    if known is None:
-        _called_as_ours[cls] = not found and isinstance(_call_of(cls), FunctionType)
-    return found
+    is_jax = names[1] == "shape" or (names[0] != "shape" and ("key" in names[0] or "rng" in names[0]))
+    if is_own is None:
+        _has_own_signature[cls] = not is_jax and isinstance(_call_of(cls), FunctionType)
+    return is_jax
 
 
 def _call_of(cls: type[Any]) -> Any:
@@ -88,7 +88,7 @@ def _call_of(cls: type[Any]) -> Any:
 
 
 class _SeededStream(Stream):
-    """A stream whose draws are meant to be the same whenever a program is run."""
+    """A stream whose draws are the same in every run of a program."""
 
     whole = True
 
@@ -97,7 +97,7 @@ class _SeededStream(Stream):
 
 
 class _TracedSeededStream(TracedStream):
-    """As `_SeededStream`, where the seed is traced."""
+    """As `_SeededStream`, for a traced seed."""
 
     whole = True
 
@@ -105,106 +105,106 @@ class _TracedSeededStream(TracedStream):
         pass
 
 
-_forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False)
+_initializers_forbidden: ContextVar[bool] = ContextVar("phlox_no_initializers", default=False)
 
 
 @contextmanager
 def no_initializers() -> Generator[None]:
-    """Within this scope running an initializer is an error: a check that every value comes from a record."""
-    with scope(_forbidden, True):
+    """Within this scope, running an initializer is an error. It checks that every value comes from a record."""
+    with scope(_initializers_forbidden, True):
         yield
 
 
-class Where(NamedTuple):
-    """The transformations around the declaration of a parameter, or around the making of its value."""
+class TraceContext(NamedTuple):
+    """The transformations in which a parameter is declared, or its value is created."""
 
     program: object
     """The program that is being traced, if any."""
     transformations: object
-    """Those of the engine, with the ones that trace no program."""
+    """The engine's transformations, also those that trace no program."""
     batch: object
     """The innermost `phlox.vmap`."""
 
     @classmethod
-    def now(cls, engine: Backend) -> Where:
-        """Here."""
+    def now(cls, engine: Backend) -> TraceContext:
+        """The context of the caller."""
         return cls(engine.current_trace(), engine.transformations(), innermost())
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a deferred parameter holds in place of a value."""
+    """What a deferred parameter holds instead of a value."""
 
     shape: tuple[int, ...]
     initializer: Initializer
     fans: tuple[int, int]
     device: Device
     root: Root
-    where: Where
+    context: TraceContext
     kind: ClassVar[type[Kind]] = Float
     """Only Float parameters are deferred."""
 
-    def made(self, root: Root | None = None) -> Tensor[Any, Any, Any]:
-        """Create the value, from the parameter's own sub-stream or from where another stream starts."""
-        if _forbidden.get():
+    def create(self, root: Root | None = None) -> Tensor[Any, Any, Any]:
+        """Create the value, from the parameter's own sub-stream or from another root."""
+        if _initializers_forbidden.get():
             raise ModuleError(
-                f"a parameter of shape {self.shape} was about to be initialised where that is forbidden; "
+                f"a parameter of shape {self.shape} was about to be initialised inside no_initializers(); "
                 "load a record that has it"
             )
         engine = engine_of(self.device.backend)
         start = settled(self.root if root is None else root, engine)
-        known = is_key(start)
-        # A part of a program it can only be if it was declared in it, and its value is meant to be always the same,
-        # which a seed says, or to follow a traced key. What follows a key must not outlive what the key comes from.
-        if engine.is_tracing() or not known:
-            now = Where.now(engine)
-            if known and (root is None or self.where.program is None or now.program is not self.where.program):
+        has_key = is_key(start)
+        # The value can be created in a program only if the parameter was declared in the program, and if it follows a
+        # seed (so that it is always the same) or a traced key. It must not outlive the transformation of that key.
+        if engine.is_tracing() or not has_key:
+            own, context = self.context, TraceContext.now(engine)
+            if has_key and (root is None or own.program is None or context.program is not own.program):
                 raise ModuleError(
                     f"a parameter of shape {self.shape} is first used inside a transformation of JAX or PyTorch and "
-                    "cannot be made there; call model.init() before or, where the model is created inside, "
+                    "cannot be created there; call model.init() before or, if the model is created inside, "
                     "model.init(seed)"
                 )
-            if not known and now != self.where:
+            if not has_key and context != own:
                 raise ModuleError(
-                    f"a parameter of shape {self.shape} would get a value from a traced seed, and was declared outside "
+                    f"a parameter of shape {self.shape} would get a value from a traced seed, but was declared outside "
                     "of the transformation (vmap, jit, scan) that traces it; create the model inside, and return it"
                 )
-        return self._checked(self._made(start, engine))
+        return self._check(self._create(start, engine))
 
-    def _made(self, root: Root, engine: Backend) -> Any:
+    def _create(self, root: Root, engine: Backend) -> Any:
         if isinstance(root, PerExample):
-            return self._stacked(root, engine)
+            return self._create_stacked(root, engine)
         source: Any = root
         if not is_key(root) or engine.is_tracing():
             source = opened(root, _TracedSeededStream, _SeededStream)
         try:
             with stream(source), outside():
                 return self.initializer(self.shape, self.fans, self.device)
-        except Exception as error:  # it draws on the host, or reads values there
+        except Exception as error:  # the initializer draws on the host, or reads values there
             if is_key(root) or not (isinstance(error, WrongEngine) or _needs_values(error, engine)):
                 raise
-            return self._made_on_host(root, engine, error)
+            return self._create_on_host(root, engine, error)
 
-    def _made_on_host(self, root: Any, engine: Backend, error: Exception) -> Tensor[Any, Any, Any]:
-        """The value by an initializer that needs NumPy, called whenever the program runs."""
+    def _create_on_host(self, root: Any, engine: Backend, error: Exception) -> Tensor[Any, Any, Any]:
+        """The value from an initializer that needs NumPy; it is called in every run of the program."""
         host = load("phlox.backend.numpy.backend:NumPy")(float=engine.float_element).device()
 
         def values(words: Any) -> Any:
             with stream(words), outside():
-                return self._checked(self.initializer(self.shape, self.fans, host)).numpy()
+                return self._check(self.initializer(self.shape, self.fans, host)).numpy()
 
         try:
             array = engine.from_host_draws(values, root, self.shape, self.device)
         except UnsupportedError:
             raise RandomnessError(
-                f"a parameter of shape {self.shape} on {self.device} cannot be made from a traced seed by "
+                f"a parameter of shape {self.shape} on {self.device} cannot be created from a traced seed by "
                 f"{described(self.initializer)}, which computes on the host ({error}); initialise it outside"
             ) from error
         return Tensor.from_primitive(array, engine, Float)._on(self.device.backend)  # pyright: ignore[reportPrivateUsage]
 
-    def _stacked(self, root: PerExample, engine: Backend) -> Tensor[Any, Any, Any]:
-        """The value on a batched backend: for each example, that of its own seed."""
-        values = [self._checked(self._made(one, engine)) for one in root.items]
+    def _create_stacked(self, root: PerExample, engine: Backend) -> Tensor[Any, Any, Any]:
+        """The value on a batched backend: each example has a value from its own seed."""
+        values = [self._check(self._create(item, engine)) for item in root.items]
         value = stack(values)
         backend = joined(value.backend, root.backend)
         if backend is None or backend.inner is None:
@@ -215,15 +215,15 @@ class Deferred:
         inner = value._on(backend.inner)  # pyright: ignore[reportPrivateUsage]
         return Tensor.from_primitive(cast("Any", backend).boxed(inner.primitive), backend, Float)
 
-    def _checked(self, value: Any) -> Tensor[Any, Any, Any]:
+    def _check(self, value: Any) -> Tensor[Any, Any, Any]:
         if not isinstance(value, Tensor) or value.shape != self.shape:
-            got = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
-            raise ModuleError(f"an initializer gave {got} for a parameter of shape {self.shape}")
+            description = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
+            raise ModuleError(f"an initializer gave {description} for a parameter of shape {self.shape}")
         return cast("Tensor[Any, Any, Any]", value)
 
 
 def _needs_values(error: BaseException | None, engine: Backend) -> bool:
-    """Was the value of a tracer asked for?"""
+    """Was the error raised because code read the value of a tracer?"""
     while error is not None:
         if engine.is_trace_error(cast("Exception", error)):
             return True

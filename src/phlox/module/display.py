@@ -1,4 +1,4 @@
-"""How a module looks when printed."""
+"""The text of a module when it is printed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from phlox.module.param import Param
 _WIDTH = 60
 
 
-def display(module: Fields, within: tuple[Fields, ...] = ()) -> str:
+def display(module: Fields, ancestors: tuple[Fields, ...] = ()) -> str:
     """The module as a tree: shapes of parameters, static fields, indented children; its mode if it differs."""
-    if any(module is outer for outer in within):
+    if any(module is ancestor for ancestor in ancestors):
         return f"{type(module).__name__}(...)"
-    around = fields_of(within[-1]).get("training") if within else None
-    lines = [f"{type(module).__name__}({_fields(module, around)})"]
+    outer_mode = fields_of(ancestors[-1]).get("training") if ancestors else None
+    lines = [f"{type(module).__name__}({_fields(module, outer_mode)})"]
     for field, value in fields_of(module).items():
         for name, child in _children(value, field):
-            first, *rest = display(child, (*within, module)).splitlines()
-            lines += [f"  {name}: {first}", *(f"  {line}" for line in rest)]
+            first, *more_lines = display(child, (*ancestors, module)).splitlines()
+            lines += [f"  {name}: {first}", *(f"  {line}" for line in more_lines)]
     return "\n".join(lines)
 
 
@@ -40,10 +40,10 @@ def _children(value: Any, name: str) -> list[tuple[str, Fields]]:
     return [(path, part) for path, part in parts_of(value, name) if isinstance(part, Fields)]
 
 
-def _fields(module: Fields, around: Any) -> str:
+def _fields(module: Fields, outer_mode: Any) -> str:
     shown: list[str] = []
     for name, value in fields_of(module).items():
-        if name == "training" and value == around:
+        if name == "training" and value == outer_mode:
             continue
         if isinstance(value, Param):
             shape = [str(list(value.shape))] if value.has_shape else []

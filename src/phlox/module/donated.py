@@ -17,17 +17,17 @@ class Donated(NamedTuple):
     shape: tuple[int, ...]
     device: Device
     path: str
-    taker: str
+    recipient: str
     """The function or step that it was donated to."""
     failed: bool = False
-    """Did it fail, so that there is no new value?"""
+    """Whether the recipient failed, so that there is no new value."""
 
     @property
     def kind(self) -> type[Kind]:
         """The kind of the donated value."""
         return self.ops.kind
 
-    def taken(self, path: str = "") -> Tensor[Any, Any, Any]:
+    def to_tensor(self, path: str = "") -> Tensor[Any, Any, Any]:
         """Raise `DonatedError`, because there is no value."""
-        remedy = "load a saved state of it" if self.failed else "use what that returned"
-        raise DonatedError(f"`{self.path}` was donated to {self.taker} and is used up; {remedy}")
+        remedy = "load a saved state of the model" if self.failed else "use the result of that call"
+        raise DonatedError(f"`{self.path}` was donated to {self.recipient} and is used up; {remedy}")

@@ -22,12 +22,12 @@ class Observer(Protocol):
     """An object that caches the structure of a module."""
 
     valid: bool
-    """Does the module still have the same parts?"""
+    """Whether the module still has the same parts."""
     ids_differ: bool
-    """Is it known that no two of its parameters have one id?"""
+    """Whether it is known that no two of its parameters have the same id."""
     aux: Any
     tree: Any
-    """The structures around the parameters' values; None if they must be found again."""
+    """The structures around the parameters' values; None if they must be computed again."""
 
 
 class Watched:
@@ -39,10 +39,10 @@ class Watched:
 
     def watch(self, observer: Observer) -> None:
         """Set `observer.valid` to False at the next change; the observer is not kept alive."""
-        known = self._phlox_watchers
-        if known:
-            known = [ref for ref in known if (other := ref()) is not None and other.valid]
-        set_slot(self, "_phlox_watchers", (*known, weakref.ref(observer)))
+        refs = self._phlox_watchers
+        if refs:
+            refs = [ref for ref in refs if (other := ref()) is not None and other.valid]
+        set_slot(self, "_phlox_watchers", (*refs, weakref.ref(observer)))
 
     def changed(self) -> None:
         """Notify the observers that its parts have changed."""
@@ -56,7 +56,7 @@ class Watched:
 
 
 Pending: TypeAlias = tuple[Any, ...]
-"""What the fields of a module will be made of: a structure, and what its method `fields` takes after the module."""
+"""What the fields of a module will be built from: a structure, and the further arguments of its method `fields`."""
 
 
 class _Slots(Watched):
@@ -65,31 +65,31 @@ class _Slots(Watched):
     __slots__ = ("__dict__", "_phlox_before", "_phlox_pending", "_phlox_structure")
 
     _phlox_before: Any
-    """The layout of its tree, if a function over trees has put something else in the place of a part; else not set."""
+    """The layout of its tree before a tree function replaced a part; not set otherwise."""
 
     _phlox_pending: Pending | None
     _phlox_structure: Structure | None
 
 
 own_dict: Any = _Slots.__dict__["__dict__"].__get__
-"""The fields of an object as they stand, built or not."""
+"""The dict of an object's fields, whether they are built or not."""
 
 set_pending: Any = _Slots.__dict__["_phlox_pending"].__set__
-"""Make a new object one whose fields are built later: they, and its other slots, at their first use."""
+"""Mark a new object as one whose fields, and other slots, are built at their first use."""
 
 _before: Any = _Slots.__dict__["_phlox_before"].__get__
 
 
 def layout_before(module: Fields) -> Any:
-    """The layout of its tree before a function over trees has put something else in the place of a part, or None."""
+    """The layout of its tree before a tree function replaced a part, or None."""
     try:
         return _before(module)
     except AttributeError:
         return None
 
 
-_handed_out: WeakValueDictionary[int, Fields] = WeakValueDictionary()
-"""By identity, the objects whose dict of fields other code may hold, and change unnoticed."""
+_exposed: WeakValueDictionary[int, Fields] = WeakValueDictionary()
+"""By identity, the objects whose dict of fields other code may hold, and could change unnoticed."""
 
 
 class Fields(_Slots):
@@ -101,7 +101,7 @@ class Fields(_Slots):
 
     __slots__ = ()
 
-    # `Generic` would store what an object was asked for as (`Box[int]`) among the fields; it does without if it cannot.
+    # `Generic` would store the type of `Box[int](...)` among the fields; a property without a setter prevents it.
     __orig_class__ = property()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -114,20 +114,20 @@ class Fields(_Slots):
 
     @property
     def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if _handed_out.get(id(self)) is not self:
-            _handed_out[id(self)] = self
+        if _exposed.get(id(self)) is not self:
+            _exposed[id(self)] = self
             self.changed()
         return fields_of(self)
 
-    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            # Reached only where ordinary lookup has failed: the fields were not built yet, at least not when it looked.
+            # Called only if ordinary lookup failed: the fields were not built at that moment.
             fields = fields_of(self)
             if name in fields:
                 return fields[name]
             getter = _getter(type(self), name)
-            if getter is not None:  # a property that has failed: ask it once more, for its own error was dropped
+            if getter is not None:  # a property failed: read it again, because its own error was dropped
                 return getter(self, type(self))
             raise AttributeError(of_object(self, name, "Module", fields), name=name, obj=self)
 
@@ -155,14 +155,14 @@ class Fields(_Slots):
 
 
 RESERVED: set[str] = {"_phlox_before", "_phlox_pending", "_phlox_structure", "_phlox_watchers"}
-"""Names that no field may have, since it would hide a method that modules are used by; `Module` adds its own."""
+"""Names that no field may have, because it would hide a method of modules; `Module` adds its own."""
 
 
 def reserved(cls: type[Any], name: str) -> ModuleError:
     """The error for a field with a reserved name."""
-    what = f"the method `{name}` of every module" if not name.startswith("_phlox") else "what modules keep there"
+    hidden = f"the method `{name}` of every module" if not name.startswith("_phlox") else "internal data of modules"
     return ModuleError(
-        f"{cls.__name__}: a field cannot be called `{name}`, for it would hide {what}; give it another name"
+        f"{cls.__name__}: a field cannot be called `{name}`, because it would hide {hidden}; give it another name"
     )
 
 
@@ -170,8 +170,8 @@ def _getter(cls: type[Any], name: str) -> Any:
     """The `__get__` of a property (or another descriptor) of a class, if the name is one."""
     for base in cls.__mro__:
         if name in vars(base):
-            found = vars(base)[name]
-            return None if isinstance(found, property) and found.fget is None else getattr(found, "__get__", None)
+            value = vars(base)[name]
+            return None if isinstance(value, property) and value.fget is None else getattr(value, "__get__", None)
     return None
 
 
@@ -186,7 +186,7 @@ def may_change_unseen(module: Fields) -> bool:
     """Can a field change unnoticed, because its dict is known outside or its class has its own `__setattr__`?"""
     cls = type(module)
     own = cls.__setattr__ is not Fields.__setattr__ or cls.__delattr__ is not Fields.__delattr__
-    return own or _handed_out.get(id(module)) is module
+    return own or _exposed.get(id(module)) is module
 
 
 def set_up(module: Fields) -> None:
@@ -197,12 +197,12 @@ def set_up(module: Fields) -> None:
 
 
 def materialize(module: Fields) -> None:
-    """Build the fields now if they have not been; other threads see none of them or all."""
+    """Build the fields now if they are not built yet; other threads see all of them or none."""
     with _building:
         pending = module._phlox_pending  # pyright: ignore[reportPrivateUsage]
         if pending is not None:
             set_slot(module, "_phlox_structure", None)
             set_slot(module, "_phlox_watchers", ())
-            structure, *given = pending
-            own_dict(module).update(structure.fields(module, *given))
+            structure, *arguments = pending
+            own_dict(module).update(structure.fields(module, *arguments))
             set_slot(module, "_phlox_pending", None)

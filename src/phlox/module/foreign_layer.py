@@ -1,4 +1,4 @@
-"""Layers and arrays of other libraries in fields: what they are, and how a module takes them.
+"""Layers and arrays of other libraries in fields: what they are, and how a module can hold them.
 
 Such a layer is neither trained nor saved nor moved with the module, and a compiled program keeps its old weights. So a
 field that holds one is refused when the module is walked. Classes are recognised by their names, without an import.
@@ -15,29 +15,29 @@ from phlox.module.fields import Fields, layout_before
 from phlox.tensor.engine_arrays import is_array_type
 
 
-class Foreign(NamedTuple):
+class Outsider(NamedTuple):
     """A kind of objects of another library."""
 
-    what: str
+    description: str
     remedy: str
-    """The line to write instead."""
+    """The code to write instead."""
     engine: str
     wrap: str = ""
-    """The adapter, if it is one of layers."""
+    """The adapter, if the kind is a layer."""
 
 
-def _layer(what: str, package: str, engine: str) -> Foreign:
+def _layer(description: str, package: str, engine: str) -> Outsider:
     wrap = f"phlox.interop.{package}.wrap"
-    return Foreign(what, f"{wrap}(layer)", engine, wrap)
+    return Outsider(description, f"{wrap}(layer)", engine, wrap)
 
 
 _ARRAY = "phlox.Param(phlox.tensor(array)) if it is trained, or phlox.Buffer(array)"
 _KINDS = {
     ("flax.nnx", "Module"): _layer("a layer of Flax NNX", "flax", "jax"),
-    ("flax.nnx", "Rngs"): Foreign("a random stream of Flax NNX", "phlox.random, whose draws need no keys", "jax"),
-    ("flax.nnx", "RngStream"): Foreign("a random stream of Flax NNX", "phlox.random, whose draws need no keys", "jax"),
-    ("flax.nnx", "Variable"): Foreign("a variable of Flax NNX", _ARRAY.replace("array", "variable[...]"), "jax"),
-    ("flax.linen", "Module"): Foreign(
+    ("flax.nnx", "Rngs"): Outsider("a random stream of Flax NNX", "phlox.random, whose draws need no keys", "jax"),
+    ("flax.nnx", "RngStream"): Outsider("a random stream of Flax NNX", "phlox.random, whose draws need no keys", "jax"),
+    ("flax.nnx", "Variable"): Outsider("a variable of Flax NNX", _ARRAY.replace("array", "variable[...]"), "jax"),
+    ("flax.linen", "Module"): Outsider(
         "a layer of Flax Linen, which has no parameters of its own",
         "phlox.interop.flax.wrap(flax.nnx.bridge.ToNNX(layer, rngs=flax.nnx.Rngs(0)).lazy_init(x))",
         "jax",
@@ -50,8 +50,8 @@ _ENGINES = {"jax": "jax", "jaxlib": "jax", "torch": "torch"}
 
 
 @lru_cache(maxsize=4096)
-def foreign(cls: type[Any]) -> Foreign | None:
-    """What a class of another library's layers or arrays is; None for any other class, and for NumPy's arrays."""
+def foreign(cls: type[Any]) -> Outsider | None:
+    """The kind of a class of another library's layers or arrays; None for other classes, and for NumPy arrays."""
     for base in cls.__mro__:
         for (package, name), kind in _KINDS.items():
             if base.__name__ == name and f"{base.__module__}.".startswith(f"{package}."):
@@ -59,31 +59,31 @@ def foreign(cls: type[Any]) -> Foreign | None:
     if not is_array_type(cls):
         return None
     engine = next((_ENGINES[name] for name in map(_package, cls.__mro__) if name in _ENGINES), None)
-    return None if engine is None else Foreign(f"an array of {engine}", _ARRAY, engine)
+    return None if engine is None else Outsider(f"an array of {engine}", _ARRAY, engine)
 
 
 def _package(cls: type[Any]) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def refuse_foreign(found: Sequence[tuple[str, Any]], modules: Mapping[str, Fields]) -> None:
+def refuse_foreign(values: Sequence[tuple[str, Any]], modules: Mapping[str, Fields]) -> None:
     """Raise `ModuleError` for layers and arrays of other libraries in fields, given with their paths.
 
-    In a module in which a function over trees has put something else into the place of a part, anything may stand.
+    A module in which a tree function has replaced a part may hold anything.
     """
     rebuilt = [path for path, module in modules.items() if layout_before(module) is not None]
-    for path, value in found:
+    for path, value in values:
         kind = foreign(cast("type[Any]", type(value)))
-        inside = any(f"{path}.".startswith(f"{around}." if around else "") for around in rebuilt)
-        if kind is not None and not inside and not _is_setting(value, kind):
+        is_rebuilt = any(f"{path}.".startswith(f"{outer}." if outer else "") for outer in rebuilt)
+        if kind is not None and not is_rebuilt and not _is_setting(value, kind):
             raise ModuleError(
-                f"`{path}` is {kind.what} ({type(value).__name__}), which the module would neither train nor save nor "
-                f"move; write {kind.remedy}, or phlox.reference(...) if it belongs to somebody else"
+                f"`{path}` is {kind.description} ({type(value).__name__}), which the module would neither train nor "
+                f"save nor move; write {kind.remedy}, or phlox.reference(...) if another model owns it"
             )
 
 
-def _is_setting(value: Any, kind: Foreign) -> bool:
-    """Is it an object of Equinox's without arrays and modes, such as a solver?"""
+def _is_setting(value: Any, kind: Outsider) -> bool:
+    """Is it an Equinox object without arrays and modes, such as a solver?"""
     return kind is _KINDS["equinox", "Module"] and not _has_state(value)
 
 

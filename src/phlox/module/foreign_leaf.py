@@ -21,13 +21,13 @@ def described(value: object) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-Looks: TypeAlias = "set[tuple[type[Any], Any]]"
+ArrayClasses: TypeAlias = "set[tuple[type[Any], Any]]"
 """Classes and element types."""
 
-_proper: dict[Ops, Looks] = {}
+_proper: dict[Ops, ArrayClasses] = {}
 
 
-def looks_of(ops: Ops) -> Looks:
+def accepted_classes(ops: Ops) -> ArrayClasses:
     """The class and dtype of arrays that were accepted for tensors of `ops`, so that later ones pass quickly."""
     return _proper.setdefault(ops, set())
 
@@ -35,40 +35,40 @@ def looks_of(ops: Ops) -> Looks:
 def is_proper(ops: Ops, array: Any) -> bool:
     """Is this an array of the engine, or its tracer for one, with the element type of this kind?"""
     engine = engine_of(ops.backend)
-    known = _class_of_arrays(engine)
+    array_class = _class_of_arrays(engine)
     if ops.backend.has_slices:
         array = backend_of_arrays(ops.backend).below(array)
     try:
-        if not (engine.is_traced(array) or isinstance(array, known or object)):
+        if not (engine.is_traced(array) or isinstance(array, array_class or object)):
             return False
         if array.dtype == engine.element(ops.kind):
-            if known is not None:
-                looks_of(ops).add((array.__class__, array.dtype))
+            if array_class is not None:
+                accepted_classes(ops).add((array.__class__, array.dtype))
             return True
-    except Exception:  # whatever it is, it does not behave like an array
+    except Exception:  # an object that does not behave like an array
         pass
     return False
 
 
 def alike(ops: Ops, array: Any) -> Ops | None:
-    """The table for an array of floats of the same engine in another precision; None if it is no such array."""
+    """The operations for a Float array of the same engine in another precision; None if it is not such an array."""
     if ops.kind is Float:
         for element in FLOAT_ELEMENTS:
             try:
-                other = ops_of(ops.backend.with_float(element), Float)
-            except BackendError:  # which this engine does not have
+                other_ops = ops_of(ops.backend.with_float(element), Float)
+            except BackendError:  # this engine does not have the precision
                 continue
-            if is_proper(other, array):
-                return other
+            if is_proper(other_ops, array):
+                return other_ops
     return None
 
 
 _MARKERS = {("equinox._tree", "_LeafWrapper"), ("penzai.core.selectors", "_LeafWrapper")}
-"""Classes with which a tool wraps all leaves, to find again what a function of the user's picks out of a tree."""
+"""Classes in which tools wrap all leaves, to recognise the leaves that a user's function selects from a tree."""
 
 
 def is_marker(leaf: object) -> bool:
-    """Is it such a wrapper? A parameter around one is a node of the tree, so that the tool finds the parameter."""
+    """Is it such a wrapper? Then its parameter is a node of the tree, so that the tool finds the parameter."""
     cls = type(leaf)
     return (cls.__module__, cls.__name__) in _MARKERS
 
@@ -77,7 +77,7 @@ _classes: dict[Backend, type[Any]] = {}
 
 
 def _class_of_arrays(engine: Backend) -> type[Any] | None:
-    """The class of the engine's arrays; None if that is not known yet, because a trace has only tracers."""
+    """The class of the engine's arrays; None if it is not known yet, because a trace has only tracers."""
     if engine not in _classes:
         array = engine.from_host(np.zeros(1, engine.host_float_dtype), Float, engine.device())
         if engine.is_traced(array):
@@ -87,8 +87,8 @@ def _class_of_arrays(engine: Backend) -> type[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """An object that is not an array of the parameter's backend: it is returned as a leaf, but refused in use."""
+class ForeignLeaf:
+    """An object that is not an array of the parameter's backend: it stays as a leaf, but its value cannot be used."""
 
     leaf: Any
     ops: Ops
@@ -121,18 +121,18 @@ class Foreign:
         """The device that an array in its place would have."""
         return self.ops.backend.device()
 
-    def seen_from(self, backend: Backend) -> Foreign:
-        """The same in a parameter on another backend over this engine."""
-        return Foreign(self.leaf, ops_of(backend, self.ops.kind), self.path)
+    def seen_from(self, backend: Backend) -> ForeignLeaf:
+        """The same leaf for a parameter on another backend over this engine."""
+        return ForeignLeaf(self.leaf, ops_of(backend, self.ops.kind), self.path)
 
-    def taken(self, path: str = "") -> Tensor[Any, Any, Any]:
+    def to_tensor(self, path: str = "") -> Tensor[Any, Any, Any]:
         """A tensor of its values, if it is a NumPy array of the right element type; otherwise `ModuleError`.
 
-        `path` is the place of its parameter in the largest module that is known to hold it.
+        `path` is the path of its parameter in the largest module that is known to hold it.
         """
         engine = engine_of(self.ops.backend)
-        of_numpy = isinstance(self.leaf, (np.ndarray, np.generic))
-        host: Any = np.asarray(self.leaf) if of_numpy else None
+        is_numpy = isinstance(self.leaf, (np.ndarray, np.generic))
+        host: Any = np.asarray(self.leaf) if is_numpy else None
         if host is None or host.dtype != engine.host_dtype(self.ops.kind):
             raise self.error(path)
         array = engine.from_host(host, self.ops.kind, engine.device())
@@ -142,24 +142,25 @@ class Foreign:
         """The error when its value is used."""
         backend, kind, leaf = self.ops.backend, self.ops.kind, self.leaf
         engine = engine_of(backend)
-        wanted = f"`{path or self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
+        name = path or self.path
+        subject = f"`{name}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
         if not (self.has_shape and hasattr(leaf, "dtype")):
             return ModuleError(
-                f"{wanted}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
+                f"{subject}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
                 "to compute with the module, it must give an array for each array"
             )
-        given = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+        element_and_shape = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
         if self.is_abstract:
             return ModuleError(
-                f"{wanted} that is abstract: of {given} with no values; create the module to compute with it, "
-                "or pass it to jax.eval_shape"
+                f"{subject} that is abstract: {element_and_shape} without values; create the module to compute with "
+                "it, or pass it to jax.eval_shape"
             )
         if isinstance(leaf, (_class_of_arrays(engine) or np.ndarray, np.ndarray)):
             return ModuleError(
-                f"{wanted}, and a PyTree function gave it an array of {given}; keep the element type, or change that "
-                "of the whole module with .to_device(...) of a backend that has it"
+                f"{subject}, and a PyTree function gave it an array of {element_and_shape}; keep the element type, or "
+                "move the whole module with .to_device(...) to a backend of that type"
             )
         return ModuleError(
-            f"{wanted}, and a PyTree function gave it {described(leaf)} of {given}; move the module to the "
-            "backend of such arrays before, with .to_device(...)"
+            f"{subject}, and a PyTree function gave it {described(leaf)} of {element_and_shape}; move the module to "
+            "the backend of such arrays before, with .to_device(...)"
         )

@@ -26,7 +26,7 @@ AnyTensor: TypeAlias = Tensor[Any, Any, Any]
 
 
 _LEAST_SQUARE = 1e-24
-"""Of a sum of squares in f32 that none of the elements that count has dropped out of."""
+"""The least sum of squares in f32 in which no significant element has underflowed."""
 
 
 def norm_of(tensors: Sequence[AnyTensor]) -> AnyTensor:
@@ -39,20 +39,20 @@ def norm_of(tensors: Sequence[AnyTensor]) -> AnyTensor:
     if not wide:
         return as_tensor(0.0) if not tensors else tensors[0].to_full_precision().sum()
     if not any(x.backend.batched or x.backend.is_traced(x.primitive) for x in wide):
-        with np.errstate(over="ignore"):  # NumPy would warn of what is mended below
-            total = _joined([x.square().sum() for x in wide], operator.add)
+        with np.errstate(over="ignore"):  # NumPy would warn of an overflow that is handled below
+            total = _reduce([x.square().sum() for x in wide], operator.add)
         value = total.detach().item()
         if _LEAST_SQUARE < value < math.inf:
             return total.sqrt()
-    greatest = _joined([x.detach().abs().max() for x in wide], lambda a, b: a.maximum(b))
+    greatest = _reduce([x.detach().abs().max() for x in wide], lambda a, b: a.maximum(b))
     scale = where((greatest > 0.0) & greatest.isfinite(), greatest, 1.0)
     parts = [(x / (scale if scale.device == x.device else scale.to_device(x.device))).square().sum() for x in wide]
-    return _joined(parts, operator.add).sqrt() * scale
+    return _reduce(parts, operator.add).sqrt() * scale
 
 
-def _joined(found: Sequence[AnyTensor], join: Callable[[Any, Any], Any]) -> AnyTensor:
-    place = found[0].device
-    return reduce(join, [x if x.device == place else x.to_device(place) for x in found])
+def _reduce(tensors: Sequence[AnyTensor], combine: Callable[[Any, Any], Any]) -> AnyTensor:
+    device = tensors[0].device
+    return reduce(combine, [x if x.device == device else x.to_device(device) for x in tensors])
 
 
 class GradientsParams:
@@ -83,25 +83,25 @@ class GradientsParams:
         Raises `DistributedError` if only some processes have a gradient of a parameter, and `ModuleError` if two
         parameters were one leaf of the tape, so that there is only one gradient for both.
         """
-        found: dict[ParamId, Tensor[Any, Any, Any]] = {}
-        known = module._phlox_structure  # pyright: ignore[reportPrivateUsage]
+        gradients: dict[ParamId, Tensor[Any, Any, Any]] = {}
+        old_structure = module._phlox_structure  # pyright: ignore[reportPrivateUsage]
         structure = module.structure()
-        if structure is not known:
+        if structure is not old_structure:
             for owner, first, second in structure.were_one_leaf:
                 if owner.is_initialized and owner.val().grad(grads) is not None:
                     raise ModuleError(
                         f"`{first}` and `{second}` were one leaf of the tape when this gradient was computed (views by "
-                        "`freeze` or `map` share it), so that it is of both together; copy the module with "
-                        "copy.deepcopy, or call params() of the whole before it computes anything"
+                        "`freeze` or `map` share it), so it is the gradient of both together; copy the module with "
+                        "copy.deepcopy, or call params() of the whole model before it computes anything"
                     )
         for param in structure.params:
-            # Of whichever backend: a tape may go across several.
+            # On any backend: a tape may cross several.
             if param.trained and param.is_initialized:
                 value = param._tensor  # pyright: ignore[reportPrivateUsage]
                 backend = param.backend if value is None else value._ops.backend  # pyright: ignore[reportPrivateUsage]
                 if backend.differentiates and (gradient := param.val().grad(grads)) is not None:
-                    found[param.id] = gradient
-        return of_rows(found, module)
+                    gradients[param.id] = gradient
+        return of_rows(gradients, module)
 
     def get(self, id: ParamId) -> Tensor[Any, Any, Any] | None:
         """The gradient of a parameter, or None."""
@@ -143,7 +143,7 @@ class GradientsParams:
         """Are all elements of all gradients finite? A Bool of rank zero."""
         if not self._tensors:
             return as_tensor(True)
-        return _joined([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
+        return _reduce([x.isfinite().all() for x in self._tensors.values()], lambda a, b: a & b)
 
     @property
     def backend(self) -> Backend | None:
@@ -167,16 +167,16 @@ class GradientsParams:
 
 
 class LocalGradients(GradientsParams):
-    """Gradients of the rows of this process alone, made within `px.distributed.no_sync()`; no optimizer takes them."""
+    """Gradients of the rows of this process alone, from within `px.distributed.no_sync()`; optimizers refuse them."""
 
     __slots__ = ()
 
 
-def of_rows(found: dict[ParamId, AnyTensor], module: Module) -> GradientsParams:
-    """The gradients of a module, of which each process has those of its rows: their mean, unless they stay so."""
+def of_rows(gradients: dict[ParamId, AnyTensor], module: Module) -> GradientsParams:
+    """The gradients of a module: the mean of the gradients of each process's rows, unless they stay local."""
     if row_group() is None:
-        return GradientsParams(found)
-    return LocalGradients(found) if are_gradients_local() else GradientsParams(averaged(found, module))
+        return GradientsParams(gradients)
+    return LocalGradients(gradients) if are_gradients_local() else GradientsParams(averaged(gradients, module))
 
 
 def _flatten(grads: GradientsParams) -> tuple[tuple[AnyTensor, ...], tuple[ParamId, ...]]:
@@ -189,9 +189,9 @@ def _flatten_with_keys(grads: GradientsParams) -> tuple[list[tuple[tuple[str, Pa
 
 
 def _unflatten(cls: type[GradientsParams], ids: tuple[ParamId, ...], tensors: Any) -> GradientsParams:
-    found = ids_of_call(ids)
-    grads = cls(dict(zip(found, tensors, strict=True)))
-    if found is not ids:
+    call_ids = ids_of_call(ids)
+    grads = cls(dict(zip(call_ids, tensors, strict=True)))
+    if call_ids is not ids:
         grads._traced_ids = ids  # pyright: ignore[reportPrivateUsage]
     return grads
 

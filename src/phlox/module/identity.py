@@ -1,7 +1,7 @@
-"""Ids of parameters: from a seed, so that equal runs write equal files; each is handed out once in a program.
+"""Ids of parameters: derived from a seed, so that equal runs write equal files; each is given only once in a program.
 
 An id is a digest of where the parameter comes from: the key of the current stream, or for `Module.init` the seed, the
-class of the module and the path. A name that comes again (two models of one seed, a stream that is seeded anew) gets
+class of the module and the path. A name that occurs again (two models of one seed, a stream that is seeded anew) gets
 the next number, which is a part of the digest. Without a seed, ids are random.
 """
 
@@ -22,10 +22,10 @@ ParamId = NewType("ParamId", str)
 _LIMIT: Final = 1 << 16
 
 
-class _Numbers:
-    """How often each name has come. Of more names than the limit, the later ones share one count.
+class _OccurrenceCounter:
+    """Counts how often each name has occurred. Names above the limit share one count.
 
-    So the table stays below 10 MB in a program that never stops making models of new seeds; numbers stay unique, and
+    So the table stays below 10 MB in a program that creates models of new seeds without end. Numbers stay unique, and
     equal in equal runs.
     """
 
@@ -34,7 +34,7 @@ class _Numbers:
         self._others = 0
         self._lock = threading.Lock()
 
-    def take(self, name: Hashable) -> int:
+    def next_number(self, name: Hashable) -> int:
         """The number of this occurrence of a name."""
         with self._lock:
             number = self._next.get(name)
@@ -45,11 +45,11 @@ class _Numbers:
         return number or 0
 
 
-_numbers = _Numbers()
+_numbers = _OccurrenceCounter()
 
 
 def _digest(*parts: object) -> bytes:
-    # repr keeps apart what str would join: ("a.b", "c") and ("a", "b.c").
+    # repr distinguishes what a join of str would not: ("a.b", "c") and ("a", "b.c").
     return blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
@@ -57,14 +57,14 @@ def new_id() -> ParamId:
     """An id that no other parameter of the program has; from the current stream's seed, if it has one."""
     origin = current().origin
     if origin is None:
-        return _told(uuid.uuid4().hex)
-    return _told(_digest("stream", origin, _numbers.take(origin)).hex())
+        return _as_param_id(uuid.uuid4().hex)
+    return _as_param_id(_digest("stream", origin, _numbers.next_number(origin)).hex())
 
 
 class BornId(str):
-    """The id of a parameter that is made inside of a trace: what a later call returns has another one.
+    """The id of a parameter that is created inside of a trace. The result of each later call has another id.
 
-    A trace is made once, and called many times: `jax.jit(lambda seed: Net().init(seed=seed))` makes a network a call.
+    A trace is made once and called many times: each call of `jax.jit(lambda s: Net().init(seed=s))` creates a network.
     """
 
     __slots__ = ()
@@ -73,11 +73,11 @@ class BornId(str):
         return str, (str(self),)
 
     def of_call(self, number: int, thread: str) -> ParamId:
-        """The id in what the call of this number in a thread returns, counted from 0."""
+        """The id in the result of a call, by the call's number in its thread, counted from 0."""
         return ParamId(_digest("call", str(self), number, thread).hex() if number or thread else str(self))
 
 
-def _told(id: str) -> ParamId:
+def _as_param_id(id: str) -> ParamId:
     return ParamId(id if transformation() is None else BornId(id))
 
 
@@ -85,7 +85,7 @@ _thread = threading.local()
 
 
 def name_of_thread() -> str:
-    """What tells the calls of this thread from those of others; empty in the main one, so that runs repeat."""
+    """A name that distinguishes the calls of this thread; empty in the main thread, so that runs are repeatable."""
     if threading.current_thread() is threading.main_thread():
         return ""
     if not hasattr(_thread, "name"):
@@ -104,8 +104,8 @@ class InitIds:
 
     def __init__(self, seed: Any, kind: str, paths: Iterable[str]) -> None:
         name = _digest("traced") if seed is None else _digest("init", seed, kind, *paths)
-        self._origin = _digest(name, _numbers.take(name))
+        self._origin = _digest(name, _numbers.next_number(name))
 
     def of(self, path: str) -> ParamId:
         """The id of the parameter at a path."""
-        return _told(_digest(self._origin, path).hex())
+        return _as_param_id(_digest(self._origin, path).hex())

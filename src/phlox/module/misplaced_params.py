@@ -1,4 +1,4 @@
-"""Parameters in places where they are not found, and functions that hold parameters."""
+"""Parameters where a module does not find them, and functions that hold parameters."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def functions_in(value: Any, path: str) -> list[AnyFunction]:
         return []
     if isinstance(value, (*_FUNCTIONS, Reference)):
         return [cast("AnyFunction", value)]
-    found: list[AnyFunction] = []
+    functions: list[AnyFunction] = []
     for name, element in _elements(value):
-        for one in (element, *_within(element)):
-            if isinstance(one, (Param, Fields)):
-                place = f"`{path}` holds a {type(one).__name__} in a {type(value).__name__}"
+        for part in (element, *_within(element)):
+            if isinstance(part, (Param, Fields)):
+                message = f"`{path}` holds a {type(part).__name__} in a {type(value).__name__}"
                 raise ModuleError(
-                    f"{place}{name and f' (its {name})'}, where it would not be found; use a list, a tuple or a dict"
+                    f"{message}{name and f' (its {name})'}, where it is not found; use a list, a tuple or a dict"
                     + (", or derive the class from phlox.Module (a dataclass may, too)" if name else "")
-                    + (_OR_REFER if isinstance(one, Fields) else "")
+                    + (_OR_REFER if isinstance(part, Fields) else "")
                 )
         if isinstance(element, (*_FUNCTIONS, Reference)):
-            found.append(cast("AnyFunction", element))
-    return found
+            functions.append(cast("AnyFunction", element))
+    return functions
 
 
-_OR_REFER = "; one that belongs to somebody else is said with phlox.reference(model)"
+_OR_REFER = "; for a model that another object owns, use phlox.reference(model)"
 
 
 def _elements(value: Any) -> Iterable[tuple[str, Any]]:
@@ -62,18 +62,19 @@ def _elements(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, GeneratorType):
         frame = cast("GeneratorType[Any, Any, Any]", value).gi_frame
         variables = {} if frame is None else frame.f_locals
-        over = [held for one in variables.values() if _is_builtin_iterator(one) for held in _referents(one, 3)]
-        return [*variables.items(), *(("", held) for held in over)]
+        iterators = filter(_is_builtin_iterator, variables.values())
+        referents = [referent for iterator in iterators for referent in _referents(iterator, 3)]
+        return [*variables.items(), *(("", referent) for referent in referents)]
     if _is_builtin_iterator(value):
         return [("", element) for element in _referents(value, 3)]
     try:
         if dataclasses.is_dataclass(value):
             names = [field.name for field in dataclasses.fields(value)]
             return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-        found = [*_slots(value), *cast("dict[str, Any]", getattr(value, "__dict__", {})).items()]
-        wrapped: Any = getattr(value, "__wrapped__", None)  # of a function that another library has compiled
-        return [*found, ("", cast("Any", wrapped))] if isinstance(wrapped, _FUNCTIONS) else found
-    except Exception:  # an object with ways of its own
+        attributes = [*_slots(value), *cast("dict[str, Any]", getattr(value, "__dict__", {})).items()]
+        wrapped: Any = getattr(value, "__wrapped__", None)  # the original of a function that another library compiled
+        return [*attributes, ("", cast("Any", wrapped))] if isinstance(wrapped, _FUNCTIONS) else attributes
+    except Exception:  # an object whose attributes cannot be read
         return []
 
 
@@ -86,12 +87,12 @@ def _is_builtin_iterator(value: Any) -> bool:
 
 def _referents(value: Any, depth: int) -> Iterator[Any]:
     """The objects that a view or an iterator runs over, without consuming it."""
-    for held in gc.get_referents(value):
-        if isinstance(held, type):
+    for referent in gc.get_referents(value):
+        if isinstance(referent, type):
             continue
-        yield held
-        if depth and isinstance(held, (dict, list, tuple, Iterator, MappingView)):
-            yield from _referents(cast("Any", held), depth - 1)
+        yield referent
+        if depth and isinstance(referent, (dict, list, tuple, Iterator, MappingView)):
+            yield from _referents(cast("Any", referent), depth - 1)
 
 
 def _slots(value: Any) -> Iterator[tuple[str, Any]]:
@@ -115,25 +116,25 @@ def refuse_holders(functions: Iterable[tuple[str, AnyFunction]], parts: dict[int
     function would still use the part of the original.
     """
     for path, function in functions:
-        for held in _held(function, 3):
-            if not isinstance(held, (Param, Fields)):
+        for part in _parts_held_by(function, 3):
+            if not isinstance(part, (Param, Fields)):
                 continue
-            what = f"`{path}` is a {'reference to' if isinstance(function, Reference) else 'function that holds'}"
-            kind, place = type(held).__name__, parts.get(id(held))
-            if place is not None:
-                where = f"the {kind} at `{place}`" if place else f"the {kind} itself"
+            subject = f"`{path}` is a {'reference to' if isinstance(function, Reference) else 'function that holds'}"
+            kind, part_path = type(part).__name__, parts.get(id(part))
+            if part_path is not None:
+                where = f"the {kind} at `{part_path}`" if part_path else f"the {kind} itself"
                 raise ModuleError(
-                    f"{what} {where}, and would go on using this one in every copy of the module, trained, moved or "
-                    "transformed; write a method, or pass it as an argument"
+                    f"{subject} {where}, and would still use this one in every copy of the module (trained, moved or "
+                    "transformed); write a method, or pass it as an argument"
                 )
             if not isinstance(function, Reference):
                 raise ModuleError(
-                    f"{what} a {kind}, where it would not be found; make it a field of its own and write a method, or "
-                    f"pass it as an argument{_OR_REFER}"
+                    f"{subject} a {kind}, where it is not found; make it a field of its own and write a "
+                    f"method, or pass it as an argument{_OR_REFER}"
                 )
 
 
-def _held(function: Any, depth: int) -> Iterator[Any]:
+def _parts_held_by(function: Any, depth: int) -> Iterator[Any]:
     """The objects that a function holds: bound, as partial arguments, as defaults or from its enclosing scope."""
     parts: list[Any] = []
     if isinstance(function, Reference):
@@ -144,8 +145,8 @@ def _held(function: Any, depth: int) -> Iterator[Any]:
     elif isinstance(function, BuiltinMethodType):
         parts += [] if isinstance(function.__self__, ModuleType) else [function.__self__]
     elif isinstance(function, partial):
-        whole = cast("partial[Any]", function)
-        parts += [whole.func, *whole.args, *whole.keywords.values()]
+        bound = cast("partial[Any]", function)
+        parts += [bound.func, *bound.args, *bound.keywords.values()]
     elif isinstance(function, FunctionType):
         parts += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for cell in function.__closure__ or ():
@@ -156,7 +157,7 @@ def _held(function: Any, depth: int) -> Iterator[Any]:
     for part in parts:
         if isinstance(part, _FUNCTIONS):
             if depth:
-                yield from _held(part, depth - 1)
+                yield from _parts_held_by(part, depth - 1)
         else:
             yield part
             yield from _within(part)

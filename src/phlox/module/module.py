@@ -60,8 +60,8 @@ def _on_tape_of(decorator: Callable[[Backend], Backend]) -> Callable[[Backend], 
 def _only_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
     """The call of a class that defines `forward` instead, as in PyTorch."""
     raise ModuleError(
-        f"{type(self).__name__}: a module is called by its __call__, and this one has only forward(); name that "
-        "__call__, or call it as .forward(...)"
+        f"{type(self).__name__}: a call of a module runs its __call__, and this class has only forward(); rename it to "
+        "__call__, or call module.forward(...)"
     )
 
 
@@ -87,8 +87,8 @@ class Module(Summarized):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__slots__" in vars(cls) and vars(cls)["__slots__"]:
-            raise ModuleError(f"{cls.__name__}: the fields of a module are found in its __dict__; take __slots__ away")
-        if isinstance(call := vars(cls).get("__call__"), FunctionType):  # one that is compiled stays what it is
+            raise ModuleError(f"{cls.__name__}: the fields of a module are in its __dict__; remove __slots__")
+        if isinstance(call := vars(cls).get("__call__"), FunctionType):  # a compiled __call__ stays unchanged
             cls.__call__ = located(call)
         elif "forward" in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
             cls.__call__ = _only_forward
@@ -96,30 +96,30 @@ class Module(Summarized):
 
     def __hash__(self) -> int:
         caller = str(sys._getframe(1).f_globals.get("__name__"))  # pyright: ignore[reportPrivateUsage]
-        if caller.startswith("jax.") and transformation() is None:  # what a trace sees is new in each trace
+        if caller.startswith("jax.") and transformation() is None:  # inside a trace, modules are new in each trace
             raise ModuleError(
-                "a module is no static argument, and no function that JAX compiles: the program would keep the weights "
-                f"that this {type(self).__name__} has now; pass it as an argument, as in jax.jit(lambda model, x: "
-                "model(x))(model, x)"
+                "a module can be neither a static argument nor a function that JAX compiles: the program would keep "
+                f"the weights that this {type(self).__name__} has now; pass it as an argument, as in jax.jit(lambda "
+                "model, x: model(x))(model, x)"
             )
         return object.__hash__(self)
 
     def structure(self) -> Structure:
         """The module's skeleton and parameters; cached until a part of it changes."""
-        known = self._phlox_structure
-        if known is None or not known.holds():
-            known = Structure(self, known)
-            set_slot(self, "_phlox_structure", known)
-        return known
+        structure = self._phlox_structure
+        if structure is None or not structure.is_unchanged():
+            structure = Structure(self, structure)
+            set_slot(self, "_phlox_structure", structure)
+        return structure
 
     # --- parameters
 
     def named_params(self) -> Iterator[tuple[str, Param]]:
-        """Every parameter with its path (`layers.0.weight`), in the order of declaration; tied ones come once."""
+        """Every parameter with its path (`layers.0.weight`), in the order of declaration; tied parameters come once."""
         return self.structure().named()
 
     def params(self) -> list[Param]:
-        """Every parameter, in the order of declaration; tied ones come once."""
+        """Every parameter, in the order of declaration; tied parameters come once."""
         return list(self.structure().params)
 
     def num_params(self, *, trained_only: bool = False) -> int:
@@ -146,18 +146,18 @@ class Module(Summarized):
         """
         structure = self.structure()
         params: list[Param] = []
-        path, same = "", 0
+        path, unchanged = "", 0
         try:
             for path, param in structure.named():
                 mapped = mapper(path, param)
                 if not isinstance(mapped, Param):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise _no_param(path, mapped)
                 params.append(mapped.view() if mapped is param else mapped)
-                same += mapped is param
+                unchanged += mapped is param
         except Exception as error:
             error.add_note(f"map: at the parameter `{path}`")
             raise
-        if same == len(params):
+        if unchanged == len(params):
             for param in params:
                 param.become_a_leaf()
         return structure.build(params)
@@ -174,7 +174,7 @@ class Module(Summarized):
         transformation: `jax.vmap(lambda seed: Net().init(seed))(seeds)` is an ensemble, whose members have the weights
         of `Net().init(0)` and so on.
 
-        Raises `KindError`, `ShapeError` or `RangeError` for what is no seed; `ModuleError` for a traced seed and a
+        Raises `KindError`, `ShapeError` or `RangeError` if `seed` is not a seed; `ModuleError` for a traced seed and a
         parameter from outside of the transformation.
 
         >>> import phlox as px
@@ -184,7 +184,7 @@ class Module(Summarized):
         """
         root = None if seed is None else root_of(seed)
         named = list(self.named_params())
-        new = {number: one for number, one in enumerate(named) if not one[1].is_initialized}
+        new = {number: entry for number, entry in enumerate(named) if not entry[1].is_initialized}
         if device is not None:
             for _, param in new.values():
                 param._deferred = param.to_device(device)._deferred  # pyright: ignore[reportPrivateUsage]
@@ -193,14 +193,14 @@ class Module(Summarized):
                 param.init()
         elif new:
             traced = not is_key(root) or any(engine_of(param.backend).is_tracing() for _, param in new.values())
-            # Of a module that is new altogether, the parameters that were declared with a value get ids too.
-            rest = [one for one in named if one[1].is_initialized]
-            rest = rest if all(getattr(param, "declared", False) for _, param in rest) else []
-            paths = [path for path, _ in (*new.values(), *rest)]
+            # In an entirely new module, parameters that were declared with a value get ids too.
+            existing = [entry for entry in named if entry[1].is_initialized]
+            existing = existing if all(getattr(param, "declared", False) for _, param in existing) else []
+            paths = [path for path, _ in (*new.values(), *existing)]
             ids = InitIds(None if traced else root, type(self).__qualname__, paths)
             for number, (path, param) in new.items():
                 param.init(folded(root, number, param.backend), ids.of(path))
-            for path, param in rest:
+            for path, param in existing:
                 param.set_id(ids.of(path))
         return self
 
@@ -224,18 +224,18 @@ class Module(Summarized):
         Parameters that were not declared as trained (running statistics, Int and Bool) do not change. Raises
         `ModuleError` if only such parameters are selected.
         """
-        chosen = select(self, *which)
-        if which and not any(param.trainable for param in chosen.values()):
+        selected = select(self, *which)
+        if which and not any(param.trainable for param in selected.values()):
             raise ModuleError(
-                f"unfreeze: `{next(iter(chosen), which[0])}` is not declared as trained, and none of the others that "
-                "are meant is; declare it with Param(..., trained=True)"
+                f"unfreeze: `{next(iter(selected), which[0])}` is not declared as trained, and neither is any other "
+                "selected parameter; declare it with Param(..., trained=True)"
             )
-        return self._marked(chosen, trained=True)
+        return self._marked(selected, trained=True)
 
-    def _marked(self, chosen: dict[str, Param], *, trained: bool) -> Self:
+    def _marked(self, selected: dict[str, Param], *, trained: bool) -> Self:
         def mark(path: str, param: Param) -> Param:
             twin = param.view()
-            if path in chosen:
+            if path in selected:
                 twin.set_trained(trained and param.trainable)
             return twin
 
@@ -315,11 +315,11 @@ class Module(Summarized):
 
     def _seen_from(self, choose: Callable[[Backend], Backend], training: bool) -> Self:
         structure = self.structure()
-        seen: list[Param] = []
+        params: list[Param] = []
         for param in structure.params:
-            place = param.device
-            seen.append(param.on_backend_of(place.on(choose(place.backend))))
-        return build(structure.in_mode(training), seen)
+            device = param.device
+            params.append(param.on_backend_of(device.on(choose(device.backend))))
+        return build(structure.in_mode(training), params)
 
     # --- records
 
@@ -384,7 +384,7 @@ class Module(Summarized):
 
         if type(self).load_record is Module.load_record:
             return prepare(self, record)
-        self.map(lambda path, param: param).load_record(record)  # of a way of its own, which is tried on a copy
+        self.map(lambda path, param: param).load_record(record)  # a class's own load_record, which is tried on a copy
         return Prepared(lambda: self.load_record(record), lambda: undo_of(self.params()))
 
     @overload

@@ -31,7 +31,7 @@ class Child(NamedTuple):
     path: str
     part: Any
     before: int
-    """How many parameters of the module come before it."""
+    """The number of the module's parameters before it."""
     number: int | None = None
     """Its number among the containers; None if it is not a container."""
     others: tuple[str, ...] = ()
@@ -53,22 +53,24 @@ def record_of(child: Child) -> Record:
     """The record of a child; raises `ModuleError`, with its path, unless it is a record with names."""
     record: Any = child.part.into_record()
     if not isinstance(record, Record) or record.positional:
-        got = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
-        raise ModuleError(f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {got}")
+        description = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
+        raise ModuleError(
+            f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {description}"
+        )
     return record
 
 
-def outside(paths: Iterable[str], places: Iterable[str]) -> list[str]:
-    """The paths that are not one of the places, or below one."""
-    return [path for path in paths if not any(path == place or path.startswith(f"{place}.") for place in places)]
+def outside(paths: Iterable[str], roots: Iterable[str]) -> list[str]:
+    """The paths that are neither one of the roots nor below one."""
+    return [path for path in paths if not any(path == root or path.startswith(f"{root}.") for root in roots)]
 
 
 def without(record: Record, children: list[Child]) -> Record:
     """The record without the entries of children; an alias of such an entry becomes an entry."""
-    places = [child.path for child in children]
-    entries = {path: record[path] for path in outside(record, places)}
+    roots = [child.path for child in children]
+    entries = {path: record[path] for path in outside(record, roots)}
     aliases: dict[str, str] = {}
-    for alias in outside(record.aliases, places):
+    for alias in outside(record.aliases, roots):
         path = record.aliases[alias]
         if path in entries:
             aliases[alias] = path
@@ -93,17 +95,17 @@ class PreparedChildren:
     by_themselves: list[str] = field(default_factory=list[str])
     cause: Exception | None = None
 
-    def add_to(self, found: LoadReport) -> LoadReport:
-        """The report on the whole module; `found` is the report on its own parameters."""
+    def add_to(self, own: LoadReport) -> LoadReport:
+        """The report on the whole module; `own` is the report on its own parameters."""
         return replace(
-            found,
-            matches={**found.matches, **self.matches},
-            missing=[*found.missing, *self.missing],
-            unexpected=[*found.unexpected, *self.unexpected],
-            misshapen=[*found.misshapen, *self.misshapen],
-            wrong_kind=[*found.wrong_kind, *self.wrong_kind],
-            kept={**found.kept, **self.kept},
-            ignored={**found.ignored, **self.ignored},
+            own,
+            matches={**own.matches, **self.matches},
+            missing=[*own.missing, *self.missing],
+            unexpected=[*own.unexpected, *self.unexpected],
+            misshapen=[*own.misshapen, *self.misshapen],
+            wrong_kind=[*own.wrong_kind, *self.wrong_kind],
+            kept={**own.kept, **self.kept},
+            ignored={**own.ignored, **self.ignored},
             refused=self.refused,
             by_themselves=self.by_themselves,
         )
@@ -111,46 +113,46 @@ class PreparedChildren:
 
 def prepare_children(children: list[Child], record: Record, strict: bool, meant: set[str] | None) -> PreparedChildren:
     """Let each child check its part of a record; only the paths in `meant` are loaded."""
-    made = PreparedChildren()
+    prepared = PreparedChildren()
     for child in children:
         part = record.select(child.path)
-        theirs = [f"{child.path}.{path}" for path in (*part, *part.aliases)]
-        if meant is not None and not meant.issuperset([child.path, *theirs]):
-            if meant.isdisjoint([child.path, *theirs]):
-                made.kept[child.path] = NOT_MEANT
-                made.ignored |= dict.fromkeys(theirs, NOT_MEANT)
+        child_paths = [f"{child.path}.{path}" for path in (*part, *part.aliases)]
+        if meant is not None and not meant.issuperset([child.path, *child_paths]):
+            if meant.isdisjoint([child.path, *child_paths]):
+                prepared.kept[child.path] = NOT_MEANT
+                prepared.ignored |= dict.fromkeys(child_paths, NOT_MEANT)
             else:
-                made.refused[child.path] = _AS_A_WHOLE
+                prepared.refused[child.path] = _ONLY_AS_A_WHOLE
             continue
         try:
             if child.path in record:
-                made.refused[child.path] = f"the record has {record[child.path]!r} there, and no entries below it"
-            elif not theirs and (lacking := _own_paths(child)):
-                made.missing += lacking
-                made.kept |= dict.fromkeys(lacking, LACKING)
+                prepared.refused[child.path] = f"the record has {record[child.path]!r} there, and no entries below it"
+            elif not child_paths and (missing := _own_paths(child)):
+                prepared.missing += missing
+                prepared.kept |= dict.fromkeys(missing, LACKING)
             else:
-                made.loads.append(undoable(child.part, _prepared(child.part, part, strict)))
-                made.matches |= {f"{child.path}.{path}": f"{child.path}.{path}" for path in part.tensors}
-                made.by_themselves.append(child.path)
+                prepared.loads.append(undoable(child.part, _prepare_part(child.part, part, strict)))
+                prepared.matches |= {f"{child.path}.{path}": f"{child.path}.{path}" for path in part.tensors}
+                prepared.by_themselves.append(child.path)
         except Exception as error:
-            made.cause = made.cause or error
-            _note(child, error, made)
-    return made
+            prepared.cause = prepared.cause or error
+            _note_error(child, error, prepared)
+    return prepared
 
 
-_AS_A_WHOLE = "it loads itself (it has a load_record of its own): it can be meant as a whole or not at all"
+_ONLY_AS_A_WHOLE = "it loads itself (it has its own load_record): select it as a whole or not at all"
 
 
 def _own_paths(child: Child) -> list[str]:
     """The paths that a child would save."""
     if isinstance(child.part, Fields):
         paths = [path for path, _ in cast("Any", child.part).named_params()]
-        if paths:  # which are not to be made for this
+        if paths:  # known without creating the values
             return [f"{child.path}.{path}" for path in paths]
     return [f"{child.path}.{path}" for path in record_of(child)]
 
 
-def _prepared(part: Any, record: Record, strict: bool) -> Callable[[], object]:
+def _prepare_part(part: Any, record: Record, strict: bool) -> Callable[[], object]:
     if not strict and isinstance(part, Fields):
         module = cast("Module", part)
         if _takes_strict(type(module).load_record):
@@ -162,23 +164,23 @@ def _prepared(part: Any, record: Record, strict: bool) -> Callable[[], object]:
 
 def _takes_strict(load: Callable[..., Any]) -> bool:
     parameters = signature(load).parameters
-    return "strict" in parameters or any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    return "strict" in parameters or any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
-def _note(child: Child, error: Exception, made: PreparedChildren) -> None:
-    """Note a child's error, with the paths in the whole module."""
+def _note_error(child: Child, error: Exception, prepared: PreparedChildren) -> None:
+    """Add a child's error to the report, with the paths in the whole module."""
     if isinstance(error, MissingEntryError):
-        made.missing.append(f"{child.path}.{error.path}")
-    elif isinstance(error, MisfitError) and (found := error.report) is not None and not found.untied:
-        if found.strict:
-            made.missing += [f"{child.path}.{path}" for path in found.missing]
-            made.unexpected += [f"{child.path}.{path}" for path in found.unexpected]
-        for mine, theirs in ((made.misshapen, found.misshapen), (made.wrong_kind, found.wrong_kind)):
-            mine += [one._replace(path=f"{child.path}.{one.path}") for one in theirs]
-        made.refused |= {f"{child.path}.{path}": why for path, why in found.refused.items()}
+        prepared.missing.append(f"{child.path}.{error.path}")
+    elif isinstance(error, MisfitError) and (report := error.report) is not None and not report.untied:
+        if report.strict:
+            prepared.missing += [f"{child.path}.{path}" for path in report.missing]
+            prepared.unexpected += [f"{child.path}.{path}" for path in report.unexpected]
+        for entries, new_entries in ((prepared.misshapen, report.misshapen), (prepared.wrong_kind, report.wrong_kind)):
+            entries += [entry._replace(path=f"{child.path}.{entry.path}") for entry in new_entries]
+        prepared.refused |= {f"{child.path}.{path}": problem for path, problem in report.refused.items()}
     else:
-        why = str(error) if isinstance(error, PhloxError) else f"{type(error).__name__}: {error}"
-        made.refused[child.path] = why.replace("\n", "\n  ")
+        problem = str(error) if isinstance(error, PhloxError) else f"{type(error).__name__}: {error}"
+        prepared.refused[child.path] = problem.replace("\n", "\n  ")
 
 
 def meant_paths(
@@ -195,6 +197,6 @@ def meant_paths(
 def refuse_positional(children: list[Child]) -> RecordError:
     """The error for a record without names."""
     return RecordError(
-        f"a positional record has no names, by which `{children[0].path}`, which loads itself, would find its part; "
-        "save it with names"
+        f"a positional record has no names, but `{children[0].path}` loads itself, and needs names to find its part; "
+        "save the record with names"
     )

@@ -23,7 +23,7 @@ from phlox.tensor.pages import READ, kind_text, nbytes, page_of_tensor, shape_te
 from phlox.tensor.tensor import element_of, state_of
 
 _MOST = 400
-"""So many modules of a tree are shown."""
+"""The most modules of a tree that are shown."""
 _ALIKE = 4
 """From this number of consecutive equal modules on, only the first and the count are shown."""
 _USED_UP = "donated and used up"
@@ -40,7 +40,7 @@ class _Node:
     """One module in the tree."""
 
     name: str
-    """Within the module around."""
+    """The name within the outer module."""
     path: str
     cls: str
     mode: str
@@ -50,15 +50,15 @@ class _Node:
     """Name, shape, element type, number of elements, remarks."""
     children: list[_Node] = field(default_factory=list["_Node"])
     count: int = 0
-    """The elements of all parameters in it, tied ones counted where they stand first."""
+    """The elements of all parameters in it; tied parameters are counted at their first path."""
     trained: int = 0
     bytes: int = 0
     devices: dict[str, None] = field(default_factory=dict[str, None])
 
     def signature(self) -> tuple[Any, ...]:
-        """A key that is equal for modules that are shown the same."""
-        below = tuple((child.name, child.signature()) for child in self.children)
-        return self.cls, self.mode, tuple(self.options), tuple(self.params), self.count, self.trained, below
+        """A key that is equal for modules that look the same."""
+        children = tuple((child.name, child.signature()) for child in self.children)
+        return self.cls, self.mode, tuple(self.options), tuple(self.params), self.count, self.trained, children
 
 
 class _Walk:
@@ -67,9 +67,9 @@ class _Walk:
     def __init__(self) -> None:
         self.seen: dict[int, str] = {}
         """The paths of parameters and modules by identity."""
-        self.kept: list[Any] = []  # so that identities stay theirs
+        self.kept: list[Any] = []  # kept alive, so that no other object gets their identity
 
-    def node(self, module: Fields, name: str, path: str, around: Any) -> _Node:
+    def node(self, module: Fields, name: str, path: str, outer_mode: Any) -> _Node:
         cls = type(module).__name__
         if id(module) in self.seen:
             first = self.seen[id(module)] or "the root"
@@ -78,20 +78,20 @@ class _Walk:
         self.kept.append(module)
         fields = fields_of(module)
         training = fields.get("training")
-        mode = "" if training is None or training == around else "training" if training else "inference"
+        mode = "" if training is None or training == outer_mode else "training" if training else "inference"
         node = _Node(name, path, cls, mode, [], [])
         for key, value in fields.items():
             if key == "training":
                 continue
-            found = list(parts_of(value, str(key)))
-            if not found:
+            parts = list(parts_of(value, str(key)))
+            if not parts:
                 node.options.append(f"{key}={_option(value)}")
-            for place, part in found:
-                below = f"{path}.{place}" if path else place
+            for part_name, part in parts:
+                part_path = f"{path}.{part_name}" if path else part_name
                 if isinstance(part, Param):
-                    self.add(node, part, place, below)
+                    self.add(node, part, part_name, part_path)
                 else:
-                    child = self.node(part, place, below, training)
+                    child = self.node(part, part_name, part_path, training)
                     node.children.append(child)
                     node.count, node.trained = node.count + child.count, node.trained + child.trained
                     node.bytes += child.bytes
@@ -110,7 +110,7 @@ class _Walk:
             self.seen[id(param)] = path
             node.count, node.trained = node.count + count, node.trained + count * bool(param.trained)
             node.bytes += count * param.backend.host_dtype(param.kind).itemsize
-            # An engine does not know where an array was that it has lost.
+            # An engine does not know the device of an array that it has lost.
             node.devices[param.backend.name if _USED_UP in remarks else str(param.device)] = None
         node.params.append((name, shape_text(param.shape), _element(param), f"{count:,}", ", ".join(remarks)))
 
@@ -134,31 +134,31 @@ def page_of_module(module: Fields) -> Page:
     node = _Walk().node(module, "", "", None)
     fixed = node.count - node.trained
     trained = "all trained" if not fixed else f"{node.trained:,} trained"
-    said = [count(node.count, "parameter"), trained, size(node.bytes), ", ".join(node.devices)[:60]]
+    facts_ = [count(node.count, "parameter"), trained, size(node.bytes), ", ".join(node.devices)[:60]]
     badges = [(node.mode, "")] if node.mode else []
     page = Page(
-        node.cls, said if node.count else [], _inside(node, 1, [_MOST]), badges, is_open=True,
+        node.cls, facts_ if node.count else [], _inside(node, 1, [_MOST]), badges, is_open=True,
         code=", ".join(node.options),
     )  # fmt: skip
     return Page("", parts=[page])
 
 
 def _inside(node: _Node, depth: int, left: list[int]) -> list[Part]:
-    """The parameters and the modules of a module; `left` counts how many modules may still be shown."""
-    rows = [[Cell(name, code=True), *rest[:3], Cell(rest[3], kind="soft")] for name, *rest in node.params]
+    """The parameters and the modules of a module; `left` is the number of modules that may still be shown."""
+    rows = [[Cell(name, code=True), *columns[:3], Cell(columns[3], kind="soft")] for name, *columns in node.params]
     parts: list[Part] = [Table(["parameter", "shape", "type", "elements", ""], rows, {0, 1, 2, 4})]
     hidden = 0
     for _, group in groupby(node.children, lambda child: (child.name.rpartition(".")[0], child.signature())):
-        same = list(group)
-        shown = same[:1] if len(same) >= _ALIKE and same[0].name.rpartition(".")[2].isdecimal() else same
+        equal = list(group)
+        shown = equal[:1] if len(equal) >= _ALIKE and equal[0].name.rpartition(".")[2].isdecimal() else equal
         for child in shown:
             if left[0] <= 0:
                 hidden += 1
                 continue
             left[0] -= 1
             parts.append(_child(child, depth, left))
-        if len(shown) < len(same):
-            parts.append(f"{same[1].path} to {same[-1].path}: {len(same) - 1} more like it")
+        if len(shown) < len(equal):
+            parts.append(f"{equal[1].path} to {equal[-1].path}: {len(equal) - 1} more like it")
     return [*parts, f"and {hidden:,} more modules" if hidden else ""]
 
 
@@ -180,38 +180,38 @@ def page_of_param(param: Param) -> Page:
     marks = [(remark, "") for remark in param.remarks()]
     if param.trained:
         marks.insert(0, ("trained", "good"))
-    known = param.is_initialized and not param.is_deferred
-    if known and _USED_UP not in param.remarks():
+    has_values = param.is_initialized and not param.is_deferred
+    if has_values and _USED_UP not in param.remarks():
         return page_of_tensor(param.val(), name="Param", badges=marks)
     shape = shape_text(param.shape) if param.has_shape else ""
-    how: Any = getattr(param._deferred, "initializer", None)  # pyright: ignore[reportPrivateUsage]
-    made = "" if how is None else f"to be made by {short(how)} when it is needed"
-    return Page("Param", [f"{param.kind.__name__} {_element(param)}", shape], [made], marks)
+    initializer: Any = getattr(param._deferred, "initializer", None)  # pyright: ignore[reportPrivateUsage]
+    note = "" if initializer is None else f"to be created by {short(initializer)} when it is needed"
+    return Page("Param", [f"{param.kind.__name__} {_element(param)}", shape], [note], marks)
 
 
 def page_of_gradients(gradients: GradientsParams) -> Page:
     """Gradients by parameter."""
     tensors = dict(gradients.items())
     total = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    known = total <= READ and all(
+    has_values = total <= READ and all(
         not state_of(x.backend, x.primitive) and not engine_of(x.backend).is_tracing() for x in tensors.values()
     )
     rows: list[list[str | Cell]] = []
     squares = 0.0
     for id, tensor in tensors.items():
         row: list[str | Cell] = [Cell(id[:8], code=True, title=id), shape_text(tensor.shape), kind_text(tensor)]
-        if known:
-            found = tensor.numpy().astype(np.float64)
+        if has_values:
+            values = tensor.numpy().astype(np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
-                square = float(np.square(found).sum())
+                square = float(np.square(values).sum())
                 squares += square
-                norm, largest = math.sqrt(square), float(np.abs(found).max(initial=0.0))
+                norm, largest = math.sqrt(square), float(np.abs(values).max(initial=0.0))
             kind = "" if math.isfinite(largest) else "bad"
             row += [Cell(f"{norm:.4g}", kind=kind), Cell(f"{largest:.4g}", kind=kind)]
         rows.append(row)
     bytes_text = size(sum(nbytes(tensor) for tensor in tensors.values()))
-    norm = f"norm {math.sqrt(squares):.4g}" if known and tensors else ""
-    heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if known else [])]
+    norm = f"norm {math.sqrt(squares):.4g}" if has_values and tensors else ""
+    heads = ["id of the parameter", "shape", "type", *(["norm", "largest"] if has_values else [])]
     table = Table(heads, rows, 3, MOST_ROWS)
     return Page("GradientsParams", [f"of {count(len(tensors), 'parameter')}", bytes_text, norm], [table])
 
@@ -251,11 +251,11 @@ def _totals(summary: Summary) -> list[tuple[str, str]]:
     memory = summary.memory
     fixed = summary.parameters - summary.trained
     parts = f"{summary.parameters:,}, {f'of which {fixed:,} are not trained' if fixed else 'all trained'}"
-    found = [("parameters", parts if summary.parameters else "none")]
+    lines = [("parameters", parts if summary.parameters else "none")]
     if summary.flops is not None and summary.products is not None:
         passes = "forward and backward" if summary.training else "forward"
         share = f", {amount(summary.products)} of them in products" if summary.products else ""
-        found.append(("FLOPs", f"{amount(summary.flops)} {passes}{share}"))
+        lines.append(("FLOPs", f"{amount(summary.flops)} {passes}{share}"))
     named = (
         ("parameters", memory.parameters),
         ("activations", memory.activations),
@@ -263,28 +263,28 @@ def _totals(summary: Summary) -> list[tuple[str, str]]:
         ("optimizer", memory.optimizer),
     )
     listed = [f"{name} {size(number)}" for name, number in named if number is not None]
-    whole = f" = {size(memory.total)}" if len(listed) > 1 else ""
-    found.append(("memory", " + ".join(listed) + whole))
-    return found
+    total = f" = {size(memory.total)}" if len(listed) > 1 else ""
+    lines.append(("memory", " + ".join(listed) + total))
+    return lines
 
 
 def _remarks(summary: Summary) -> list[str]:
     """The explanations of the marks that are used in the table."""
     rows = summary.shown()
-    found: list[str] = []
+    lines: list[str] = []
     tied = {pair for row in summary.rows for pair in row.tied}
-    found += [f"tied, and counted once: {path} = {first}" for path, first in sorted(tied)]
+    lines += [f"tied, and counted once: {path} = {first}" for path, first in sorted(tied)]
     if any(row.repeats > 1 for row in rows):
-        found.append("a path with x2 stands for two equal modules; the numbers are of one of them")
+        lines.append("a path with x2 represents two equal modules; the numbers are for one of them")
     if any(row.calls > 1 for row in rows):
-        found.append("a class with x2 is called twice; the FLOPs are of all calls")
-    return found
+        lines.append("a class with x2 is called twice; the FLOPs are of all calls")
+    return lines
 
 
 def page_of_summary(summary: Summary) -> Page:
     """The table with its totals."""
     names = ("path", "class", *summary.columns)
     rows = [[cells[name] for name in names] for cells in (_cells(summary, row) for row in summary.shown())]
-    left = {place for place, name in enumerate(names) if name in _LEFT}
+    left = {column for column, name in enumerate(names) if name in _LEFT}
     table = Table([_TITLES.get(name, name) for name in names], rows, left)
     return Page("", parts=[table, facts(_totals(summary)), *_remarks(summary)])

@@ -18,10 +18,10 @@ from phlox.backend.pytree import transformation
 from phlox.errors import KindError, ModuleError
 from phlox.host.signal_guard import commit, scope
 from phlox.host.text import html_by
-from phlox.module.deferred import Deferred, Initializer, JaxInitializer, Where, as_initializer, standard_normal
+from phlox.module.deferred import Deferred, Initializer, JaxInitializer, TraceContext, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
-from phlox.module.foreign_leaf import Foreign, described
+from phlox.module.foreign_leaf import ForeignLeaf, described
 from phlox.module.identity import ParamId, new_id
 from phlox.other_names import of_object
 from phlox.random import current
@@ -36,15 +36,15 @@ _changes: ContextVar[dict[Param, Tensor[Any, Any, Any]] | None] = ContextVar("ph
 @contextmanager
 def noting_changes() -> Generator[dict[Param, Tensor[Any, Any, Any]]]:
     """Within this scope, collect the parameters that are `set`, with their old values."""
-    found: dict[Param, Tensor[Any, Any, Any]] = {}
+    changes: dict[Param, Tensor[Any, Any, Any]] = {}
     try:
-        with scope(_changes, found):
-            yield found
+        with scope(_changes, changes):
+            yield changes
     finally:
-        around = _changes.get()
-        if around is not None:
-            for param, value in found.items():
-                around.setdefault(param, value)
+        outer_changes = _changes.get()
+        if outer_changes is not None:
+            for param, value in changes.items():
+                outer_changes.setdefault(param, value)
 
 
 @contextmanager
@@ -60,19 +60,19 @@ def restoring_params() -> Generator[None]:
 
 @contextmanager
 def with_old_values(changes: dict[Param, Tensor[Any, Any, Any]]) -> Generator[None]:
-    """Within this scope parameters have the values from before they were set; afterwards those they have now."""
-    now = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
+    """Within this scope parameters have the values from before they were set; afterwards their current values again."""
+    new_values = {param: param._tensor for param in changes}  # pyright: ignore[reportPrivateUsage]
     try:
         with scope(_changes, None):
             for param, value in changes.items():
                 param._tensor = value  # pyright: ignore[reportPrivateUsage]
             yield
     finally:
-        for param, value in now.items():
+        for param, value in new_values.items():
             param._tensor = value  # pyright: ignore[reportPrivateUsage]
 
 
-_making = RLock()
+_init_lock = RLock()
 
 
 @final
@@ -102,7 +102,7 @@ class Param(Watched):
     __slots__ = ("_deferred", "_scope", "_tensor", "declared", "full_precision", "id", "trainable", "trained")
 
     _phlox_holds_tensor: ClassVar = True
-    """It holds a tensor and is not one itself. For error messages that say how to get the tensor."""
+    """It holds a tensor, but is not a tensor: for error messages that say how to get the tensor."""
 
     id: ParamId
     trained: bool
@@ -112,11 +112,11 @@ class Param(Watched):
     full_precision: bool
     """Whether it is kept at f32 or higher, on backends of half precision too."""
     declared: bool
-    """Was it made with this value and a new id, and no value been set since? Only then is there such an attribute."""
+    """Whether it was created with this value and a new id, and no value was set since. Not set for other parameters."""
     _tensor: Tensor[Any, Any, Any] | None
-    _deferred: Deferred | Foreign | Donated | None
+    _deferred: Deferred | ForeignLeaf | Donated | None
     _scope: Any
-    """The transformation of JAX's that it was made in, as a weak reference; None if it was made outside of any."""
+    """The JAX transformation in which it was created, as a weak reference; None if it was created outside of any."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Param(Watched):
         self._phlox_watchers = ()
         self._deferred = None
         self._scope = transformation()
-        self._tensor = self._held(value)
+        self._tensor = self._initial_value(value)
 
     @classmethod
     def deferred(
@@ -177,16 +177,16 @@ class Param(Watched):
         shape = sizes
         if fans is None:
             fans = (shape[0], shape[-1]) if shape else (1, 1)
-        place = _full(as_device(device)) if full_precision else as_device(device)
-        where = Where.now(engine_of(place.backend))
-        deferred = Deferred(shape, as_initializer(initializer), fans, place, current().substream(), where)
-        return cls._made(None, deferred, new_id(), trained, trained, full_precision)
+        target = _at_full_precision(as_device(device)) if full_precision else as_device(device)
+        context = TraceContext.now(engine_of(target.backend))
+        deferred = Deferred(shape, as_initializer(initializer), fans, target, current().substream(), context)
+        return cls._create(None, deferred, new_id(), trained, trained, full_precision)
 
     @classmethod
-    def _made(
+    def _create(
         cls,
         tensor: Tensor[Any, Any, Any] | None,
-        deferred: Deferred | Foreign | Donated | None,
+        deferred: Deferred | ForeignLeaf | Donated | None,
         id: ParamId,
         trained: bool,
         trainable: bool,
@@ -214,21 +214,21 @@ class Param(Watched):
         full_precision: bool = False,
         scope: Any = None,
     ) -> Param:
-        """A parameter around an engine's array; `scope` is the transformation of JAX's that it is made in."""
+        """A parameter around an engine's array; `scope` is the JAX transformation in which it is created."""
         backend = ops.backend
         primitive = backend.make_leaf(array) if trained and backend.differentiates else array
-        made = cls._made(wrap(ops, primitive), None, id, trained, trainable, full_precision)
-        made._scope = scope
-        return made
+        param = cls._create(wrap(ops, primitive), None, id, trained, trainable, full_precision)
+        param._scope = scope
+        return param
 
     @classmethod
     def without_array(
-        cls, instead: Foreign | Donated, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
+        cls, holder: ForeignLeaf | Donated, trained: bool, trainable: bool, id: ParamId, full_precision: bool = False
     ) -> Param:
-        """A parameter whose array was donated, or in whose place a PyTree function has put something else."""
-        return cls._made(None, instead, id, trained, trainable, full_precision)
+        """A parameter whose array was donated, or was replaced by a PyTree function."""
+        return cls._create(None, holder, id, trained, trainable, full_precision)
 
-    def _held(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
+    def _initial_value(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         """The value for a new parameter; inside a differentiated function it keeps its history."""
         if is_followed(value._ops.backend, value.primitive):  # pyright: ignore[reportPrivateUsage]
             return value
@@ -241,22 +241,22 @@ class Param(Watched):
             return value
         return value.require_grad() if self.trained else value.detach()
 
-    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
+    if not TYPE_CHECKING:  # otherwise a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that has failed, or a slot: ask it once more
+            if hasattr(type(self), name):  # a property failed, or a slot is not set: read it again
                 return object.__getattribute__(self, name)
             of_value = f"param.val().{name}" if hasattr(Tensor, name) else None
             raise AttributeError(of_object(self, name, "Param", otherwise=of_value), name=name, obj=self)
 
         def _refuse_arithmetic(self, *_: Any) -> Any:
-            raise KindError("a Param is no tensor; compute with the tensor that it holds, param.val()")
+            raise KindError("a Param is not a tensor; compute with the tensor that it holds, param.val()")
 
         __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __matmul__ = __neg__ = __getitem__ = _refuse_arithmetic
         __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __rmatmul__ = _refuse_arithmetic
-        __iter__ = None  # which __getitem__ would make of it otherwise
+        __iter__ = None  # otherwise __getitem__ would make it iterable
 
-    # --- what is known of it
+    # --- properties
 
     @property
     def is_initialized(self) -> bool:
@@ -272,7 +272,7 @@ class Param(Watched):
     def leaf(self) -> Any:
         """The engine's own array, without a tape, or the object that a PyTree function put in its place."""
         deferred = self._deferred
-        if isinstance(deferred, Foreign):
+        if isinstance(deferred, ForeignLeaf):
             return deferred.leaf
         value = self.val()
         return value.backend.strip(value.primitive)
@@ -280,7 +280,7 @@ class Param(Watched):
     @property
     def has_shape(self) -> bool:
         """Does it have a shape? False only if a PyTree function replaced the array with an object without one."""
-        return not isinstance(self._deferred, Foreign) or self._deferred.has_shape
+        return not isinstance(self._deferred, ForeignLeaf) or self._deferred.has_shape
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -304,10 +304,10 @@ class Param(Watched):
 
     @property
     def mark(self) -> tuple[Ops, bool, bool, bool]:
-        """Its properties in a structure: backend and kind, whether it is trained, trainable, at full precision."""
+        """Its properties in a structure: backend and kind; whether it is trained, trainable and at full precision."""
         deferred = self._deferred
-        known = isinstance(deferred, (Foreign, Donated))
-        ops = deferred.ops if known else self.val()._ops  # pyright: ignore[reportPrivateUsage]
+        has_ops = isinstance(deferred, (ForeignLeaf, Donated))
+        ops = deferred.ops if has_ops else self.val()._ops  # pyright: ignore[reportPrivateUsage]
         return ops, self.trained, self.trainable, self.full_precision
 
     def changed(self) -> None:
@@ -317,7 +317,7 @@ class Param(Watched):
             if watcher is not None:
                 watcher.aux = watcher.tree = None
 
-    # --- its value
+    # --- the value
 
     def val(self) -> Tensor[Any, Any, Any]:
         """The value. If it is deferred, it is created now."""
@@ -329,63 +329,63 @@ class Param(Watched):
 
         A value and an id that exist are kept. Concurrent threads get the same value.
         """
-        with _making:
+        with _init_lock:
             if self._tensor is not None:
                 return self._tensor
             deferred = self._deferred
             assert deferred is not None
             if not isinstance(deferred, Deferred):
-                return self._replace(deferred.taken(self._path()))
+                return self._replace(deferred.to_tensor(self._path()))
             try:
-                made = self._replace(deferred.made(root))
+                value = self._replace(deferred.create(root))
             except Exception as error:
-                found = out_of_memory(f"initialising {self._called()}", self.backend, error)
-                if found is None:
+                memory_error = out_of_memory(f"initialising {self._description()}", self.backend, error)
+                if memory_error is None:
                     raise
-                raise found from error
+                raise memory_error from error
             if id is not None:
                 self.set_id(id)
-            return made
+            return value
 
     def set(self, value: Tensor[Any, Any, Any]) -> None:
         """Replace the value, for example of running statistics, by one of the same shape and kind, without history.
 
         Raises `ModuleError` for another shape or kind, and if a value inside a transformation would escape from it.
         """
-        held = self._deferred if self._tensor is None else self._tensor
-        assert held is not None
-        if value.shape != held.shape:
-            raise ModuleError(f"{self._called()} cannot take a value of shape {value.shape}")
+        current = self._deferred if self._tensor is None else self._tensor
+        assert current is not None
+        if value.shape != current.shape:
+            raise ModuleError(f"{self._description()} cannot take a value of shape {value.shape}")
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
         backend = ops.backend
-        if ops.kind is not held.kind:
+        if ops.kind is not current.kind:
             raise ModuleError(
-                f"{self._called()} and kind {held.kind.__name__} cannot take a value of {ops.kind.__name__}"
+                f"{self._description()} and kind {current.kind.__name__} cannot take a value of {ops.kind.__name__}"
             )
         if backend.batched:
             if len(backend.batch_of(value.primitive)) > len(self._batch()):
                 raise ModuleError(
-                    f"{self._called()} that all examples share would be given a value that differs from "
+                    f"{self._description()} that all examples share would get a value that differs from "
                     "example to example, and would escape from phlox.vmap; return the value, or pass the module to the "
                     "function as an argument with an axis in in_axes"
                 )
-            if backend.batched > self.backend.batched:  # the same for all examples: it is at home outside too
+            if backend.batched > self.backend.batched:  # the same for all examples: it is valid outside too
                 value = value.detach()._on(self.backend)  # pyright: ignore[reportPrivateUsage]
-        own = depth(self.backend)
-        while depth(value.backend) > own:  # of a differentiated function around this one, which ends
+        own_depth = depth(self.backend)
+        while depth(value.backend) > own_depth:  # the tape of a differentiated function that ends before
             value = value.detach().inner()
         if backend.is_traced(value.primitive):
             if backend.is_tracing() and not self._is_of_program(backend):
                 raise ModuleError(
-                    f"{self._called()} that was made outside of a compiled function or of a loop in it "
-                    "would be given a value from inside, which ends with it; pass its module to the function as an "
+                    f"{self._description()} that was created outside of a compiled function or of a loop in it "
+                    "would get a value from inside, which is invalid afterwards; pass its module to the function as an "
                     "argument, and into a phlox.scan as part of the carry"
                 )
             if self._outlives(value):
                 raise ModuleError(
-                    f"{self._called()} that was made outside of a function that JAX transforms (grad, vmap, jvp) would "
-                    "be given a value from inside, which ends with it; pass its module to the function as an argument, "
-                    "and return it"
+                    f"{self._description()} that was created outside of a function that JAX transforms (grad, vmap, "
+                    "jvp) would get a value from inside, which is invalid afterwards; pass its module to the function "
+                    "as an argument, and return it"
                 )
         changes = _changes.get()
         if changes is not None and self._tensor is not None:
@@ -393,19 +393,19 @@ class Param(Watched):
         self._replace(value)
 
     def _outlives(self, value: Tensor[Any, Any, Any]) -> bool:
-        """Does it live longer than a transformation that the value is of?"""
+        """Does the parameter live longer than a transformation that the value belongs to?"""
         scope, engine = self._scope, engine_of(value.backend)
-        if scope is not None and (now := transformation()) is not None and now() is scope():
+        if scope is not None and (current := transformation()) is not None and current() is scope():
             return False
         return engine.outlives(self.leaf, value.backend.strip(value.primitive))
 
-    def donate(self, path: str, taker: str, *, failed: bool = False) -> None:
-        """Release the value, because `taker` may overwrite it; a later use raises `DonatedError`."""
+    def donate(self, path: str, recipient: str, *, failed: bool = False) -> None:
+        """Release the value, because `recipient` may overwrite it; a later use raises `DonatedError`."""
         value = self.val()
         ops = value._ops  # pyright: ignore[reportPrivateUsage]
-        # An engine does not know where an array was that it has lost.
+        # An engine does not know the device of an array that it has lost.
         device = ops.backend.device() if failed else value.device
-        self.donate_as(Donated(ops, value.shape, device, path, taker, failed))
+        self.donate_as(Donated(ops, value.shape, device, path, recipient, failed))
 
     def donate_as(self, donated: Donated) -> None:
         """As `donate`, with a prepared error."""
@@ -415,13 +415,13 @@ class Param(Watched):
         """Take back the donated value, because it was not overwritten."""
         self._tensor, self._deferred = self._leaf(value), None
 
-    def _called(self) -> str:
-        """Its name in errors: its path in the largest module that holds it."""
+    def _description(self) -> str:
+        """Its description in errors, with its path in the largest module that holds it."""
         name = self._path()
         return f"`{name}`, a parameter of shape {self.shape}" if name else f"a parameter of shape {self.shape}"
 
     def _path(self) -> str:
-        """Its path in the largest module that is known to hold it; empty if none is."""
+        """Its path in the largest module that is known to hold it; empty if none is known."""
         walks: list[Any] = [walk for ref in self._phlox_watchers if (walk := ref()) is not None and walk.valid]
         paths = [path for walk in walks for path, param in walk.named() if param is self]
         return max(paths, key=len, default="")
@@ -441,11 +441,11 @@ class Param(Watched):
 
     def _replace(self, value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
         before = self._tensor
-        self._tensor = made = self._leaf(value)
+        self._tensor = new = self._leaf(value)
         self._deferred, self.declared = None, False
-        if before is None or before._ops is not made._ops:  # pyright: ignore[reportPrivateUsage]
+        if before is None or before._ops is not new._ops:  # pyright: ignore[reportPrivateUsage]
             self.changed()
-        return made
+        return new
 
     def load(self, value: Tensor[Any, Any, Any], id: ParamId) -> None:
         """Set a value and an id without checks; neither may belong to a program being traced. See `set`, `set_id`."""
@@ -481,7 +481,7 @@ class Param(Watched):
                 self._tensor = self._leaf(self._tensor)
             self.changed()
 
-    # --- others like it, with the same id
+    # --- other parameters with the same id
 
     def map(self, fn: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]) -> Param:
         """A parameter with the value `fn(value)`, and with the same id and flags.
@@ -508,27 +508,27 @@ class Param(Watched):
 
     def around(self, value: Tensor[Any, Any, Any]) -> Param:
         """The same parameter with this tensor and its history, inside a transformation."""
-        return self._made(value, None, self.id, self.trained, self.trainable, self.full_precision)
+        return self._create(value, None, self.id, self.trained, self.trainable, self.full_precision)
 
     def to_device(self, device: DeviceLike) -> Param:
         """The same parameter on another device; a deferred one stays deferred."""
-        target = _full(as_device(device)) if self.full_precision else as_device(device)
+        target = _at_full_precision(as_device(device)) if self.full_precision else as_device(device)
         deferred = self._deferred
         if not isinstance(deferred, Deferred):
             return self.map(lambda value: value.to_device(target))
-        placed = replace(deferred, device=target)
-        return self._made(None, placed, self.id, self.trained, self.trainable, self.full_precision)
+        moved = replace(deferred, device=target)
+        return self._create(None, moved, self.id, self.trained, self.trainable, self.full_precision)
 
     def on_backend_of(self, device: Device) -> Param:
-        """The same array on a decorator of its backend, or without one; no value is moved."""
+        """The same array on a decorator of its backend, or on the backend without one; no value is moved."""
         deferred = self._deferred
-        if isinstance(deferred, Foreign):
-            seen = deferred.seen_from(device.backend)
-            return self._made(None, seen, self.id, self.trained, self.trainable, self.full_precision)
+        if isinstance(deferred, ForeignLeaf):
+            placeholder = deferred.seen_from(device.backend)
+            return self._create(None, placeholder, self.id, self.trained, self.trainable, self.full_precision)
         if deferred is not None:
             return self.to_device(device)
         tensor = self.val()
-        if tensor.backend is device.backend:  # the same leaf: gradients of the one are gradients of the other
+        if tensor.backend is device.backend:  # the same leaf: both parameters have the same gradient
             return self.around(tensor)
         array = tensor.backend.strip(tensor.primitive)
         return self.holding(Tensor.from_primitive(array, device.backend, tensor.kind))
@@ -541,10 +541,10 @@ class Param(Watched):
 
     def view(self) -> Param:
         """A copy with the same id and, on a tape, with the same leaf."""
-        return self._made(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
+        return self._create(self._tensor, self._deferred, self.id, self.trained, self.trainable, self.full_precision)
 
     def within(self) -> Param:
-        """A view that is made in the transformation of JAX's that is under way: it may be given values from inside."""
+        """A view that belongs to the current JAX transformation: it can be set to values from inside."""
         twin = self.view()
         twin._scope = transformation()
         return twin
@@ -555,10 +555,10 @@ class Param(Watched):
         Returns whether both were one leaf of a tape.
         """
         shared = False
-        mine, its = self._tensor, other._tensor
-        if mine is not None and its is not None and mine.backend is its.backend:
-            node = mine.backend.node_of(mine.primitive)
-            shared = node is not None and node is its.backend.node_of(its.primitive)
+        own, others = self._tensor, other._tensor
+        if own is not None and others is not None and own.backend is others.backend:
+            node = own.backend.node_of(own.primitive)
+            shared = node is not None and node is others.backend.node_of(others.primitive)
         if shared:
             self.become_a_leaf()
         self.set_id(id)
@@ -569,7 +569,7 @@ class Param(Watched):
         value = self._tensor
         if value is None or not value._ops.backend.differentiates:  # pyright: ignore[reportPrivateUsage]
             return
-        if not is_followed(value.backend, value.primitive):  # a function around is differentiated towards it
+        if not is_followed(value.backend, value.primitive):  # no outer function is differentiated with respect to it
             self._tensor = value._with(value.backend.copy_leaf(value.primitive))  # pyright: ignore[reportPrivateUsage]
 
     def __copy__(self) -> Param:
@@ -580,31 +580,31 @@ class Param(Watched):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._deferred, Foreign):
+        if isinstance(self._deferred, ForeignLeaf):
             return Param.without_array, (self._deferred, self.trained, self.trainable, self.id, self.full_precision)
         return _restore, (self.val().detach(), self.id, self.trained, self.trainable, self.full_precision)
 
     def remarks(self) -> list[str]:
-        """What is printed of it besides its shape."""
+        """The remarks that are printed after its shape."""
         deferred, tensor = self._deferred, self._tensor
-        found: list[str] = []
-        if isinstance(deferred, Foreign):
-            found.append("abstract" if deferred.is_abstract else f"holding {described(deferred.leaf)}")
+        remarks: list[str] = []
+        if isinstance(deferred, ForeignLeaf):
+            remarks.append("abstract" if deferred.is_abstract else f"holding {described(deferred.leaf)}")
         elif self._is_donated():
-            found.append("donated and used up")
+            remarks.append("donated and used up")
         elif tensor is None:
-            found.append("deferred")
+            remarks.append("deferred")
         elif self._is_traced():
-            ended = engine_of(tensor.backend).is_leaked(self.leaf)
-            found.append("leaked from a transformation that has ended" if ended else "traced")
+            is_leaked = engine_of(tensor.backend).is_leaked(self.leaf)
+            remarks.append("leaked from a transformation that has ended" if is_leaked else "traced")
         if not self.trained:
-            found.append("not trained")
-        return found
+            remarks.append("not trained")
+        return remarks
 
     def __repr__(self) -> str:
         shape = f"{self.shape} " if self.has_shape else ""
-        place = self.backend.name if self._is_donated() else self.device
-        return f"Param({', '.join([f'{shape}on {place}', *self.remarks()])})"
+        location = self.backend.name if self._is_donated() else self.device
+        return f"Param({', '.join([f'{shape}on {location}', *self.remarks()])})"
 
     _repr_html_ = html_by("phlox.module.pages", "page_of_param")
 
@@ -629,18 +629,18 @@ def set_together(values: Sequence[tuple[Param, Tensor[Any, Any, Any]]]) -> None:
 
 def undo_of(params: Sequence[Param]) -> Callable[[], None]:
     """A function that resets parameters to the values and ids that they have now."""
-    held = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
+    before = [(param, param._tensor, param._deferred, param.id) for param in params]  # pyright: ignore[reportPrivateUsage]
 
     def undo() -> None:
-        for param, tensor, deferred, id in held:
+        for param, tensor, deferred, id in before:
             param._tensor, param._deferred, param.id = tensor, deferred, id  # pyright: ignore[reportPrivateUsage]
             param.changed()
 
     return undo
 
 
-def _full(device: Device) -> Device:
-    """The same place at full precision."""
+def _at_full_precision(device: Device) -> Device:
+    """The same device with a backend of full precision."""
     return device.on(device.backend.full_precision())
 
 

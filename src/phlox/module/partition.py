@@ -1,11 +1,11 @@
-"""`partition` and `combine`: a module as two trees, one of them for what is trained."""
+"""`partition` and `combine`: a module as two trees, one of them with the trained parameters."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from phlox.errors import ModuleError
-from phlox.module.foreign_leaf import Foreign
+from phlox.module.foreign_leaf import ForeignLeaf
 from phlox.module.module import Module
 from phlox.module.param import Param
 from phlox.module.select import Selector, select
@@ -15,10 +15,10 @@ M = TypeVar("M", bound=Module)
 
 
 def partition(model: M, *which: Selector) -> tuple[M, M]:
-    """Two modules of one tree: the one has the selected parameters, the other has the rest; where it has none is None.
+    """Two modules of one tree: one has the selected parameters, the other the rest, and None in place of the others.
 
-    Without `which`, the trained parameters are selected; so frozen ones, running statistics and integers are in the
-    rest. `which` is as in `Module.freeze`. `combine` puts the two together again. This is how a model is trained in
+    Without `which`, the trained parameters are selected; so frozen ones, running statistics and integers are in
+    the second. `which` is as in `Module.freeze`. `combine` joins the two again. This is how a model is trained in
     plain JAX: gradients, optimizers and weight decay of Optax see one of the two.
 
     Raises `ModuleError` for a pattern that matches nothing.
@@ -30,14 +30,14 @@ def partition(model: M, *which: Selector) -> tuple[M, M]:
     (False, True, True)
     """
     if which:
-        chosen = set(select(model, *which))
+        selected = set(select(model, *which))
     else:
-        chosen = {path for path, param in model.named_params() if param.trained}
+        selected = {path for path, param in model.named_params() if param.trained}
     structure = model.structure()
 
     def part(inside: bool) -> M:
         named = structure.named()
-        return structure.build([p.view() if (path in chosen) is inside else _absent(path, p) for path, p in named])
+        return structure.build([p.view() if (path in selected) is inside else _absent(path, p) for path, p in named])
 
     return part(True), part(False)
 
@@ -55,7 +55,7 @@ def combine(*parts: M) -> M:
     True
     """
     if not parts:
-        raise ModuleError("combine: it takes the parts of a model, got none")
+        raise ModuleError("combine: expected the parts of a model, got none")
     structures = [part.structure() for part in parts]
     first = structures[0]
     for number, other in enumerate(structures[1:], 1):
@@ -64,21 +64,21 @@ def combine(*parts: M) -> M:
             raise ModuleError(
                 f"combine: part {number} is not of the same model as the first one; they differ in `{path}`"
             )
-    found: list[Param] = []
+    params: list[Param] = []
     for number, path in enumerate(first.paths):
-        there = [it.params[number] for it in structures if not _is_absent(it.params[number])]
-        if len(there) != 1:
-            where = "none" if not there else f"{len(there)}"
+        present = [structure.params[number] for structure in structures if not _is_absent(structure.params[number])]
+        if len(present) != 1:
+            where = "none" if not present else f"{len(present)}"
             raise ModuleError(f"combine: `{path}` is in {where} of the {len(parts)} parts; it must be in one")
-        found.append(there[0].within())
-    return first.build(found)
+        params.append(present[0].within())
+    return first.build(params)
 
 
 def _absent(path: str, param: Param) -> Param:
-    instead = Foreign(None, ops_of(param.backend, param.kind), path)
-    return Param.without_array(instead, param.trained, param.trainable, param.id, param.full_precision)
+    placeholder = ForeignLeaf(None, ops_of(param.backend, param.kind), path)
+    return Param.without_array(placeholder, param.trained, param.trainable, param.id, param.full_precision)
 
 
 def _is_absent(param: Param) -> bool:
-    held = param._deferred  # pyright: ignore[reportPrivateUsage]
-    return isinstance(held, Foreign) and held.leaf is None
+    placeholder = param._deferred  # pyright: ignore[reportPrivateUsage]
+    return isinstance(placeholder, ForeignLeaf) and placeholder.leaf is None

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from phlox.module.structure import Structure
 
 AT_ONCE = 1 << 26
-"""Bytes: a module whose parameters take no more gets all new values made before any old one is released."""
+"""Bytes: if the parameters of a module take no more, all new values are created before any old one is released."""
 
 _WORTH = 1 << 23
-"""Bytes to cast to that are worth a thread."""
+"""The least number of bytes whose cast is worth a thread."""
 
 
 class LoadOptions(TypedDict, total=False):
@@ -58,7 +58,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
     """A tensor as an entry of a record: read from its device when the record is."""
 
     def read() -> Any:
-        # Read-only, for on NumPy it is the tensor's own memory; and what loads it may share it.
+        # Read-only: on NumPy it is the tensor's own memory, and a loader may share it.
         array = np.asarray(tensor._host(path)).view()  # pyright: ignore[reportPrivateUsage]
         array.flags.writeable = False
         return array
@@ -72,7 +72,7 @@ def lazy(path: str, tensor: Tensor[Any, Any, Any]) -> LazyTensor:
 
 
 def read_onto(tensor: LazyTensor, kind: type[Kind], device: Device) -> Any:
-    """An array of a record's tensor on a device; if that is sharded, only the parts of this process are read."""
+    """An array of a record's tensor on a device; if the device is sharded, only the parts of this process are read."""
     backend = device.backend
     if device.sharding is None:
         return backend.from_host(tensor.read(), kind, device)
@@ -103,12 +103,12 @@ def _with_children(module: Module) -> Record:
     metadata, aliases = {"module": type(module).__name__}, dict[str, str]()
     children = iter([*structure.children, None])
     child = next(children)
-    for number, (path, names) in enumerate([*_own_names(structure).items(), ("", [])]):
-        while child is not None and (not path or child.before <= number):
+    for number, (own_path, names) in enumerate([*_own_names(structure).items(), ("", [])]):
+        while child is not None and (not own_path or child.before <= number):
             record = record_of(child)
-            entries |= {f"{child.path}.{one}": record[one] for one in record}
+            entries |= {f"{child.path}.{path}": record[path] for path in record}
             metadata |= {f"{child.path}.{key}": text for key, text in record.metadata.items()}
-            aliases |= {f"{child.path}.{one}": f"{child.path}.{name}" for one, name in record.aliases.items()}
+            aliases |= {f"{child.path}.{path}": f"{child.path}.{name}" for path, name in record.aliases.items()}
             child = next(children)
         if names:
             entries[names[0]] = _entry(names[0], structure.params[number])
@@ -117,24 +117,24 @@ def _with_children(module: Module) -> Record:
 
 
 def _own_names(structure: Structure) -> dict[str, list[str]]:
-    """For the path of every parameter, its paths outside of what is not saved, and of what saves itself."""
+    """For the path of every parameter, its paths outside of unsaved modules, and of children that save themselves."""
     names: dict[str, list[str]] = {path: [path] for path in structure.paths}
     for alias, path in structure.aliases.items():
         names[path].append(alias)
-    places = [*structure.unsaved, *[place for child in structure.children for place in (child.path, *child.others)]]
-    return {path: outside(every, places) for path, every in names.items()}
+    excluded = [*structure.unsaved, *[path for child in structure.children for path in (child.path, *child.others)]]
+    return {path: outside(all_names, excluded) for path, all_names in names.items()}
 
 
 def _traced(path: str, param: Param) -> ModuleError:
     if engine_of(param.backend).is_leaked(param.leaf):
         return leaked_tracer(path)
     return ModuleError(
-        f"`{path}` has no value that could be saved while a program is being traced; save the module outside"
+        f"`{path}` has no value while a program is being traced; save the module outside of the traced function"
     )
 
 
-class _Place(NamedTuple):
-    """A parameter, and its properties, which are found only once because many tensors are small."""
+class _Target(NamedTuple):
+    """A parameter to load, and its properties, which are read only once because many tensors are small."""
 
     path: str
     param: Param
@@ -147,11 +147,11 @@ class _Place(NamedTuple):
     """The bytes of the value in host memory."""
 
 
-def _place_of(path: str, param: Param) -> _Place:
-    known = param._deferred or param  # pyright: ignore[reportPrivateUsage]
-    shape, device = known.shape, known.device
-    ops, dtype = _elements(device.backend, known.kind)
-    return _Place(path, param, shape, device, ops, dtype, math.prod(shape) * dtype.itemsize)
+def _target_of(path: str, param: Param) -> _Target:
+    source = param._deferred or param  # pyright: ignore[reportPrivateUsage]
+    shape, device = source.shape, source.device
+    ops, dtype = _elements(device.backend, source.kind)
+    return _Target(path, param, shape, device, ops, dtype, math.prod(shape) * dtype.itemsize)
 
 
 @lru_cache(maxsize=256)
@@ -161,14 +161,14 @@ def _elements(backend: Backend, kind: type[Kind]) -> tuple[Ops, np.dtype[Any]]:
 
 def report(module: Module, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load_report`."""
-    return _compared(module, record, options).report
+    return _compare(module, record, options).report
 
 
-class _Compared(NamedTuple):
-    places: list[_Place]
+class _Comparison(NamedTuple):
+    targets: list[_Target]
     report: LoadReport
     record: Record
-    """The entries that belong to no child, under their names after `remap`."""
+    """The entries that belong to no child, with their names after `remap`."""
     matches: dict[str, str]
     """Path of a parameter -> path in that record."""
     children: list[Prepared[object]]
@@ -176,52 +176,52 @@ class _Compared(NamedTuple):
     cause: Exception | None = None
 
 
-def _compared(module: Module, record: Record, options: LoadOptions) -> _Compared:
+def _compare(module: Module, record: Record, options: LoadOptions) -> _Comparison:
     if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RecordError(
-            f"expected a Record, got {type(record).__name__}; a file is loaded with module.load(path) or "
-            "phlox.record.load(path), and arrays by name make a record with phlox.record.Record(arrays)"
+            f"expected a Record, got {type(record).__name__}; load a file with module.load(path) or "
+            "phlox.record.load(path), and make a record of arrays by name with phlox.record.Record(arrays)"
         )
     structure = module.structure()
     if structure.children or structure.unsaved:
-        return _compared_with_children(structure, record, options)
-    places = list(map(_place_of, structure.paths, structure.params))
-    found = match(_expected(places), record, aliases=structure.aliases, **options)
-    return _Compared(places, found, record, found.matches, [])
+        return _compare_with_children(structure, record, options)
+    targets = list(map(_target_of, structure.paths, structure.params))
+    result = match(_expected(targets), record, aliases=structure.aliases, **options)
+    return _Comparison(targets, result, record, result.matches, [])
 
 
-def _expected(places: list[_Place]) -> Any:
-    return {place.path: (place.shape, place.ops.kind.name, place.dtype) for place in places}
+def _expected(targets: list[_Target]) -> Any:
+    return {target.path: (target.shape, target.ops.kind.name, target.dtype) for target in targets}
 
 
-def _compared_with_children(structure: Structure, record: Record, options: LoadOptions) -> _Compared:
+def _compare_with_children(structure: Structure, record: Record, options: LoadOptions) -> _Comparison:
     children = structure.children
     if record.positional and children:
         raise refuse_positional(children)
     strict, remap = options.get("strict", True), options.get("remap")
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     named = list(zip(_own_names(structure).values(), structure.params, strict=True))
-    places = [_place_of(names[0], param) for names, param in named if names]
+    targets = [_target_of(names[0], param) for names, param in named if names]
     aliases = {alias: names[0] for names, _ in named for alias in names[1:]}
-    rest = without(view.record, children) if children else view.record
+    own_record = without(view.record, children) if children else view.record
     meant = meant_paths(
-        [*[place.path for place in places], *aliases],
+        [*[target.path for target in targets], *aliases],
         children,
         view.record,
         options.get("include"),
         options.get("exclude"),
     )
     include = None if meant is None else outside(meant, [child.path for child in children])
-    found = match(_expected(places), rest, strict=strict, aliases=aliases, include=include)
-    made = prepare_children(children, view.record, strict, meant)
+    result = match(_expected(targets), own_record, strict=strict, aliases=aliases, include=include)
+    prepared = prepare_children(children, view.record, strict, meant)
     origin = {new: old for new, old in view.origin.items() if new != old}
     whole = replace(
-        made.add_to(found),
+        prepared.add_to(result),
         remapped={old: new for new, old in origin.items()},
-        ignored={**found.ignored, **made.ignored, **dict.fromkeys(view.dropped, DROPPED)},
+        ignored={**result.ignored, **prepared.ignored, **dict.fromkeys(view.dropped, DROPPED)},
     )
     whole = replace(whole, matches={path: origin.get(name, name) for path, name in whole.matches.items()})
-    return _Compared(places, whole, rest, found.matches, made.loads, made.cause)
+    return _Comparison(targets, whole, own_record, result.matches, prepared.loads, prepared.cause)
 
 
 def load_from(module: Module, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
@@ -238,186 +238,186 @@ def load_from(module: Module, source: Record | PathLike | Readable, **options: U
 
 
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:
-    """Check everything that can fail, and return the function that loads.
+    """Check everything that can fail, and return a function that loads the record.
 
-    New values are created now for parameters without a value, if they cost no memory (views of a mapped file), and if
-    all of them are small. In a large module with values, the others are only checked, to the last element. They are
-    created one by one as the old ones are released, so loading needs no more than one extra tensor. This cannot be
+    New values are created now for parameters without a value, for views of a mapped file (they cost no memory), and
+    for small modules. In a large module with values, all other new values are only checked, to the last element. They
+    are created one by one as the old ones are released, so loading needs no more than one extra tensor. This cannot be
     undone, so Ctrl-C waits until it is done.
     """
-    compared = _compared(module, record, options)
+    comparison = _compare(module, record, options)
     try:
-        compared.report.raise_if_failed(type(module).__name__)
+        comparison.report.raise_if_failed(type(module).__name__)
     except RecordError as error:
-        raise error from compared.cause
-    load = _prepare_params(module, compared)
-    if not compared.children:
+        raise error from comparison.cause
+    load = _prepare_params(module, comparison)
+    if not comparison.children:
         return load
 
     def load_all() -> LoadReport:
-        for child in compared.children:
+        for child in comparison.children:
             child()
         return load()
 
     def undo() -> None:
-        for one in (load, *reversed(compared.children)):
-            one.undo()
+        for step in (load, *reversed(comparison.children)):
+            step.undo()
 
-    can_be_undone = all(one.can_be_undone for one in (load, *compared.children))
+    can_be_undone = all(step.can_be_undone for step in (load, *comparison.children))
     return Prepared(load_all, (lambda: undo) if can_be_undone else None)
 
 
-def _prepare_params(module: Module, compared: _Compared) -> Prepared[LoadReport]:
-    all_places, found, record, matches = compared[:4]
-    places = [place for place in all_places if place.path in matches]
-    held, aliases = record._entries, record.aliases  # pyright: ignore[reportPrivateUsage]
-    names = [matches[place.path] for place in places]
-    entries = [cast("TensorEntry", held[aliases.get(name, name)]) for name in names]
-    at_once = sum([place.nbytes for place in places]) <= AT_ONCE or (
-        sum([place.nbytes for place in places if place.param.is_initialized]) <= AT_ONCE
+def _prepare_params(module: Module, comparison: _Comparison) -> Prepared[LoadReport]:
+    all_targets, report, record, matches = comparison[:4]
+    targets = [target for target in all_targets if target.path in matches]
+    stored, aliases = record._entries, record.aliases  # pyright: ignore[reportPrivateUsage]
+    names = [matches[target.path] for target in targets]
+    entries = [cast("TensorEntry", stored[aliases.get(name, name)]) for name in names]
+    at_once = sum([target.nbytes for target in targets]) <= AT_ONCE or (
+        sum([target.nbytes for target in targets if target.param.is_initialized]) <= AT_ONCE
     )
-    make = _made if at_once else _made_or_checked
-    pairs = list(zip(places, entries, strict=True))
-    sizes = [_bytes_cast(place) if entry.tensor.dtype != place.dtype else 0 for place, entry in pairs]
+    make = _read if at_once else _read_or_check
+    pairs = list(zip(targets, entries, strict=True))
+    sizes = [_bytes_cast(target) if entry.tensor.dtype != target.dtype else 0 for target, entry in pairs]
     if any(sizes):
-        values = _cast(places, entries, sizes, make, at_once=at_once)
+        values = _cast(targets, entries, sizes, make, at_once=at_once)
     else:
-        values = [make(place, entry) for place, entry in pairs]
-    ids = _ids(module, places, entries)
-    fill = partial(_fill, places, entries, values, ids, found)
-    if not at_once and any(value is None for value in values):  # what is released one by one cannot be taken back
+        values = [make(target, entry) for target, entry in pairs]
+    ids = _ids(module, targets, entries)
+    fill = partial(_fill, targets, entries, values, ids, report)
+    if not at_once and any(value is None for value in values):  # values that are released one by one cannot be restored
         return Prepared(fill, None)
-    return Prepared(fill, partial(undo_of, [place.param for place in places]))
+    return Prepared(fill, partial(undo_of, [target.param for target in targets]))
 
 
-def _bytes_cast(place: _Place) -> int:
+def _bytes_cast(target: _Target) -> int:
     """The bytes to cast, unless the engine casts on its own threads."""
-    return 0 if engine_of(place.ops.backend).casts_on_all_cores() else place.nbytes
+    return 0 if engine_of(target.ops.backend).casts_on_all_cores() else target.nbytes
 
 
 def _cast(
-    places: list[_Place],
+    targets: list[_Target],
     entries: list[TensorEntry],
     sizes: list[int],
-    make: Callable[[_Place, TensorEntry], Tensor[Any, Any, Any] | None],
+    make: Callable[[_Target, TensorEntry], Tensor[Any, Any, Any] | None],
     *,
     at_once: bool,
 ) -> list[Tensor[Any, Any, Any] | None]:
-    """The results of `make` for all, on several threads if some must be cast; mapping the others takes no time."""
-    new = sizes if at_once else [n for n, place in zip(sizes, places, strict=True) if not place.param.is_initialized]
+    """The results of `make` for all, on several threads if some must be cast; mapping a file takes no time."""
+    new = sizes if at_once else [n for n, target in zip(sizes, targets, strict=True) if not target.param.is_initialized]
     arena = Arena(new if any(new) else ())
 
     def new_value(i: int) -> Tensor[Any, Any, Any] | None:
-        if not sizes[i] or (not at_once and places[i].param.is_initialized):
-            return make(places[i], entries[i])
+        if not sizes[i] or (not at_once and targets[i].param.is_initialized):
+            return make(targets[i], entries[i])
         with arena.used():
-            return make(places[i], entries[i])
+            return make(targets[i], entries[i])
 
     return parallel_map(new_value, sizes, _WORTH, large=LARGE)
 
 
-def _ids(module: Module, places: list[_Place], entries: list[TensorEntry]) -> list[ParamId]:
-    """The new ids of the parameters: those of the record, but each only once."""
-    loaded = {id(place.param) for place in places}
-    taken = {param.id for param in module.params() if id(param) not in loaded}
-    theirs = {entry.id for entry in entries}
+def _ids(module: Module, targets: list[_Target], entries: list[TensorEntry]) -> list[ParamId]:
+    """The new ids of the parameters: the ids in the record, but each only once."""
+    loaded = {id(target.param) for target in targets}
+    used_ids = {param.id for param in module.params() if id(param) not in loaded}
+    record_ids = {entry.id for entry in entries}
     ids: list[ParamId] = []
-    for place, entry in zip(places, entries, strict=True):
-        if entry.id is not None and entry.id not in taken:
+    for target, entry in zip(targets, entries, strict=True):
+        if entry.id is not None and entry.id not in used_ids:
             new = ParamId(entry.id)
         else:
-            own = place.param.id
-            new = own if own not in theirs and own not in taken else new_id()
-        taken.add(new)
+            own = target.param.id
+            new = own if own not in record_ids and own not in used_ids else new_id()
+        used_ids.add(new)
         ids.append(new)
     return ids
 
 
 def _fill(
-    places: list[_Place],
+    targets: list[_Target],
     entries: list[TensorEntry],
     values: list[Tensor[Any, Any, Any] | None],
     ids: list[ParamId],
-    found: LoadReport,
+    report: LoadReport,
 ) -> LoadReport:
     done = 0
-    backends = {place.device.backend for place in places}
+    backends = {target.device.backend for target in targets}
     is_tracing = any([backend.compiles and backend.is_tracing() for backend in backends])  # noqa: C419
     try:
-        for place, entry, value, new in zip(places, entries, values, ids, strict=True):
-            made = _made(place, entry) if value is None else value
+        for target, entry, value, new in zip(targets, entries, values, ids, strict=True):
+            new_value = _read(target, entry) if value is None else value
             if is_tracing:
-                place.param.set(made)
-                place.param.set_id(new)
+                target.param.set(new_value)
+                target.param.set_id(new)
             else:
-                place.param.load(made, new)
+                target.param.load(new_value, new)
             done += 1
     except RecordError as error:
         if all(value is not None for value in values) or not done:
             raise
         raise RecordError(
-            f"the record has changed since it was checked, a moment ago: {error}. Of the module, the first {done} of "
-            f"{len(places)} parameters are now the record's, the others as they were; load a record that is whole"
+            f"the record has changed since it was checked, a moment ago: {error}. The first {done} of "
+            f"{len(targets)} parameters have the record's values, the others did not change; load an intact record"
         ) from error
-    return found.as_done()
+    return report.as_done()
 
 
-def _made(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any]:
+def _read(target: _Target, entry: TensorEntry) -> Tensor[Any, Any, Any]:
     """The value of a parameter, read from its entry."""
-    ops, device = place.ops, place.device
+    ops, device = target.ops, target.device
     try:
         if device.sharding is not None:
-            return wrap(ops, _in_shards(place, entry))
+            return wrap(ops, _read_shards(target, entry))
         array = entry.tensor.read()
         try:
-            made = device.backend.from_host(array, ops.kind, device)
+            value = device.backend.from_host(array, ops.kind, device)
         except PhloxError as error:
-            raise RecordError(f"{place.path}: {error}") from error
-        if made is not array:
-            ops.backend.await_array(made)  # or many copies would be on the way at once
+            raise RecordError(f"{target.path}: {error}") from error
+        if value is not array:
+            ops.backend.await_array(value)  # otherwise many copies would be in progress at once
         elif array.flags.writeable and entry.tensor.dtype == entry.tensor.source_dtype:
-            made = array.copy()  # it may be held elsewhere, and written to
+            value = array.copy()  # others may hold the array, and write to it
     except Exception as error:
-        what = f"loading {place.path}, {ops.kind.__name__} of shape {place.shape},"
-        found = out_of_memory(what, ops.backend, error)
-        if found is None:
+        action = f"loading {target.path}, {ops.kind.__name__} of shape {target.shape},"
+        memory_error = out_of_memory(action, ops.backend, error)
+        if memory_error is None:
             raise
-        raise found from error
-    return wrap(ops, made)
+        raise memory_error from error
+    return wrap(ops, value)
 
 
-def _in_shards(place: _Place, entry: TensorEntry) -> Any:
+def _read_shards(target: _Target, entry: TensorEntry) -> Any:
     try:
-        return read_onto(entry.tensor, place.ops.kind, place.device)
+        return read_onto(entry.tensor, target.ops.kind, target.device)
     except PhloxError as error:
-        raise RecordError(f"{place.path}: {error}") from error
+        raise RecordError(f"{target.path}: {error}") from error
 
 
-def _made_or_checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
-    """The value of a parameter without a value; for others the result of `_checked`."""
-    return _checked(place, entry) if place.param.is_initialized else _made(place, entry)
+def _read_or_check(target: _Target, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
+    """The new value for a parameter without a value; for other parameters the result of `_check_entry`."""
+    return _check_entry(target, entry) if target.param.is_initialized else _read(target, entry)
 
 
-def _checked(place: _Place, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
-    """Read the whole entry, as a check; returns the value of `_made` if keeping it costs nothing, else None."""
-    if place.device.sharding is not None:  # a shard is small
-        return _made(place, entry)
+def _check_entry(target: _Target, entry: TensorEntry) -> Tensor[Any, Any, Any] | None:
+    """Read the whole entry, as a check; returns the value of `_read` if keeping it costs nothing, else None."""
+    if target.device.sharding is not None:  # a shard is small
+        return _read(target, entry)
     for block in entry.tensor.blocks():
-        if block.dtype == place.dtype:
-            return _made(place, entry) if _is_mapped(block) and _keeps_arrays(place) else None
+        if block.dtype == target.dtype:
+            return _read(target, entry) if _is_mapped(block) and _keeps_arrays(target) else None
         count = PORTION // block.itemsize
         for start in range(0, block.size, count):
             try:
-                place.device.backend.from_host(block[start : start + count], place.ops.kind, place.device)
+                target.device.backend.from_host(block[start : start + count], target.ops.kind, target.device)
             except PhloxError as error:
-                raise RecordError(f"{place.path}: {error}") from error
+                raise RecordError(f"{target.path}: {error}") from error
     return None
 
 
-def _keeps_arrays(place: _Place) -> bool:
-    """Does its backend use a host array without a copy?"""
-    probe = np.zeros(1, place.dtype)
-    return place.device.backend.from_host(probe, place.ops.kind, place.device) is probe
+def _keeps_arrays(target: _Target) -> bool:
+    """Does the parameter's backend use a host array without a copy?"""
+    probe = np.zeros(1, target.dtype)
+    return target.device.backend.from_host(probe, target.ops.kind, target.device) is probe
 
 
 def _is_mapped(array: Any) -> bool:

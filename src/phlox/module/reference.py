@@ -15,21 +15,21 @@ M = TypeVar("M", covariant=True)
 
 @final
 class Reference(Generic[M]):
-    """The result of `reference`: `model` is what it refers to, and a call of it calls that."""
+    """The result of `reference`: `model` is the model that it refers to; calling the reference calls the model."""
 
     __slots__ = ("_model",)
 
     def __init__(self, model: M) -> None:
         if not isinstance(model, Fields) and foreign(cast("type[Any]", type(model))) is None:
             raise ModuleError(
-                "reference: it refers to a module, or to a layer or an array of JAX's libraries or PyTorch, got "
+                "reference: expected a module, or a layer or an array of PyTorch or a JAX library, got "
                 f"{type(model).__name__}"
             )
         self._model = model
 
     @property
     def model(self) -> M:
-        """What it refers to.
+        """The model that it refers to.
 
         Raises `ModuleError` in a compiled function: its values would become constants of the program.
         """
@@ -42,7 +42,7 @@ class Reference(Generic[M]):
         return self._model
 
     def _engine(self) -> Backend | None:
-        """The engine that has the values; None if there are none."""
+        """The engine of the model's values; None if it has none."""
         model: Any = self._model
         if isinstance(model, Fields):
             params = cast("Any", model).params()
@@ -86,7 +86,7 @@ def reference(model: M) -> Reference[M]:
     model. Pickle includes it. `model` may also be a layer of Flax, Equinox or PyTorch, or an array of JAX or PyTorch.
 
     A reference cannot be used in a compiled function: pass the model as an argument of its own. Raises `ModuleError`
-    in that case, if `model` is nothing of these, and if a module refers to a part of itself.
+    in that case, if `model` is none of these, and if a module refers to a part of itself.
 
     >>> import phlox as px
     >>> from phlox import nn

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Selector: TypeAlias = str | Callable[[str, Param], bool] | Sequence["Selector"]
-else:  # a type while a program runs too, for annotations that are evaluated
+else:  # a type at run time too, for annotations that are evaluated
     Selector = str | Callable[[str, Param], bool] | Sequence[ForwardRef("Selector", module=__name__)]
 """A pattern, a predicate, or a list or tuple of these."""
 
@@ -29,7 +29,7 @@ else:  # a type while a program runs too, for annotations that are evaluated
 def select(module: Module, *which: Selector) -> dict[str, Param]:
     """The selected parameters of a module, by path, in the order of declaration; without selectors, all of them.
 
-    A parameter that is in several places is found by each of its paths. Raises `ModuleError` for a pattern that no
+    A parameter at several paths is selected by each of them. Raises `ModuleError` for a pattern that no
     parameter matches (it suggests a similar path), and for a selector of the wrong type.
 
     >>> import phlox as px
@@ -45,36 +45,36 @@ def select(module: Module, *which: Selector) -> dict[str, Param]:
     paths: dict[str, list[str]] = {path: [path] for path in named}
     for alias, first in structure.aliases.items():
         paths[first].append(alias)
-    chosen = _chosen(which, named, paths, Finder(paths)) if which else set(named)
-    return {path: param for path, param in named.items() if path in chosen}
+    selected = _select(which, named, paths, Finder(paths)) if which else set(named)
+    return {path: param for path, param in named.items() if path in selected}
 
 
-def _chosen(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
-    return select_in_order(which, named, lambda one: _found(one, named, paths, find))
+def _select(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
+    return select_in_order(which, named, lambda selector: _select_one(selector, named, paths, find))
 
 
-def _found(one: Any, named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
-    if isinstance(one, str):
-        found = set(find(one))
-        if not found:
-            raise ModuleError(no_match(one, [path for known in paths.values() for path in known], "parameter"))
-        return found
-    if isinstance(one, (list, tuple)):
-        return _chosen(cast("Sequence[Any]", one), named, paths, find)
-    if callable(one) and not isinstance(one, (type, Fields)):
-        return {first for first, known in paths.items() for path in known if _judge(one, path, named[first])}
+def _select_one(selector: Any, named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:
+    if isinstance(selector, str):
+        matches = set(find(selector))
+        if not matches:
+            raise ModuleError(no_match(selector, [path for group in paths.values() for path in group], "parameter"))
+        return matches
+    if isinstance(selector, (list, tuple)):
+        return _select(cast("Sequence[Any]", selector), named, paths, find)
+    if callable(selector) and not isinstance(selector, (type, Fields)):
+        return {first for first, group in paths.items() for p in group if _is_selected(selector, p, named[first])}
     raise ModuleError(
-        f"{one!r} does not say which parameters are meant; give a pattern of paths ('encoder.**', '*.bias'), a "
+        f"{selector!r} does not select parameters; give a pattern of paths ('encoder.**', '*.bias'), a "
         "function (path, param) -> bool, or a list of these"
     )
 
 
-def _judge(predicate: Callable[[str, Param], Any], path: str, param: Param) -> bool:
+def _is_selected(predicate: Callable[[str, Param], Any], path: str, param: Param) -> bool:
     try:
-        answer = predicate(path, param)
-        if isinstance(answer, (bool, np.bool_)):
-            return bool(cast("bool", answer))
+        result = predicate(path, param)
+        if isinstance(result, (bool, np.bool_)):
+            return bool(cast("bool", result))
     except Exception as error:
-        error.add_note(f"The predicate was asked about the parameter `{path}`.")
+        error.add_note(f"The predicate was called for the parameter `{path}`.")
         raise
-    raise ModuleError(f"a predicate must say True or False of the parameter `{path}`, got {answer!r}")
+    raise ModuleError(f"a predicate must return True or False for the parameter `{path}`, got {result!r}")

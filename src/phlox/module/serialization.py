@@ -28,18 +28,18 @@ from phlox.module.tree.flattening import (
     unflatten_mixed,
     unflatten_param,
 )
-from phlox.module.tree.layout import Layout, Level, Mixed, MixedAux, Part, Place, live_layouts
+from phlox.module.tree.layout import Level, Mixed, MixedAux, Part, Slot, TreeLayout, live_layouts
 from phlox.tensor import Tensor
 from phlox.tensor.tensor import ops_from_bytes, ops_to_bytes
 
 
 def serializer_of(cls: type[Any]) -> StructureSerializer:
-    """How the structure of nodes of this class is written to a file and read."""
+    """The functions that write the structure of nodes of this class to a file, and read it."""
     return StructureSerializer(_to_bytes, partial(Distant, cls), _shell)
 
 
 class Distant:
-    """A structure that was read from a file: equal to those of the same text."""
+    """A structure that was read from a file. Structures are equal if their texts are."""
 
     __slots__ = ("cls", "text")
 
@@ -60,24 +60,24 @@ class Distant:
 
     def fields(self, module: Any, children: tuple[Any, ...], scope: Any) -> dict[str, Any]:
         """The fields of a module of this structure around these children."""
-        return cast("NodeAux", self.here()).fields(module, children, scope)
+        return cast("NodeAux", self.local_structure()).fields(module, children, scope)
 
-    def here(self) -> NodeAux | MixedAux:
-        """The structure of this process that has the same text, for a module with ids of its own."""
-        described = json.loads(self.text)
-        text = _dumped(described["parts"])
+    def local_structure(self) -> NodeAux | MixedAux:
+        """The structure in this process with the same text, with new parameter ids."""
+        content = json.loads(self.text)
+        text = _dumped(content["parts"])
         if self.cls is Mixed:
             for level in {level for layout in live_layouts() for level in layout.levels() if not level.native}:
                 if _dumped(_part(level)) == text:
                     return MixedAux(level)
         for layout in (PARAM, *live_layouts()):
             if layout.cls is self.cls and _text_of_layout(layout) == text:
-                training, marks = described["mode"]
+                training, marks = content["mode"]
                 mode = tuple([mark and (ops_from_bytes(mark[0].encode()), *mark[1:]) for mark in marks])
                 return NodeAux(layout, (training, mode), tuple([new_id() for _ in layout.paths]))
         raise ModuleError(
-            f"an exported program returns a {self!r}, and there is no such module in this process that it could be "
-            "made like; create one with the same fields, keep it, and call again"
+            f"an exported program returns a {self!r}, but this process has no module of that structure, from "
+            "which it could be built; create one with the same fields, keep it, and call again"
         )
 
 
@@ -103,7 +103,7 @@ def text_of(aux: NodeAux | MixedAux) -> bytes:
     return _dumped({"paths": aux.layout.paths, "mode": mode, "parts": parts}).encode()
 
 
-def _text_of_layout(layout: Layout) -> str:
+def _text_of_layout(layout: TreeLayout) -> str:
     if layout.text is None:
         fields = [[name, _part(part)] for name, part in layout.parts.items()]
         layout.text = _dumped({"class": _name(layout.cls), "fields": fields, "ties": layout.ties})
@@ -120,7 +120,7 @@ def _part(part: Part) -> Any:
     if isinstance(part, Level):
         fields = [[_static(key), _part(child)] for key, child in zip(part.keys, part.parts, strict=True)]
         return {"class": _name(part.cls), "fields": fields}
-    return {"place": isinstance(part, Place)}
+    return {"place": isinstance(part, Slot)}
 
 
 def _static(value: Any) -> Any:
@@ -157,15 +157,15 @@ def _static(value: Any) -> Any:
 def _function(value: Any, depth: int) -> Any:
     """A function as text: its name, and the functions in it, which distinguish `lift(relu)` from `lift(tanh)`."""
     name = [getattr(value, attribute, None) for attribute in ("__module__", "__qualname__", "__name__")]
-    named = [text for text in name if isinstance(text, str)]
+    texts = [text for text in name if isinstance(text, str)]
     inner: list[Any] = list(getattr(value, "__dict__", {}).values())
     for cell in getattr(value, "__closure__", None) or ():
         try:
             inner.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             continue
-    functions = [_function(one, depth - 1) for one in inner if callable(one) and depth]
-    return ["function", _name(cast("type[Any]", type(value))), named, functions]
+    functions = [_function(inner_function, depth - 1) for inner_function in inner if callable(inner_function) and depth]
+    return ["function", _name(cast("type[Any]", type(value))), texts, functions]
 
 
 def _statics(values: Iterable[Any]) -> list[Any]:

@@ -33,33 +33,33 @@ def stack_modules(modules: Sequence[M]) -> M:
         if not isinstance(module, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ModuleError(f"stack_modules: a sequence of modules is expected, got {described(module)} in it")
     structures = [module.structure() for module in modules]
-    for place, structure in enumerate(structures):
-        found = difference(structures[0].skeleton, structure.skeleton)
-        if found is not None:
-            raise _unlike(f"`{found[0]}`" if found[0] else "the module itself", found[1], place, found[2])
+    for index, structure in enumerate(structures):
+        mismatch = difference(structures[0].skeleton, structure.skeleton)
+        if mismatch is not None:
+            raise _unlike(f"`{mismatch[0]}`" if mismatch[0] else "the module itself", mismatch[1], index, mismatch[2])
     others = [dict(structure.named()) for structure in structures]
 
-    def piled(path: str, param: Param) -> Param:
+    def stack_values(path: str, param: Param) -> Param:
         values: list[Any] = []
-        for place, found in enumerate(others):
-            twin = found[path]
+        for index, params in enumerate(others):
+            twin = params[path]
             if twin.shape != param.shape or twin.mark != param.mark:
-                raise _unlike(f"`{path}`", repr(param), place, repr(twin))
+                raise _unlike(f"`{path}`", repr(param), index, repr(twin))
             values.append(twin.val().detach())
         return param.another(stack(values))
 
-    return modules[0].map(piled)
+    return modules[0].map(stack_values)
 
 
-def _unlike(what: str, first: str, place: int, other: str) -> ModuleError:
+def _unlike(part: str, first: str, index: int, other: str) -> ModuleError:
     return ModuleError(
-        f"stack_modules: {what} is {first} in the first module, and {other} in module {place}; modules that are "
-        "stacked must be built alike"
+        f"stack_modules: {part} is {first} in the first module, and {other} in module {index}; stacked "
+        "modules must have the same structure"
     )
 
 
 def unstack_modules(module: M) -> list[M]:
-    """Split a module that `stack_modules` made into its parts, each with new ids.
+    """Split the result of `stack_modules` into its members, each with new ids.
 
     Raises `ModuleError` if the first axes of the parameters differ in size, or if a parameter has no axis.
 
@@ -72,18 +72,18 @@ def unstack_modules(module: M) -> list[M]:
     for path, param in module.named_params():
         sizes.setdefault(param.shape[0] if param.shape else None, path)
     if len(sizes) != 1 or None in sizes:
-        have = ", ".join(f"`{path}` of {dict(module.named_params())[path].shape}" for path in sizes.values())
+        shapes = ", ".join(f"`{path}` of {dict(module.named_params())[path].shape}" for path in sizes.values())
         raise ModuleError(
-            f"unstack_modules: the parameters have no first axis in common ({have or 'there are none'}); give what "
-            "stack_modules has made"
+            f"unstack_modules: the parameters have no first axis in common ({shapes or 'there are none'}); give the "
+            "result of stack_modules"
         )
     (count,) = sizes
     assert count is not None
 
-    def one(number: int) -> M:
-        def entry(path: str, param: Param) -> Param:
+    def member(number: int) -> M:
+        def take(path: str, param: Param) -> Param:
             return param.another(param.val().detach()[number])
 
-        return module.map(entry)
+        return module.map(take)
 
-    return [one(number) for number in range(count)]
+    return [member(number) for number in range(count)]

@@ -30,10 +30,10 @@ from phlox.module.statics import (
     StaticArray,
     StaticSet,
     constant_key,
-    held,
     key_or_none,
     open_objects,
     static_part,
+    static_value,
 )
 
 Plain: TypeAlias = "list[Any] | dict[Any, Any] | set[Any]"
@@ -43,14 +43,14 @@ _PLAIN = frozenset({list, tuple, dict, OrderedDict})
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The place of the n-th parameter."""
+    """Stands for the n-th parameter."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A module that is in several places: a reference to the n-th container."""
+    """A module that is at several paths: a reference to the n-th container."""
 
     number: int
 
@@ -69,37 +69,37 @@ Part: TypeAlias = Leaf | Static | Shared | Container
 
 
 class Elsewhere:
-    """Stands where a parameter or a module stands again, in a tree that was taken apart there.
+    """Stands for a parameter or module at its second and further paths, in a tree that was taken apart.
 
-    The module above both puts the one from the first place here again. Until then this is as good as it, in a tree
-    that was just taken apart; in one that was built around other leaves, it is not there.
+    The nearest module above all its paths replaces this with the part at the first path. Until then, in a tree that was
+    just taken apart, this acts like that part; in a tree that was built around other leaves, it cannot.
     """
 
     __slots__ = ("tied_at", "tied_to")
 
-    def __init__(self, source: Any = None, place: tuple[Any, ...] = ()) -> None:
+    def __init__(self, source: Any = None, path: tuple[Any, ...] = ()) -> None:
         self.tied_to = source
-        self.tied_at = place
+        self.tied_at = path
         """Its path in the module above both."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._found(), name)
+        return getattr(self._original(), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._found()(*args, **kwargs)
+        return self._original()(*args, **kwargs)
 
-    def _found(self) -> Any:
+    def _original(self) -> Any:
         if self.tied_to is None:
             raise ModuleError(
-                "this parameter or module stands in an earlier place of the model, too, and this part was built "
-                "without the rest; put the part back into the tree of the whole model, and use that"
+                "this parameter or module is also at an earlier path of the model, and this part was built "
+                "without that path; put the part back into the tree of the whole model, and use the model"
             )
         return self.tied_to
 
     def __repr__(self) -> str:
-        return "what stands in an earlier place, too"
+        return "the part at an earlier path"
 
 
 class Structure:
@@ -119,38 +119,38 @@ class Structure:
         self.children: list[Child] = walk.children
         """The children that save and load themselves."""
         self.aliases: dict[str, str] = walk.aliases
-        """The further paths of parameters that are in several places, each with the first path."""
+        """The further paths of parameters that are at several paths, each with the first path."""
         self.were_one_leaf: list[tuple[Param, str, str]] = []
-        """Parameters that were found to share a leaf of the tape with another one, and the paths of both."""
+        """Parameters that shared a leaf of the tape with another one, and the paths of both."""
         self.owners = owners_of(walk.params, walk.paths, before, self.were_one_leaf)
         self.ids_differ = True
-        """Set to False by a parameter that takes another id."""
+        """A parameter sets this to False when its id changes."""
         self.valid = True
-        """Set to False by a part when it changes."""
+        """A part sets this to False when it changes."""
         self.aux: Any = None
-        """Kept here by `phlox.module.template.aux_of`; forgotten when a parameter changes its kind."""
+        """Set by `phlox.module.template.aux_of`; reset when a parameter changes its kind."""
         self.tree: Any = None
-        """Kept here by `phlox.module.tree`; forgotten then, too."""
+        """Set by `phlox.module.tree`; reset at the same time."""
         self._root = weakref.ref(root)
         self._plain = walk.plain
         self._arrays = walk.arrays
         self._objects = list(walk.objects.values())
         self._modes: dict[bool | None, Container] = {}
         self._repeats = not walk.functions and not walk.has_copies
-        """Can a module built from this structure reuse it without another walk?"""
+        """Whether a module that is built from this structure can reuse it without another walk."""
         for part in (*walk.modules, *walk.params):
             part.watch(self)
 
-    def holds(self) -> bool:
-        """Is the module still as it was?"""
+    def is_unchanged(self) -> bool:
+        """Is the module unchanged since the walk?"""
         if not self.valid:
             return False
         for whole, parts in self._plain:
-            if not _same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
+            if not _are_same(cast("list[Any]", whole) if whole.__class__ is list else _contents(whole), parts):
                 return False
-        if self._arrays and any(array.tobytes() != known for array, known in self._arrays):
+        if self._arrays and any(array.tobytes() != old_content for array, old_content in self._arrays):
             return False
-        if self._objects and any(key_or_none(one) != known for one, known in self._objects):
+        if self._objects and any(key_or_none(value) != old_content for value, old_content in self._objects):
             return False
         if not self.ids_differ:
             self.owners = owners_of(self.params, self.paths, self, self.were_one_leaf)
@@ -163,26 +163,26 @@ class Structure:
 
     def build(self, params: list[Param]) -> Any:
         """A module of this structure around other parameters."""
-        made: dict[int, Any] = {}
-        module = build(self.skeleton, params, made)
+        containers: dict[int, Any] = {}
+        module = build(self.skeleton, params, containers)
         owners = {param.id: param for param in params}
         if self._repeats and len(owners) == len(params) == len(self.params):
-            modules = [part for part in made.values() if isinstance(part, Fields)]
+            modules = [build_part for build_part in containers.values() if isinstance(build_part, Fields)]
             if not any(map(may_change_unseen, modules)):
-                set_slot(module, "_phlox_structure", self._of_built(params, owners, modules, made))
+                set_slot(module, "_phlox_structure", self._of_built(params, owners, modules, containers))
         return module
 
     def _of_built(
-        self, params: list[Param], owners: dict[ParamId, Param], modules: list[Fields], made: dict[int, Any]
+        self, params: list[Param], owners: dict[ParamId, Param], modules: list[Fields], containers: dict[int, Any]
     ) -> Structure:
         """The structure of a module that was just built from this one, without another walk."""
         other = object.__new__(Structure)
         other.skeleton, other.paths, other.aliases = self.skeleton, self.paths, self.aliases
         other.params, other.owners, other.were_one_leaf = params, owners, []
         other.unsaved = self.unsaved
-        other.children = [one if one.number is None else one._replace(part=made[one.number]) for one in self.children]
+        other.children = [c if c.number is None else c._replace(part=containers[c.number]) for c in self.children]
         other.valid, other.ids_differ, other.aux, other.tree = True, True, None, None
-        plain = cast("list[Plain]", [whole for whole in made.values() if isinstance(whole, (list, dict))])
+        plain = cast("list[Plain]", [whole for whole in containers.values() if isinstance(whole, (list, dict))])
         other._plain = [(whole, _contents(whole)) for whole in plain]
         other._modes, other._repeats = self._modes, True
         other._root = weakref.ref(modules[0])
@@ -191,8 +191,8 @@ class Structure:
             part.watch(other)
         return other
 
-    def place_of(self, module: Fields) -> str:
-        """The path of a module in the one that was walked over; empty if it is not in it."""
+    def path_of(self, module: Fields) -> str:
+        """The path of a module in the module that was walked; empty if it is not in it."""
         root = self._root()
         return "" if root is None else _Walk(root).parts.get(id(module), "")
 
@@ -203,13 +203,13 @@ class Structure:
         return self._modes[training]
 
 
-def place_of(module: Fields) -> str:
-    """The path of a module in the largest one that is known to hold it; empty if none is."""
-    known = [it for ref in module._phlox_watchers if isinstance(it := ref(), Structure) and it.valid]  # pyright: ignore[reportPrivateUsage]
-    return max([it.place_of(module) for it in known], key=len, default="")
+def path_of(module: Fields) -> str:
+    """The path of a module in the largest module that is known to hold it; empty if none is known."""
+    walks = [it for ref in module._phlox_watchers if isinstance(it := ref(), Structure) and it.valid]  # pyright: ignore[reportPrivateUsage]
+    return max([it.path_of(module) for it in walks], key=len, default="")
 
 
-_telling_apart = RLock()
+_owners_lock = RLock()
 
 
 def owners_of(
@@ -219,24 +219,24 @@ def owners_of(
 
     Copies of a parameter (by `copy.deepcopy`, `map`, pickle, or loaded from one record) have its id, because a copy of
     a whole model continues it. In one module each copy needs its own id: gradients and optimizer states are kept by id.
-    The parameter that was there before keeps the id, else the first one. Each other one takes the id of the parameter
-    that was in its place before, if that is gone (so a target network that is copied at every update keeps its ids).
+    The parameter that had the id before keeps it, or else the first one. Each other one takes the id of the parameter
+    that was at its path before, if that is gone (so a target network that is copied at every update keeps its ids).
     """
     owners = {param.id: param for param in params}
     if len(owners) == len(params):
         return owners
-    with _telling_apart:  # two threads must not give one parameter two ids
-        known = {} if before is None else before.owners
+    with _owners_lock:  # two threads must not give one parameter two ids
+        owned = {} if before is None else before.owners
         owners = {param.id: param for param in reversed(params)}
-        owners |= {param.id: param for param in params if known.get(param.id) is param}
-        places = {} if before is None else dict(zip(before.paths, zip(known, before.params, strict=True), strict=True))
+        owners |= {param.id: param for param in params if owned.get(param.id) is param}
+        by_path = {} if before is None else dict(zip(before.paths, zip(owned, before.params, strict=True), strict=True))
         for path, param in zip(paths, params, strict=True):
             if owners[param.id] is not param:
-                id, there = places.get(path, (None, None))
-                follows = id is not None and id not in owners and _is_alike(param, there)
+                id, old_param = by_path.get(path, (None, None))
+                takes_old_id = id is not None and id not in owners and _is_alike(param, old_param)
                 owner = owners[param.id]
-                if param.tell_apart(owner, id if follows and id is not None else new_id()):
-                    shared.append((owner, next(p for p, one in zip(paths, params, strict=True) if one is owner), path))
+                if param.tell_apart(owner, id if takes_old_id and id is not None else new_id()):
+                    shared.append((owner, next(p for p, o in zip(paths, params, strict=True) if o is owner), path))
                 owners[param.id] = param
         return {param.id: param for param in params}
 
@@ -261,28 +261,28 @@ def _contents(whole: Plain) -> tuple[Any, ...]:
     return (*whole, *whole.values()) if isinstance(whole, dict) else tuple(whole)
 
 
-def _same(now: Sequence[Any], before: tuple[Any, ...]) -> bool:
-    return len(now) == len(before) and all(map(operator.is_, now, before))
+def _are_same(contents: Sequence[Any], before: tuple[Any, ...]) -> bool:
+    return len(contents) == len(before) and all(map(operator.is_, contents, before))
 
 
 def build(skeleton: Container, params: list[Param], containers: dict[int, Any] | None = None) -> Any:
-    """A module with this skeleton around these parameters; new containers are added to `containers`, by number."""
-    made: dict[int, Any] = {} if containers is None else containers
+    """A module with this skeleton around these parameters; adds its new containers to `containers`, by number."""
+    built: dict[int, Any] = {} if containers is None else containers
 
-    def part(of: Part) -> Any:
-        match of:
+    def build_part(part: Part) -> Any:
+        match part:
             case Leaf(number):
                 return params[number]
             case Static():
-                return held(of)
+                return static_value(part)
             case Shared(number):
-                return made[number]
+                return built[number]
             case Container(cls, keys, children, number):
-                parts = [params[child.number] if type(child) is Leaf else part(child) for child in children]
-                made[number] = whole = _assemble(cls, keys, parts)
+                parts = [params[child.number] if type(child) is Leaf else build_part(child) for child in children]
+                built[number] = whole = _assemble(cls, keys, parts)
                 return whole
 
-    return part(skeleton)
+    return build_part(skeleton)
 
 
 def _assemble(cls: type[Any], keys: tuple[Any, ...], parts: list[Any]) -> Any:
@@ -307,7 +307,7 @@ class _Walk:
         self.arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
         self.objects: dict[int, tuple[Any, Hashable]] = {}
         self._numbers: dict[int, int] = {}
-        self._taken: dict[str, int] = {}
+        self._identities: dict[str, int] = {}
         self._containers: dict[int, int] = {}
         self._open: dict[int, str] = {}
         self.parts: dict[int, str] = {}
@@ -316,7 +316,7 @@ class _Walk:
         self.children: list[Child] = []
         self.unsaved: list[str] = []
         self.has_copies = False
-        self._within = False  # of one of these
+        self._is_in_child = False  # whether the walk is in such a child
         part = self._container(root, contents_of(root) or {}, "")
         assert isinstance(part, Container)
         self.skeleton = part
@@ -331,7 +331,7 @@ class _Walk:
         fields = contents_of(value)
         if fields is not None:
             return self._container(value, fields, name)
-        if not self._within and saves_itself(cast("type[Any]", type(value))):
+        if not self._is_in_child and saves_itself(cast("type[Any]", type(value))):
             self._note_child(value, name)
         if type(value) is Elsewhere:
             return Static(value)
@@ -345,21 +345,21 @@ class _Walk:
         elif isinstance(part, StaticArray):
             self.has_copies = True
             self.arrays.append((value, value.tobytes()))
-        for one in open_objects(value):
-            if id(one) not in self.objects and (key := key_or_none(one)) is not None:
-                self.objects[id(one)] = one, key
+        for item in open_objects(value):
+            if id(item) not in self.objects and (key := key_or_none(item)) is not None:
+                self.objects[id(item)] = item, key
         return part
 
     def _note_child(self, value: Any, name: str) -> None:
-        for place, child in enumerate(self.children):
+        for index, child in enumerate(self.children):
             if child.part is value:
-                self.children[place] = child._replace(others=(*child.others, name))
+                self.children[index] = child._replace(others=(*child.others, name))
                 return
         self.children.append(Child(name, value, len(self.params)))
 
     def _param(self, param: Param, name: str) -> Leaf:
         identity = id(param)
-        if self._taken.setdefault(name, identity) != identity:
+        if self._identities.setdefault(name, identity) != identity:
             raise ModuleError(f"two parameters have the path `{name}`; rename a key or a field")
         number = self._numbers.get(identity)
         if number is None:
@@ -376,8 +376,8 @@ class _Walk:
         if identity in self._open:
             whole = f"`{self._open[identity]}`" if self._open[identity] else "the module"
             raise ModuleError(
-                f"`{name}` contains itself: it is {whole}, a part of which it is; a module must be a tree, so keep "
-                "what is needed of it, or pass it to the method that needs it"
+                f"`{name}` contains itself: it is {whole}, and also a part of it; a module must be a tree, so keep "
+                "only the needed parts of it, or pass it to the method that needs it"
             )
         module = value if isinstance(value, Fields) else None
         shared = None if module is None else self._containers.get(identity)
@@ -387,21 +387,21 @@ class _Walk:
         self._open[identity] = name
         if name and getattr(cls, "_phlox_may_be_unsaved", False) and fields.get("saved") is False:
             self.unsaved.append(name)
-        is_child = module is not None and name != "" and not self._within and saves_itself(cls)
+        is_child = module is not None and name != "" and not self._is_in_child and saves_itself(cls)
         if is_child:
-            self._within = True
+            self._is_in_child = True
             self._note_child(value, name)
-        # A module that stands elsewhere too is walked again for the further paths of its parameters.
-        inside = f"{name}." if name else ""
-        children = tuple([self._part(child, f"{inside}{key}") for key, child in fields.items()])
+        # A module at several paths is walked again, for the further paths of its parameters.
+        prefix = f"{name}." if name else ""
+        children = tuple([self._part(child, f"{prefix}{key}") for key, child in fields.items()])
         del self._open[identity]
-        self._within = self._within and not is_child
+        self._is_in_child = self._is_in_child and not is_child
         if shared is not None:
             return Shared(shared)
         number = self._containers[identity] = len(self._containers)
         if is_child:
-            place = next(i for i, child in enumerate(self.children) if child.part is value)
-            self.children[place] = self.children[place]._replace(number=number)
+            index = next(i for i, child in enumerate(self.children) if child.part is value)
+            self.children[index] = self.children[index]._replace(number=number)
         if module is not None:
             self.modules.append(module)
             self.parts.setdefault(identity, name)
@@ -429,36 +429,36 @@ def contents_of(value: Any) -> dict[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _cached(cls: type[Any]) -> frozenset[str]:
-    """The names of a class's cached properties; a copy has other parameters, and so computes them again."""
-    return frozenset(name for base in cls.__mro__ for name, it in vars(base).items() if isinstance(it, cached_property))
+    """The names of a class's cached properties; a copy computes them again, because it has other parameters."""
+    return frozenset(name for base in cls.__mro__ for name, x in vars(base).items() if isinstance(x, cached_property))
 
 
-def difference(one: Part, other: Part, path: str = "") -> tuple[str, str, str] | None:
+def difference(first: Part, second: Part, path: str = "") -> tuple[str, str, str] | None:
     """The path where two skeletons first differ, and the two parts there; None if they are equal.
 
     Static values that cannot be compared are equal if they are the same object.
     """
-    if isinstance(one, Container) and isinstance(other, Container) and one.cls is other.cls:
-        if one.keys == other.keys:
-            parts = zip(one.keys, one.children, other.children, strict=True)
-            found = (difference(mine, its, f"{path}.{key}" if path else str(key)) for key, mine, its in parts)
-            return next((each for each in found if each is not None), None)
-        mine, its = (dict(zip(part.keys, part.children, strict=True)) for part in (one, other))
-        key = next((key for key in {**mine, **its} if (key in mine) != (key in its)), None)
+    if isinstance(first, Container) and isinstance(second, Container) and first.cls is second.cls:
+        if first.keys == second.keys:
+            parts = zip(first.keys, first.children, second.children, strict=True)
+            differences = (difference(a, b, f"{path}.{key}" if path else str(key)) for key, a, b in parts)
+            return next((d for d in differences if d is not None), None)
+        a, b = (dict(zip(part.keys, part.children, strict=True)) for part in (first, second))
+        key = next((key for key in {**a, **b} if (key in a) != (key in b)), None)
         if key is not None:
-            place = f"{path}.{key}" if path else str(key)
-            return place, _described(mine.get(key)), _described(its.get(key))
-        return path, f"in the order {', '.join(map(str, mine))}", f"in the order {', '.join(map(str, its))}"
-    if isinstance(one, Static) and isinstance(other, Static):
-        return None if _alike(one.value, other.value) else (path, repr(one.value), repr(other.value))
-    return None if one == other else (path, _described(one), _described(other))
+            part_path = f"{path}.{key}" if path else str(key)
+            return part_path, _described(a.get(key)), _described(b.get(key))
+        return path, f"in the order {', '.join(map(str, a))}", f"in the order {', '.join(map(str, b))}"
+    if isinstance(first, Static) and isinstance(second, Static):
+        return None if _are_equal(first.value, second.value) else (path, repr(first.value), repr(second.value))
+    return None if first == second else (path, _described(first), _described(second))
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if one is other:
+def _are_equal(first: Any, second: Any) -> bool:
+    if first is second:
         return True
     try:
-        return bool(constant_key(one) == constant_key(other))
+        return bool(constant_key(first) == constant_key(second))
     except Exception:
         return False
 
@@ -466,7 +466,7 @@ def _alike(one: Any, other: Any) -> bool:
 def _described(part: Part | None) -> str:
     match part:
         case None:
-            return "not there"
+            return "missing"
         case Container(cls, _, _, _):
             return f"a {cls.__name__}"
         case Static(value):

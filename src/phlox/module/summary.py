@@ -197,8 +197,8 @@ class _Block:
         row = self.row
         numbers = row.calls, row.parameters, row.trained, row.products, row.flops, row.activations, row.bytes
         outputs = repr(row.outputs)
-        within = tuple([(_key(block.row.path, row.path), block.likeness()) for block in self.children])
-        return row.name, numbers, outputs, bool(row.tied), within
+        children = tuple([(_key(block.row.path, row.path), block.likeness()) for block in self.children])
+        return row.name, numbers, outputs, bool(row.tied), children
 
     def rows(self) -> list[Row]:
         """The row and the rows inside it, with equal neighbours as one."""

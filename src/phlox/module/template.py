@@ -12,7 +12,7 @@ from phlox.backend.contract.backend import backend_of_arrays
 from phlox.errors import ModuleError
 from phlox.module.donated import Donated
 from phlox.module.fields import Fields, materialize, own_dict, set_pending, set_slot
-from phlox.module.foreign_leaf import Foreign, is_proper, looks_of
+from phlox.module.foreign_leaf import ForeignLeaf, accepted_classes, is_proper
 from phlox.module.param import Param, ParamId
 from phlox.module.statics import ByIdentity, Static, StaticSet, constant_key, open_objects, static_key
 from phlox.module.structure import Container, Part, Structure, build
@@ -29,7 +29,7 @@ class Template:
     It holds everything to build a module from arrays, except the parameter ids.
     """
 
-    __slots__ = ("__weakref__", "_looks", "cls", "eager", "marks", "paths", "plain", "skeleton")
+    __slots__ = ("__weakref__", "_types", "cls", "eager", "marks", "paths", "plain", "skeleton")
 
     def __init__(self, structure: Structure) -> None:
         self.skeleton = structure.skeleton
@@ -37,34 +37,34 @@ class Template:
         self.paths = tuple(structure.paths)
         self.marks = tuple(param.mark for param in structure.params)
         self.plain = not any(ops.backend.differentiates for ops, *_ in self.marks)
-        self._looks = tuple([looks_of(ops) for ops, *_ in self.marks])
-        # An object that is built on first access would miss a field that hides an attribute of its class (except for a
-        # property, which comes before the field), and relies on being asked for attributes that are not there.
+        self._types = tuple([accepted_classes(ops) for ops, *_ in self.marks])
+        # Fields are built when Python does not find an attribute. This fails if a field hides an attribute of its class
+        # (except a property, which comes before the field), or if the class has its own attribute lookup.
         hiding = [getattr(cls, str(name)) for name in structure.skeleton.keys if hasattr(cls, str(name))]
         looked_up = any(getattr(cls, name) is not getattr(Fields, name) for name in LOOKUP)
-        # What holds an object that can be changed must be compared at each use.
+        # A module that holds objects that can be changed must be compared at each use.
         changing = any(open_objects(value) for _, value in _static_fields(self.skeleton, ""))
         self.eager = looked_up or changing or not all(map(isdatadescriptor, hiding))
 
     def build(self, arrays: Sequence[Any], ids: tuple[ParamId, ...]) -> Any:
-        """A module around these arrays; an object that is not an array of its backend is refused when it is used."""
+        """A module around these arrays; using an object that is not an array of the backend raises an error."""
         if len(arrays) != len(self.paths):
             raise ModuleError(
                 f"a {self.cls.__name__} is built from {len(self.paths)} arrays ({self._shown()}), got {len(arrays)}; "
-                "a function over the leaves of a PyTree must give as many as it was given, in their order"
+                "a function over the leaves of a PyTree must return as many leaves as it got, in their order"
             )
         revive = Param.revive
         params: list[Param] = []
-        for (ops, trained, able, full), looks, array, id in zip(self.marks, self._looks, arrays, ids, strict=True):
+        for (ops, trained, able, full), types, array, id in zip(self.marks, self._types, arrays, ids, strict=True):
             try:
-                proper = (array.__class__, array.dtype) in looks or is_proper(ops, array)
+                is_accepted = (array.__class__, array.dtype) in types or is_proper(ops, array)
             except Exception:  # it has no element type, or one that cannot be compared
-                proper = is_proper(ops, array)
-            if proper:
+                is_accepted = is_proper(ops, array)
+            if is_accepted:
                 params.append(revive(ops, array, trained, able, id, full))
             else:
-                instead = array if isinstance(array, Donated) else Foreign(array, ops, self.paths[len(params)])
-                params.append(Param.without_array(instead, trained, able, id, full))
+                placeholder = array if isinstance(array, Donated) else ForeignLeaf(array, ops, self.paths[len(params)])
+                params.append(Param.without_array(placeholder, trained, able, id, full))
         return build(self.skeleton, params)
 
     def described(self) -> str:
@@ -82,7 +82,7 @@ _templates: weakref.WeakValueDictionary[Hashable, Template] = weakref.WeakValueD
 
 
 class Aux:
-    """The structure of a module as compiled functions see it: equal ones have one template, whatever their ids."""
+    """The structure of a module as compiled functions see it: equal if they have the same template."""
 
     __slots__ = ("ids", "template")
 
@@ -106,8 +106,8 @@ class Aux:
 
 def aux_of(structure: Structure) -> Aux:
     """The interned structure, and the ids; `ModuleError`, with the path, for a static value without a hash."""
-    known: Aux | None = structure.aux
-    if known is None:
+    aux: Aux | None = structure.aux
+    if aux is None:
         key = (_key_of(structure.skeleton, ()), tuple([param.mark for param in structure.params]))
         try:
             template = _templates.get(key)
@@ -115,12 +115,12 @@ def aux_of(structure: Structure) -> Aux:
             raise refuse_incomparable(list(_static_fields(structure.skeleton, "")), error) from error
         if template is None:
             template = _templates.setdefault(key, Template(structure))
-        known = Aux(template, tuple([param.id for param in structure.params]))
-        # Not kept where a static value is a tracer: it is looked at anew each time, since transformations end.
-        passing = [path for path, value in _static_fields(structure.skeleton, "") if is_passing(path, value)]
-        if not passing:
-            structure.aux = known
-    return known
+        aux = Aux(template, tuple([param.id for param in structure.params]))
+        # Not cached if a static value is a tracer: each use checks whether its transformation has ended.
+        traced_paths = [path for path, value in _static_fields(structure.skeleton, "") if is_passing(path, value)]
+        if not traced_paths:
+            structure.aux = aux
+    return aux
 
 
 def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
@@ -132,7 +132,7 @@ def _static_fields(part: Part, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def is_passing(path: str, value: Any) -> bool:
-    """Is this static value a tracer of a running transformation? `ModuleError`, with the path, if it has ended."""
+    """Is this static value a tracer of a running transformation? Raises `ModuleError` if it has ended."""
     if not isinstance(value, Tensor):
         return False
     tensor = cast("Tensor[Any, Any, Any]", value)
@@ -164,10 +164,10 @@ def key_of_static(part: Static, path: str) -> Hashable:
     try:
         return constant_key(value)
     except TypeError as error:
-        raise _unfit(path, value, error) from None
+        raise _incomparable(path, value, error) from None
 
 
-def _unfit(path: str, value: object, error: Exception) -> ModuleError:
+def _incomparable(path: str, value: object, error: Exception) -> ModuleError:
     return ModuleError(
         f"the static field `{path}` is of type {type(value).__name__}, which cannot be compared ({error}) and so "
         "cannot pass through a transformation; "
@@ -185,20 +185,20 @@ def refuse_incomparable(statics: list[tuple[str, Any]], error: Exception) -> Mod
         except Exception:
             return True
 
-    suspects.sort(key=lambda one: (not fails(one[1]), "__eq__" not in vars(cast("type[Any]", type(one[1])))))
+    suspects.sort(key=lambda item: (not fails(item[1]), "__eq__" not in vars(cast("type[Any]", type(item[1])))))
     path, value = suspects[0]
-    return _unfit(path, value, TypeError(f"its == fails with {type(error).__name__}: {error}"))
+    return _incomparable(path, value, TypeError(f"its == fails with {type(error).__name__}: {error}"))
 
 
 class Kept(NamedTuple):
-    """A structure and arrays, from which fields are made when one is asked for."""
+    """A structure and arrays, from which the fields are built when one is read."""
 
     aux: Aux
     arrays: tuple[Any, ...]
 
 
 def kept(module: Any) -> Kept | None:
-    """The structure and the arrays of a module without fields yet; None if it has them now."""
+    """The structure and arrays of a module whose fields are not built yet; None if they are built now."""
     pending = module._phlox_pending
     if pending.__class__ is Kept or pending is None:
         return pending
@@ -207,11 +207,11 @@ def kept(module: Any) -> Kept | None:
 
 
 plain_values: set[type[Any]] = set()
-"""Classes of leaves that are no tracers of a transformation."""
+"""Classes of leaves that are not tracers of a transformation."""
 
 
 def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
-    """The arrays of the parameters, without a tape, and the structure; deferred parameters are made.
+    """The arrays of the parameters, without a tape, and the structure; deferred parameters get their values.
 
     Raises `ModuleError`, with the path, for a tracer leaked from a transformation that has ended.
     """
@@ -220,8 +220,8 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
         pending = kept(module)
     if pending is not None:
         aux, arrays = pending
-        if arrays and arrays[0].__class__ not in plain_values:  # they all come from one place
-            _check_left_over(aux.template, arrays)
+        if arrays and arrays[0].__class__ not in plain_values:  # all of them come from one call
+            _check_leaked(aux.template, arrays)
         return arrays, aux
     structure: Structure = module.structure()
     try:
@@ -236,44 +236,44 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], Aux]:
     if not template.plain:
         arrays = [ops.backend.strip(array) for (ops, *_), array in zip(template.marks, arrays, strict=True)]
     if not plain_values.issuperset(map(type, arrays)):
-        _check_left_over(template, arrays)
+        _check_leaked(template, arrays)
     return tuple(arrays), aux
 
 
-def _check_left_over(template: Template, leaves: Sequence[Any]) -> None:
+def _check_leaked(template: Template, leaves: Sequence[Any]) -> None:
     for path, (ops, *_), leaf in zip(template.paths, template.marks, leaves, strict=True):
         engine = backend_of_arrays(ops.backend)
         if isinstance(leaf, Donated):
-            leaf.taken()
+            leaf.to_tensor()
         elif not engine.is_traced(leaf):
             plain_values.add(leaf.__class__)
         elif engine.is_leaked(leaf, surely=True):
             raise leaked_tracer(path)
 
 
-def donate(module: Any, taker: str, *, failed: bool = False) -> None:
-    """Release the values of all parameters, because `taker` may overwrite them; later use raises `DonatedError`.
+def donate(module: Any, recipient: str, *, failed: bool = False) -> None:
+    """Release the values of all parameters, because `recipient` may overwrite them; later use raises `DonatedError`.
 
-    `failed` says that `taker` overwrote them and then failed, so there are no new values.
+    `failed` says that `recipient` overwrote them and then failed, so there are no new values.
     """
     pending = kept(module)
     if pending is None:
         for path, param in module.named_params():
-            param.donate(path, taker, failed=failed)
+            param.donate(path, recipient, failed=failed)
         return
     aux, arrays = pending
     template: Template = aux.template
     devices: dict[Backend, Device] = {}
-    instead: list[Donated] = []
+    placeholders: list[Donated] = []
     for path, (ops, *_), array in zip(template.paths, template.marks, arrays, strict=True):
         device = devices.get(ops.backend)
-        if device is None:  # one for all, since asking takes longer than all the rest
+        if device is None:  # one for all parameters, because asking the engine is slow
             engine = backend_of_arrays(ops.backend)
-            # An engine does not know where an array was that it has lost.
+            # An engine does not know the device of an array that it has lost.
             device = engine.device() if failed else engine.device_of(array)
             device = devices[ops.backend] = device.on(ops.backend)
-        instead.append(Donated(ops, array.shape, device, path, taker, failed))
-    set_slot(module, "_phlox_pending", Kept(aux, tuple(instead)))
+        placeholders.append(Donated(ops, array.shape, device, path, recipient, failed))
+    set_slot(module, "_phlox_pending", Kept(aux, tuple(placeholders)))
 
 
 def restore(module: Any, arrays: Sequence[Any]) -> None:
@@ -290,13 +290,13 @@ def restore(module: Any, arrays: Sequence[Any]) -> None:
 def leaked_tracer(path: str) -> ModuleError:
     """The error for a value that is used after the end of its transformation."""
     return ModuleError(
-        f"`{path}` holds a value from inside a JAX transformation (jit, grad, vmap, scan) that has ended; return what "
-        "is computed there as a result, or pass the module in as an argument and return it"
+        f"`{path}` holds a value from inside a JAX transformation (jit, grad, vmap, scan) that has ended; return the "
+        "value as a result, or pass the module in as an argument and return it"
     )
 
 
 def unflatten(aux: Aux, arrays: Any) -> Any:
-    """A module of this structure around other arrays; what they are is looked at when they are used."""
+    """A module of this structure around other arrays, which are checked when they are used."""
     template: Template = aux.template
     if template.eager:
         return template.build(tuple(arrays), aux.ids)

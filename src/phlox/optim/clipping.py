@@ -30,7 +30,7 @@ class GradientClipping:
     def __post_init__(self) -> None:
         if not self.limit > 0.0:
             raise OptimizerError(f"the limit of gradient clipping must be greater than zero, got {self.limit}")
-        object.__setattr__(self, "limit", float(self.limit))  # a NumPy scalar would widen what it meets
+        object.__setattr__(self, "limit", float(self.limit))  # a NumPy scalar would widen the gradients
 
     @staticmethod
     def value(limit: float) -> GradientClipping:
@@ -46,7 +46,7 @@ class GradientClipping:
     def global_norm(limit: float) -> GradientClipping:
         """Scale all gradients by one factor so that their common norm, `GradientsParams.norm`, is at most `limit`.
 
-        Of several models with optimizers of their own, see `of_all_together`.
+        For several models with their own optimizers, see `of_all_together`.
         """
         return GradientClipping("global norm", limit)
 
@@ -66,16 +66,16 @@ class GradientClipping:
         >>> [round(clipped[name].norm().item(), 4) for name in grads]
         [0.6, 0.8]
         """
-        with same_everywhere(next((one.backend for one in grads.values()), None)):
+        with same_everywhere(next((model_grads.backend for model_grads in grads.values()), None)):
             return self._clipped(grads)
 
     def _clipped(self, grads: Mapping[str, GradientsParams]) -> dict[str, GradientsParams]:
         if self.kind == "global norm":
-            root = self._root_factor(norm_of([grad for one in grads.values() for _, grad in one.items()]))
-            return {name: one.map(lambda grad: _scaled(grad, root)) for name, one in grads.items()}
-        return {name: one.map(self._of_one) for name, one in grads.items()}
+            root = self._root_factor(norm_of([grad for model in grads.values() for _, grad in model.items()]))
+            return {name: model.map(lambda grad: _scaled(grad, root)) for name, model in grads.items()}
+        return {name: model.map(self._clip_one) for name, model in grads.items()}
 
-    def _of_one(self, grad: AnyTensor) -> AnyTensor:
+    def _clip_one(self, grad: AnyTensor) -> AnyTensor:
         if self.kind == "value":
             return grad.clip(-self.limit, self.limit)
         return _scaled(grad, self._root_factor(norm_of([grad])))

@@ -34,7 +34,7 @@ class Group:
         which: the parameters, as path patterns or predicates; see `Module.freeze`.
         name: a name for the group, so that a step can give it its own learning rate; see `Optimizer.step`.
         lr_factor: a factor of the learning rate, at least zero.
-        optimizer: the group's optimizer, as a config or a `SimpleOptimizer`; by default that of all parameters.
+        optimizer: the group's optimizer, as a config or a `SimpleOptimizer`; by default that of all others.
         settings: hyper-parameters that differ from the optimizer's config, by name.
 
     Raises `OptimizerError` if the factor is negative or not finite, or if no argument makes the group differ from the
@@ -61,13 +61,13 @@ class Group:
         **settings: Hashable,
     ) -> None:
         if not which:
-            raise OptimizerError('a Group needs to know which parameters it has: Group("**.bias", weight_decay=0.0)')
+            raise OptimizerError('a Group needs a pattern of its parameters: Group("**.bias", weight_decay=0.0)')
         if not (lr_factor >= 0.0 and math.isfinite(lr_factor)):
             raise OptimizerError(f"{which[0]!r}: lr_factor is a finite number of at least zero, got {lr_factor}")
         if lr_factor == 1.0 and optimizer is None and not settings and name is None:
             raise OptimizerError(
-                f"{which[0]!r}: nothing is said to be otherwise in this group; give it an lr_factor, an optimizer, a "
-                "hyper-parameter (weight_decay=0.0), or a name that has a learning rate of its own"
+                f"{which[0]!r}: this group does not differ from the rest; give it an lr_factor, an optimizer, a "
+                "hyper-parameter (weight_decay=0.0), or a name, so that it can have its own learning rate"
             )
         self.which = which
         self.name = name
@@ -76,7 +76,7 @@ class Group:
         self.settings: Mapping[str, Hashable] = settings
 
     def simple(self, default: SimpleOptimizer) -> SimpleOptimizer:
-        """The optimizer of this group; `default` is that of all parameters."""
+        """The optimizer of this group; `default` is the optimizer of all parameters."""
         base = default if self.optimizer is None else self.optimizer
         if not isinstance(base, Config):
             if not self.settings:
@@ -84,7 +84,7 @@ class Group:
             base = getattr(base, "config", None)
         if not isinstance(base, Config):
             raise OptimizerError(
-                f"{self}: {type(default).__name__} has no config whose {', '.join(self.settings)} could be another; "
+                f"{self}: {type(default).__name__} has no config in which {', '.join(self.settings)} could be changed; "
                 "give the group an optimizer"
             )
         try:
@@ -106,22 +106,22 @@ class Group:
         return f"Group({', '.join(map(repr, self.which))})"
 
 
-def grouped(module: Module, groups: Sequence[Group]) -> dict[ParamId, int]:
+def group_numbers(module: Module, groups: Sequence[Group]) -> dict[ParamId, int]:
     """The group number of every parameter that is in a group.
 
     Raises `OptimizerError` if two groups contain a parameter, or if a pattern matches none.
     """
-    found: dict[ParamId, int] = {}
+    numbers: dict[ParamId, int] = {}
     for number, group in enumerate(groups):
         try:
-            chosen = select(module, *group.which)
+            selected = select(module, *group.which)
         except ModuleError as error:
             raise OptimizerError(f"{group}: {error}") from error
-        for path, param in chosen.items():
-            if param.id in found:
+        for path, param in selected.items():
+            if param.id in numbers:
                 raise OptimizerError(
-                    f"`{path}` is claimed by two groups, {groups[found[param.id]]} and {group}; take it away from one "
+                    f"`{path}` is in two groups, {groups[numbers[param.id]]} and {group}; exclude it from one "
                     f'with a pattern that starts with an exclamation mark: Group(..., "!{path}")'
                 )
-            found[param.id] = number
-    return found
+            numbers[param.id] = number
+    return numbers

@@ -24,7 +24,7 @@ from phlox.optim.pytree import TreeStates, fields_key, flatten_optimizer, flatte
 from phlox.optim.state.flat import FlatState
 from phlox.optim.state.records import ARRAY, as_tensor, from_plain, from_tensor, to_plain
 from phlox.optim.state.report import StateReport, report_of
-from phlox.optim.state.tree import OBJECT, Saved, State, fits, flatten, leaves_of, paths, unflatten
+from phlox.optim.state.tree import OBJECT, SavedObject, State, fits, flatten, leaves_of, paths, unflatten
 from phlox.optim.step.multi_tensor import Slot
 from phlox.other_names import of_object
 from phlox.record import LazyTensor, Record, TensorEntry
@@ -32,15 +32,15 @@ from phlox.record.gather import trial_load
 
 M = TypeVar("M", bound=Module)
 Rate: TypeAlias = float | Mapping[str, float]
-"""A learning rate, or one for each named group and under "*" one for all others."""
+"""A learning rate, or a rate for each named group and, under "*", one for all other parameters."""
 
 tracing: ContextVar[object | None] = ContextVar("phlox_tracing", default=None)
-"""The trace of a compiled function that is going on, if any."""
+"""The trace of the compiled function that is being traced, if any."""
 
 _OWN = frozenset(
     {"_states", "_packed", "_home", "_slots", "_torn", "_begun", "_lock", "_origin", "_names", "_by_path", "_scope"}
 )
-"""The fields of an optimizer that are about its states."""
+"""The fields of an optimizer that hold its states or belong to them."""
 _CONTAINERS: tuple[type[Any], ...] = (dict, list, set)
 
 
@@ -55,20 +55,20 @@ class Optimizer(ABC):
     """
 
     shares_counts: bool = False
-    """Do parameters whose counts are equal keep them so? See `SimpleOptimizer.shares_counts`."""
+    """Whether parameters with equal counts keep them equal. See `SimpleOptimizer.shares_counts`."""
 
     def __init__(self) -> None:
         register_with_imported_engines()
         self._states: dict[ParamId, State] = {}
         self._packed: FlatState | TreeStates | None = None
         self._home = tracing.get()
-        self._scope = transformation()  # of JAX, in which it was made
-        self._names: dict[ParamId, str] = {}  # the paths of the parameters that there are states of
-        self._by_path = False  # do the states belong to the parameters at these paths, whatever their ids?
-        self._slots: dict[ParamId, Slot] = {}  # what states are in memory of the optimizer's own
+        self._scope = transformation()  # the JAX transformation in which it was created
+        self._names: dict[ParamId, str] = {}  # the paths of the parameters that have states
+        self._by_path = False  # whether the states belong to the parameters at these paths, whatever their ids
+        self._slots: dict[ParamId, Slot] = {}  # the states in memory that the optimizer owns
         self._torn = False
         self._begun: dict[ParamId, int] = {}
-        self._origin: dict[str, Any] = {}  # of a twin: the fields that it began with
+        self._origin: dict[str, Any] = {}  # in a twin: the fields that it began with
         self._lock = RLock()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -76,7 +76,7 @@ class Optimizer(ABC):
         register_node(PyTreeNode(cls, flatten_optimizer, unflatten_optimizer, flatten_with_keys))
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(type(self), name):  # a property that has failed: ask it once more, for its own error was dropped
+        if hasattr(type(self), name):  # a property failed: read it again, because its own error was dropped
             return object.__getattribute__(self, name)
         raise AttributeError(of_object(self, name, "Optimizer"), name=name, obj=self)
 
@@ -101,7 +101,7 @@ class Optimizer(ABC):
         without states, and once with those that its first call created.
         """
 
-    def settle(self, params: Iterable[Param]) -> None:  # noqa: B027  (there need not be any)
+    def adopt_states(self, params: Iterable[Param]) -> None:  # noqa: B027  (there need not be any)
         """Move the states of these parameters to the device and form of the next step, as far as these are known."""
 
     def settings(self) -> Hashable:
@@ -120,69 +120,69 @@ class Optimizer(ABC):
     def bare(self) -> Self:
         """An optimizer with these settings, and no states."""
         bare = self.twin()
-        bare._take_loaded({})
+        bare._set_states({})
         bare._names, bare._begun, bare._by_path, bare._origin = {}, {}, False, {}
         return bare
 
     def around(self, states: TreeStates, names: Iterable[str]) -> Self:
         """An optimizer with these settings and the states of a tree."""
-        made = self.twin()
-        made._home, made._packed, made._by_path = tracing.get(), states, bool(states.ids)
-        made._names = dict(zip(states.ids, names, strict=True))
-        return made
+        optimizer = self.twin()
+        optimizer._home, optimizer._packed, optimizer._by_path = tracing.get(), states, bool(states.ids)
+        optimizer._names = dict(zip(states.ids, names, strict=True))
+        return optimizer
 
     def bind(self, module: Module) -> None:
-        """Give states that came out of a tree to the parameters of `module`, if that is still to be done.
+        """Give states that came out of a tree to the parameters of `module`, if they do not have them yet.
 
-        They are those of the parameters with their ids, if there are any such, and else of those at their paths. Inside
-        of a transformation only the paths count, since a program is traced once for all models of an architecture.
+        A state belongs to the parameter with its id if there is one, or else to the parameter at its path. Inside of a
+        transformation only paths count, because a program is traced once for all models of an architecture.
 
         Raises `OptimizerError` if the module has none of these parameters, or has them at other paths.
         """
         if not self._by_path:
             return
         states, params = self.states, dict(module.named_params())
-        found: dict[ParamId, ParamId] = {}
+        new_ids: dict[ParamId, ParamId] = {}
         if transformation() is None:
-            found = {param.id: param.id for param in params.values() if param.id in states}
-        taken = set(found)
+            new_ids = {param.id: param.id for param in params.values() if param.id in states}
+        bound_ids = set(new_ids)
         for id in states:
             param = params.get(self._names[id])
-            if id not in found and param is not None and param.id not in taken:
-                found[id] = param.id
-                taken.add(param.id)
+            if id not in new_ids and param is not None and param.id not in bound_ids:
+                new_ids[id] = param.id
+                bound_ids.add(param.id)
         for path, param in params.items():
-            if param.id in states and found.get(param.id) != param.id:
+            if param.id in states and new_ids.get(param.id) != param.id:
                 raise OptimizerError(
-                    f"`{path}` was at `{self._names[param.id]}` when its state was begun, and in a PyTree a state "
+                    f"`{path}` was at `{self._names[param.id]}` when its state was created, and in a PyTree a state "
                     "belongs to a path; call optimizer.begin(model) before the transformed function"
                 )
-        if not found:
+        if not new_ids:
             raise OptimizerError(
                 f"this optimizer has the states of {', '.join(self._names.values())}, and the {type(module).__name__} "
                 f"has {', '.join(params) or 'no parameters'}; are they another model's?"
             )
-        names = {found.get(id, id): name for id, name in self._names.items()}
-        self._take_loaded({found.get(id, id): state for id, state in states.items()})
+        names = {new_ids.get(id, id): name for id, name in self._names.items()}
+        self._set_states({new_ids.get(id, id): state for id, state in states.items()})
         self._names, self._by_path = names, False
 
     def bind_to_one(self, modules: Iterable[Module]) -> None:
-        """As `bind`, to that of several modules that the states are most likely of."""
+        """As `bind`, to the module among several that the states most likely belong to."""
         if not self._by_path:
             return
-        states, names, every = self.states, set(self._names.values()), list(modules)
-        known = [module for module in every if any(param.id in states for param in module.params())]
-        alike = (m for m in every if any(param.trained and path in names for path, param in m.named_params()))
-        found = known[0] if known else next(alike, None)
-        if found is not None:
-            self.bind(found)
+        states, names, all_modules = self.states, set(self._names.values()), list(modules)
+        by_id = [module for module in all_modules if any(param.id in states for param in module.params())]
+        by_path = (m for m in all_modules if any(param.trained and path in names for path, param in m.named_params()))
+        match = by_id[0] if by_id else next(by_path, None)
+        if match is not None:
+            self.bind(match)
 
     def name_states(self, module: Module) -> None:
         """Note the paths of the parameters of `module`, by which a tree knows their states."""
-        found = {param.id: path for path, param in module.named_params()}
-        paths = set(found.values())
-        others = {id: name for id, name in self._names.items() if id not in found and name not in paths}
-        self._names = {**others, **found}
+        names = {param.id: path for path, param in module.named_params()}
+        paths = set(names.values())
+        others = {id: name for id, name in self._names.items() if id not in names and name not in paths}
+        self._names = {**others, **names}
 
     def check_stays(self, backend: Backend, arrays: Iterable[Any]) -> None:
         """Raise `OptimizerError` if arrays of a state end with a transformation that the optimizer outlives."""
@@ -191,9 +191,9 @@ class Optimizer(ABC):
         now, scope = transformation(), self._scope
         if now is not None and (scope is None or now() is not scope()):
             raise OptimizerError(
-                "an optimizer that was made outside of a function that JAX transforms (jit, scan, vmap, grad) would "
-                "keep a state from inside, which ends with it; pass the optimizer to the function as an argument, and "
-                "return it"
+                "an optimizer that was created outside of a function that JAX transforms (jit, scan, vmap, grad) would "
+                "keep a state from inside, which is invalid after the call; pass the optimizer to the function as an "
+                "argument, and return it"
             )
 
     @property
@@ -203,29 +203,29 @@ class Optimizer(ABC):
         Raises `CompileError` inside a compiled function if this optimizer is not one of its arguments.
         """
         with self._lock:
-            held = self._part_names()
+            states = self._unpacked_states()
             self._slots.clear()
-            return held
+            return states
 
-    def _part_names(self) -> dict[ParamId, State]:
+    def _unpacked_states(self) -> dict[ParamId, State]:
         """The states, for callers that keep none of their tensors."""
-        self._look()
+        self._unpack()
         for id, slot in self._slots.items():
             self._states[id] = slot.state()
         return self._states
 
-    def _look(self) -> None:
-        """See that there are states that may be used, taken apart as they may be."""
-        within = tracing.get()
-        if within is not None and within is not self._home:
+    def _unpack(self) -> None:
+        """Unpack the states if a compiled function left them packed; raises an error if they may not be used."""
+        trace = tracing.get()
+        if trace is not None and trace is not self._home:
             raise CompileError(
-                "an optimizer is used inside a compiled function that it is no argument of, so that its new state "
-                "would end with the call; pass it to the function (for a loop of steps, phlox.compile(step, steps=n))"
+                "an optimizer is used inside a compiled function, but is not one of its arguments, so its new state "
+                "would be lost; pass it to the function (for a loop of steps, phlox.compile(step, steps=n))"
             )
         if self._torn:
             raise OptimizerError(
-                "a step of this optimizer was cut short while it wrote to its states, which are of no use now; load a "
-                "record of them (optimizer.load_record), or begin anew with another optimizer"
+                "a step of this optimizer was interrupted while it wrote to its states, which are invalid now; load a "
+                "record of them (optimizer.load_record), or create a new optimizer"
             )
         if self._packed is not None:
             self._states, self._packed = self._packed.unpack(), None
@@ -247,20 +247,20 @@ class Optimizer(ABC):
     def packed_for(self, backend: Backend) -> FlatState | None:
         """The states as a compiled function left them, if they are on this backend, on any device."""
         packed = self._packed
-        return packed if type(packed) is FlatState and packed.place.backend is backend else None
+        return packed if type(packed) is FlatState and packed.device.backend is backend else None
 
-    def pack(self, place: Device) -> FlatState:
+    def pack(self, device: Device) -> FlatState:
         """All states, flattened, with their tensors on a device."""
         packed = self._packed
-        return packed if isinstance(packed, FlatState) and packed.place == place else self.repack(place)
+        return packed if isinstance(packed, FlatState) and packed.device == device else self.repack(device)
 
-    def repack(self, place: Device) -> FlatState:
+    def repack(self, device: Device) -> FlatState:
         """As `pack`, always from the current states."""
-        return FlatState.of(self.states, place, shared=self.shares_counts)
+        return FlatState.of(self.states, device, shared=self.shares_counts)
 
     def load_packed(self, packed: FlatState, home: object | None = None) -> None:
-        """Set the states to those of a compiled function; `home` is the trace that their tracers belong to."""
-        with self._lock:  # in between, there are none
+        """Set the states to the results of a compiled function; `home` is the trace that their tracers belong to."""
+        with self._lock:  # without the lock, others would see no states
             self._states, self._torn = {}, False
             self._slots.clear()
             self._packed = packed
@@ -269,7 +269,7 @@ class Optimizer(ABC):
     def twin(self) -> Self:
         """An optimizer with the same settings and states, which can change without this one."""
         twin = object.__new__(type(self))
-        twin.__setstate__(Optimizer.__getstate__(self))  # not that of a subclass, which may unpack its states for it
+        twin.__setstate__(Optimizer.__getstate__(self))  # not the subclass's method, which may unpack the states
         for name, value in _fields(self).items():
             setattr(twin, name, value)
         twin._begun, twin._origin = dict(self._begun), _fields(self)
@@ -279,15 +279,15 @@ class Optimizer(ABC):
         """Copy the fields that changed in a twin since it was made, except its states (see `load_packed`)."""
         missing = object()
         for name, value in _fields(twin).items():
-            if not _same(value, twin._origin.get(name, missing)):
+            if not _is_same(value, twin._origin.get(name, missing)):
                 setattr(self, name, value)
 
     def go_on(self, after: tuple[Self, FlatState]) -> None:
-        """Set the fields and states to those after a call of a compiled function."""
+        """Set the fields and states to those that a call of a compiled function returned."""
         stepped, packed = after
         leaves = packed.leaves
-        if leaves and packed.place.backend.is_traced(leaves[0]):
-            self.check_stays(packed.place.backend, leaves)
+        if leaves and packed.device.backend.is_traced(leaves[0]):
+            self.check_stays(packed.device.backend, leaves)
         if stepped is not self:
             self.adopt(stepped)
             self._names, self._by_path = stepped._names, False
@@ -335,16 +335,16 @@ class Optimizer(ABC):
 
         Returns the report, which names them.
         """
-        found = self.report(module)
-        gone = [*found.orphans, *(param.id for path, param in module.named_params() if path in found.misshapen)]
-        for id in gone:
+        report = self.report(module)
+        unusable = [*report.orphans, *(param.id for path, param in module.named_params() if path in report.misshapen)]
+        for id in unusable:
             self.states.pop(id, None)
-        return found
+        return report
 
     _repr_html_ = html_by("phlox.optim.pages", "page_of_optimizer")
 
     def _shape_misfit(self, param: Param) -> str | None:
-        """Why the state of this parameter, which has one, is not of its shape; None if it is."""
+        """Why this parameter's state does not have its shape; None if it has."""
         return None
 
     def into_record(self) -> Record:
@@ -357,27 +357,27 @@ class Optimizer(ABC):
             entries[f"states.{id}.skeleton"] = to_plain(skeleton)
             for (path, kind), leaf in zip(paths(skeleton), leaves, strict=True):
                 name = f"states.{id}.state.{path}" if path else f"states.{id}.state"
-                found: dict[str, Any]
+                leaf_entries: dict[str, Any]
                 if kind in KINDS:
-                    found = {name: TensorEntry(leaf if isinstance(leaf, LazyTensor) else lazy(name, leaf), id)}
+                    leaf_entries = {name: TensorEntry(leaf if isinstance(leaf, LazyTensor) else lazy(name, leaf), id)}
                 elif kind == ARRAY:
-                    found = {name: TensorEntry(as_tensor(leaf, name), id)}
+                    leaf_entries = {name: TensorEntry(as_tensor(leaf, name), id)}
                 elif kind == OBJECT:
                     own = leaf.into_record()
-                    found = {f"{name}.{below}": own[below] for below in own}
-                    aliases |= {f"{name}.{alias}": f"{name}.{below}" for alias, below in own.aliases.items()}
+                    leaf_entries = {f"{name}.{own_path}": own[own_path] for own_path in own}
+                    aliases |= {f"{name}.{alias}": f"{name}.{own_path}" for alias, own_path in own.aliases.items()}
                 else:
-                    found = {name: leaf}
-                if twice := entries.keys() & found.keys():
-                    raise OptimizerError(f"{min(twice)}: two parts of the state have this path; rename a key")
-                entries |= found
+                    leaf_entries = {name: leaf}
+                if duplicates := entries.keys() & leaf_entries.keys():
+                    raise OptimizerError(f"{min(duplicates)}: two entries of the state have this path; rename a key")
+                entries |= leaf_entries
         return Record(entries, {"optimizer": type(self).__name__}, aliases=aliases)
 
     def load_record(self, record: Record) -> None:
         """Load the state from a record; its tensors are moved to the parameter's device at its next step.
 
         Raises `RecordError`, and keeps the old state, if the record is damaged or not of this optimizer. The error
-        lists what is wrong with every state.
+        lists the problems of every state.
         """
         self._loading(self._states_of(record))()
 
@@ -392,26 +392,26 @@ class Optimizer(ABC):
             before = {**vars(self), "_slots": dict(self._slots)}
             return lambda: vars(self).update(before)
 
-        return Prepared(lambda: self._take_loaded(states), keep)
+        return Prepared(lambda: self._set_states(states), keep)
 
     def _states_of(self, record: Record) -> dict[ParamId, State]:
         states = read_states(record)
-        if wrong := self._misfit(states):
-            raise RecordError(wrong)
+        if misfit := self._misfit(states):
+            raise RecordError(misfit)
         return states
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
-        """Why these are not states of this optimizer, as far as can be told without the parameters."""
+        """Why these are not states of this optimizer, as far as known without the parameters; None if they are."""
         return None
 
-    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+    def _set_states(self, states: dict[ParamId, State]) -> None:
         with self._lock:
             self._states, self._packed, self._torn = states, None, False
             self._slots.clear()
 
 
 def _fields(optimizer: Optimizer) -> dict[str, Any]:
-    """All fields but those about states, with containers that are not shared with the optimizer."""
+    """All fields except those about states; containers are copied, so they are not shared with the optimizer."""
     return {
         name: copy.copy(value) if type(value) in _CONTAINERS else value
         for name, value in vars(optimizer).items()
@@ -419,20 +419,20 @@ def _fields(optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Are these one object, or containers of the same objects?"""
-    if one is other or type(one) not in _CONTAINERS or type(other) is not type(one):
-        return one is other
-    if isinstance(one, dict):
-        before, after = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
-        return list(before) == list(after) and all(map(operator.is_, before.values(), after.values()))
-    return one == other if isinstance(one, set) else list(map(id, one)) == list(map(id, other))
+def _is_same(value: Any, other: Any) -> bool:
+    """Are these the same object, or containers of the same objects?"""
+    if value is other or type(value) not in _CONTAINERS or type(other) is not type(value):
+        return value is other
+    if isinstance(value, dict):
+        items, other_items = cast("dict[Any, Any]", value), cast("dict[Any, Any]", other)
+        return list(items) == list(other_items) and all(map(operator.is_, items.values(), other_items.values()))
+    return value == other if isinstance(value, set) else list(map(id, value)) == list(map(id, other))
 
 
 def read_states(record: Record) -> dict[ParamId, State]:
     """The states in an optimizer's record; each tensor is read once, to check that it is not damaged."""
     if record.positional:
-        raise RecordError("a positional record has lost the names that an optimizer's state is kept by")
+        raise RecordError("a positional record has no names, but an optimizer's state is kept by name")
     states: dict[ParamId, State] = {}
     problems: list[str] = []
     for path in record.values:
@@ -455,19 +455,19 @@ def _read_state(record: Record, path: str, prefix: str) -> State:
     leaves: list[Any] = []
     try:
         skeleton = from_plain(record[path])
-        for name, kind, *said in leaves_of(skeleton):
-            place = f"{prefix}.{name}" if name else prefix
+        for name, kind, *details in leaves_of(skeleton):
+            leaf_path = f"{prefix}.{name}" if name else prefix
             if kind == OBJECT:
-                leaves.append(Saved(str(said[0]), record.select(place)))
+                leaves.append(SavedObject(str(details[0]), record.select(leaf_path)))
                 continue
-            entry = record[place]
+            entry = record[leaf_path]
             leaf = entry.tensor if isinstance(entry, TensorEntry) else entry
             if kind == ARRAY and isinstance(leaf, LazyTensor):
-                leaves.append(from_tensor(leaf, *said))
+                leaves.append(from_tensor(leaf, *details))
                 continue
             if not fits(kind, leaf):
-                raise RecordError(f"{place}: expected {kind}, found {leaf!r}")
-            # Of several processes each reads its own part, when it is needed, and no other.
+                raise RecordError(f"{leaf_path}: expected {kind}, found {leaf!r}")
+            # With several processes, each reads only its own part, when it is needed.
             if isinstance(leaf, LazyTensor) and (leaf.part is None or processes().size == 1):
                 for _ in leaf.blocks():
                     pass

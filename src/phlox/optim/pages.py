@@ -1,4 +1,4 @@
-"""Optimizers in notebooks: hyper-parameters, groups, and the size of their states, which stay as they are."""
+"""Optimizers in notebooks: hyper-parameters, groups, and the sizes of their states. The states do not change."""
 
 # pyright: reportPrivateUsage=false
 
@@ -28,7 +28,7 @@ _SETTINGS = ("grad_clipping", "skip_nonfinite", "master_weights", "donate")
 
 
 def name_of(optimizer: Optimizer) -> str:
-    """The class of the optimizer of one tensor, if there is one."""
+    """The class of the optimizer of one tensor, or else of the optimizer itself."""
     return type(vars(optimizer).get("optimizer", optimizer)).__name__
 
 
@@ -56,16 +56,16 @@ def _facts(values: Mapping[str, Any]) -> Table:
 
 
 def _hyperparameters(simple: Any) -> dict[str, Any]:
-    """The fields of its config or, without one, its own."""
+    """The fields of the optimizer's config or, without one, of the optimizer."""
     config = getattr(simple, "config", None)
-    found = cast("dict[str, Any]", vars(config) if isinstance(config, BaseConfig) else vars(simple))
-    return {name: value for name, value in found.items() if not name.startswith("_")}
+    fields = cast("dict[str, Any]", vars(config) if isinstance(config, BaseConfig) else vars(simple))
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
 def _groups(groups: Sequence[Group]) -> Table:
     rows: list[list[str | Cell]] = []
     for group in groups:
-        which = ", ".join(short(one) for one in group.which)
+        which = ", ".join(short(selector) for selector in group.which)
         settings = ", ".join(f"{name}={short(value)}" for name, value in group.settings.items())
         other = "" if group.optimizer is None else short(group.optimizer)
         rows.append(
@@ -78,7 +78,7 @@ def _groups(groups: Sequence[Group]) -> Table:
 
 
 def _entries(optimizer: Optimizer) -> Iterator[tuple[str, str, int]]:
-    """The name of each entry of each state, what it is, and its bytes."""
+    """The name, type and bytes of each entry of each state."""
     if optimizer._torn:
         return
     packed = optimizer._packed
@@ -107,7 +107,7 @@ def _leaf(kind: str, leaf: Any) -> tuple[str, int]:
 
 
 def _packed_entries(packed: FlatState) -> Iterator[tuple[str, str, int]]:
-    """Of states as a compiled function has left them, which are not taken apart for this."""
+    """As `_entries`, for states as a compiled function left them; they are not unpacked for this."""
     form = packed.form
     sources, constants = iter(form.sources), iter(form.constants)
     seen: set[int] = set()
@@ -121,8 +121,8 @@ def _packed_entries(packed: FlatState) -> Iterator[tuple[str, str, int]]:
             else:
                 source = next(sources)
                 backend = form.backends[source]
-                what, nbytes = (kind, 0) if backend is None else _described(backend, packed.leaves[source], kind)
-                yield path, what, 0 if source in seen else nbytes
+                dtype, nbytes = (kind, 0) if backend is None else _described(backend, packed.leaves[source], kind)
+                yield path, dtype, 0 if source in seen else nbytes
                 seen.add(source)
 
 
@@ -132,13 +132,13 @@ def _described(backend: Backend, array: Any, kind: str) -> tuple[str, int]:
 
 
 def _states(entries: Sequence[tuple[str, str, int]]) -> Table:
-    """By the name of the entry: in how many states it is, and the bytes of all together."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for name, what, nbytes in entries:
-        # What is beside a copy of the weights at full precision is a part of its own.
-        found.setdefault((name.removeprefix("state."), what), []).append(nbytes)
+    """A row for each name of an entry: how many states have it, and the bytes of all of these."""
+    sizes_by_entry: dict[tuple[str, str], list[int]] = {}
+    for name, dtype, nbytes in entries:
+        # Beside a copy of the weights at full precision, the state's own entries are under "state.".
+        sizes_by_entry.setdefault((name.removeprefix("state."), dtype), []).append(nbytes)
     rows = [
-        [Cell(name or "(the state)", code=True), what, f"{len(sizes):,}", size(sum(sizes)) if sum(sizes) else ""]
-        for (name, what), sizes in found.items()
+        [Cell(name or "(the state)", code=True), dtype, f"{len(sizes):,}", size(sum(sizes)) if sum(sizes) else ""]
+        for (name, dtype), sizes in sizes_by_entry.items()
     ]
     return Table(["entry", "type", "parameters", "bytes"], rows, 2, most=50)

@@ -37,13 +37,13 @@ class SimpleOptimizer(ABC):
     """
 
     shares_counts: ClassVar[bool] = False
-    """Do parameters whose scalars are equal keep them equal, because `step` computes them with `shared`?
+    """Whether parameters with equal scalars keep them equal, because `step` computes them with `shared`.
 
-    A compiled function then has one scalar for all of them. Real numbers are shared only at equal places in the state.
+    A compiled function then has one scalar for all of them. Real numbers are shared only at equal paths in the state.
     """
 
     elementwise: ClassVar[bool] = False
-    """Does each element of every result of `step` depend only on the elements at the same place?
+    """Whether each element of every result of `step` depends only on the elements at the same index.
 
     So `step` has no norm, mean or matrix product, and the state consists of scalars and of tensors of the parameter's
     shape. `step` can then be called on flat blocks, and on several parameters joined into one: in eager mode large
@@ -53,8 +53,8 @@ class SimpleOptimizer(ABC):
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Refuse the arguments that other libraries pass to an optimizer of this name: parameters, rates, options."""
-        given = [*arguments, *options.values()]
-        if given and cls.__module__.startswith("phlox.") and not isinstance(given[0], BaseConfig):
+        values = [*arguments, *options.values()]
+        if values and cls.__module__.startswith("phlox.") and not isinstance(values[0], BaseConfig):
             raise OptimizerError(
                 f"{cls.__name__}: make an optimizer from its config, phlox.optim.{cls.__name__}Config(...).init(); "
                 "model, gradients and learning rate are given to each step, optimizer.step(lr, model, grads)"
@@ -90,7 +90,7 @@ class SimpleOptimizer(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A class with a step of its own may be an optimizer of another kind.
+        # A class that overrides `step` may not be elementwise, and may not equal the kernel.
         if "step" in cls.__dict__:
             if "elementwise" not in cls.__dict__:
                 cls.elementwise = False

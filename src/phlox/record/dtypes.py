@@ -43,7 +43,7 @@ DTYPES: dict[str, DType] = {
     "u16": np.dtype(np.uint16),
     "u8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
-    **{name: np.dtype(getattr(ml_dtypes, f"float8_{theirs}")) for name, theirs in FLOAT8.items()},
+    **{name: np.dtype(getattr(ml_dtypes, f"float8_{suffix}")) for name, suffix in FLOAT8.items()},
 }
 """Every dtype of a record, by its short name in files."""
 
@@ -53,7 +53,7 @@ BLOCK = 1 << 16
 
 _KINDS: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int"}
 _BY_NUMPY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
-_KNOWN = {dtype: dtype for dtype in DTYPES.values()}
+_CANONICAL = {dtype: dtype for dtype in DTYPES.values()}
 _MAX_RANK = 64  # NumPy's own limit
 _MAX_BYTES = 2**63 - 1
 
@@ -66,8 +66,8 @@ def canonical(dtype: Any, path: str = "tensor") -> DType:
     """
     if isinstance(dtype, np.dtype):
         dtype = cast("DType", dtype)
-        if (known := _KNOWN.get(dtype)) is not None:
-            return known  # avoids computing its name, which is slow
+        if (own := _CANONICAL.get(dtype)) is not None:
+            return own  # avoids computing its name, which is slow
     try:
         return _BY_NUMPY_NAME[np.dtype(dtype).name]
     except (KeyError, TypeError):
@@ -130,8 +130,8 @@ def _cast(array: Array, dtype: DType, path: str) -> Array:
 
     def work(start: int, stop: int) -> None:
         for at in range(start, stop, BLOCK):
-            here = slice(at, min(at + BLOCK, stop))
-            target[here] = cast_block(source[here], dtype, path)
+            block = slice(at, min(at + BLOCK, stop))
+            target[block] = cast_block(source[block], dtype, path)
 
     parallel_for(work, source.size, float_casts.SHARE, float_casts.THREADS)
     return result

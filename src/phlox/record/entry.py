@@ -49,15 +49,15 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     underflow: Underflow | None = None
     """Collects how many values casts make zero; without it, each read gives a warning."""
     part: Callable[[Index], Array] | None = None
-    """Reads a part of the result of `source`, and no more; without it, the whole is read and sliced."""
+    """Reads a part of the result of `source`, and no more; without it, the whole tensor is read and sliced."""
     shards: Callable[[], list[Shard]] | None = None
     """The parts, at `dtype`, that this process has to save; None if every process has the whole tensor."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
         """Wrap `array` (anything that `np.asarray` accepts) without a copy, in any layout and byte order."""
-        given, array = array, np.asarray(array)
-        if given is not array and isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, given)):
+        source, array = array, np.asarray(array)
+        if source is not array and isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(cast(Any, source)):
             raise RecordError(f"{path}: a masked array, whose mask a record does not keep; give filled(...) of it")
         dtype = canonical(array.dtype, path)
         return LazyTensor(array.shape, dtype, dtype, lambda: array, path)
@@ -120,7 +120,7 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         """
         index = checked_index(index, self.shape, self.path)
         if self.part is None:
-            array = np.asarray(self._stored()[(*index, ...)], order="C")  # the dots: else it may be a scalar
+            array = np.asarray(self._stored()[(*index, ...)], order="C")  # with the dots, the result is never a scalar
         else:
             array = self._stored(index)
         return self.cast(array)
@@ -187,16 +187,16 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
             array, shape = np.asarray(self.source()), self.shape
         else:
             assert self.part is not None
-            array, shape = np.asarray(self.part(index)), tuple([each.stop - each.start for each in index])
-        same = array.dtype == self.source_dtype or canonical(array.dtype, self.path) == self.source_dtype
-        if array.shape != shape or not same:
+            array, shape = np.asarray(self.part(index)), tuple([s.stop - s.start for s in index])
+        is_declared = array.dtype == self.source_dtype or canonical(array.dtype, self.path) == self.source_dtype
+        if array.shape != shape or not is_declared:
             raise RecordError(
                 f"{self.path}: its source gave {array.dtype} of shape {array.shape}, "
                 f"not {self.source_dtype} of shape {shape} as declared"
             )
         stored = np.asarray(array, dtype=self.source_dtype, order="C")
         if stored is not array and stored.flags.owndata:
-            stored.flags.writeable = False  # a new copy: what loads it may keep it, for nobody can write to it
+            stored.flags.writeable = False  # a new read-only copy: a loader can keep it without a copy of its own
         return stored
 
     def _cast(self, flat: Array) -> Iterator[Array]:
@@ -213,15 +213,15 @@ def checked_index(index: object, shape: tuple[int, ...], path: str = "tensor") -
     (slice(0, 3, None), slice(1, 2, None))
     """
     slices = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else ()
-    if len(slices) != len(shape) or not all(isinstance(each, slice) for each in slices):
+    if len(slices) != len(shape) or not all(isinstance(s, slice) for s in slices):
         raise RecordError(f"{path}: a part of a tensor of shape {shape} is a slice for each axis, not {index!r:.200}")
-    whole: list[slice] = []
-    for each, size in zip(slices, shape, strict=True):
-        start, stop = 0 if each.start is None else each.start, size if each.stop is None else each.stop
-        if not 0 <= start <= stop <= size or each.step not in (None, 1):
-            raise RecordError(f"{path}: {index!r:.200} is no part of a tensor of shape {shape}")
-        whole.append(slice(start, stop))
-    return tuple(whole)
+    result: list[slice] = []
+    for s, size in zip(slices, shape, strict=True):
+        start, stop = 0 if s.start is None else s.start, size if s.stop is None else s.stop
+        if not 0 <= start <= stop <= size or s.step not in (None, 1):
+            raise RecordError(f"{path}: {index!r:.200} is not a part of a tensor of shape {shape}")
+        result.append(slice(start, stop))
+    return tuple(result)
 
 
 def _cast_shards(tensor: LazyTensor, shards: Callable[[], list[Shard]]) -> list[Shard]:

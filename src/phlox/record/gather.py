@@ -72,14 +72,14 @@ def gather(parts: Mapping[str, Any] | None = None, /, **more: Any) -> Record:
     >>> restore(record, random=stream, progress={})["progress"]["epoch"], stream.position
     (2, 3)
     """
-    return _gathered(_named(parts, more), "")
+    return _gather(_merge_names(parts, more), "")
 
 
-def _gathered(parts: Mapping[str, Any], place: str) -> Record:
+def _gather(parts: Mapping[str, Any], prefix: str) -> Record:
     entries: dict[str, Entry] = {}
     records: dict[str, Record] = {}
     for name, part in parts.items():
-        path = _path(name, place)
+        path = _path(name, prefix)
         if isinstance(part, Record):
             records[name] = part
         elif isinstance(part, Recordable):
@@ -87,15 +87,15 @@ def _gathered(parts: Mapping[str, Any], place: str) -> Record:
         elif isinstance(part, Stateful):
             entries[name] = _plain(part.state(), path, "its state() holds something else than plain values: ")
         elif _is_nested(part):
-            records[name] = _gathered(part, path)
+            records[name] = _gather(part, path)
         else:
             entries[name] = _plain(part, path, "no part that can be saved: ")
-    whole = Record.merge(records)
-    every: dict[str, Entry] = {**{path: whole[path] for path in whole}, **entries}
+    merged = Record.merge(records)
+    all_entries: dict[str, Entry] = {**{path: merged[path] for path in merged}, **entries}
     order = {name: number for number, name in enumerate(parts)}
-    every = dict(sorted(every.items(), key=lambda item: order[item[0].partition(".")[0]]))
-    metadata = {**whole.metadata, _PARTS: json.dumps(list(parts))}
-    return Record(every, metadata, aliases=whole.aliases, unreadable=whole.unreadable)
+    all_entries = dict(sorted(all_entries.items(), key=lambda item: order[item[0].partition(".")[0]]))
+    metadata = {**merged.metadata, _PARTS: json.dumps(list(parts))}
+    return Record(all_entries, metadata, aliases=merged.aliases, unreadable=merged.unreadable)
 
 
 def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def restore(record: Record, parts: Mapping[str, Any] | None = None, /, **more: A
         raise RecordError("restore: a positional record has no names for its parts; save it with names")
     problems: list[str] = []
     commits: list[tuple[Any, Callable[[], object]]] = []
-    values = _prepare(record, _named(parts, more), "", problems, commits)
+    values = _prepare(record, _merge_names(parts, more), "", problems, commits)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise RecordError(f"cannot restore, {count}; nothing was changed:\n  " + "\n  ".join(problems))
@@ -162,17 +162,17 @@ def _change(changes: list[Prepared[object]]) -> None:
 def _prepare(
     record: Record,
     parts: Mapping[str, Any],
-    place: str,
+    prefix: str,
     problems: list[str],
     commits: list[tuple[Any, Callable[[], object]]],
 ) -> dict[str, Any]:
     """The plain values; changes are appended to `commits`, errors to `problems`."""
     values: dict[str, Any] = {}
-    held = _part_names(record)
-    problems += _name_problems(list(parts), held, place)
+    saved_names = _part_names(record)
+    problems += _name_problems(list(parts), saved_names, prefix)
     for name, part in parts.items():
-        path = _path(name, place)
-        if name not in held:
+        path = _path(name, prefix)
+        if name not in saved_names:
             continue
         is_value = name in record.values
         try:
@@ -180,12 +180,12 @@ def _prepare(
                 values[name] = _prepare(record.select(name), part, path, problems, commits)
             elif isinstance(part, Recordable) and not isinstance(part, Record):
                 if is_value or name in record.tensors:
-                    raise RecordError(f"the record has {record[name]!r}, where {_called(part)} was expected")
+                    raise RecordError(f"the record has {record[name]!r}, where {_described(part)} was expected")
                 prepare = getattr(part, "prepare_load", None) or partial(trial_load, part)
                 commits.append((part, prepare(record.select(name))))
             elif isinstance(part, Stateful):
                 if not is_value:
-                    raise RecordError(f"the record has no state of {_called(part)} there, but entries below it")
+                    raise RecordError(f"the record has no state of {_described(part)} there, but entries below it")
                 prepare = getattr(part, "prepare_restore", None) or partial(_trial, part, part.state, part.restore)
                 commits.append((part, prepare(record[name])))
             elif part is None and not is_value:
@@ -200,7 +200,7 @@ def _prepare(
 
 
 def trial_load(part: Recordable, record: Record) -> Prepared[object]:
-    """`prepare_load` for a part without it: the record is loaded on trial, and that is reverted."""
+    """`prepare_load` for a part without it: the record is loaded, and the load is reverted at once."""
     return _trial(part, part.into_record, part.load_record, record)
 
 
@@ -229,20 +229,20 @@ def _undo_of(part: object, save: Callable[[], Any], load: Callable[[Any], object
     return undo
 
 
-def _name_problems(given: list[str], held: list[str], place: str) -> Iterator[str]:
-    lacking = [name for name in given if name not in held]
-    surplus = [name for name in held if name not in given]
-    has = f"; it has {', '.join(held[:10])}" if held else ""
-    for name in lacking:
-        yield f"{_path(name, place)}: the record has no such part{_suggestion(name, surplus or held) or has}"
-    for name in surplus:
-        meant = _suggestion(name, lacking) or "; give it too"
-        yield f"{_path(name, place)}: the record has this part, but it was not given{meant}"
+def _name_problems(names: list[str], saved: list[str], prefix: str) -> Iterator[str]:
+    missing = [name for name in names if name not in saved]
+    unexpected = [name for name in saved if name not in names]
+    has = f"; it has {', '.join(saved[:10])}" if saved else ""
+    for name in missing:
+        yield f"{_path(name, prefix)}: the record has no such part{_suggestion(name, unexpected or saved) or has}"
+    for name in unexpected:
+        hint = _suggestion(name, missing) or "; give it too"
+        yield f"{_path(name, prefix)}: the record has this part, but it was not given{hint}"
 
 
 def _suggestion(name: str, others: list[str]) -> str:
-    near = nearest(name, others)
-    return f"; did you mean `{near}`?" if near else ""
+    match = nearest(name, others)
+    return f"; did you mean `{match}`?" if match else ""
 
 
 def _part_names(record: Record) -> list[str]:
@@ -255,18 +255,20 @@ def _part_names(record: Record) -> list[str]:
     return list(dict.fromkeys([*listed, *(path.partition(".")[0] for path in (*record, *record.aliases))]))
 
 
-def _named(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_names(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
     if parts is not None and not isinstance(parts, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RecordError(f"expected the parts by name, as in model=..., or a dict of them; got {_called(parts)}")
+        raise RecordError(f"expected the parts by name, as in model=..., or a dict of them; got {_described(parts)}")
     for name in more.keys() & (parts or {}).keys():
         raise RecordError(f"the part {name!r} is given twice")
     return {**(parts or {}), **more}
 
 
-def _path(name: object, place: str) -> str:
+def _path(name: object, prefix: str) -> str:
     if not isinstance(name, str) or not name or "." in name:
-        raise RecordError(f"{place or 'parts'}: {name!r} is no name of a part: a str, not empty, without a dot")
-    return f"{place}.{name}" if place else name
+        raise RecordError(
+            f"{prefix or 'parts'}: {name!r} is not a name for a part: use a str, not empty, without a dot"
+        )
+    return f"{prefix}.{name}" if prefix else name
 
 
 def _is_nested(part: object) -> bool:
@@ -280,23 +282,23 @@ def _is_nested(part: object) -> bool:
     return False
 
 
-def _plain(value: object, path: str, what: str) -> Value:
+def _plain(value: object, path: str, issue: str) -> Value:
     try:
         return checked_value(dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value, path)
     except RecordError as error:
         raise RecordError(
-            f"{path}: {what}{_reason(error).removeprefix(f'{path}: ')}; or give it methods into_record and load_record"
+            f"{path}: {issue}{_reason(error).removeprefix(f'{path}: ')}; or give it methods into_record and load_record"
         ) from None
 
 
-def _same_type(found: Value, given: object) -> Value:
-    number = isinstance(found, (int, float)) and isinstance(given, float) and not isinstance(found, bool)
-    if given is None or type(found) is type(given) or number:
-        return found
-    raise RecordError(f"the record has {found!r}, where {_called(given)} was expected; give None to take what comes")
+def _same_type(value: Value, example: object) -> Value:
+    is_number = isinstance(value, (int, float)) and isinstance(example, float) and not isinstance(value, bool)
+    if example is None or type(value) is type(example) or is_number:
+        return value
+    raise RecordError(f"the record has {value!r}, where {_described(example)} was expected; give None for any value")
 
 
-def _called(part: object) -> str:
+def _described(part: object) -> str:
     return f"a value of type {type(part).__name__}"
 
 

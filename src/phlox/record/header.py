@@ -1,4 +1,4 @@
-"""The header of every file, and what formats say in the same way of a record besides the elements of its tensors.
+"""The header of every file, and what several formats have in common, besides the elements of tensors.
 
 The header is schema version, format, precision, and the version of Phlox that wrote the file.
 """
@@ -24,7 +24,7 @@ SCHEMA = 2
 
 
 class NewerSchemaError(RecordError):
-    """A file is whole, but of a schema that this Phlox does not know yet."""
+    """A file is intact, but has a newer schema than this Phlox knows."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +74,7 @@ _NOTHING = msgspec.Raw(b"")
 
 
 class Item(msgspec.Struct):
-    """The description of an entry: a plain value, or a tensor, of which a format adds where its elements are."""
+    """The description of an entry: a plain value or a tensor. For a tensor, a format adds where its elements are."""
 
     path: str
     value: msgspec.Raw = _NOTHING
@@ -83,9 +83,11 @@ class Item(msgspec.Struct):
     shape: list[int] = []
 
     def form(self) -> tuple[DType, tuple[int, ...]]:
-        """The dtype and the shape of a tensor; RecordError if they are not those of one."""
+        """The dtype and the shape of a tensor; RecordError if a tensor cannot have them."""
         if self.dtype not in DTYPES:
-            raise RecordError(f"{self.path}: {self.dtype[:40]!r} is no element type of a record ({', '.join(DTYPES)})")
+            raise RecordError(
+                f"{self.path}: {self.dtype[:40]!r} is not an element type of records ({', '.join(DTYPES)})"
+            )
         dtype = DTYPES[self.dtype]
         return dtype, checked_shape(self.shape, dtype, self.path)
 
@@ -111,7 +113,7 @@ T = TypeVar("T", bound=Item)
 def entries_of(
     items: Iterable[T], value: Callable[[msgspec.Raw], Value], tensor: Callable[[T], LazyTensor]
 ) -> dict[str, TensorEntry | Value]:
-    """The entries that are described, by functions that decode a plain value and a tensor."""
+    """The described entries; the two functions decode a plain value and a tensor."""
     entries: dict[str, TensorEntry | Value] = {}
     for item in items:
         if item.path in entries:

@@ -41,7 +41,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def fingerprint_of(paths: Iterable[str]) -> str:
     """A fingerprint of an ordered list of `paths`: 16 hexadecimal digits of BLAKE2b.
 
-    A positional file stores that of its omitted names.
+    A positional file stores the fingerprint of its omitted names.
 
     >>> fingerprint_of(["weight", "bias"]) == fingerprint_of(["bias", "weight"])
     False
@@ -56,7 +56,7 @@ def fingerprint_of(paths: Iterable[str]) -> str:
 
 
 def listed(paths: Iterable[str], most: int = 5) -> str:
-    """The first of some paths, which may come from an untrusted file, and how many more there are.
+    """The first of some paths, which may come from an untrusted file, and the number of the others.
 
     >>> listed(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"

@@ -39,8 +39,8 @@ def page_of_record(record: Record, most: int = MOST_ROWS) -> Page:
         _section("metadata", _items(record.metadata), ["", ""], most),
         _section("cannot be read", _items(record.unreadable), ["", ""], most),
     ]
-    said = [count(len(record), "entry", "entries"), f"{size(record.nbytes)} of tensors"]
-    return Page("Record", said, parts, badges)
+    facts_ = [count(len(record), "entry", "entries"), f"{size(record.nbytes)} of tensors"]
+    return Page("Record", facts_, parts, badges)
 
 
 def page_of_entry(entry: TensorEntry | LazyTensor) -> Page:
@@ -48,15 +48,15 @@ def page_of_entry(entry: TensorEntry | LazyTensor) -> Page:
     tensor = entry.tensor if isinstance(entry, TensorEntry) else entry
     cast = f"stored as {tensor.source_dtype}" if tensor.is_cast else ""
     pairs = [("stored at", tensor.path), ("id", (entry.id or "") if isinstance(entry, TensorEntry) else "")]
-    said = [str(tensor.dtype), str(tensor.shape), size(tensor.nbytes), cast]
-    return Page(type(entry).__name__, said, [facts([(name, text[:_LONGEST]) for name, text in pairs])],
+    facts_ = [str(tensor.dtype), str(tensor.shape), size(tensor.nbytes), cast]
+    return Page(type(entry).__name__, facts_, [facts([(name, text[:_LONGEST]) for name, text in pairs])],
                 [("not read", "")])  # fmt: skip
 
 
 def page_of_report(report: LoadReport) -> Page:
     """A load report: the loaded entries, and those that do not fit."""
     badges = [("loaded" if report.done and report.ok else "fits", "good") if report.ok else ("does not fit", "bad")]
-    wrong: list[tuple[str, Sequence[Sequence[str]], Sequence[str]]] = [
+    problems: list[tuple[str, Sequence[Sequence[str]], Sequence[str]]] = [
         ("of another shape", _differences(report.misshapen), ["", "record", "module"]),
         ("of another kind", _differences(report.wrong_kind), ["", "record", "module"]),
         ("tied in the module alone", _differences(report.untied), ["", "record", "module"]),
@@ -64,7 +64,7 @@ def page_of_report(report: LoadReport) -> Page:
         ("refused", _items(report.refused), ["", ""]),
         ("probably meant", _items(report.suggestions), ["", ""]),
     ]
-    more: list[tuple[str, Sequence[Sequence[str]], Sequence[str]]] = [
+    notes: list[tuple[str, Sequence[Sequence[str]], Sequence[str]]] = [
         ("cast", _differences(report.cast), ["", "record", "module"]),
         ("kept as they are", _items(report.kept), ["", ""]),
         ("ignored in the record", _items(report.ignored), ["", ""]),
@@ -77,30 +77,30 @@ def page_of_report(report: LoadReport) -> Page:
         "the record was written by a module of another structure" if report.other_structure else "",
         Names("missing from the record", report.missing, is_open=True),
         Names("in the record, but not in the module", report.unexpected, is_open=True),
-        *[_section(*one, is_open=True) for one in wrong],
-        *[_section(*one) for one in more],
+        *[_section(*section, is_open=True) for section in problems],
+        *[_section(*section) for section in notes],
         Names("load by themselves", report.by_themselves),
     ]
     return Page("LoadReport", [f"entries that fit: {len(report.matches):,}"], parts, badges)
 
 
-def page_of_difference(found: RecordDifference) -> Page:
+def page_of_difference(result: RecordDifference) -> Page:
     """The differences of two records."""
-    badges = [("identical", "good") if found.identical else ("equal", "good") if found.ok else ("different", "bad")]
-    return Page("RecordDifference", [found.summary()], sections_of(found, ("the first", "the second")), badges)
+    badges = [("identical", "good") if result.identical else ("equal", "good") if result.ok else ("different", "bad")]
+    return Page("RecordDifference", [result.summary()], sections_of(result, ("the first", "the second")), badges)
 
 
 def sections_of(
-    found: RecordDifference,
+    result: RecordDifference,
     names: tuple[str, str],
     records: Sequence[Record] = (Record(), Record()),
     most: int | None = MOST_ROWS,
 ) -> list[Part]:
-    """All that differs, by what it is; entries of one record alone are described where the records are given."""
+    """All differences, by type; entries of only one record are described if the records are given."""
 
     def missing(name: str, paths: Sequence[str], record: Record) -> Page:
-        near = {path: f"did you mean {found.suggestions[path]}?" for path in paths if path in found.suggestions}
-        rows = [[Cell(path, code=True), *_described(record, path), near.get(path, "")] for path in paths[:most]]
+        hints = {path: f"did you mean {result.suggestions[path]}?" for path in paths if path in result.suggestions}
+        rows = [[Cell(path, code=True), *_described(record, path), hints.get(path, "")] for path in paths[:most]]
         return Page(f"Only in {name}", parts=[Table([""] * 5, rows, 5, more=len(paths) - len(rows))], is_open=True)
 
     def changes(title: str, some: Sequence[Change], text: Callable[[Any], str] = str) -> Page:
@@ -109,26 +109,26 @@ def sections_of(
         ]
         return Page(title, parts=[Table(["path", *names], rows, 3, more=len(some) - len(rows))], is_open=True)
 
-    def tensors(title: str, some: Sequence[TensorDifference]) -> Page:
+    def tensors(title: str, entries: Sequence[TensorDifference]) -> Page:
         heads = ["path", "unequal", "beyond", "not finite", "largest", "at", *names, "relative"]
-        with_beyond = bool(found.within) or any(one.different < one.unequal for one in some)
-        rows = [[Cell(one.path, code=True), *_numbers(one, with_beyond)] for one in some[:most]]
-        table = Table(heads, rows, 1, more=len(some) - len(rows), spare=(6, 7, 8))
+        with_beyond = bool(result.within) or any(d.different < d.unequal for d in entries)
+        rows = [[Cell(d.path, code=True), *_numbers(d, with_beyond)] for d in entries[:most]]
+        table = Table(heads, rows, 1, more=len(entries) - len(rows), spare=(6, 7, 8))
         return Page(title, parts=[table], is_open=True)
 
     return [
-        missing(names[0], found.only_first, records[0]),
-        missing(names[1], found.only_second, records[1]),
-        changes("Cannot be read", found.unreadable),
-        changes("Other kinds", found.kinds),
-        changes("Other shapes", found.shapes),
-        changes("Other values", found.values, as_json),
-        tensors("Tensors that differ", found.tensors),
-        tensors("Tensors that differ within the tolerance", found.within),
-        changes("Other aliases", found.aliases),
-        changes("Other metadata", found.metadata),
+        missing(names[0], result.only_first, records[0]),
+        missing(names[1], result.only_second, records[1]),
+        changes("Cannot be read", result.unreadable),
+        changes("Other kinds", result.kinds),
+        changes("Other shapes", result.shapes),
+        changes("Other values", result.values, as_json),
+        tensors("Tensors that differ", result.tensors),
+        tensors("Tensors that differ within the tolerance", result.within),
+        changes("Other aliases", result.aliases),
+        changes("Other metadata", result.metadata),
         # Only one line each, because they often differ in every tensor.
-        Page("", parts=[*_precisions(found.precisions, names), *_ids(found.ids, names)]),
+        Page("", parts=[*_precisions(result.precisions, names), *_ids(result.ids, names)]),
     ]
 
 
@@ -146,18 +146,18 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _numbers(one: TensorDifference, with_beyond: bool) -> list[str]:
+def _numbers(difference: TensorDifference, with_beyond: bool) -> list[str]:
     row = [
-        f"{one.unequal:,} ({_share(one.unequal, one.size)})",
-        f"{one.different:,}" if with_beyond else "",
-        f"{one.non_finite:,}" if one.non_finite else "",
+        f"{difference.unequal:,} ({_share(difference.unequal, difference.size)})",
+        f"{difference.different:,}" if with_beyond else "",
+        f"{difference.non_finite:,}" if difference.non_finite else "",
     ]
-    most = one.non_finite_at or one.largest
-    if most is None:
+    extreme = difference.non_finite_at or difference.largest
+    if extreme is None:
         return row
-    relative = "" if one.relative is None else f"{one.relative.amount:.2g}"
-    largest = "" if one.largest is None else f"{one.largest.amount:.3g}"
-    return [*row, largest, str(most.at), *(_number(x) for x in (most.first, most.second)), relative]
+    relative = "" if difference.relative is None else f"{difference.relative.amount:.2g}"
+    largest = "" if difference.largest is None else f"{difference.largest.amount:.3g}"
+    return [*row, largest, str(extreme.at), *(_number(x) for x in (extreme.first, extreme.second)), relative]
 
 
 def _share(part: int, whole: int) -> str:
@@ -182,8 +182,8 @@ def _ids(changes: Sequence[Change], names: tuple[str, str]) -> list[str]:
     return [f"Ids: not the same: {count(len(changes), 'tensor')}"] if changes else []
 
 
-def _differences(found: Sequence[Any]) -> list[list[str]]:
-    return [[one.path, str(one.found), str(one.expected)] for one in found]
+def _differences(differences: Sequence[Any]) -> list[list[str]]:
+    return [[d.path, str(d.found), str(d.expected)] for d in differences]
 
 
 def _items(pairs: Mapping[str, str]) -> list[list[str]]:
@@ -191,7 +191,7 @@ def _items(pairs: Mapping[str, str]) -> list[list[str]]:
 
 
 def _section(
-    what: str, rows: Sequence[Sequence[str]], heads: Sequence[str], most: int = MOST_ROWS, *, is_open: bool = False
+    title: str, rows: Sequence[Sequence[str]], heads: Sequence[str], most: int = MOST_ROWS, *, is_open: bool = False
 ) -> Page:
     cells = [[Cell(text, code=True) for text in row] for row in rows]
-    return Page(f"{what}: {len(rows):,}", parts=[Table(heads, cells, len(heads), most)], is_open=is_open)
+    return Page(f"{title}: {len(rows):,}", parts=[Table(heads, cells, len(heads), most)], is_open=is_open)

@@ -31,7 +31,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 class Finder:
-    """Finds the keys of a mapping key -> paths, in its order, of which a pattern (without a `!`) matches any path.
+    """Finds the keys of a mapping key -> paths, in its order, with a path that a pattern (without a `!`) matches.
 
     A pattern without wildcards is looked up: a pattern for each of a thousand parameters costs a thousand lookups.
 
@@ -51,7 +51,7 @@ class Finder:
         if not self._below:
             for key, paths in self._names.items():
                 for path in paths:
-                    ends = [place for place, letter in enumerate(path) if letter == "."]
+                    ends = [index for index, letter in enumerate(path) if letter == "."]
                     for end in (*ends, len(path)):
                         self._below.setdefault(path[:end], {})[key] = None
         return [*self._below.get(pattern, ())]
@@ -66,15 +66,15 @@ def matches_exactly(pattern: str, path: str) -> bool:
     return pattern == path or _compiled(pattern, below=False).fullmatch(path and f"{path}.") is not None
 
 
-def select_in_order(which: Iterable[Any], everything: Iterable[str], found: Callable[[Any], set[str]]) -> set[str]:
-    """The selection of several patterns, applied in order; `found` returns the matches of one, without its `!`."""
-    chosen: set[str] = set()
-    for place, one in enumerate(which):
-        if isinstance(one, str) and one.startswith("!"):
-            chosen = (chosen if place else set(everything)) - found(one[1:])
+def select_in_order(which: Iterable[Any], everything: Iterable[str], matches_of: Callable[[Any], set[str]]) -> set[str]:
+    """The selection of several patterns, applied in order; `matches_of` returns those of one, without its `!`."""
+    selection: set[str] = set()
+    for index, pattern in enumerate(which):
+        if isinstance(pattern, str) and pattern.startswith("!"):
+            selection = (selection if index else set(everything)) - matches_of(pattern[1:])
         else:
-            chosen |= found(one)
-    return chosen
+            selection |= matches_of(pattern)
+    return selection
 
 
 def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[str]) -> set[str]:
@@ -89,24 +89,24 @@ def selected(patterns: Patterns, paths: Mapping[str, Sequence[str]] | Iterable[s
     names = {path: [path] for path in paths} if named is None else named
     find = Finder(names)
 
-    def found(pattern: Any) -> set[str]:
+    def matches_of(pattern: Any) -> set[str]:
         if not isinstance(pattern, str):
             raise RecordError(f"{pattern!r} is not a pattern; give a pattern ('encoder', '**.bias'), or several")
         result = set(find(pattern))
         if not result:
-            raise RecordError(no_match(pattern, [path for known in names.values() for path in known], "path"))
+            raise RecordError(no_match(pattern, [path for own_names in names.values() for path in own_names], "path"))
         return result
 
-    return select_in_order([patterns] if isinstance(patterns, str) else patterns, names, found)
+    return select_in_order([patterns] if isinstance(patterns, str) else patterns, names, matches_of)
 
 
-def no_match(pattern: str, paths: Sequence[str], what: str) -> str:
-    """The message for a pattern that matches no `what`."""
+def no_match(pattern: str, paths: Sequence[str], kind: str) -> str:
+    """The message for a pattern that matches no path of this kind."""
     for other in _suggestions(pattern, paths):
         if other != pattern and any(matches(other, path) for path in paths):
-            return f"no {what} matches `{pattern}`; did you mean `{other}`?"
+            return f"no {kind} matches `{pattern}`; did you mean `{other}`?"
     shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
-    return f"no {what} matches `{pattern}`; the {what}s are {shown or 'none'}"
+    return f"no {kind} matches `{pattern}`; the {kind}s are {shown or 'none'}"
 
 
 @lru_cache(maxsize=512)
@@ -121,7 +121,7 @@ def expression(pattern: str, part: str, segments: str) -> str:
     Args:
         pattern: a pattern without a `!`.
         part: the expression for `*`.
-        segments: that for `**`, with the dots after its segments.
+        segments: the expression for `**`, with the dots after its segments.
 
     >>> expression("h.*.ln.**", "([^.]+)", r"(?:(.+)\.)?")
     'h\\.([^.]+)\\.ln\\.(?:(.+)\\.)?'
@@ -139,6 +139,6 @@ def _suggestions(pattern: str, paths: Sequence[str]) -> Iterator[str]:
         modules = dict.fromkeys(path[:end] for path in paths for end in range(len(path)) if path[end] == ".")
         yield nearest(pattern, [*paths, *modules]) or pattern
     names = dict.fromkeys(name for path in paths for name in path.split("."))
-    segments = [one if "*" in one or one in names else nearest(one, names) or one for one in pattern.split(".")]
+    segments = [s if "*" in s or s in names else nearest(s, names) or s for s in pattern.split(".")]
     yield ".".join(segments)
     yield ".".join(["**", *segments])

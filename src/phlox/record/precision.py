@@ -61,10 +61,10 @@ class PrecisionSettings:
         """See `Precision.stored`; the path identifies optimizer states."""
         kind = kind_of(dtype)
         name = self.float if kind == "float" else self.int if kind == "int" else None
-        chosen = dtype if name is None else DTYPES[name]
-        if (chosen.itemsize <= 2 or self.state) and _OF_OPTIMIZER.search(path):
+        result = dtype if name is None else DTYPES[name]
+        if (result.itemsize <= 2 or self.state) and _OF_OPTIMIZER.search(path):
             return self.stored_state(dtype)
-        return chosen
+        return result
 
     def stored_state(self, dtype: DType) -> DType:
         """Like `stored`, for tensors that accumulate over training steps."""
@@ -72,9 +72,9 @@ class PrecisionSettings:
             return self.stored("", dtype)
         if self.state is not None:
             return DTYPES[self.state]
-        chosen = self.stored("", dtype)
-        if chosen.itemsize > 2:
-            return chosen
+        result = self.stored("", dtype)
+        if result.itemsize > 2:
+            return result
         return DTYPES["f32"] if dtype.itemsize > 2 else dtype
 
     def __str__(self) -> str:
@@ -101,13 +101,13 @@ Underflow: TypeAlias = list[tuple[str, DType, int]]
 _SHOWN = 5
 
 
-def warn_of_underflow(found: Underflow, what: str) -> None:
-    """Give one `RecordWarning` for all."""
-    paths = list(dict.fromkeys([path for path, _, _ in found]))
-    dtypes = " and ".join(dict.fromkeys([str(dtype) for _, dtype, _ in found]))
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    message = underflow_message(f"{sum([count for _, _, count in found])} values", dtypes)
-    warnings.warn(f"{what}: {message}, in {', '.join(paths[:_SHOWN])}{more}", RecordWarning, stacklevel=4)
+def warn_of_underflow(underflow: Underflow, task: str) -> None:
+    """Give one `RecordWarning` for all values."""
+    paths = list(dict.fromkeys([path for path, _, _ in underflow]))
+    dtypes = " and ".join(dict.fromkeys([str(dtype) for _, dtype, _ in underflow]))
+    others = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    message = underflow_message(f"{sum([count for _, _, count in underflow])} values", dtypes)
+    warnings.warn(f"{task}: {message}, in {', '.join(paths[:_SHOWN])}{others}", RecordWarning, stacklevel=4)
 
 
 def underflow_message(what: str, dtype: object) -> str:
@@ -133,18 +133,18 @@ def stored_type(precision: Precision, path: str, dtype: DType, state: bool = Fal
     >>> stored_type(HALF, "weight", np.dtype(np.float32))
     dtype('float16')
     """
-    given = cast("object", precision.stored(path, dtype))
+    stored = cast("object", precision.stored(path, dtype))
     if state and isinstance(precision, PrecisionSettings):
-        given = precision.stored_state(dtype)
-    if given is dtype:
+        stored = precision.stored_state(dtype)
+    if stored is dtype:
         return dtype
-    # np.dtype(None) is float64, and np.dtype("i8") is what is called i64 here.
-    if not isinstance(given, (np.dtype, type)):
+    # np.dtype(None) is float64, and np.dtype("i8") is the dtype that is called i64 here.
+    if not isinstance(stored, (np.dtype, type)):
         raise RecordError(
-            f"{path}: {precision_label(precision)}.stored gave {given!r:.100}; "
+            f"{path}: {precision_label(precision)}.stored gave {stored!r:.100}; "
             "expected a dtype, such as np.dtype(np.float16)"
         )
-    result = canonical(given, path)
+    result = canonical(stored, path)
     if kind_of(result) != kind_of(dtype):
         raise RecordError(
             f"{path}: {precision_label(precision)}.stored gave {result} for {dtype}; "

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, Union, cast
 from phlox.errors import RecordError
 
 Value: TypeAlias = Union[bool, int, float, str, "list[Value]", "dict[str, Value]", None]
-"""A plain value of a record: what JSON has too."""
+"""A plain value of a record: the values of JSON."""
 
 _MAX_DEPTH = 64
 _INTS = range(-(2**63), 2**64)  # the range that every format supports

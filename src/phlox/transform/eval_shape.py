@@ -18,7 +18,7 @@ from phlox.backend.levels import resumed
 from phlox.errors import BackendError, CompileError, KindError, ShapeError, UnsupportedError
 from phlox.host.signal_guard import scope
 from phlox.module import Module, Param
-from phlox.module.foreign_leaf import Foreign
+from phlox.module.foreign_leaf import ForeignLeaf
 from phlox.optim import Optimizer
 from phlox.optim.optimizer import tracing
 from phlox.tensor import Tensor
@@ -213,7 +213,7 @@ def _param(leaf: Callable[[TensorSpec], Any], name: str, param: Param, token: ob
     marks = param.trained, param.trainable, param.id, param.full_precision
     if token is not None:
         return Param.revive(ops, array, *marks)
-    return Param.without_array(Foreign(array, ops, name), *marks)
+    return Param.without_array(ForeignLeaf(array, ops, name), *marks)
 
 
 def _twin(optimizer: Optimizer, token: object | None) -> Optimizer:

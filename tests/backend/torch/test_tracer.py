@@ -175,7 +175,7 @@ def test_parameters_and_draws_within_a_trace_are_refused(scope: str) -> None:
         SCOPES[scope](lambda x: (tensor(x) + px.random.uniform((2,), device=DEVICE)).primitive)
     assert stream.position == 0
     if "real" not in scope:  # there tensors have values
-        with pytest.raises(ModuleError, match="would be given a value from inside"):
+        with pytest.raises(ModuleError, match="would get a value from inside"):
             SCOPES[scope](lambda x: (running.set(tensor(x) * 2.0), x)[1])
         assert running.val().tolist() == [0.0, 0.0]
 

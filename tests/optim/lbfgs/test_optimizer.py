@@ -521,7 +521,7 @@ def test_a_state_of_another_shape() -> None:
     one, optimizer = One(), optim.LbfgsConfig().init()
     optimizer.minimize(0.1, one, lambda m: m.x.val().square().sum())
     other = one.map(lambda path, param: px.Param(px.ones((2,), device=WIDE), id=param.id))
-    with pytest.raises(OptimizerError, match=r"x: what L-BFGS remembers is of a parameter of shape \(1,\)"):
+    with pytest.raises(OptimizerError, match=r"x: the history of L-BFGS is of shape \(1,\)"):
         optimizer.minimize(0.1, other, lambda m: m.x.val().square().sum())
     assert list(optimizer.report(other).misshapen) == ["x"]
 

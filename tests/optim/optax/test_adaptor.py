@@ -352,7 +352,7 @@ def test_nothing_to_step() -> None:
 @pytest.mark.parametrize("backend", [NumPy(), Torch()], ids=repr)
 def test_other_backends(backend: Backend) -> None:
     model = Net(Autodiff(backend).device()).init(0)
-    with pytest.raises(OptimizerError, match=r"body\.weight: it is on .*move the module there"):
+    with pytest.raises(OptimizerError, match=r"body\.weight: the parameter is on .*move the module there"):
         train(model, optim.OptaxAdaptor(optax.sgd(0.1)), 1.0)
 
 

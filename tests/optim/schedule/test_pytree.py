@@ -106,7 +106,7 @@ def test_plateaus_go_on_outside() -> None:
     schedule.report(1.0)
     assert schedule.step() == pytest.approx(0.05)
     assert jax.jit(advance)(schedule)[1] == pytest.approx(0.05)
-    with pytest.raises(OptimizerError, match="report decides by the value"):
+    with pytest.raises(OptimizerError, match="report branches on the value"):
         jax.jit(lambda schedule: schedule.report(1.0))(schedule)
 
 
@@ -114,7 +114,7 @@ def test_settings_are_structure() -> None:
     definitions = {jax.tree.structure(make()) for make in SCHEDULES.values()}
     assert len(definitions) == len(SCHEDULES)
     assert jax.tree.structure(HalvingLr(0.1, 3)) != jax.tree.structure(HalvingLr(0.1, 4))
-    with pytest.raises(OptimizerError, match="HalvingLr cannot be taken apart as a PyTree: its every is a"):
+    with pytest.raises(OptimizerError, match="HalvingLr cannot be flattened as a PyTree: its every is a"):
         jax.tree.leaves(HalvingLr(0.1, bytearray(b"3")))  # pyright: ignore[reportArgumentType]
 
 

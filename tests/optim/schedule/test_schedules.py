@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "anneal": (lambda: o.OneCycleLr(0.1, num_iters=9, anneal="cosine"), "anneal must be one of 'cos', 'linear', got"),
     "div_factor": (lambda: o.OneCycleLr(0.1, num_iters=9, div_factor=0.0), "div_factor must be a finite number gr"),
-    "factor of one": (lambda: o.ReduceOnPlateauLr(0.1, factor=1.0), "factor must be less than one, for"),
+    "factor of one": (lambda: o.ReduceOnPlateauLr(0.1, factor=1.0), "factor must be less than one, so"),
     "negative patience": (
         lambda: o.ReduceOnPlateauLr(0.1, patience=-1),
         "patience must be a whole number .* zero, got -1",
@@ -322,10 +322,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "product of none": (o.ProductLr, "factors must be one schedule or more"),
     "sum of none": (o.SumLr, "terms must be one schedule or more"),
-    "groups within": (lambda: shared() * CONSTANT, r"factors\[0\] is a GroupedLr, .* make it of the results"),
+    "groups within": (
+        lambda: shared() * CONSTANT,
+        r"factors\[0\] is a GroupedLr, .* create a GroupedLr from the results",
+    ),
     "warm-up of groups": (lambda: o.WarmUpLr(shared(), num_iters=3), "schedule is a GroupedLr"),
     "groups in groups": (lambda: o.GroupedLr({"*": shared()}), "'\\*' is a GroupedLr"),
-    "groups without the rest": (lambda: o.GroupedLr({"head": 0.1}), r"under '\*', .* got 'head'"),
+    "groups without the rest": (lambda: o.GroupedLr({"head": 0.1}), r"under '\*' .* got 'head'"),
     "a group without a name": (lambda: o.GroupedLr({"": 0.1, "*": 0.1}), "the name of a group is a str, and not empty"),
     "a group by number": (lambda: o.GroupedLr({0: 0.1, "*": 0.1}), "the name of a group is a str.* got 0, '\\*'"),
     "groups of none": (lambda: o.GroupedLr({}), "got none"),
@@ -375,25 +378,25 @@ MISFITS: dict[str, tuple[Callable[[], optim.LrSchedule[Any]], Callable[[], Recor
     "a module's": (
         plateau,
         lambda: nn.Linear(1, 1).init(seed=0).into_record(),
-        "taken: the record is not a schedule's",
+        "taken: the record is not of a schedule",
     ),
     "another schedule's": (
         MADE["cosine"],
         lambda: MADE["step"]().into_record(),
-        "is one of StepLr, and this is CosineAnnealingLr; make .* set its `taken`",
+        "is of a StepLr, and this is a CosineAnnealingLr; create .* set its `taken`",
     ),
     "another part's": (
         MADE["warm-up"],
         lambda: MADE["warm-up, plateau"]().into_record(),
-        "parts.schedule: the record is one of ReduceOnPlateauLr, and this is CosineAnnealingLr",
+        "parts.schedule: the record is of a ReduceOnPlateauLr, and this is a CosineAnnealingLr",
     ),
-    "negative": (MADE["step"], lambda: Record({"taken": -1}), "taken: the record is not a schedule's"),
-    "true": (MADE["step"], lambda: Record({"taken": True}), "taken: the record is not a schedule's"),
-    "positional": (MADE["step"], lambda: Record({"0": 3}, positional=True), "taken: the record is not a schedule's"),
+    "negative": (MADE["step"], lambda: Record({"taken": -1}), "taken: the record is not of a schedule"),
+    "true": (MADE["step"], lambda: Record({"taken": True}), "taken: the record is not of a schedule"),
+    "positional": (MADE["step"], lambda: Record({"0": 3}, positional=True), "taken: the record is not of a schedule"),
     "one part more": (
         lambda: optim.SequenceLr([0.3, plateau()], milestones=[5]),
         lambda: SEQUENCE().into_record(),
-        "parts.2: the record has this part, and this SequenceLr has not; make",
+        "parts.2: the record has this part, but this SequenceLr does not; create",
     ),
     "one part less": (
         SEQUENCE,
@@ -432,5 +435,5 @@ class RenamedLr(optim.StepLr):
 
 def test_a_subclass_reads_its_parents_records_but_not_the_other_way_round() -> None:
     RenamedLr(1.0, step_size=3).load_record(optim.StepLr(1.0, step_size=3).into_record())
-    with pytest.raises(RecordError, match="is one of RenamedLr, and this is StepLr"):
+    with pytest.raises(RecordError, match="is of a RenamedLr, and this is a StepLr"):
         optim.StepLr(1.0, step_size=3).load_record(RenamedLr(1.0, step_size=3).into_record())

@@ -203,7 +203,7 @@ def test_of_another_shape_it_begins_anew(name: str, engine: str, compiled: bool)
     if name != "dampened":  # whose state, begun with None, may have any shape
         assert list(loaded.report(model).misshapen) == ["layers.1.weight"]
         # One that comes from a record is not thrown away unasked.
-        with pytest.raises(OptimizerError, match=r"layers\.1\.weight.*if it is to start anew, call optimizer\.forget"):
+        with pytest.raises(OptimizerError, match=r"layers\.1\.weight.*to start its state anew, call optimizer\.forget"):
             train(model, loaded, range(1), compiled)
         loaded.forget(model)
         assert loaded.report(model).anew == ["layers.1.weight"]
@@ -276,7 +276,7 @@ def test_the_page() -> None:
     assert str(optimizer.report(model)) == (
         "0 of 1 parameters have a usable state: not ok\n"
         "  of another shape: layers.0.weight: it was of shape (3, 3), and the parameter is of (3, 1)\n"
-        f"  states of parameters that the module has not (`forget` drops them): {id}"
+        f"  states of parameters that are not in the module (`forget` drops them): {id}"
     )
     many = net(NumPy(), 6)
     assert str(optim.SgdConfig().init().report(many)).endswith("layers.3.weight, layers.3.bias and 4 more")

@@ -222,7 +222,7 @@ def test_what_was_loaded_is_what_was_saved(kind: str, tmp_path: Path) -> None:
     path = save(optimizer.into_record(), tmp_path / "optimizer")
     resumed = optim.OptimizerAdaptor(Keeping(INIT[kind]))
     resumed.load_record(load(path))
-    resumed.settle(model.valid().params())
+    resumed.adopt_states(model.valid().params())
     assert all(alike(resumed.states[id], state) for id, state in optimizer.states.items())
 
 
@@ -273,7 +273,7 @@ def test_every_kind_in_a_compiled_step(backend: Backend) -> None:
 def test_what_cannot_be_compiled_is_said(backend: Backend) -> None:
     model, optimizer = start("an object", backend)
     model = go(model, optimizer, 1)
-    with pytest.raises(OptimizerError, match="holds a Ledger .*compiled function cannot"):
+    with pytest.raises(OptimizerError, match="holds a Ledger .*output of a compiled function"):
         px.compile(lambda model, optimizer: model)(model, optimizer)
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_state_is_said() -> None:
         ({object()}, "got object"),
         (np.array([None]), "NumPy array of object"),
         ({(1, (2, object())): 1}, "got object"),
-        ({"a": {"b": 1}, "a.b": 2}, "two parts of the state have this path"),
+        ({"a": {"b": 1}, "a.b": 2}, "two entries of the state have this path"),
     ):
         model, optimizer = nn.Linear(3, 2).init(0).train(), optim.OptimizerAdaptor(Keeping(lambda x, v=value: v))
 
@@ -336,5 +336,5 @@ def test_a_state_that_init_does_not_make() -> None:
     model = go(model, optimizer, 1)
     other = optim.OptimizerAdaptor(Keeping(lambda x: None))
     other.load_record(optimizer.into_record())
-    with pytest.raises(OptimizerError, match="weight: the state that was loaded does not fit: a Gate was saved there"):
+    with pytest.raises(OptimizerError, match="weight: the state that was loaded does not fit: the record holds a Gate"):
         go(model, other, 1)

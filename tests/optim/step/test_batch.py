@@ -165,7 +165,7 @@ def test_every_use_says_what_happened(place: str, use: str) -> None:
     model = Weights(INNER[place])
     train(model, optim.AdamWConfig().init(donate=True), range(1))
     with pytest.raises(
-        DonatedError, match=r"`weights\.0` was donated to step 1 of OptimizerAdaptor\(Adam\).*what that ret"
+        DonatedError, match=r"`weights\.0` was donated to step 1 of OptimizerAdaptor\(Adam\).*result of that"
     ):
         USES[use](model)
 
@@ -354,7 +354,7 @@ def test_one_that_is_cut_short_says_so(place: str) -> None:
         train(model, optimizer, range(2, 3))
     with pytest.raises(DonatedError, match=r"weights\.0"):
         model.weights[0].val()
-    with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
+    with pytest.raises(OptimizerError, match="interrupted while it wrote to its states"):
         train(Weights(INNER[place]), optimizer, range(1))
 
 

@@ -86,7 +86,7 @@ def test_folders(name: str, tmp_path: Path) -> None:
 def test_raw_numbers_and_nothing(tmp_path: Path) -> None:
     for name in ("model.bin", "model.ckpt", "model", "model.xyz"):
         (tmp_path / name).write_bytes(RAW)
-        with pytest.raises(RecordError, match=r"its content is that of no format.*numpy\.fromfile"):
+        with pytest.raises(RecordError, match=r"its content has no format.*numpy\.fromfile"):
             load(tmp_path / name)
     for name in ("model.pt", "model.bin", "x"):
         (tmp_path / name).write_bytes(b"")

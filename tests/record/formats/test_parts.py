@@ -221,7 +221,7 @@ def first_part(field: int, value: Any) -> Callable[[Any], object]:
         (lambda index: index["files"].append(["", 3]), "files lie beside the index"),
         (lambda index: index["entries"].append(index["entries"][1]), "it has 'n' twice"),
         (lambda index: index["aliases"].update(x="nowhere"), "alias of 'nowhere'"),
-        (lambda index: entry(index).update(dtype="f7"), "w: 'f7' is no element type"),
+        (lambda index: entry(index).update(dtype="f7"), "w: 'f7' is not an element type"),
         (lambda index: entry(index).update(shape=[-8, 12]), "w: a shape is a list of whole numbers"),
         (lambda index: entry(index).update(shape=[2**40, 2**40]), "w: shape .* overflows"),
         (lambda index: entry(index).update(shape=[8, 13]), r"w: 4 parts have 96 of its 104 elements"),
@@ -277,7 +277,7 @@ def test_the_newest_complete_step_of_a_folder_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["step-00000003", ".phlox-step-00000003.unfinished"])
 def test_a_folder_with_nothing_but_a_save_that_did_not_end(tmp_path: Path, left: str) -> None:
     (tmp_path / left).mkdir()
-    with pytest.raises(RecordError, match="no complete checkpoint, only what a save has left that did not end"):
+    with pytest.raises(RecordError, match="no complete checkpoint, only files of a save that did not end"):
         load(tmp_path)
 
 

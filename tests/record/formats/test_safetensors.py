@@ -147,7 +147,7 @@ def test_one_tensor_that_cannot_be_read_is_listed_and_the_rest_is_read() -> None
     record = RECORDER.from_bytes(safetensors.torch.save(state))
     assert record.paths() == ["w"] and record["w"].tensor.read().tolist() == [0, 1]
     assert set(record.unreadable) == {"z", "fp4"} and "torch.view_as_real" in record.unreadable["z"]
-    with pytest.raises(RecordError, match="^fp4: 'F4' is no element type of a record"):
+    with pytest.raises(RecordError, match="^fp4: 'F4' is not an element type of a record"):
         record["fp4"]
     for name in ("", "a..b", "../../etc/passwd"):
         record = RECORDER.from_bytes(file_of(f'{{"{name}":{info()},"w":{info(offsets="[1,2]")}}}', b"xy"))

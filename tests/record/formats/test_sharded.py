@@ -213,7 +213,7 @@ def test_many_missing_shards_are_told_shortly(tmp_path: Path) -> None:
 
 def test_in_memory_there_are_no_shards(tmp_path: Path) -> None:
     data = written(tmp_path).read_bytes()
-    with pytest.raises(RecordError, match="in memory there is no beside; load it from its file"):
+    with pytest.raises(RecordError, match="it was given as bytes; load it from its file"):
         ShardedReader().from_bytes(data)
 
 

@@ -64,7 +64,7 @@ def test_bombs_are_refused(compression: Any) -> None:
 
 
 def test_members_of_nothing_end_soon() -> None:
-    with pytest.raises(RecordError, match="that is no compressed record"):
+    with pytest.raises(RecordError, match="it is not a compressed record"):
         decompressed(memoryview(gzip.compress(b"") * 200_000))
 
 

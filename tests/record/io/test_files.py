@@ -176,7 +176,7 @@ def test_a_pipe_is_no_file_and_does_not_block(tmp_path: Path) -> None:
 
 def test_a_file_of_no_known_format(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_bytes(b"hello")
-    with pytest.raises(RecordError, match=r"a\.xyz: its content is that of no format that Phlox knows"):
+    with pytest.raises(RecordError, match=r"a\.xyz: its content has no format that Phlox knows"):
         load(tmp_path / "a.xyz")
     (tmp_path / "b.safetensors").write_bytes(b"hello")
     with pytest.raises(RecordError, match=r"b\.safetensors: not a valid safetensors record: it has 5 bytes"):

@@ -75,14 +75,14 @@ def test_much_is_written_by_several_threads_and_little_is_not(
 ) -> None:
     monkeypatch.setattr("phlox.host.thread_pool.cores", lambda: 2)
     threads: set[threading.Thread] = set()
-    place = sink._place_part
+    place = sink._write_part
 
     def watched(*given: Any) -> int:
         threads.add(threading.current_thread())
         time.sleep(0.02)  # or one is through with all before the other begins
         return place(*given)
 
-    monkeypatch.setattr(sink, "_place_part", watched)
+    monkeypatch.setattr(sink, "_write_part", watched)
     each = [LazyTensor.from_array(np.full(shape, n, np.float32)).astype(to) for n in range(4)]
     found, _ = written(lambda into: into.tensors((tensor, 0) for tensor in each), tmp_path)
     assert found == b"".join(tensor.read().tobytes() for tensor in each)

@@ -71,7 +71,7 @@ def test_bad_results(fn: Any, message: str) -> None:
 
 def test_what_is_changed_inside_must_be_an_argument() -> None:
     model, optimizer = network(rate=0.0), optim.AdamWConfig().init()
-    with pytest.raises(CompileError, match="an optimizer is used inside a compiled function that it is no argument of"):
+    with pytest.raises(CompileError, match="an optimizer is used inside a compiled function, but is not one"):
         px.compile(lambda model, x: step(model, optimizer, 0.1, x)[0])(model, data())
     assert not optimizer.states
     with pytest.raises(ModuleError, match="pass its module to the function as an argument"):

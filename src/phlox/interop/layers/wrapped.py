@@ -256,7 +256,7 @@ def check_layer(layer: Any, cls: type[Any], name: str) -> None:
         return
     other = foreign(cast("type[Any]", type(layer)))
     if other is not None and other.wrap:
-        raise ModuleError(f"{name}: got {other.what}; write {other.remedy}")
+        raise ModuleError(f"{name}: got {other.description}; write {other.remedy}")
     if callable(layer) and not hasattr(type(layer), "_fields") and hasattr(layer, "__name__"):
         raise ModuleError(
             f"{name}: got the function {layer.__name__}; give the layer that it calls, or put a function of arrays "

@@ -9,11 +9,11 @@ from typing import Any, cast
 from phlox.backend.pytree import keeping, transformation
 from phlox.module.fields import Fields
 from phlox.module.identity import BornId, ParamId, name_of_thread
-from phlox.module.tree.layout import Layout, Mode, described, fields_from
+from phlox.module.tree.layout import Mode, TreeLayout, described, fields_from
 
 
 class TracedId(str):
-    """The id of a parameter inside of a trace: that of the same place of the argument, call by call."""
+    """The id of a parameter inside of a trace: it stands for the id at the same position of each call's argument."""
 
     __slots__ = ("aux", "number")
 
@@ -25,57 +25,57 @@ class TracedId(str):
 
 
 class NodeAux:
-    """The structure of one module as JAX keeps it: its layout, and what equal ones may differ in."""
+    """The structure of one module as JAX keeps it: its layout, and properties in which equal structures may differ."""
 
     __slots__ = (
-        "again", "born", "calls", "chain", "current", "given", "ids", "inside", "integers", "layout", "mode", "moves",
-        "origin", "outside", "source", "traced",
+        "born", "calls", "chain", "current", "ids", "inside", "integers", "layout", "mode", "moves", "origin",
+        "outside", "source", "traced", "untraced", "usual_ids",
     )  # fmt: skip
 
-    def __init__(self, layout: Layout, mode: Mode, ids: tuple[ParamId, ...]) -> None:
+    def __init__(self, layout: TreeLayout, mode: Mode, ids: tuple[ParamId, ...]) -> None:
         self.layout, self.ids = layout, ids
         self.mode = layout.modes.setdefault(mode, mode)
         self.integers = layout.integers(self.mode)
         self.traced = False
-        """Has a trace been made with it? Then what was compiled is for these modes."""
+        """Whether a trace was made with it. Then the compiled program is for these modes."""
         self.moves = any(isinstance(id, (TracedId, BornId)) for id in cast("tuple[str, ...]", ids))
-        """Are the ids of what a compiled function returns others, call by call?"""
-        self.born = any(isinstance(_first(id), BornId) for id in cast("tuple[str, ...]", ids))
-        """Are there parameters in it that are made inside of the trace, so anew in each call?"""
+        """Whether a compiled function returns other ids in each call."""
+        self.born = any(isinstance(_outermost_id(id), BornId) for id in cast("tuple[str, ...]", ids))
+        """Whether it has parameters that are created inside of the trace, so anew in each call."""
         self.calls: dict[str, int] = {}
-        """By thread, how often it was put together outside of the trace: equally often for all of a result."""
+        """By thread, how often it was unflattened outside of the trace; equal for all parts of a result."""
         self.chain = _chain_of(ids) if self.moves else ()
-        """The arguments whose ids these are, all of them in their order; empty if they come from several places."""
-        self.given = None if self.born else self.chain[-1].ids if self.chain else None if self.moves else ids
-        """The ids if none of these arguments is another one in this call; None if they come from several places."""
+        """The arguments that have exactly these ids, in this order; empty if the ids come from several arguments."""
+        self.usual_ids = None if self.born else self.chain[-1].ids if self.chain else None if self.moves else ids
+        """The ids if this call has the same arguments as the trace; None if they come from several arguments."""
         self.current: dict[int, tuple[ParamId, ...]] = {}
-        """By thread, the ids of the module that a compiled function was last called with in its place."""
+        """By thread, the ids of the module in this position in the last call of the compiled function."""
         self.source: weakref.ref[Fields] | None = None
-        """The module that was taken apart."""
+        """The module that was flattened."""
         self.inside: NodeAux | None = None
         self.outside: NodeAux | None = None
         self.origin: NodeAux | None = None
-        """That of a compiled function's result, if this is of what it returned in one call."""
-        self.again: NodeAux | None = None
+        """The structure of a compiled function's result, if this is the structure of one call's result."""
+        self.untraced: NodeAux | None = None
 
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not NodeAux:
             return NotImplemented
-        now = cast("NodeAux", other)
-        if self.layout is not now.layout:
+        current = cast("NodeAux", other)
+        if self.layout is not current.layout:
             return False
         if self.traced:
             traced = self
-        elif now.traced:
-            traced, now = now, self
+        elif current.traced:
+            traced, current = current, self
         else:
             return True
-        if traced.mode is not now.mode:
+        if traced.mode is not current.mode:
             return False
-        # A compiled function is looked up by the structure that it was traced with: what it returns has the ids of what
-        # it is called with now.
-        if now.ids is not traced.ids and not (now.moves and any(_leads_to(id, traced) for id in now.ids)):
-            traced.current[get_ident()] = now.ids
+        # A compiled function is looked up by the structure that it was traced with. Its result gets the ids of the
+        # arguments of this call.
+        if current.ids is not traced.ids and not (current.moves and any(_comes_from(id, traced) for id in current.ids)):
+            traced.current[get_ident()] = current.ids
         elif traced.current:
             traced.current.pop(get_ident(), None)
         return True
@@ -93,21 +93,21 @@ class NodeAux:
         """The fields of a module of this structure around these children."""
         return fields_from(module, self.layout, self.mode, self.ids, children, scope)
 
-    def taken(self) -> NodeAux:
-        """One like it for a module that is taken apart, which no trace was made with, and which is of no call."""
+    def for_flattening(self) -> NodeAux:
+        """An equal structure for a module that is flattened, which belongs to no trace and to no call."""
         if self.origin is not None and keeping and get_ident() in keeping:
             return self
-        if self.again is None or self.again.traced:
-            self.again = NodeAux(self.layout, self.mode, self.ids)
-        return self.again
+        if self.untraced is None or self.untraced.traced:
+            self.untraced = NodeAux(self.layout, self.mode, self.ids)
+        return self.untraced
 
     def into_trace(self) -> NodeAux:
-        """That of the module that a trace sees."""
+        """The structure of the module inside of a trace."""
         self.traced = True
         self.source = None
-        called = tuple([_called_with(id) for id in self.ids]) if self.moves else self.ids
-        if called != self.ids or any(a is not b for a, b in zip(called, self.ids, strict=True)):
-            return NodeAux(self.layout, self.mode, called)  # it is what a compiled function returns in this trace
+        call_ids = tuple([_id_in_call(id) for id in self.ids]) if self.moves else self.ids
+        if call_ids != self.ids or any(a is not b for a, b in zip(call_ids, self.ids, strict=True)):
+            return NodeAux(self.layout, self.mode, call_ids)  # of a compiled function's result in this trace
         if self.inside is None:
             ids: list[Any] = []
             for number, id in enumerate(self.ids):
@@ -118,20 +118,20 @@ class NodeAux:
         return self.inside
 
     def out_of_trace(self) -> NodeAux:
-        """That of a module that a compiled function returns in this call."""
-        ids = self.given
-        for whole in self.chain:
-            if whole.current:
+        """The structure of the module that a compiled function returns in this call."""
+        ids = self.usual_ids
+        for argument in self.chain:
+            if argument.current:
                 ids = None
         if ids is None:
-            ids = tuple(map(_now, self.ids))
+            ids = tuple(map(_current_id, self.ids))
             if self.born:
                 ids = _of_call(self.calls, ids)
-        known = self.outside
-        if known is None or (known.ids is not ids and known.ids != ids) or known.traced:
-            known = self.outside = NodeAux(self.layout, self.mode, ids)
-            known.origin = self
-        return known
+        outside = self.outside
+        if outside is None or (outside.ids is not ids and outside.ids != ids) or outside.traced:
+            outside = self.outside = NodeAux(self.layout, self.mode, ids)
+            outside.origin = self
+        return outside
 
 
 def _of_call(calls: dict[str, int], ids: tuple[Any, ...]) -> tuple[ParamId, ...]:
@@ -143,21 +143,21 @@ def _of_call(calls: dict[str, int], ids: tuple[Any, ...]) -> tuple[ParamId, ...]
 
 
 def _chain_of(ids: tuple[Any, ...]) -> tuple[NodeAux, ...]:
-    found: list[NodeAux] = []
+    chain: list[NodeAux] = []
     while ids and ids[0].__class__ is TracedId:
         aux = ids[0].aux
-        whole = len(aux.ids) == len(ids)
-        if not whole or not all(
+        is_whole = len(aux.ids) == len(ids)
+        if not is_whole or not all(
             id.__class__ is TracedId and id.aux is aux and id.number == n for n, id in enumerate(ids)
         ):
             return ()
-        found.append(aux)
+        chain.append(aux)
         ids = aux.ids
-    return tuple(found)
+    return tuple(chain)
 
 
-def _leads_to(id: Any, aux: NodeAux) -> bool:
-    """Is it the id of a parameter of that very argument, as in what the body of a loop returns?"""
+def _comes_from(id: Any, aux: NodeAux) -> bool:
+    """Does the id come from a parameter of this argument, as in the result of a loop's body?"""
     while id.__class__ is TracedId:
         if id.aux is aux:
             return True
@@ -165,25 +165,25 @@ def _leads_to(id: Any, aux: NodeAux) -> bool:
     return False
 
 
-def _called_with(id: Any) -> Any:
-    """The id that the compiled function was called with that this one comes from; itself if there is none."""
-    part = id
-    while part.__class__ is TracedId:
-        ids = part.aux.current.get(get_ident())
+def _id_in_call(id: Any) -> Any:
+    """The id in the compiled function's argument that this id comes from; the id itself if there is none."""
+    traced = id
+    while traced.__class__ is TracedId:
+        ids = traced.aux.current.get(get_ident())
         if ids is not None:
-            return ids[part.number]
-        part = part.aux.ids[part.number]
+            return ids[traced.number]
+        traced = traced.aux.ids[traced.number]
     return id
 
 
-def _first(id: Any) -> Any:
-    """The id that it is in the outermost trace."""
+def _outermost_id(id: Any) -> Any:
+    """The id of the parameter in the outermost trace."""
     while id.__class__ is TracedId:
         id = id.aux.ids[id.number]
     return id
 
 
-def _now(id: Any) -> ParamId:
+def _current_id(id: Any) -> ParamId:
     while id.__class__ is TracedId:
         id = id.aux.current.get(get_ident(), id.aux.ids)[id.number]
     return id
@@ -193,7 +193,7 @@ def _now(id: Any) -> ParamId:
 
 
 class _BornIds(tuple[ParamId, ...]):
-    """Ids in a result, some of parameters that are made in the trace: an object for each place, which counts calls."""
+    """Ids in a result, some of parameters that are created in the trace; each object counts its calls."""
 
     calls: dict[str, int]
 
@@ -201,22 +201,22 @@ class _BornIds(tuple[ParamId, ...]):
 def ids_for_calls(ids: tuple[ParamId, ...], traced: tuple[ParamId, ...] | None) -> tuple[ParamId, ...]:
     """The ids as the structure of a node has them.
 
-    `traced` are those of the trace, if the node came from `ids_of_call`: JAX takes a result apart to build those of all
-    later calls.
+    `traced` are the ids of the trace, if the node came from `ids_of_call`: JAX flattens a result to build the results
+    of all later calls.
     """
     if traced is not None and keeping and get_ident() in keeping:
         return traced
-    if any(isinstance(_first(id), BornId) for id in cast("tuple[str, ...]", ids)):
+    if any(isinstance(_outermost_id(id), BornId) for id in cast("tuple[str, ...]", ids)):
         ids = _BornIds(ids)
         ids.calls = {}
     return ids
 
 
 def ids_of_call(ids: tuple[ParamId, ...]) -> tuple[ParamId, ...]:
-    """The ids of this call, in place of those that a function was traced with; others stay."""
+    """The ids of this call in place of the ids of the trace; other ids stay."""
     if not any(isinstance(id, (TracedId, BornId)) for id in cast("tuple[str, ...]", ids)):
         return ids
     if transformation() is not None:
-        return tuple(map(_called_with, ids))
-    found = tuple(map(_now, ids))
-    return _of_call(ids.calls, found) if isinstance(ids, _BornIds) else found
+        return tuple(map(_id_in_call, ids))
+    current_ids = tuple(map(_current_id, ids))
+    return _of_call(ids.calls, current_ids) if isinstance(ids, _BornIds) else current_ids

@@ -1,4 +1,4 @@
-"""Modules and parameters taken apart for JAX, and put together by it."""
+"""Modules and parameters as JAX flattens and unflattens them."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from phlox.backend.pytree import FIELD, NAMED_TUPLE, container_of_class, is_diff
 from phlox.errors import KindError, ModuleError
 from phlox.module.donated import Donated
 from phlox.module.fields import Fields, fields_of, layout_before, own_dict, set_pending, set_up
-from phlox.module.foreign_leaf import Foreign, is_marker, is_proper
+from phlox.module.foreign_leaf import ForeignLeaf, is_marker, is_proper
 from phlox.module.param import Param, ParamId, new_id
 from phlox.module.statics import static_part
-from phlox.module.structure import Container, Elsewhere, Leaf, Shared, Structure, contents_of, place_of
+from phlox.module.structure import Container, Elsewhere, Leaf, Shared, Structure, contents_of, path_of
 from phlox.module.template import is_passing, leaked_tracer, plain_values
 from phlox.module.tree.aux_data import NodeAux
 from phlox.module.tree.layout import (
-    AGAIN,
-    PLACE,
-    Layout,
+    REPEATED,
+    SLOT,
     Level,
     Mark,
     Mixed,
     MixedAux,
     Part,
     Path,
+    TreeLayout,
     at_path,
+    count_slots,
+    fill_slot,
     has_children,
-    in_place,
-    in_places,
     items_of,
     layout_of,
     part_at,
-    places_in,
-    replaced_in,
+    replace_at,
+    slot_values,
     statics,
 )
 from phlox.tensor.tensor import history_lost
 
 
-class Plan:
-    """How one module is taken apart, as long as its parts stay: kept in its structure."""
+class FlattenPlan:
+    """How one module is flattened; kept in its structure until a part changes."""
 
-    __slots__ = ("known", "layout", "params", "training", "values")
+    __slots__ = ("cached_aux", "layout", "params", "training", "values")
 
     def __init__(self, module: Fields, structure: Structure) -> None:
         fields = contents_of(module) or {}
         ties = _ties_of(structure)
         before = layout_before(module)
         if ties:
-            found = {target: Elsewhere(at_path(fields, source), target) for target, source in ties}
-            fields = replaced_in(fields, found)
-        if before is not None:  # some stand where what they were tied to is not
-            kept = [
+            repeated = {target: Elsewhere(at_path(fields, source), target) for target, source in ties}
+            fields = replace_at(fields, repeated)
+        if before is not None:  # some paths hold an `Elsewhere` whose other path is gone
+            ties_kept = [
                 tie for tie in before.ties if tie in ties or part_at(fields, tie[0], Elsewhere).__class__ is Elsewhere
             ]
-            ties = (*kept, *[tie for tie in ties if tie not in kept])
+            ties = (*ties_kept, *[tie for tie in ties if tie not in ties_kept])
         self.training: bool | None = fields.get("training")
         self.params: list[Param | None] = []
         parts: dict[str, Part] = {}
@@ -69,12 +69,12 @@ class Plan:
         try:
             self.layout = layout_of(type(module), parts, ties)
         except ModuleError:
-            at = place_of(module)
-            if not at:
+            module_path = path_of(module)
+            if not module_path:
                 raise
-            self.layout = layout_of(type(module), parts, ties, at)
+            self.layout = layout_of(type(module), parts, ties, module_path)
         self.values = [_emitted(self.layout.parts[name], fields[name]) for name in self.layout.keys]
-        self.known: NodeAux | None = None
+        self.cached_aux: NodeAux | None = None
 
     def children(self) -> tuple[Any, ...]:
         """Arrays, modules and levels."""
@@ -82,27 +82,27 @@ class Plan:
 
     def aux(self) -> NodeAux:
         """The structure; kept until a parameter changes its kind."""
-        known = self.known
-        if known is None or known.traced:
+        aux = self.cached_aux
+        if aux is None or aux.traced:
             marks = tuple([None if param is None else param.mark for param in self.params])
             ids = tuple([ParamId("") if param is None else param.id for param in self.params])
-            known = NodeAux(self.layout, (self.training, marks), ids)
-            # One that is made in a trace has a structure for each place of the result, which counts the calls.
-            stays = not any(is_passing(path, value) for path, value in statics(self.layout.parts.items()))
-            if stays and not known.born:
-                self.known = known
-        return known
+            aux = NodeAux(self.layout, (self.training, marks), ids)
+            # A module created in a trace has a structure for each position in the result, which counts the calls.
+            is_lasting = not any(is_passing(path, value) for path, value in statics(self.layout.parts.items()))
+            if is_lasting and not aux.born:
+                self.cached_aux = aux
+        return aux
 
 
 class _Emitted(NamedTuple):
-    """A container that is made anew for JAX."""
+    """A container that is rebuilt for JAX."""
 
     level: Level
     whole: Any
 
 
 def _emitted(part: Part, whole: Any) -> Any:
-    """The value itself, if JAX can be given it; else what says how it is made anew."""
+    """The value itself if JAX can flatten it, or else the data to rebuild it."""
     return _Emitted(part, whole) if isinstance(part, Level) and not _is_its_own(part, whole) else whole
 
 
@@ -122,7 +122,7 @@ def _child(value: Any) -> Any:
 
 
 _as_nodes: set[bool] = set()
-"""Not empty once a parameter was given to JAX as a node."""
+"""Not empty after a parameter was given to JAX as a node."""
 
 
 def _leaf(param: Param) -> Any:
@@ -130,9 +130,9 @@ def _leaf(param: Param) -> Any:
     if tensor is None:
         if param.is_deferred:
             param.init()
-        elif isinstance(param._deferred, Foreign) and is_marker(param._deferred.leaf):  # pyright: ignore[reportPrivateUsage]
+        elif isinstance(param._deferred, ForeignLeaf) and is_marker(param._deferred.leaf):  # pyright: ignore[reportPrivateUsage]
             _as_nodes.add(True)
-            return param  # which a tool will look for
+            return param  # a tool looks for the parameter
         return param.leaf
     backend = tensor._ops.backend  # pyright: ignore[reportPrivateUsage]
     return backend.strip(tensor.primitive) if backend.differentiates else tensor.primitive
@@ -142,26 +142,26 @@ _LISTS = frozenset({list, tuple, dict, OrderedDict})
 
 
 def _part_of(value: Any, params: list[Param | None], before: Part | None) -> Part:
-    """What a value in a field is; the parameters and (as None) modules in it are added to `params`.
+    """The part for a value of a field; adds its parameters, and None for its modules, to `params`.
 
-    `before` is what was there until a function over trees has put something else in its place.
+    `before` is the part before a tree function replaced it.
     """
     cls = cast("type[Any]", type(value))
     if isinstance(value, Fields) or cls is Param:
         params.append(value if isinstance(value, Param) else None)
-        return PLACE
+        return SLOT
     if cls is Elsewhere:
-        return AGAIN
+        return REPEATED
     container = container_of_class(cls)
     if container is not None and (cls in _LISTS or container is NAMED_TUPLE):
         items = items_of(value)
         keys = tuple(items)
-        known = before.parts if isinstance(before, Level) and before.keys == keys else [None] * len(keys)
-        parts = tuple([_part_of(item, params, part) for item, part in zip(items.values(), known, strict=True)])
+        parts_before = before.parts if isinstance(before, Level) and before.keys == keys else [None] * len(keys)
+        parts = tuple([_part_of(item, params, part) for item, part in zip(items.values(), parts_before, strict=True)])
         native = all(map(has_children, parts)) and (cls is not dict or _is_sorted(keys))
         return Level(cls, keys, parts, native)
     if before is not None and has_children(before):
-        params.extend([None] * places_in(before))
+        params.extend([None] * count_slots(before))
         return before
     return static_part(value)
 
@@ -174,9 +174,9 @@ def _is_sorted(keys: tuple[Any, ...]) -> bool:
 
 
 def _is_its_own(level: Level, whole: Any) -> bool:
-    """Can JAX be given the container itself? So it can be found by its identity, too."""
+    """Can JAX get the container itself, and not a copy? Then its identity is kept, too."""
     if whole.__class__ is not level.cls:
-        return True  # a function over trees has put something else there
+        return True  # a tree function replaced the container
     if not level.native:
         return False
     for part, item in zip(level.parts, items_of(whole).values(), strict=True):
@@ -186,16 +186,16 @@ def _is_its_own(level: Level, whole: Any) -> bool:
 
 
 def _ties_of(structure: Structure) -> tuple[tuple[Path, Path], ...]:
-    """Where what stands in an earlier place stands again, and that place: those pairs that have no nearer module."""
+    """Pairs of a repeated path of a part and its first path, if no inner module contains both paths."""
     first: dict[Any, Path] = {}
     modules: set[Path] = set()
-    found: list[tuple[Path, Path]] = []
+    ties: list[tuple[Path, Path]] = []
 
     def visit(part: Any, path: Path) -> None:
         if isinstance(part, (Leaf, Shared)):
             key = (Leaf if isinstance(part, Leaf) else Container, part.number)
             if first.setdefault(key, path) != path:
-                found.append((path, first[key]))
+                ties.append((path, first[key]))
         elif isinstance(part, Container):
             first[Container, part.number] = path
             if issubclass(part.cls, Fields):
@@ -204,15 +204,15 @@ def _ties_of(structure: Structure) -> tuple[tuple[Path, Path], ...]:
                 visit(child, (*path, key))
 
     visit(structure.skeleton, ())
-    return tuple([(target, source) for target, source in found if not _within_one(target, source, modules)])
+    return tuple([(target, source) for target, source in ties if not _share_inner_module(target, source, modules)])
 
 
-def _within_one(one: Path, other: Path, modules: set[Path]) -> bool:
-    """Is there a module, besides the whole, that both are in?"""
-    for length in range(1, min(len(one), len(other))):
-        if one[:length] != other[:length]:
+def _share_inner_module(first: Path, second: Path, modules: set[Path]) -> bool:
+    """Does a module, other than the whole, contain both paths?"""
+    for length in range(1, min(len(first), len(second))):
+        if first[:length] != second[:length]:
             return False
-        if one[:length] in modules:
+        if first[:length] in modules:
             return True
     return False
 
@@ -225,14 +225,14 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], NodeAux]:
     pending = module._phlox_pending
     if pending.__class__ is tuple:
         aux, children, _ = pending
-        if aux.__class__ is not NodeAux:  # it comes from a file
+        if aux.__class__ is not NodeAux:  # the structure comes from a file
             return children, aux
         if aux.layout.ties and not _keeps_ties(aux.layout, children):
-            fields_of(module)  # which ties again what has moved
+            fields_of(module)  # this ties parts again that have moved
             return flatten(module)
         if aux.traced or aux.origin is not None:
-            again = aux.again
-            aux = aux.taken() if again is None or again.traced or keeping else again
+            untraced = aux.untraced
+            aux = aux.for_flattening() if untraced is None or untraced.traced or keeping else untraced
         if aux.born:
             aux = NodeAux(aux.layout, aux.mode, aux.ids)
     else:
@@ -240,28 +240,28 @@ def flatten(module: Any) -> tuple[tuple[Any, ...], NodeAux]:
         children, aux = plan.children(), plan.aux()
     layout = aux.layout
     if layout.first >= 0 and children[layout.first].__class__ not in plain_values:
-        _check_left_over(module, aux, children)
+        _check_leaked(module, aux, children)
     aux.source = weakref.ref(module)
     if aux.integers and is_differentiating():
-        which = [f"`{name}`" for name in aux.integers]
-        are = "is an integer" if len(which) == 1 else "are integers"
+        names = [f"`{name}`" for name in aux.integers]
+        verb = "is an integer" if len(names) == 1 else "are integers"
         raise KindError(
-            f"jax.grad differentiates towards every parameter, and {', '.join(which)} of the {type(module).__name__} "
-            f"{are}; use phlox.grad, which finds the gradients of Float parameters, or jax.grad(..., allow_int=True)"
+            f"jax.grad differentiates towards every parameter, and {', '.join(names)} of the {type(module).__name__} "
+            f"{verb}; use phlox.grad, which finds the gradients of Float parameters, or jax.grad(..., allow_int=True)"
         )
     return children, aux
 
 
-def _keeps_ties(layout: Layout, children: tuple[Any, ...]) -> bool:
-    """Are the tied parts where they were? A function over trees may have put modules around them."""
-    given = dict(zip(layout.keys, children, strict=True))
+def _keeps_ties(layout: TreeLayout, children: tuple[Any, ...]) -> bool:
+    """Are the tied parts at their old paths? A tree function may have put modules around them."""
+    fields = dict(zip(layout.keys, children, strict=True))
     for path in [path for tie in layout.ties for path in tie]:
-        whole: Any = given
+        whole: Any = fields
         for key in path:
             if isinstance(whole, Fields):
                 pending: Any = whole._phlox_pending  # pyright: ignore[reportPrivateUsage]
-                known: Any = fields_of(whole) if pending.__class__ is not tuple else pending[0].layout.parts
-                if key not in known:
+                parts: Any = fields_of(whole) if pending.__class__ is not tuple else pending[0].layout.parts
+                if key not in parts:
                     return False
                 break
             if isinstance(whole, Mixed):
@@ -273,12 +273,12 @@ def _keeps_ties(layout: Layout, children: tuple[Any, ...]) -> bool:
     return True
 
 
-def plan_of(module: Any) -> Plan:
+def plan_of(module: Any) -> FlattenPlan:
     fields_of(module)
     structure: Structure = module.structure()
     plan = structure.tree
     if plan is None:
-        plan = structure.tree = Plan(module, structure)
+        plan = structure.tree = FlattenPlan(module, structure)
     if levels():
         for path, param in zip(plan.layout.paths, plan.params, strict=True):
             if param is not None and is_followed(param.val().backend, param.val().primitive):
@@ -292,26 +292,26 @@ def flatten_with_keys(module: Any) -> tuple[list[tuple[tuple[str, Any], Any]], N
     return [((FIELD, name), child) for name, child in zip(aux.layout.keys, children, strict=True)], aux
 
 
-def _check_left_over(module: Fields, aux: NodeAux, children: Sequence[Any]) -> None:
-    for path, mark, leaf in zip(aux.layout.paths, aux.mode[1], in_places(aux.layout, children), strict=True):
+def _check_leaked(module: Fields, aux: NodeAux, children: Sequence[Any]) -> None:
+    for path, mark, leaf in zip(aux.layout.paths, aux.mode[1], slot_values(aux.layout, children), strict=True):
         if mark is None or leaf is None:
             continue
         engine = backend_of_arrays(mark[0].backend)
         if isinstance(leaf, Donated):
-            leaf.taken()
+            leaf.to_tensor()
         elif not engine.is_traced(leaf):
             if is_proper(mark[0], leaf):
                 plain_values.add(leaf.__class__)
         elif engine.is_leaked(leaf, surely=True):
-            at = place_of(module)
-            raise leaked_tracer(f"{at}.{path}" if at else path)
+            module_path = path_of(module)
+            raise leaked_tracer(f"{module_path}.{path}" if module_path else path)
 
 
 def unflatten(aux: Any, children: Any) -> Any:
     """A module of this structure around other children; never validates, since JAX passes objects of any kind."""
-    if aux.__class__ is not NodeAux:  # it comes from a file
-        aux = aux.here()
-    layout: Layout = aux.layout
+    if aux.__class__ is not NodeAux:  # the structure comes from a file
+        aux = aux.local_structure()
+    layout: TreeLayout = aux.layout
     children = tuple(children)
     first = layout.first
     scope = None
@@ -321,12 +321,12 @@ def unflatten(aux: Any, children: Any) -> Any:
         elif aux.origin is not None:
             aux = aux.origin.out_of_trace()
         elif aux.source is not None:
-            aux = _told_apart(aux, children)
+            aux = _with_new_ids(aux, children)
     else:
-        aux = (aux if aux.source is None else _told_apart(aux, children)).into_trace()
+        aux = (aux if aux.source is None else _with_new_ids(aux, children)).into_trace()
     module: Any = object.__new__(layout.cls)
-    # Where parameters were nodes for once, the fields are made at once: from them come arrays again.
-    if layout.eager or (_as_nodes and any(child.__class__ is Param for child in in_places(layout, children))):
+    # If parameters were nodes for a tool, the fields are built at once, so that the next flattening gives arrays.
+    if layout.eager or (_as_nodes and any(child.__class__ is Param for child in slot_values(layout, children))):
         set_up(module)
         own_dict(module).update(aux.fields(module, children, scope))
     else:
@@ -334,49 +334,49 @@ def unflatten(aux: Any, children: Any) -> Any:
     return module
 
 
-def _told_apart(aux: NodeAux, children: tuple[Any, ...]) -> NodeAux:
-    """With ids of their own for parameters of another shape than the module's that was taken apart.
+def _with_new_ids(aux: NodeAux, children: tuple[Any, ...]) -> NodeAux:
+    """The structure with new ids for parameters whose shape differs from the flattened module's.
 
-    So the members that are cut from a stacked model by a function over trees are models of their own, and so is what
-    is stacked of members.
+    So the members that a tree function cuts from a stacked model are models of their own, and so is a model that it
+    stacks from members.
     """
     source = aux.source and aux.source()
     if source is None or not aux.mode[1]:
         return aux
     pending: Any = source._phlox_pending  # pyright: ignore[reportPrivateUsage]
-    whole = pending[1] if pending.__class__ is tuple else plan_of(source).children()
+    old_children = pending[1] if pending.__class__ is tuple else plan_of(source).children()
     layout = aux.layout
     if layout.alone:
-        before, after = whole, children
+        before, after = old_children, children
     else:
-        before, after = in_places(layout, whole), in_places(layout, children)
-    other = [_is_other(*each) for each in zip(aux.mode[1], before, after, strict=True)]
-    if True not in other:
+        before, after = slot_values(layout, old_children), slot_values(layout, children)
+    is_other = [_is_other(*slot) for slot in zip(aux.mode[1], before, after, strict=True)]
+    if True not in is_other:
         return aux
-    ids = [new_id() if it and id else id for it, id in zip(other, aux.ids, strict=True)]
+    ids = [new_id() if changed and id else id for changed, id in zip(is_other, aux.ids, strict=True)]
     return NodeAux(aux.layout, aux.mode, tuple(ids))
 
 
-def _is_other(mark: Mark | None, one: Any, two: Any) -> bool:
-    if mark is None or one is two or isinstance(one, Param) or isinstance(two, Param):
+def _is_other(mark: Mark | None, first: Any, second: Any) -> bool:
+    if mark is None or first is second or isinstance(first, Param) or isinstance(second, Param):
         return False
-    before, after = getattr(one, "shape", None), getattr(two, "shape", None)
-    if not isinstance(before, tuple) or not isinstance(after, tuple) or before == after:
+    old_shape, new_shape = getattr(first, "shape", None), getattr(second, "shape", None)
+    if not isinstance(old_shape, tuple) or not isinstance(new_shape, tuple) or old_shape == new_shape:
         return False
     engine = backend_of_arrays(mark[0].backend)
-    # An example of a batch, as `vmap` and `scan` see it, is the same parameter; so is what they return.
-    if engine.is_traced(one) or engine.is_traced(two):
-        return not engine.outlives(one, two) and not engine.outlives(two, one)
+    # An example of a batch inside `vmap` or `scan` is the same parameter, and so is their result.
+    if engine.is_traced(first) or engine.is_traced(second):
+        return not engine.outlives(first, second) and not engine.outlives(second, first)
     return True
 
 
 def unflatten_mixed(aux: Any, children: Any) -> Mixed:
     """A level around other children."""
-    return Mixed((aux if aux.__class__ is MixedAux else aux.here()).level, tuple(children))
+    return Mixed((aux if aux.__class__ is MixedAux else aux.local_structure()).level, tuple(children))
 
 
-PARAM = Layout(Param, {"leaf": PLACE}, ())
-"""A parameter by itself is a node, too, with its array as the one child."""
+PARAM = TreeLayout(Param, {"leaf": SLOT}, ())
+"""The layout of a parameter by itself: a node with its array as the only child."""
 
 
 def flatten_param(param: Param) -> tuple[tuple[Any], NodeAux]:
@@ -392,11 +392,11 @@ def flatten_param_with_keys(param: Param) -> tuple[list[tuple[tuple[str, str], A
 
 def unflatten_param(aux: Any, children: Any) -> Any:
     """A parameter around another array."""
-    aux = aux if aux.__class__ is NodeAux else aux.here()
+    aux = aux if aux.__class__ is NodeAux else aux.local_structure()
     (child,) = children
     scope = None if child.__class__ in plain_values else transformation()
     if scope is not None:
         aux = aux.into_trace()
     elif aux.moves or aux.origin is not None:
         aux = (aux.origin or aux).out_of_trace()
-    return in_place(child, ("the parameter", aux.mode[1][0], aux.ids[0]), scope)
+    return fill_slot(child, ("the parameter", aux.mode[1][0], aux.ids[0]), scope)

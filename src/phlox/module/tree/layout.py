@@ -1,4 +1,4 @@
-"""What one module is, besides its children and modes: the parts of its fields; and the fields made of these."""
+"""The layout of one module: the parts of its fields, without children and modes; and how fields are built from it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from phlox.backend.contract.backend import backend_of_arrays
 from phlox.backend.pytree import INDEX, ITEM, container_of_class
 from phlox.module.donated import Donated
 from phlox.module.fields import Fields, fields_of, own_dict, set_slot, set_up
-from phlox.module.foreign_leaf import Foreign, alike, is_proper, looks_of
+from phlox.module.foreign_leaf import ForeignLeaf, accepted_classes, alike, is_proper
 from phlox.module.param import Param, ParamId
-from phlox.module.statics import Static, held, open_objects, static_key
+from phlox.module.statics import Static, open_objects, static_key, static_value
 from phlox.module.structure import Elsewhere
 from phlox.module.template import LOOKUP, key_of_static, refuse_incomparable
 from phlox.tensor.dispatch import Ops
 
 Mark: TypeAlias = "tuple[Ops, bool, bool, bool]"
 Mode: TypeAlias = "tuple[bool | None, tuple[Mark | None, ...]]"
-"""What views of one model differ in: `training`, and for each place the mark of its parameter (of a module: None)."""
+"""What differs between views of a model: `training`, and the mark of each slot's parameter (None for a module)."""
 Path: TypeAlias = "tuple[Any, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A parameter or a module."""
+class Slot:
+    """A parameter or a module: a child of the node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A parameter or a module that stands in an earlier place, too, where the tree has it."""
+class Repeated:
+    """A parameter or a module that is already in the tree, at an earlier path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Level:
     keys: Path
     parts: tuple[Part, ...]
     native: bool
-    """Does JAX itself take it apart? Else (something in it is static, or the keys of a dict are not sorted) `Mixed`."""
+    """Whether JAX itself flattens it. If not (a static item, or unsorted keys of a dict), it becomes a `Mixed`."""
 
     def children(self, whole: Any) -> list[Any] | None:
-        """What stands in the places of such a level; None if it is another object."""
+        """The children of such a level; None if `whole` is another object."""
         if not self.native:
             return list(whole.children) if whole.__class__ is Mixed and _fits(self, whole.level) else None
         if whole.__class__ is not self.cls or len(whole) != len(self.keys):
@@ -55,31 +55,31 @@ class Level:
         return list(items_of(whole).values())
 
 
-Part: TypeAlias = Place | Again | Level | Static
-PLACE, AGAIN = Place(), Again()
+Part: TypeAlias = Slot | Repeated | Level | Static
+SLOT, REPEATED = Slot(), Repeated()
 
 
 def items_of(whole: Any) -> dict[Any, Any]:
-    """What is in a module or a container, by key, in a dict of its own."""
+    """The fields of a module or the items of a container, by key, in a new dict."""
     if isinstance(whole, Fields):
         return dict(fields_of(whole))
     return dict(cast("dict[Any, Any]", whole)) if isinstance(whole, dict) else dict(enumerate(cast("list[Any]", whole)))
 
 
-def _fits(one: Level, other: Level) -> bool:
-    return one is other or (one.cls is other.cls and one.keys == other.keys)
+def _fits(first: Level, second: Level) -> bool:
+    return first is second or (first.cls is second.cls and first.keys == second.keys)
 
 
-def places_in(part: Part) -> int:
-    return sum(map(places_in, part.parts)) if isinstance(part, Level) else int(isinstance(part, Place))
+def count_slots(part: Part) -> int:
+    return sum(map(count_slots, part.parts)) if isinstance(part, Level) else int(isinstance(part, Slot))
 
 
 def has_children(part: Part) -> bool:
-    return isinstance(part, Place) or (isinstance(part, Level) and any(map(has_children, part.parts)))
+    return isinstance(part, Slot) or (isinstance(part, Level) and any(map(has_children, part.parts)))
 
 
-class Layout:
-    """What one module is, besides its children and modes: interned, so that equal ones are the same object."""
+class TreeLayout:
+    """The structure of one module without children and modes: interned, so that equal layouts are the same object."""
 
     __slots__ = ("__weakref__", "alone", "cls", "eager", "first", "keys", "modes", "parts", "paths", "text", "ties")
 
@@ -87,18 +87,18 @@ class Layout:
         self.cls, self.parts, self.ties = cls, parts, ties
         self.keys = tuple([name for name, part in parts.items() if has_children(part)])
         self.paths = tuple([path for name, part in parts.items() for path in _paths(part, name)])
-        self.first = next((n for n, name in enumerate(self.keys) if isinstance(parts[name], Place)), -1)
-        """The first child that stands alone in its field; -1 if there is none."""
+        self.first = next((n for n, name in enumerate(self.keys) if isinstance(parts[name], Slot)), -1)
+        """The index of the first child that is a field itself, not in a container; -1 if there is none."""
         self.alone = len(self.paths) == len(self.keys) and not any(isinstance(parts[name], Level) for name in self.keys)
-        """Do all children stand alone in their fields?"""
+        """Whether all children are fields themselves, not in containers."""
         self.modes: dict[Mode, Mode] = {}
         self.text: str | None = None
-        """Kept here by `phlox.module.serialization`."""
+        """Set by `phlox.module.serialization`."""
         hiding = [getattr(cls, name) for name in parts if hasattr(cls, name)]
         looked_up = any(getattr(cls, name) is not getattr(Fields, name) for name in LOOKUP)
         changing = any(open_objects(value) for _, value in statics(parts.items()))
         self.eager = looked_up or changing or not all(map(isdatadescriptor, hiding))
-        """Are the fields needed at once? See `Template`."""
+        """Whether the fields must be built at once. See `Template`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return layout_of, (self.cls, self.parts, self.ties)
@@ -110,40 +110,40 @@ class Layout:
 
     def levels(self) -> Iterator[Level]:
         """The containers in the fields."""
-        found = [part for part in self.parts.values() if isinstance(part, Level)]
-        for level in found:
+        levels = [part for part in self.parts.values() if isinstance(part, Level)]
+        for level in levels:
             yield level
-            found += [part for part in level.parts if isinstance(part, Level)]
+            levels += [part for part in level.parts if isinstance(part, Level)]
 
 
 def _paths(part: Part, path: str) -> Iterator[str]:
-    if isinstance(part, Place):
+    if isinstance(part, Slot):
         yield path
     elif isinstance(part, Level):
         for key, inner in zip(part.keys, part.parts, strict=True):
             yield from _paths(inner, f"{path}.{key}")
 
 
-_layouts: weakref.WeakValueDictionary[Hashable, Layout] = weakref.WeakValueDictionary()
+_layouts: weakref.WeakValueDictionary[Hashable, TreeLayout] = weakref.WeakValueDictionary()
 
 
-def live_layouts() -> list[Layout]:
-    """Those of all existing modules."""
+def live_layouts() -> list[TreeLayout]:
+    """The layouts of all existing modules."""
     return list(_layouts.values())
 
 
-def layout_of(cls: type[Any], parts: dict[str, Part], ties: tuple[tuple[Path, Path], ...], at: str = "") -> Layout:
-    """The interned one; `ModuleError`, with the path, for a static value that cannot be compared.
+def layout_of(cls: type[Any], parts: dict[str, Part], ties: tuple[tuple[Path, Path], ...], at: str = "") -> TreeLayout:
+    """The interned layout; raises `ModuleError`, with the path, for a static value that cannot be compared.
 
     `at` is the path of the module itself.
     """
     named = [(f"{at}.{name}" if at else name, part) for name, part in parts.items()]
     key = (cls, tuple(parts), tuple([key_of(part, path) for path, part in named]), ties)
     try:
-        found = _layouts.get(key)
+        layout = _layouts.get(key)
     except Exception as error:
         raise refuse_incomparable(statics(named), error) from error
-    return found or _layouts.setdefault(key, Layout(cls, parts, ties))
+    return layout or _layouts.setdefault(key, TreeLayout(cls, parts, ties))
 
 
 def key_of(part: Part, path: str) -> Hashable:
@@ -160,22 +160,22 @@ def key_of(part: Part, path: str) -> Hashable:
 
 
 def statics(parts: Iterable[tuple[str, Part]]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
 
     def visit(part: Part, path: str) -> None:
         if isinstance(part, Static):
-            found.append((path, part.value))
+            values.append((path, part.value))
         elif isinstance(part, Level):
             for key, inner in zip(part.keys, part.parts, strict=True):
                 visit(inner, f"{path}.{key}")
 
     for path, part in parts:
         visit(part, path)
-    return found
+    return values
 
 
-def described(layout: Layout, mode: Mode) -> str:
-    """A structure on one line, for errors about differing ones."""
+def described(layout: TreeLayout, mode: Mode) -> str:
+    """A structure on one line, for errors about structures that differ."""
     training, marks = mode
     params: list[str] = []
     for path, mark in zip(layout.paths, marks, strict=True):
@@ -186,7 +186,7 @@ def described(layout: Layout, mode: Mode) -> str:
 
 
 class Mixed:
-    """A level that JAX does not know: a container in which something is static, or whose order JAX would change."""
+    """A level that JAX cannot flatten itself: a container with static items, or whose order JAX would change."""
 
     __slots__ = ("children", "level")
 
@@ -201,12 +201,12 @@ class Mixed:
         """The children with their keys, and the structure."""
         level = self.level
         kind = ITEM if issubclass(level.cls, dict) else INDEX
-        kept = [key for key, part in zip(level.keys, level.parts, strict=True) if has_children(part)]
-        return [((kind, key), child) for key, child in zip(kept, self.children, strict=True)], MixedAux(level)
+        keys = [key for key, part in zip(level.keys, level.parts, strict=True) if has_children(part)]
+        return [((kind, key), child) for key, child in zip(keys, self.children, strict=True)], MixedAux(level)
 
 
 class MixedAux:
-    """The structure of such a level."""
+    """The structure of a `Mixed`."""
 
     __slots__ = ("level",)
 
@@ -229,24 +229,24 @@ class MixedAux:
         return f"{self.level.cls.__name__}[{', '.join([*map(str, self.level.keys), *shown])}]"
 
 
-def in_places(layout: Layout, children: Sequence[Any]) -> list[Any]:
-    """What stands in each place; None where a level is something else."""
-    found: list[Any] = []
+def slot_values(layout: TreeLayout, children: Sequence[Any]) -> list[Any]:
+    """The value of each slot; None if a level was replaced by another object."""
+    values: list[Any] = []
 
     def visit(part: Part, child: Any) -> None:
         if isinstance(part, Level):
             inner = part.children(child)
             if inner is None:
-                found.extend([None] * places_in(part))
+                values.extend([None] * count_slots(part))
             else:
-                for within, one in zip(filter(has_children, part.parts), inner, strict=True):
-                    visit(within, one)
+                for inner_part, inner_child in zip(filter(has_children, part.parts), inner, strict=True):
+                    visit(inner_part, inner_child)
         else:
-            found.append(child)
+            values.append(child)
 
     for name, child in zip(layout.keys, children, strict=True):
         visit(layout.parts[name], child)
-    return found
+    return values
 
 
 def at_path(whole: Any, path: Path) -> Any:
@@ -258,51 +258,51 @@ def at_path(whole: Any, path: Path) -> Any:
 def part_at(whole: Any, path: Path, *others: type[Any]) -> Any:
     """The module or parameter at a path, or an object of another class; None if there is none."""
     try:
-        found = at_path(whole, path)
+        part = at_path(whole, path)
     except (KeyError, IndexError, TypeError):
         return None
-    return found if isinstance(found, (Fields, Param, *others)) else None
+    return part if isinstance(part, (Fields, Param, *others)) else None
 
 
 def fields_from(
-    module: Any, layout: Layout, mode: Mode, ids: tuple[ParamId, ...], children: tuple[Any, ...], scope: Any
+    module: Any, layout: TreeLayout, mode: Mode, ids: tuple[ParamId, ...], children: tuple[Any, ...], scope: Any
 ) -> dict[str, Any]:
-    """The fields of a module of this layout; `scope` is the transformation that it was made in, as a weak reference."""
+    """The fields of a module of this layout; `scope` is its transformation, as a weak reference."""
     training, marks = mode
-    given = zip(layout.paths, marks, ids, strict=True)
-    left = iter(children)
-    odd = False
+    slots = zip(layout.paths, marks, ids, strict=True)
+    remaining = iter(children)
+    has_foreign = False
 
-    def place(child: Any) -> Any:
-        nonlocal odd
-        known = next(given)
-        odd = odd or (known[1] is None and not isinstance(child, Fields)) or child is None
-        return in_place(child, known, scope)
+    def fill(child: Any) -> Any:
+        nonlocal has_foreign
+        slot = next(slots)
+        has_foreign = has_foreign or (slot[1] is None and not isinstance(child, Fields)) or child is None
+        return fill_slot(child, slot, scope)
 
-    fields = {name: _made(part, left, place) for name, part in layout.parts.items()}
+    fields = {name: _field_value(part, remaining, fill) for name, part in layout.parts.items()}
     if training is not None:
         fields["training"] = training
-    if odd:
+    if has_foreign:
         set_slot(module, "_phlox_before", layout)
     if layout.ties:
-        found = {target: part for target, source in layout.ties if (part := part_at(fields, source)) is not None}
-        fields = replaced_in(fields, found, Elsewhere)
-        if any(part_at(fields, place) is None for tie in layout.ties for place in tie):
-            fields = _tied_again(fields, found)
+        tied = {target: part for target, source in layout.ties if (part := part_at(fields, source)) is not None}
+        fields = replace_at(fields, tied, Elsewhere)
+        if any(part_at(fields, path) is None for tie in layout.ties for path in tie):
+            fields = _retie_moved(fields, tied)
     return fields
 
 
-def _tied_again(fields: dict[str, Any], found: dict[Path, Any]) -> dict[str, Any]:
-    """The fields, tied where a function over trees has put a module around what is tied, so that paths have changed."""
+def _retie_moved(fields: dict[str, Any], tied: dict[Path, Any]) -> dict[str, Any]:
+    """The fields, tied again after a tree function put a module around tied parts, so that their paths changed."""
     parts = dict(_walk(fields))
-    here = {id(part) for part in parts.values()}
+    present_ids = {id(part) for part in parts.values()}
     moved: dict[Path, Any] = {}
     for path, part in parts.items():
         if isinstance(part, Elsewhere):
-            source = found.get(part.tied_at, part.tied_to if id(part.tied_to) in here else None)
+            source = tied.get(part.tied_at, part.tied_to if id(part.tied_to) in present_ids else None)
             if source is not None:
                 moved[path] = source
-    return replaced_in(fields, moved)
+    return replace_at(fields, moved)
 
 
 def _walk(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -313,69 +313,69 @@ def _walk(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from _walk(part, (*path, key))
 
 
-def _made(part: Part, given: Iterator[Any], place: Callable[[Any], Any]) -> Any:
-    """What a field holds: `given` are the children, and `place` says what stands in the place of one."""
+def _field_value(part: Part, remaining: Iterator[Any], fill: Callable[[Any], Any]) -> Any:
+    """The value of a field: `remaining` are the children, and `fill(child)` returns the value of a slot."""
     match part:
         case Static():
-            return held(part)
-        case Again():
+            return static_value(part)
+        case Repeated():
             return Elsewhere()
-        case Place():
-            return place(next(given))
+        case Slot():
+            return fill(next(remaining))
         case Level():
             if not has_children(part):
-                return _level(part, iter(()), place)
-            child = next(given)
+                return _build_level(part, iter(()), fill)
+            child = next(remaining)
             inner = part.children(child)
-            if inner is None:  # a function over trees has put something else there
-                for _ in range(places_in(part)):
-                    place(None)
+            if inner is None:  # a tree function replaced the container
+                for _ in range(count_slots(part)):
+                    fill(None)
                 return child
-            made = _level(part, iter(inner), place)
-            return child if part.native and _same(made, child) else made
+            container = _build_level(part, iter(inner), fill)
+            return child if part.native and _same_items(container, child) else container
 
 
-def _same(one: Any, other: Any) -> bool:
-    pairs = zip(items_of(one).values(), items_of(other).values(), strict=True)
-    return all(mine is its for mine, its in pairs)
+def _same_items(first: Any, second: Any) -> bool:
+    pairs = zip(items_of(first).values(), items_of(second).values(), strict=True)
+    return all(a is b for a, b in pairs)
 
 
-def _level(level: Level, given: Iterator[Any], place: Callable[[Any], Any]) -> Any:
+def _build_level(level: Level, remaining: Iterator[Any], fill: Callable[[Any], Any]) -> Any:
     container = container_of_class(level.cls)
     assert container is not None
-    return container.make(level.cls, level.keys, [_made(part, given, place) for part in level.parts])
+    return container.make(level.cls, level.keys, [_field_value(part, remaining, fill) for part in level.parts])
 
 
-def in_place(child: Any, known: tuple[str, Mark | None, ParamId], scope: Any) -> Any:
-    """What stands in a place: a parameter around this child, unless a module stands there, or stood there."""
-    path, mark, id = known
+def fill_slot(child: Any, slot: tuple[str, Mark | None, ParamId], scope: Any) -> Any:
+    """The value of a slot: a parameter around this child, or the child itself if it is or was a module."""
+    path, mark, id = slot
     if mark is None or isinstance(child, (Fields, Param)):
         return child
-    ops, trained, able, full = mark
+    ops, trained, trainable, full_precision = mark
     try:
-        proper = (child.__class__, child.dtype) in looks_of(ops) or is_proper(ops, child)
-    except Exception:  # it has no element type, or one that cannot be compared
-        proper = is_proper(ops, child)
-    if not proper:
-        other = alike(ops, child)
-        if other is None:
-            instead = child if isinstance(child, Donated) else Foreign(child, ops, path)
-            return Param.without_array(instead, trained, able, id, full)
-        ops = other
+        is_accepted = (child.__class__, child.dtype) in accepted_classes(ops) or is_proper(ops, child)
+    except Exception:  # no element type, or one that cannot be compared
+        is_accepted = is_proper(ops, child)
+    if not is_accepted:
+        other_ops = alike(ops, child)
+        if other_ops is None:
+            placeholder = child if isinstance(child, Donated) else ForeignLeaf(child, ops, path)
+            return Param.without_array(placeholder, trained, trainable, id, full_precision)
+        ops = other_ops
     if scope is not None and not trained and ops.kind is Float:
         child = backend_of_arrays(ops.backend).without_gradient(child)
-    return Param.revive(ops, child, trained, able, id, full, scope)
+    return Param.revive(ops, child, trained, trainable, id, full_precision, scope)
 
 
-def replaced_in(whole: Any, found: dict[Path, Any], only: type[Any] | None = None) -> Any:
-    """A copy with other parts at these paths; what is not on the way there is the same. Of `only` a class, if given."""
-    if () in found:
-        return found[()] if only is None or whole.__class__ is only else whole
+def replace_at(whole: Any, replacements: dict[Path, Any], only: type[Any] | None = None) -> Any:
+    """A copy with other parts at these paths. With `only`, it replaces only objects of that class."""
+    if () in replacements:
+        return replacements[()] if only is None or whole.__class__ is only else whole
     items = items_of(whole)
-    for head in dict.fromkeys(path[0] for path in found):
+    for head in dict.fromkeys(path[0] for path in replacements):
         if head in items:
-            below = {path[1:]: part for path, part in found.items() if path[0] == head}
-            items[head] = replaced_in(items[head], below, only)
+            deeper = {path[1:]: part for path, part in replacements.items() if path[0] == head}
+            items[head] = replace_at(items[head], deeper, only)
     if isinstance(whole, Fields):
         return _with_fields(cast("type[Any]", type(whole)), items)
     cls = cast("type[Any]", type(whole))

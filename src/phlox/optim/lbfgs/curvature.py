@@ -22,45 +22,45 @@ Host: TypeAlias = np.ndarray[Any, Any]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _LEAST_CURVATURE = 1e-10
-"""Of a difference that is remembered, PyTorch's."""
+"""The least curvature of a pair that is added to the history, as in PyTorch."""
 _LEAST_ROWS = 8
 
 
 class FlatLayout:
-    """Tensors of several shapes as one vector: on the device of the first, at the greatest precision, f32 at least."""
+    """Tensors of several shapes as one vector: on the device of the first, at the greatest precision, at least f32."""
 
     def __init__(self, tensors: Sequence[AnyTensor]) -> None:
-        places = [tensor.device.on(tensor.backend.full_precision()) for tensor in tensors]
-        self.place: Device = max(places, key=lambda place: place.backend.host_dtype(Float).itemsize)
-        self.backend: Backend = self.place.backend
+        wide_devices = [tensor.device.on(tensor.backend.full_precision()) for tensor in tensors]
+        self.device: Device = max(wide_devices, key=lambda device: device.backend.host_dtype(Float).itemsize)
+        self.backend: Backend = self.device.backend
         self.shapes: Shapes = tuple([tensor.shape for tensor in tensors])
-        self.places = tuple([tensor.device for tensor in tensors])
-        self._wide = tuple(places)
+        self.devices = tuple([tensor.device for tensor in tensors])
+        self._wide = tuple(wide_devices)
         self.size = sum(map(math.prod, self.shapes))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FlatLayout) and (self.shapes, self.places) == (other.shapes, other.places)
+        return isinstance(other, FlatLayout) and (self.shapes, self.devices) == (other.shapes, other.devices)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def joined(self, tensors: Sequence[AnyTensor]) -> Array:
         """The vector of these tensors."""
-        here = [x if x.device == self.place else x.to_device(self.place) for x in tensors]
-        return self.backend.in_one_call(_joined)(*[x.primitive for x in here])
+        moved = [x if x.device == self.device else x.to_device(self.device) for x in tensors]
+        return self.backend.in_one_call(_joined)(*[x.primitive for x in moved])
 
     def parted(self, vector: Array, *, wide: bool = False) -> list[AnyTensor]:
         """Split the vector into tensors on the devices of the first ones; with `wide`, at f32 or higher."""
         arrays = self.backend.in_one_call(_parted, self.shapes)(vector)
-        found: list[AnyTensor] = []
-        for array, target in zip(arrays, self._wide if wide else self.places, strict=True):
+        parts: list[AnyTensor] = []
+        for array, target in zip(arrays, self._wide if wide else self.devices, strict=True):
             tensor = Tensor.from_primitive(array, self.backend, Float)
-            if target == self.place:
-                found.append(tensor)
-            elif target.backend.full_precision() is self.backend and target.name == self.place.name:
-                found.append(tensor.from_full_precision(target.backend))
+            if target == self.device:
+                parts.append(tensor)
+            elif target.backend.full_precision() is self.backend and target.name == self.device.name:
+                parts.append(tensor.from_full_precision(target.backend))
             else:
-                found.append(tensor.to_device(target))
-        return found
+                parts.append(tensor.to_device(target))
+        return parts
 
     def numbers_of(self, gradient: Array, direction: Array) -> tuple[float, float, float]:
         """The greatest magnitude (NaN if an element is), the sum of magnitudes, and the product with `direction`."""
@@ -84,13 +84,13 @@ def _joined(B: Backend, *arrays: Array) -> Array:
 def _parted(B: Backend, shapes: Shapes, vector: Array) -> tuple[Array, ...]:
     if len(shapes) == 1:
         return (B.reshape(vector, shapes[0]),)
-    found: list[Array] = []
+    parts: list[Array] = []
     start = 0
     for shape in shapes:
         stop = start + math.prod(shape)
-        found.append(B.reshape(B.index(vector, (slice(start, stop, 1),)), shape))
+        parts.append(B.reshape(B.index(vector, (slice(start, stop, 1),)), shape))
         start = stop
-    return tuple(found)
+    return tuple(parts)
 
 
 def _stepped(B: Backend, start: Array, direction: Array, length: float) -> Array:
@@ -115,7 +115,7 @@ def _rows_of(B: Backend, history: Array) -> Array:
 def _learned(
     B: Backend, history: Array, row: int, direction: Array, length: float, gradient: Array, before: Array
 ) -> tuple[Array, Array]:
-    """The history with one more step and difference in it, and the products of all with these two and the gradient."""
+    """The history with one more step and difference, and the products of all rows with these two and the gradient."""
     step, difference = B.float_mul(direction, length), B.float_sub(gradient, before)
     size = B.shape(gradient)[0]
     new = B.concat((B.reshape(step, (1, size)), B.reshape(difference, (1, size))), 0)
@@ -137,7 +137,7 @@ def _downhill(B: Backend, gradient: Array) -> tuple[Array, Array]:
 
 
 def _arranged(B: Backend, free: int, history: Array, rows: Array) -> Array:
-    """These rows in this order, and so many of zeros."""
+    """The history's rows in this order, and then `free` rows of zeros."""
     return B.pad(B.take(history, rows, 1), ((0, 0), (0, free), (0, 0)), 0.0)
 
 
@@ -149,7 +149,7 @@ def _gram(B: Backend, history: Array) -> Array:
 class CurvatureHistory:
     """The last differences of parameters (steps) and of gradients, and with them the curvature.
 
-    Both are rows of one array, [2, rows, size], of which one row is always free. The two loops of L-BFGS need only
+    Both are rows of one array, [2, rows, size], with one row always free. The two loops of L-BFGS need only
     their products with each other and with the gradient, which are kept on the host. So an iteration has two products
     with that array: one for these scalars, and one for the direction (the compact form of Byrd, Nocedal, Schnabel 1994:
     "Representations of quasi-Newton matrices and their use in limited memory methods").
@@ -164,7 +164,7 @@ class CurvatureHistory:
         self._direction: Array = None
         self._history: Array = None
         self._owned = False
-        """Is the history referred to by nothing else, so that it may be written to?"""
+        """Whether nothing else refers to the history, so that it may be overwritten."""
         self._order: list[int] = []
         """The rows that are in use, from the oldest pair to the newest."""
         self._steps_differences = np.zeros((0, 0))
@@ -184,53 +184,53 @@ class CurvatureHistory:
     @staticmethod
     def of(most: int, layout: FlatLayout, states: Sequence[State]) -> CurvatureHistory:
         """The history that these states hold."""
-        memory, one = CurvatureHistory(most, layout), states[0]
-        memory.iterations, memory.length, memory._scale = one["iterations"], one["length"], one["scale"]
-        memory._gradient = layout.joined([state["gradient"] for state in states])
-        memory._direction = layout.joined([state["direction"] for state in states])
-        count, backend, size = len(one["curvatures"]), layout.backend, layout.size
+        history, first = CurvatureHistory(most, layout), states[0]
+        history.iterations, history.length, history._scale = first["iterations"], first["length"], first["scale"]
+        history._gradient = layout.joined([state["gradient"] for state in states])
+        history._direction = layout.joined([state["direction"] for state in states])
+        count, backend, size = len(first["curvatures"]), layout.backend, layout.size
         if not count:
-            return memory
+            return history
         rows = [
             backend.reshape(layout.joined([state[name][k] for state in states]), (1, size))
             for name in ("steps", "differences")
             for k in range(count)
         ]
-        memory._history = backend.reshape(backend.concat(tuple(rows), 0), (2, count, size))
-        memory._order = list(range(count))
-        if "products" in one:
-            products = np.asarray(one["products"].numpy(), np.float64)
-        else:  # a record of before has not these
-            gram = np.reshape(layout.read(backend.in_one_call(_gram)(memory._history)), (2 * count, 2 * count))
+        history._history = backend.reshape(backend.concat(tuple(rows), 0), (2, count, size))
+        history._order = list(range(count))
+        if "products" in first:
+            products = np.asarray(first["products"].numpy(), np.float64)
+        else:  # records of earlier versions do not have them
+            gram = np.reshape(layout.read(backend.in_one_call(_gram)(history._history)), (2 * count, 2 * count))
             products = np.stack([gram[:count, count:], gram[count:, count:]])
-        memory._steps_differences, memory._differences = products[0].copy(), products[1].copy()
-        return memory
+        history._steps_differences, history._differences = products[0].copy(), products[1].copy()
+        return history
 
     def states(self) -> list[State]:
         """The states of all parameters, as `of` takes them."""
         layout, order = self.layout, self._order
         gradients, directions = (layout.parted(x, wide=True) for x in (self._gradient, self._direction))
         rows: list[list[list[AnyTensor]]] = [[], []]
-        for which in range(2):
+        for kind in range(2):
             for row in order:
-                whole = (slice(which, which + 1, 1), slice(row, row + 1, 1), slice(0, layout.size, 1))
-                vector = layout.backend.reshape(layout.backend.index(self._history, whole), (layout.size,))
-                rows[which].append(layout.parted(vector, wide=True))
+                index = (slice(kind, kind + 1, 1), slice(row, row + 1, 1), slice(0, layout.size, 1))
+                vector = layout.backend.reshape(layout.backend.index(self._history, index), (layout.size,))
+                rows[kind].append(layout.parted(vector, wide=True))
         products = np.stack([self._steps_differences[np.ix_(order, order)], self._differences[np.ix_(order, order)]])
         curvatures = [float(self._steps_differences[row, row]) for row in order]
         return [
             {
                 "gradient": gradient,
-                "direction": directions[place],
-                "steps": [row[place] for row in rows[0]],
-                "differences": [row[place] for row in rows[1]],
+                "direction": directions[number],
+                "steps": [row[number] for row in rows[0]],
+                "differences": [row[number] for row in rows[1]],
                 "curvatures": list(curvatures),
                 "products": _as_tensor(products, gradient),
                 "length": self.length,
                 "scale": self._scale,
                 "iterations": self.iterations,
             }
-            for place, gradient in enumerate(gradients)
+            for number, gradient in enumerate(gradients)
         ]
 
     # --- iterations
@@ -248,44 +248,44 @@ class CurvatureHistory:
             direction, numbers = backend.in_one_call(_downhill)(gradient)
         else:
             factors, factor = self._factors(products)
-            host = backend.from_host(factors.astype(backend.host_dtype(Float)), Float, self.layout.place)
+            host = backend.from_host(factors.astype(backend.host_dtype(Float)), Float, self.layout.device)
             direction, numbers = backend.in_one_call(_combined)(self._history, host, factor, gradient)
         self._gradient, self._direction = gradient, direction
         slope, greatest = self.layout.read(numbers)
         return direction, slope, greatest
 
     def _learn(self, gradient: Array, iterations: int) -> Host:
-        """The products of all pairs, [2, rows], with the gradient; the last step is one if its curvature is enough."""
+        """The products of all pairs, [2, rows], with the gradient; adds the last step if its curvature suffices."""
         self._make_room(iterations)
         rows = len(self._differences)
         row = next(row for row in range(rows) if row not in self._order)
         learn = self.layout.backend.in_one_call(_learned, donate=(0,))
-        self._history, found = learn(self._history, row, self._direction, self.length, gradient, self._gradient)
-        products = np.reshape(self.layout.read(found), (2, rows, 3))
+        self._history, numbers = learn(self._history, row, self._direction, self.length, gradient, self._gradient)
+        products = np.reshape(self.layout.read(numbers), (2, rows, 3))
         curvature = products[0, row, 1]
         if curvature > _LEAST_CURVATURE:
             self._order.append(row)
             del self._order[: -self._most]
             self._steps_differences[:, row], self._steps_differences[row] = products[0, :, 1], products[1, :, 0]
             self._differences[:, row] = self._differences[row] = products[1, :, 1]
-            self._scale = float(curvature / products[1, row, 1])  # a NumPy scalar would widen an array of NumPy's
+            self._scale = float(curvature / products[1, row, 1])  # a NumPy scalar would widen a NumPy array
         return products[:, :, 2]
 
     def _make_room(self, iterations: int) -> None:
-        """See that the history may be written to, and has a free row for each pair to come."""
+        """Make the history writable, with a free row for each pair that may be added."""
         if self._owned:
             return
         backend, layout, order = self.layout.backend, self.layout, self._order
         needed = min(len(order) + iterations, self._most) + 1
-        # Of few sizes, for each is a program on engines that compile.
+        # Few different sizes, because engines that compile need a program for each.
         rows = min(max(_LEAST_ROWS, 1 << (needed - 1).bit_length()), self._most + 1)
         free = rows - len(order)
         if order:
-            # From the oldest to the newest, as in states: what goes on from a record then does so to the last digit.
-            places = backend.from_host(np.array(order), Int, layout.place)
-            self._history = backend.in_one_call(_arranged, free)(self._history, places)
+            # From the oldest to the newest, as in states, so continuing from a record gives the same bits.
+            rows_in_order = backend.from_host(np.array(order), Int, layout.device)
+            self._history = backend.in_one_call(_arranged, free)(self._history, rows_in_order)
         else:
-            self._history = backend.float_full((2, rows, layout.size), 0.0, layout.place)
+            self._history = backend.float_full((2, rows, layout.size), 0.0, layout.device)
         for name in ("_steps_differences", "_differences"):
             setattr(self, name, np.pad(getattr(self, name)[np.ix_(order, order)], (0, free)))
         self._order, self._owned = list(range(len(order))), True
@@ -295,7 +295,7 @@ class CurvatureHistory:
         order = np.array(self._order)
         by_steps, by_differences = products[0, order], products[1, order]
         triangle = np.triu(self._steps_differences[np.ix_(order, order)])
-        with np.errstate(all="ignore"):  # what is not finite is no way down, which the caller sees
+        with np.errstate(all="ignore"):  # a direction that is not finite does not descend, and the caller checks this
             first = _solved(triangle, by_steps)
             left = by_differences - self._differences[np.ix_(order, order)] @ first
             second = _solved(triangle.T[::-1, ::-1], (np.diagonal(triangle) * first - self._scale * left)[::-1])[::-1]

@@ -18,10 +18,10 @@ class Point(NamedTuple):
 
     length: float
     loss: float
-    """Infinite where it is not finite, or the gradient is not."""
+    """Infinity if the loss or its gradient is not finite."""
     slope: float
     """The derivative of the loss by the length."""
-    at: Any
+    data: Any
     """The caller's own data."""
 
 
@@ -60,15 +60,15 @@ def strong_wolfe(
         previous, point = point, evaluate(further)
         trials -= 1
     else:
-        return min(start, point, key=lambda one: one.loss)
-    low, high = sorted((previous, point), key=lambda one: one.loss)
+        return min(start, point, key=lambda p: p.loss)
+    low, high = sorted((previous, point), key=lambda p: p.loss)
     return _between(evaluate, start, low, high, trials, least_width)
 
 
 def _between(
     evaluate: Callable[[float], Point], start: Point, low: Point, high: Point, trials: int, least_width: float
 ) -> Point:
-    """The interval around a minimum made ever smaller; `low` has the least loss so far."""
+    """Narrow the interval around a minimum until a point is good enough; `low` has the least loss so far."""
     near_an_end = False
     while trials > 0 and abs(high.length - low.length) >= least_width:
         left, right = sorted((low.length, high.length))
@@ -80,7 +80,7 @@ def _between(
             length = right - margin if right - length < length - left else left + margin
             near_an_end = False
         else:
-            near_an_end = True  # once is no harm
+            near_an_end = True  # once is allowed
         point = evaluate(length)
         trials -= 1
         if _too_high(point, start) or point.loss >= low.loss:
@@ -102,21 +102,21 @@ def _is_flat(point: Point, start: Point) -> bool:
     return abs(point.slope) <= -FLAT * start.slope
 
 
-def cubic_minimum(one: Point, other: Point, least: float, greatest: float) -> float:
+def cubic_minimum(first: Point, second: Point, least: float, greatest: float) -> float:
     """The minimum, within bounds, of the cubic with the losses and slopes of two points; the middle if it has none.
 
     >>> cubic_minimum(Point(0.0, 4.0, -4.0, None), Point(1.0, 1.0, -2.0, None), 0.0, 10.0)
     2.0
     """
-    left, right = sorted((one, other), key=lambda point: point.length)
+    left, right = sorted((first, second), key=lambda point: point.length)
     width = right.length - left.length
     if width > 0.0 and math.isfinite(left.loss) and math.isfinite(right.loss):
         a = left.slope + right.slope - 3.0 * (right.loss - left.loss) / width
         square = a * a - left.slope * right.slope
         if 0.0 <= square < math.inf:
             root = math.sqrt(square)
-            below = right.slope - left.slope + 2.0 * root
-            place = right.length - width * (right.slope + root - a) / below if below else math.nan
-            if math.isfinite(place):
-                return min(max(place, least), greatest)
+            denominator = right.slope - left.slope + 2.0 * root
+            minimum = right.length - width * (right.slope + root - a) / denominator if denominator else math.nan
+            if math.isfinite(minimum):
+                return min(max(minimum, least), greatest)
     return (least + greatest) / 2.0

@@ -16,7 +16,7 @@ from phlox.errors import CompileError, ConfigError, OptimizerError
 from phlox.host.signal_guard import commit
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.optim.lbfgs.curvature import AnyTensor, Array, CurvatureHistory, FlatLayout
-from phlox.optim.lbfgs.descent import Descent, Found
+from phlox.optim.lbfgs.descent import Descent, Evaluation
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.tree import State
@@ -86,7 +86,7 @@ class LbfgsOutcome(NamedTuple):
     """Why it ended: converged to a tolerance ("gradient", "change" or "slope"), "iterations", "evaluations", "no step"
     (no step reduced the loss), or "not finite" (the last step was not finite, and was not taken)."""
     restarted: bool
-    """Whether the history was of other parameters, and so was dropped."""
+    """Whether the history was dropped because it belonged to other parameters."""
 
 
 @final
@@ -116,25 +116,25 @@ class Lbfgs(Optimizer):
         self.config = config
         self.outcome: LbfgsOutcome | None = None
         """The outcome of the last call of `minimize`."""
-        self._memory: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
+        self._history: tuple[tuple[ParamId, ...], CurvatureHistory] | None = None
         """The history of these parameters, which is split into states when they are needed."""
 
     @property
     def states(self) -> dict[ParamId, State]:
         """See `Optimizer.states`."""
         with self._lock:
-            if self._memory is not None:
-                ids, memory = self._memory
-                self._states, self._memory = dict(zip(ids, memory.states(), strict=True)), None
+            if self._history is not None:
+                ids, history = self._history
+                self._states, self._history = dict(zip(ids, history.states(), strict=True)), None
             return super().states
 
     def structure_key(self) -> Hashable:
         return self.config
 
-    def _take_loaded(self, states: dict[ParamId, State]) -> None:
+    def _set_states(self, states: dict[ParamId, State]) -> None:
         with self._lock:
-            self._memory = None
-            super()._take_loaded(states)
+            self._history = None
+            super()._set_states(states)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -142,7 +142,7 @@ class Lbfgs(Optimizer):
             return super().__getstate__()
 
     def _number_of_states(self) -> int:
-        return super()._number_of_states() if self._memory is None else len(self._memory[0])
+        return super()._number_of_states() if self._history is None else len(self._history[0])
 
     def bare(self) -> Self:
         bare = super().bare()
@@ -151,7 +151,7 @@ class Lbfgs(Optimizer):
 
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
         raise OptimizerError(
-            "L-BFGS evaluates the loss several times for a step, so that gradients are not enough; call "
+            "L-BFGS evaluates the loss several times in a step, so gradients are not enough; call "
             "optimizer.minimize(lr, model, closure), where closure(model) computes the loss"
         )
 
@@ -173,79 +173,79 @@ class Lbfgs(Optimizer):
         finite parameters and drops the history; a line search tries a shorter step instead. Raises `CompileError`
         inside a compiled function, because it branches on values.
         """
-        rate = _checked(lr)
+        rate = _check_rate(lr)
         if tracing.get() is not None:
-            raise _inside()
-        loss, first = _evaluated(module, closure, None)
-        vector = [(path, param) for path, param in module.named_params() if param.id in first]
-        values = [_inner(param) for _, param in vector]
+            raise _error_inside_transformation()
+        loss, first = _loss_and_gradients(module, closure, None)
+        named_params = [(path, param) for path, param in module.named_params() if param.id in first]
+        values = [_inner(param) for _, param in named_params]
         if not any(value.size for value in values):
             self.outcome = LbfgsOutcome(loss, loss, 0, 1, "gradient", False)
-            return _moved(module, vector, values)
+            return _with_values(module, named_params, values)
         layout = FlatLayout(values)
-        gradients = [first[param.id] for _, param in vector]
+        gradients = [first[param.id] for _, param in named_params]
         gradient = layout.joined(gradients)
-        start = Found(layout.joined(values), loss, gradient, *layout.numbers_of(gradient, gradient))
+        start = Evaluation(layout.joined(values), loss, gradient, *layout.numbers_of(gradient, gradient))
         if not start.finite:
-            what = "the loss" if not math.isfinite(start.loss) else _wrong_of(vector, gradients)
+            culprit = "the loss" if not math.isfinite(start.loss) else _not_finite_gradients(named_params, gradients)
             raise OptimizerError(
-                f"{what} is not finite before the first step of L-BFGS, and the parameters are as they were"
+                f"{culprit} is not finite before the first step of L-BFGS; the parameters did not change"
             )
-        memory, restarted = self._remembered(module, vector, layout)
+        history, restarted = self._history_for(module, named_params, layout)
 
-        def evaluate(values: Array, direction: Array) -> Found:
-            return _found(module, vector, layout, values, direction, closure)
+        def evaluate(values: Array, direction: Array) -> Evaluation:
+            return _evaluate(module, named_params, layout, values, direction, closure)
 
-        descent = Descent(self.config, rate, memory, evaluate)
+        descent = Descent(self.config, rate, history, evaluate)
         end, reason = descent.run(start)
         outcome = LbfgsOutcome(start.loss, end.loss, descent.iterations, descent.evaluations, reason, restarted)
-        lost = reason in ("not finite", "no step")
-        moved = _moved(module, vector, values if end is start else layout.parted(end.values))
-        held = dict(vars(self))
+        drops_history = reason in ("not finite", "no step")
+        result = _with_values(module, named_params, values if end is start else layout.parted(end.values))
+        fields_before = dict(vars(self))
 
         def keep() -> M:
             self.outcome = outcome
-            if lost or descent.iterations:
+            if drops_history or descent.iterations:
                 with self._lock:
-                    self._take_loaded({})
-                    self._memory = None if lost else (tuple([param.id for _, param in vector]), memory)
-            return moved
+                    self._set_states({})
+                    self._history = None if drops_history else (tuple([param.id for _, param in named_params]), history)
+            return result
 
-        return commit(keep, partial(vars(self).update, held))
+        return commit(keep, partial(vars(self).update, fields_before))
 
     # --- history
 
-    def _remembered(
-        self, module: Module, vector: Sequence[tuple[str, Param]], layout: FlatLayout
+    def _history_for(
+        self, module: Module, named_params: Sequence[tuple[str, Param]], layout: FlatLayout
     ) -> tuple[CurvatureHistory, bool]:
         """The history from earlier calls, and whether it had to be dropped."""
-        ids = [param.id for _, param in vector]
+        ids = [param.id for _, param in named_params]
         self.bind(module)
-        self._names.update({param.id: path for path, param in vector})
-        if self._memory is not None and self._memory[0] == tuple(ids) and self._memory[1].layout == layout:
-            return self._memory[1].copy(), False
+        self._names.update({param.id: path for path, param in named_params})
+        if self._history is not None and self._history[0] == tuple(ids) and self._history[1].layout == layout:
+            return self._history[1].copy(), False
         states = self.states
         if not states:
             return CurvatureHistory(self.config.history, layout), False
         if set(states) != set(ids):
             return CurvatureHistory(self.config.history, layout), True
-        found: list[State] = []
-        for path, param in vector:
-            here = _inner(param).to_full_precision()
-            state = move_state(states[param.id], here)
-            shapes = {part.shape for part in _tensors(state)}
-            if shapes != {here.shape}:
+        own_states: list[State] = []
+        for path, param in named_params:
+            value = _inner(param).to_full_precision()
+            state = move_state(states[param.id], value)
+            shapes = {tensor.shape for tensor in _tensors(state)}
+            if shapes != {value.shape}:
                 raise OptimizerError(
-                    f"{path}: what L-BFGS remembers is of a parameter of shape {min(shapes)}, and this one has "
-                    f"{here.shape}; make a new optimizer"
+                    f"{path}: the history of L-BFGS is of shape {min(shapes)}, and the parameter of shape "
+                    f"{value.shape}; create a new optimizer"
                 )
-            found.append(state)
-        return CurvatureHistory.of(self.config.history, layout, found), False
+            own_states.append(state)
+        return CurvatureHistory.of(self.config.history, layout, own_states), False
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
         common: Any = None
         for id, state in states.items():
-            lengths = {len(state[name]) for name in _LISTS} if _is_one(state) else set[int]()
+            lengths = {len(state[name]) for name in _LISTS} if _is_lbfgs_state(state) else set[int]()
             if len(lengths) != 1 or not all(isinstance(part, LazyTensor) for part in _tensors(state)):
                 return f"states.{id}: the record is not one of Lbfgs"
             numbers = {name: state[name] for name in _COMMON}
@@ -262,10 +262,10 @@ class Lbfgs(Optimizer):
         return f"{type(self).__name__}({len(self.states)} states)"
 
 
-def _evaluated(
-    module: M, closure: Callable[[M], Any], places: Sequence[ParamId] | None
+def _loss_and_gradients(
+    module: M, closure: Callable[[M], Any], ids: Sequence[ParamId] | None
 ) -> tuple[float, dict[ParamId, AnyTensor]]:
-    """The loss, and the gradients by id: those of `places` or of all trained parameters that have one."""
+    """The loss, and the gradients by id: of the parameters in `ids`, or of all trained parameters that have one."""
     result = closure(module)
     loss, gradients = result, None
     if isinstance(result, tuple) and result:
@@ -276,11 +276,11 @@ def _evaluated(
             loss = cast("tuple[Any, ...]", loss)[0]
     if not isinstance(loss, Tensor) or math.prod(cast("AnyTensor", loss).shape) != 1:
         is_tensor = isinstance(loss, Tensor)
-        got = f"shape {cast('AnyTensor', loss).shape}" if is_tensor else type(cast("object", loss)).__name__
-        raise OptimizerError(f"the closure of L-BFGS must return the loss, a tensor of one element, got {got}")
+        description = f"shape {cast('AnyTensor', loss).shape}" if is_tensor else type(cast("object", loss)).__name__
+        raise OptimizerError(f"the closure of L-BFGS must return the loss, a tensor of one element, got {description}")
     value = cast("AnyTensor", loss)
     if value.backend.is_traced(value.primitive) or value.backend.batched:
-        raise _inside()
+        raise _error_inside_transformation()
     if gradients is None:
         if not value.backend.differentiates:
             raise OptimizerError(
@@ -288,51 +288,51 @@ def _evaluated(
                 "the module there: model.train()"
             )
         gradients = GradientsParams.from_grads(value.backward(), module)
-    found: dict[ParamId, AnyTensor] = {}
+    by_id: dict[ParamId, AnyTensor] = {}
     for path, param in module.named_params():
         gradient = gradients.get(param.id)
-        if not param.trained or (param.id not in places if places is not None else gradient is None):
+        if not param.trained or (param.id not in ids if ids is not None else gradient is None):
             continue
         if gradient is None:
-            found[param.id] = zeros_like(_inner(param))
+            by_id[param.id] = zeros_like(_inner(param))
             continue
-        here = value_for(path, param.val(), gradient)
-        same = gradient.backend is here.backend and gradient.device == here.device
-        found[param.id] = gradient if same else gradient.to_device(here.device)
-    if len(gradients) and not found:
+        param_value = value_for(path, param.val(), gradient)
+        is_beside = gradient.backend is param_value.backend and gradient.device == param_value.device
+        by_id[param.id] = gradient if is_beside else gradient.to_device(param_value.device)
+    if len(gradients) and not by_id:
         raise OptimizerError(
             f"none of the {len(gradients)} gradients is of a parameter of this {type(module).__name__}; are they "
             "another model's?"
         )
     number = value.detach()
-    if row_group() is not None:  # each process has the loss of its rows, and all must search alike
+    if row_group() is not None:  # each process has the loss of its own rows, and all must take the same decisions
         number = Tensor.from_primitive(number.backend.all_reduce([number.primitive], "mean")[0], number.backend, Float)
-    return float(number.item()), found
+    return float(number.item()), by_id
 
 
-def _found(
+def _evaluate(
     module: M,
-    vector: Sequence[tuple[str, Param]],
+    named_params: Sequence[tuple[str, Param]],
     layout: FlatLayout,
     values: Array,
     direction: Array,
     closure: Callable[[M], Any],
-) -> Found:
-    ids = [param.id for _, param in vector]
-    loss, gradients = _evaluated(_moved(module, vector, layout.parted(values)), closure, ids)
+) -> Evaluation:
+    ids = [param.id for _, param in named_params]
+    loss, gradients = _loss_and_gradients(_with_values(module, named_params, layout.parted(values)), closure, ids)
     gradient = layout.joined([gradients[id] for id in ids])
-    return Found(values, loss, gradient, *layout.numbers_of(gradient, direction))
+    return Evaluation(values, loss, gradient, *layout.numbers_of(gradient, direction))
 
 
-def _inside() -> CompileError:
+def _error_inside_transformation() -> CompileError:
     return CompileError(
-        "L-BFGS decides by the values of the loss where to go, so it runs outside of phlox.compile, phlox.vmap and "
-        "JAX's transformations; compile what it evaluates: optimizer.minimize(lr, model, "
+        "L-BFGS branches on the values of the loss, so it runs outside of phlox.compile, phlox.vmap and "
+        "JAX's transformations; compile the evaluated function: optimizer.minimize(lr, model, "
         "phlox.compile(phlox.value_and_grad(loss)))"
     )
 
 
-def _checked(lr: Any) -> float:
+def _check_rate(lr: Any) -> float:
     """The rate, a finite number of at least zero."""
     if not isinstance(lr, (int, float, np.floating, np.integer)) or isinstance(lr, bool):
         raise OptimizerError(f"L-BFGS takes one learning rate, a number, got {type(lr).__name__}")
@@ -347,9 +347,9 @@ def _inner(param: Param) -> AnyTensor:
     return value.inner() if value.backend.differentiates else value
 
 
-def _moved(module: M, vector: Sequence[tuple[str, Param]], values: Sequence[AnyTensor]) -> M:
+def _with_values(module: M, named_params: Sequence[tuple[str, Param]], values: Sequence[AnyTensor]) -> M:
     """The module with these values for these parameters."""
-    new = {param.id: value for (_, param), value in zip(vector, values, strict=True)}
+    new = {param.id: value for (_, param), value in zip(named_params, values, strict=True)}
 
     def move(path: str, param: Param) -> Param:
         value = new.get(param.id)
@@ -358,12 +358,12 @@ def _moved(module: M, vector: Sequence[tuple[str, Param]], values: Sequence[AnyT
     return cast("M", cast("Module", module).map(move))
 
 
-def _wrong_of(vector: Sequence[tuple[str, Param]], gradients: Sequence[AnyTensor]) -> str:
-    paths = [path for (path, _), part in zip(vector, gradients, strict=True) if not part.isfinite().all().item()]
+def _not_finite_gradients(named_params: Sequence[tuple[str, Param]], gradients: Sequence[AnyTensor]) -> str:
+    paths = [path for (path, _), g in zip(named_params, gradients, strict=True) if not g.isfinite().all().item()]
     return f"the gradient of {', '.join(paths)}"
 
 
-def _is_one(state: State) -> bool:
+def _is_lbfgs_state(state: State) -> bool:
     return (
         isinstance(state, dict)
         and set(cast("dict[str, Any]", state)) - {"products"} == {*_PER_PARAMETER, *_COMMON}

@@ -15,18 +15,18 @@ from phlox.module.statics import ByIdentity
 from phlox.optim.optax.state import (
     SHARED,
     AnyTensor,
-    Layout,
     Leaf,
-    Stepped,
+    OptaxLayout,
+    StepInput,
     array_of,
     check_updates,
     checked_rate,
-    held_of,
     is_shared,
     lazy_of,
     moved,
     native,
-    stepped_of,
+    step_inputs,
+    stored_value,
     trees_of_jax,
 )
 from phlox.optim.optimizer import M, Optimizer, Rate
@@ -92,7 +92,7 @@ class OptaxAdaptor(Optimizer):
                 f"{type(transformation).__name__}"
             )
         self.transformation = transformation
-        self._layout: Layout | None = None
+        self._layout: OptaxLayout | None = None
         self._loaded: set[ParamId] = set()
 
     def settings(self) -> Hashable:
@@ -109,18 +109,18 @@ class OptaxAdaptor(Optimizer):
         Tensors and gradients in `more` are passed as JAX arrays: `step(1.0, model, grads, value=loss)`.
         """
         rate = checked_rate(lr)
-        stepped = stepped_of(module, grads)
+        inputs = step_inputs(module, grads)
         self.bind(module)
-        if not stepped:
+        if not inputs:
             return module.map(lambda path, param: param)
-        place = stepped[0].value.device
+        device = inputs[0].value.device
         trees = trees_of_jax()
-        params = {one.path: one.value.primitive for one in stepped}
-        gradients = {one.path: one.grad.primitive for one in stepped}
-        paths = {one.param.id: one.path for one in stepped}
+        params = {item.path: item.value.primitive for item in inputs}
+        gradients = {item.path: item.grad.primitive for item in inputs}
+        paths = {item.param.id: item.path for item in inputs}
         options = {name: native(value, paths) for name, value in more.items()}
-        with trees.scope(place.backend):
-            layout, state = self._tree(stepped, params, place)
+        with trees.scope(device.backend):
+            layout, state = self._tree(inputs, params, device)
             try:
                 updates, after = self.transformation.update(gradients, state, params, **options)
             except Exception as error:
@@ -134,19 +134,19 @@ class OptaxAdaptor(Optimizer):
                     f"OptaxAdaptor: the update of the transformation gave a state of another structure than init: "
                     f"{structure}, not {layout.structure}"
                 )
-            arrays = _distinct([trees.typed(leaf) for _, leaf in leaves], [params, gradients, new])
-            kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
+            arrays = _without_aliases([trees.typed(leaf) for _, leaf in leaves], [params, gradients, new])
+            kept = [self._wrapped(array, leaf, device) for array, leaf in zip(arrays, layout.leaves, strict=True)]
 
         def update(path: str, param: Param) -> Param:
             if param.id not in paths:
                 return param
             backend = engine_of(param.backend)
-            stepped = Tensor.from_primitive(new[paths[param.id]], backend.full_precision(), Float)
-            rounded = stepped.from_full_precision(backend).primitive
+            inputs = Tensor.from_primitive(new[paths[param.id]], backend.full_precision(), Float)
+            rounded = inputs.from_full_precision(backend).primitive
             return param.holding(Tensor.from_primitive(rounded, param.backend, Float))
 
         result = module.map(update)
-        self.check_stays(place.backend, [one.primitive for one in kept])
+        self.check_stays(device.backend, [tensor.primitive for tensor in kept])
         self._names.update(paths)
         states, before, loaded = self.states, dict(self.states), set(self._loaded)
 
@@ -155,53 +155,53 @@ class OptaxAdaptor(Optimizer):
             states.update(before)
             self._loaded = loaded
 
-        commit(lambda: self._keep(layout, [one.param.id for one in stepped], kept), undo)
+        commit(lambda: self._keep_states(layout, [item.param.id for item in inputs], kept), undo)
         return result
 
-    def _tree(self, stepped: Sequence[Stepped], params: Mapping[str, Any], place: Device) -> tuple[Layout, Any]:
-        """The transformation's state for these parameters: known values, and first values for the rest."""
+    def _tree(self, inputs: Sequence[StepInput], params: Mapping[str, Any], device: Device) -> tuple[OptaxLayout, Any]:
+        """The transformation's state for these parameters: stored values, and first values where none are stored."""
         trees = trees_of_jax()
-        shared, states = self._known()
-        key = tuple([(one.param.id, one.path, one.value.shape, str(params[one.path].dtype)) for one in stepped])
+        shared, states = self._states_by_kind()
+        key = tuple([(item.param.id, item.path, item.value.shape, str(params[item.path].dtype)) for item in inputs])
         layout, initial = self._layout, None
         if (
             layout is None
             or layout.params != key
-            or any(held_of(leaf, shared, states) is None for leaf in layout.leaves)
+            or any(stored_value(leaf, shared, states) is None for leaf in layout.leaves)
         ):
-            layout, initial = self._initial(key, {one.path: one.param.id for one in stepped}, params, trees)
-        found: list[Any] = []
-        wrong: list[str] = []
-        paths = {one.param.id: one.path for one in stepped}
-        places = {one.param.id: one.value.device for one in stepped}
+            layout, initial = self._initial(key, {item.path: item.param.id for item in inputs}, params, trees)
+        values: list[Any] = []
+        problems: list[str] = []
+        paths = {item.param.id: item.path for item in inputs}
+        devices = {item.param.id: item.value.device for item in inputs}
         for number, leaf in enumerate(layout.leaves):
-            held = held_of(leaf, shared, states)
-            if held is not None and held.shape != leaf.shape:
+            stored = stored_value(leaf, shared, states)
+            if stored is not None and stored.shape != leaf.shape:
                 if self._is_loaded(leaf.id):
                     where = paths[leaf.id] if leaf.id is not None else SHARED
-                    wrong.append(f"{where}: {leaf.name} is of shape {held.shape}, not {leaf.shape}")
-                held = None
-            if held is None and initial is None:
-                layout, initial = self._initial(key, {one.path: one.param.id for one in stepped}, params, trees)
-            if held is None:
-                found.append(cast("list[Any]", initial)[number])
+                    problems.append(f"{where}: {leaf.name} is of shape {stored.shape}, not {leaf.shape}")
+                stored = None
+            if stored is None and initial is None:
+                layout, initial = self._initial(key, {item.path: item.param.id for item in inputs}, params, trees)
+            if stored is None:
+                values.append(cast("list[Any]", initial)[number])
             else:
-                there = place if leaf.id is None else places[leaf.id]
-                found.append(trees.from_signed(array_of(held, there, trees), leaf.element))
-        wrong += self._strangers(layout, paths, shared, states)
-        if wrong:
+                leaf_device = device if leaf.id is None else devices[leaf.id]
+                values.append(trees.from_signed(array_of(stored, leaf_device, trees), leaf.element))
+        problems += self._differences(layout, paths, shared, states)
+        if problems:
             raise RecordError(
-                f"the state that was loaded is not one of this transformation for these parameters: {'; '.join(wrong)};"
-                " make the transformation that it was saved from, or a new OptaxAdaptor to begin anew"
+                "the state that was loaded is not one of this transformation for these parameters: "
+                f"{'; '.join(problems)}; use the transformation that it was saved from, or create a new OptaxAdaptor"
             )
-        return layout, trees.unflatten(layout.structure, found)
+        return layout, trees.unflatten(layout.structure, values)
 
     def _is_loaded(self, id: ParamId | None) -> bool:
         return (ParamId(SHARED) if id is None else id) in self._loaded
 
-    def _strangers(
+    def _differences(
         self,
-        layout: Layout,
+        layout: OptaxLayout,
         paths: Mapping[ParamId, str],
         shared: Mapping[str, Any],
         states: Mapping[ParamId, Any],
@@ -210,22 +210,22 @@ class OptaxAdaptor(Optimizer):
         expected: dict[ParamId | None, set[str]] = {None: set(), **{id: set[str]() for id in paths}}
         for leaf in layout.leaves:
             expected[leaf.id].add(leaf.name)
-        wrong: list[str] = []
+        differences: list[str] = []
         for id, names in expected.items():
             if not self._is_loaded(id):
                 continue
-            have = set(shared if id is None else states.get(id) or {})
-            if have != names:
+            names_found = set(shared if id is None else states.get(id) or {})
+            if names_found != names:
                 where = SHARED if id is None else paths[id]
-                wrong.append(
+                differences.append(
                     f"{where}: expected {', '.join(sorted(names)) or 'nothing'}, found "
-                    f"{', '.join(sorted(have)) or 'nothing'}"
+                    f"{', '.join(sorted(names_found)) or 'nothing'}"
                 )
-        return wrong
+        return differences
 
     def _initial(
         self, key: tuple[Any, ...], ids: Mapping[str, ParamId], params: Mapping[str, Any], trees: Any
-    ) -> tuple[Layout, list[Any]]:
+    ) -> tuple[OptaxLayout, list[Any]]:
         """The layout of the state that the transformation begins with, and its leaves."""
         try:
             leaves, structure = trees.flatten(self.transformation.init(dict(params)))
@@ -233,32 +233,32 @@ class OptaxAdaptor(Optimizer):
             error.add_note("OptaxAdaptor: in the init of the transformation, for a dict of arrays by path")
             raise
         slots: list[Leaf] = []
-        arrays = _distinct([trees.typed(leaf) for _, leaf in leaves], [params])
+        arrays = _without_aliases([trees.typed(leaf) for _, leaf in leaves], [params])
         names: set[tuple[ParamId | None, str]] = set()
         for (path, _), array in zip(leaves, arrays, strict=True):
             owner = next((part for part in reversed(path) if part in ids), None)
-            place = len(path) - 1 - path[::-1].index(owner) if owner is not None else -1
-            name = ".".join(part for number, part in enumerate(path) if number != place) or "state"
+            owner_index = len(path) - 1 - path[::-1].index(owner) if owner is not None else -1
+            name = ".".join(part for number, part in enumerate(path) if number != owner_index) or "state"
             while (ids.get(owner or ""), name) in names:
                 name += "_"
             names.add((ids.get(owner or ""), name))
             shape = tuple(trees.as_signed(array).shape)
             slots.append(Leaf(ids.get(owner or ""), name, shape, trees.element_of(array)))
-        self._layout = Layout(key, structure, slots)
+        self._layout = OptaxLayout(key, structure, slots)
         return self._layout, arrays
 
-    def _wrapped(self, array: Any, leaf: Leaf, place: Device) -> AnyTensor:
+    def _wrapped(self, array: Any, leaf: Leaf, device: Device) -> AnyTensor:
         """An array of the state as a tensor, of the element type that it began with."""
         trees = trees_of_jax()
         if not isinstance(leaf.element, str):
             array = array.astype(leaf.element)
         signed = trees.as_signed(array)
-        return Tensor.from_primitive(signed, engine_of(place.backend), kind_of_dtype(signed.dtype))
+        return Tensor.from_primitive(signed, engine_of(device.backend), kind_of_dtype(signed.dtype))
 
     # --- states
 
-    def _known(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
-        """The state that belongs to no parameter, and that of each parameter."""
+    def _states_by_kind(self) -> tuple[dict[str, Any], dict[ParamId, Any]]:
+        """The state that belongs to no parameter, and the state of each parameter."""
         shared: dict[str, Any] = {}
         states: dict[ParamId, Any] = {}
         for id, state in self.states.items():
@@ -268,21 +268,21 @@ class OptaxAdaptor(Optimizer):
                 states[id] = state
         return shared, states
 
-    def _keep(self, layout: Layout, ids: Sequence[ParamId], tensors: Sequence[AnyTensor]) -> None:
+    def _keep_states(self, layout: OptaxLayout, ids: Sequence[ParamId], tensors: Sequence[AnyTensor]) -> None:
         shared: dict[str, Any] = {}
         new: dict[ParamId, dict[str, Any]] = {id: {} for id in ids}
         for leaf, tensor in zip(layout.leaves, tensors, strict=True):
             (shared if leaf.id is None else new[leaf.id])[leaf.name] = tensor
         states = self.states
-        # In a compiled function, what stands where must not change from step to step.
-        place = next((id for id, state in states.items() if is_shared(state)), ParamId(SHARED))
-        together = {place: {SHARED: shared}, **states, **new}
-        together[place] = {SHARED: shared}
-        self._names[place] = SHARED
+        # The order of the states must not change from step to step, for compiled functions.
+        shared_id = next((id for id, state in states.items() if is_shared(state)), ParamId(SHARED))
+        merged = {shared_id: {SHARED: shared}, **states, **new}
+        merged[shared_id] = {SHARED: shared}
+        self._names[shared_id] = SHARED
         states.clear()
-        states.update(together)
-        self._loaded.difference_update({place, *ids})
-        self.took_step([place, *ids])
+        states.update(merged)
+        self._loaded.difference_update({shared_id, *ids})
+        self.took_step([shared_id, *ids])
 
     def begin(self, module: Module, wanted: Mapping[ParamId, int] | None = None) -> None:
         if wanted is None:
@@ -291,36 +291,36 @@ class OptaxAdaptor(Optimizer):
             except OptimizerError:
                 return
         self.name_states(module)
-        known = set(self.states)
+        old_ids = set(self.states)
         params = [
-            param for param in module.params() if (param.trained if wanted is None else param.id in {*wanted, *known})
+            param for param in module.params() if (param.trained if wanted is None else param.id in {*wanted, *old_ids})
         ]
-        new = {param.id for param in params} - known
-        if not new:
+        new_ids = {param.id for param in params} - old_ids
+        if not new_ids:
             return
         try:
-            stepped = stepped_of(module, GradientsParams({param.id: param.val().detach() for param in params}))
-            place = stepped[0].value.device
+            inputs = step_inputs(module, GradientsParams({param.id: param.val().detach() for param in params}))
+            device = inputs[0].value.device
             trees = trees_of_jax()
-            with trees.scope(place.backend):
-                values = {one.path: one.value.primitive for one in stepped}
-                layout, state = self._tree(stepped, values, place)
-                arrays = _distinct([trees.typed(leaf) for _, leaf in trees.flatten(state)[0]], [values])
-                kept = [self._wrapped(array, one, place) for array, one in zip(arrays, layout.leaves, strict=True)]
-        except (OptimizerError, RecordError):  # if it is really this module that is stepped, the step will say it
+            with trees.scope(device.backend):
+                values = {item.path: item.value.primitive for item in inputs}
+                layout, state = self._tree(inputs, values, device)
+                arrays = _without_aliases([trees.typed(leaf) for _, leaf in trees.flatten(state)[0]], [values])
+                kept = [self._wrapped(array, leaf, device) for array, leaf in zip(arrays, layout.leaves, strict=True)]
+        except (OptimizerError, RecordError):  # if the step is really of this module, it raises this error itself
             return
-        self._keep(layout, [one.param.id for one in stepped], kept)
-        self._begun.update(dict.fromkeys([id for id in self.states if id not in known], -1))
+        self._keep_states(layout, [item.param.id for item in inputs], kept)
+        self._begun.update(dict.fromkeys([id for id in self.states if id not in old_ids], -1))
 
     def into_record(self) -> Record:
-        # As what they are: some are of other element types than the backend's.
+        # With their own element types: some differ from the backend's.
         twin = OptaxAdaptor(self.transformation)
         twin._states = {id: map_tensors(state, lazy_of) for id, state in self.states.items()}
         return Optimizer.into_record(twin)
 
     def report(self, module: Module) -> StateReport:
         self.bind(module)
-        return report_of(module, self._known()[1], self._shape_misfit)
+        return report_of(module, self._states_by_kind()[1], self._shape_misfit)
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
         shared = [id for id, state in states.items() if is_shared(state)]
@@ -334,24 +334,24 @@ class OptaxAdaptor(Optimizer):
                 return f"states.{id}: the record is not one of OptaxAdaptor"
         return None
 
-    def _take_loaded(self, states: dict[ParamId, State]) -> None:
-        super()._take_loaded(states)
+    def _set_states(self, states: dict[ParamId, State]) -> None:
+        super()._set_states(states)
         self._layout = None
         self._loaded = {ParamId(SHARED) if is_shared(state) else id for id, state in states.items()}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self._known()[1])} states)"
+        return f"{type(self).__name__}({len(self._states_by_kind()[1])} states)"
 
 
-def _distinct(leaves: Sequence[Any], others: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _without_aliases(leaves: Sequence[Any], others: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The arrays of a state; an array that occurs twice, or among the others, is copied.
 
     State and module may both be donated to a compiled function.
     """
-    taken = {id(array) for arrays in others for array in arrays.values()}
-    found: list[Any] = []
+    used_ids = {id(array) for arrays in others for array in arrays.values()}
+    distinct: list[Any] = []
     for leaf in leaves:
-        array = leaf.copy() if id(leaf) in taken else leaf
-        taken.add(id(array))
-        found.append(array)
-    return found
+        array = leaf.copy() if id(leaf) in used_ids else leaf
+        used_ids.add(id(array))
+        distinct.append(array)
+    return distinct

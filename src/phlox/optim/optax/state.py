@@ -31,11 +31,11 @@ class Leaf(NamedTuple):
     name: str
     """Its path, without the parameter's."""
     shape: tuple[int, ...]
-    """As it is kept, and saved."""
+    """The shape as it is kept and saved."""
     element: Any
 
 
-class Layout(NamedTuple):
+class OptaxLayout(NamedTuple):
     """How the transformation's state is built."""
 
     params: tuple[Any, ...]
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     leaves: list[Leaf]
 
 
-class Stepped(NamedTuple):
+class StepInput(NamedTuple):
     """A parameter that takes a step."""
 
     path: str
@@ -57,11 +57,11 @@ def is_shared(state: State) -> bool:
     return isinstance(state, dict) and isinstance(cast("dict[str, Any]", state).get(SHARED), dict)
 
 
-def lazy_of(held: Any) -> LazyTensor:
+def lazy_of(stored: Any) -> LazyTensor:
     """A tensor as an entry of a record, read from its device when the record is."""
-    if isinstance(held, LazyTensor):
-        return held
-    tensor = cast("AnyTensor", held)
+    if isinstance(stored, LazyTensor):
+        return stored
+    tensor = cast("AnyTensor", stored)
 
     def read() -> Any:
         array = np.asarray(tensor._host("")).view()  # pyright: ignore[reportPrivateUsage]
@@ -73,29 +73,29 @@ def lazy_of(held: Any) -> LazyTensor:
     return LazyTensor.from_function(tensor.shape, np.dtype(tensor.primitive.dtype), read, shards=shards)
 
 
-def held_of(leaf: Leaf, shared: Mapping[str, Any], states: Mapping[ParamId, Any]) -> Any:
+def stored_value(leaf: Leaf, shared: Mapping[str, Any], states: Mapping[ParamId, Any]) -> Any:
     """The stored value of a leaf, or None."""
     parts: Mapping[str, Any] = shared if leaf.id is None else states.get(leaf.id) or {}
     return parts.get(leaf.name)
 
 
-def array_of(held: Any, place: Device, trees: Any) -> Any:
-    """A tensor, or one from a record, as an array on the device."""
-    if isinstance(held, LazyTensor):
-        return trees.from_host(held.read(), place)
-    tensor = cast("AnyTensor", held)
-    backend = engine_of(place.backend)
+def array_of(stored: Any, device: Device, trees: Any) -> Any:
+    """A tensor, or a tensor of a record, as an array on the device."""
+    if isinstance(stored, LazyTensor):
+        return trees.from_host(stored.read(), device)
+    tensor = cast("AnyTensor", stored)
+    backend = engine_of(device.backend)
     if type(tensor.backend) is type(backend) and (
-        tensor.backend.is_traced(tensor.primitive) or tensor.device.name == place.name
+        tensor.backend.is_traced(tensor.primitive) or tensor.device.name == device.name
     ):
         return tensor.primitive
-    return tensor.to_device(place.on(backend)).primitive
+    return tensor.to_device(device.on(backend)).primitive
 
 
-def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
+def step_inputs(module: Module, grads: GradientsParams) -> list[StepInput]:
     """The parameters that take a step, after checks."""
     check_arguments(module, grads)
-    found: list[Stepped] = []
+    inputs: list[StepInput] = []
     for path, param in module.named_params():
         grad = grads.get(param.id)
         if grad is None or not param.trained:
@@ -103,14 +103,14 @@ def stepped_of(module: Module, grads: GradientsParams) -> list[Stepped]:
         value = param.val()
         if engine_of(value.backend).name != "jax":
             raise OptimizerError(
-                f"{path}: it is on {value.backend!r}, and Optax's transformations work on JAX's arrays; move the "
-                "module there, model.to_device(Autodiff(Jax())), or use an optimizer of phlox.optim"
+                f"{path}: the parameter is on {value.backend!r}, but Optax's transformations work on JAX arrays; move "
+                "the module there, model.to_device(Autodiff(Jax())), or use an optimizer of phlox.optim"
             )
         work = value_for(path, value, grad).to_full_precision()
         if grad.backend is not work.backend or grad.device != work.device:
             grad = grad.to_device(work.device)
-        found.append(Stepped(path, param, work, grad))
-    return found
+        inputs.append(StepInput(path, param, work, grad))
+    return inputs
 
 
 def native(value: Any, paths: Mapping[ParamId, str]) -> Any:

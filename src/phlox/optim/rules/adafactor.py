@@ -1,4 +1,4 @@
-"""Adafactor: second moments of matrices, estimated from those of rows and columns."""
+"""Adafactor: second moments of matrices, estimated from moments of rows and columns."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class MuonConfig(SimpleConfig):
         iterations: the number of iterations.
         epsilon: the lower bound of the norm that a matrix is divided by.
         scale: the factor of the step of a matrix [inputs, outputs]. "original" is sqrt(max(1, outputs / inputs)).
-            "match_rms_adamw" is 0.2 sqrt(max(inputs, outputs)): learning rate and decay can then be those of AdamW (Liu
+            "match_rms_adamw" is 0.2 sqrt(max(inputs, outputs)): learning rate and decay can then be as for AdamW (Liu
             et al. 2025: "Muon is scalable for LLM training").
         fallback: the optimizer of parameters that are not matrices: biases, norms, kernels of convolutions.
         fallback_lr: a factor of the learning rate for the fallback.

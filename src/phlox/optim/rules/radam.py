@@ -46,11 +46,11 @@ class RAdam(Rule[RAdamConfig]):
     def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:
         c = self.config
         time, correction_1, correction_2 = counted(state["time"], tensor.backend, c.beta_1, c.beta_2)
-        known, factor = shared(_rectification, time, correction_2, c.beta_2, tensor.backend)
+        is_known, factor = shared(_rectification, time, correction_2, c.beta_2, tensor.backend)
         tensor, grad = prepared(c, lr, tensor, grad, decoupled=c.decoupled)
         m = average(state["moment_1"], grad, c.beta_1)
         v = average(state["moment_2"], grad.square(), c.beta_2)
-        scale = (v.sqrt() + c.epsilon) * known + (1.0 - known)
+        scale = (v.sqrt() + c.epsilon) * is_known + (1.0 - is_known)
         return tensor - m / scale * (lr * factor / correction_1), {"moment_1": m, "moment_2": v, "time": time}
 
 
@@ -62,5 +62,5 @@ def _rectification(time: Any, correction: Real, beta: float, backend: Backend) -
     rho = limit - 2.0 * real(time, backend) * (1.0 - correction) / correction
     safe = greatest(rho, 5.0, backend)
     rectified = (safe - 4.0) * (safe - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * safe)
-    known = rho > 5.0
-    return chosen(known, 1.0, 0.0, backend), chosen(known, (rectified * correction) ** 0.5, 1.0, backend)
+    is_known = rho > 5.0
+    return chosen(is_known, 1.0, 0.0, backend), chosen(is_known, (rectified * correction) ** 0.5, 1.0, backend)

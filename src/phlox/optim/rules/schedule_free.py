@@ -17,7 +17,7 @@ from phlox.tensor import zeros_like
 
 
 class ScheduleFreeAdamWConfig(SimpleConfig):
-    """Hyper-parameters of `ScheduleFreeAdamW`; weight decay is that of y, the weights that the module holds.
+    """Hyper-parameters of `ScheduleFreeAdamW`; weight decay acts on y, the weights that the module holds.
 
     Defaults are the authors'. They advise a constant learning rate, larger than AdamW's.
 
@@ -42,7 +42,7 @@ class ScheduleFreeAdamWConfig(SimpleConfig):
     def validate(self) -> None:
         super().validate()
         if self.beta_1 == 0.0:
-            raise ConfigError("beta_1 must be greater than zero, for the average is found from the weights by it")
+            raise ConfigError("beta_1 must be greater than zero, because computing the average divides by it")
 
     def simple(self) -> ScheduleFreeAdamW:
         return ScheduleFreeAdamW(self)

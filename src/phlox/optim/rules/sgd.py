@@ -50,7 +50,7 @@ class Sgd(Rule[SgdConfig]):
     def init(self, tensor: AnyTensor) -> State:
         if not self.config.momentum:
             return None
-        # From zero, the first velocity is the gradient only without dampening; with it, one must know the first.
+        # Without dampening, the first velocity from zero is the gradient; with it, the first step must be known.
         return {"velocity": zeros_like(tensor), **({"time": 0} if self.config.dampening else {})}
 
     def step(self, lr: float, tensor: AnyTensor, grad: AnyTensor, state: State) -> tuple[AnyTensor, State]:

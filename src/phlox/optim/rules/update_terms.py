@@ -1,4 +1,4 @@
-"""Terms of tensors in the formulas of optimizers; those of scalars are in `step/shared_scalars`."""
+"""Terms of tensors in the formulas of optimizers; terms of scalars are in `step/shared_scalars`."""
 
 from __future__ import annotations
 

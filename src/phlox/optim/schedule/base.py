@@ -27,16 +27,16 @@ R = TypeVar("R", bound="float | Mapping[str, float]", default=float, covariant=T
 """The result of a schedule: a rate or, for `GroupedLr`, a rate for each group of parameters by name."""
 
 
-class Saved(NamedTuple):
+class StateField(NamedTuple):
     """The check of an attribute that is saved."""
 
-    what: str
+    expected: str
     fits: Callable[[object], bool]
 
 
-COUNT = Saved("a whole number of at least zero", is_count)
-NUMBER = Saved("a number", is_scalar)
-RATE = Saved("a finite number of at least zero", is_rate)
+COUNT = StateField("a whole number of at least zero", is_count)
+NUMBER = StateField("a number", is_scalar)
+RATE = StateField("a finite number of at least zero", is_rate)
 
 
 class LrSchedule(ABC, Generic[R]):
@@ -62,17 +62,17 @@ class LrSchedule(ABC, Generic[R]):
     """
 
     taken: int = 0
-    _from_tree: bool = False  # do numbers have to be settled, which a function over trees has given?
-    _scope: Any = None  # the transformation of JAX in which it was made
-    saved: ClassVar[Mapping[str, Saved]] = {}
+    _from_tree: bool = False  # whether its numbers came out of a tree, and may have to be converted to Python numbers
+    _scope: Any = None  # the JAX transformation in which it was created
+    saved: ClassVar[Mapping[str, StateField]] = {}
     by_group: ClassVar[bool] = False
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         register_with_imported_engines()
-        made = super().__new__(cls)
+        schedule = super().__new__(cls)
         if (now := transformation()) is not None:
-            made._scope = now
-        return made
+            schedule._scope = now
+        return schedule
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -92,11 +92,11 @@ class LrSchedule(ABC, Generic[R]):
         Raises `OptimizerError` in a function that JAX transforms if the schedule is not one of its arguments.
         """
         if self._from_tree:
-            self._settle()
+            self._to_python_numbers()
         if (now := transformation()) is not None and (self._scope is None or self._scope() is not now()):
             refuse(
                 self,
-                "a schedule that was made outside of a function that JAX transforms would count only once, when the "
+                "a schedule that was created outside of a function that JAX transforms would count only once, when the "
                 "function is traced; pass it to the function as an argument, and return it, or pass the rate",
             )
         rate = rate_of(self, self.taken)
@@ -110,18 +110,18 @@ class LrSchedule(ABC, Generic[R]):
         `OptimizerError` if the metric is NaN or not a number.
         """
         if self._from_tree:
-            self._settle()
+            self._to_python_numbers()
         if is_traced(self.taken):
-            refuse(self, "report decides by the value of the metric, so it is called outside of jax.jit and its kin")
-        reached = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
-        before = [(part, dict(vars(part))) for part in reached.values()]
+            refuse(self, "report branches on the value of the metric; call it outside of jax.jit, scan and vmap")
+        active = {id(part): part for part in self.listeners(max(self.taken - 1, 0))}
+        fields_before = [(part, dict(vars(part))) for part in active.values()]
 
         def hear() -> None:
-            for part in reached.values():  # once each, however often it is a part
+            for part in active.values():  # once each, even if it is a part several times
                 part.hear(metric)
 
         def undo() -> None:
-            for part, fields in before:
+            for part, fields in fields_before:
                 vars(part).update(fields)
 
         commit(hear, undo)
@@ -151,8 +151,8 @@ class LrSchedule(ABC, Generic[R]):
         """
         return sketch(curves_of(self, steps)[1], steps, width)
 
-    def _settle(self) -> None:
-        """Make Python numbers of what has come out of a tree, as far as values are known."""
+    def _to_python_numbers(self) -> None:
+        """Convert what came out of a tree to Python numbers, as far as the values are known."""
         for name in ("taken", *self.saved):
             value: Any = getattr(self, name)
             if isinstance(value, (int, float)) or is_traced(value):
@@ -162,18 +162,18 @@ class LrSchedule(ABC, Generic[R]):
                 of_shape = "" if shape is None else f" of shape {shape}"
                 refuse(
                     self,
-                    f"a PyTree function gave {described(value)}{of_shape} for its {name}, which is one number; the "
-                    "schedules of several models together step inside jax.vmap",
+                    f"a PyTree function gave {described(value)}{of_shape} for its {name}, which must be one number; "
+                    "step the schedules of several models together inside jax.vmap",
                 )
             setattr(self, name, value.item())
         for part in self.parts().values():
-            part._settle()
+            part._to_python_numbers()
         self._from_tree = False
 
     def into_record(self) -> Record:
         """The position in the schedule and the states of its parts, as a record; settings are not saved."""
         if self._from_tree:
-            self._settle()
+            self._to_python_numbers()
         parts = Record.merge({f"parts.{name}": part.into_record() for name, part in self.parts().items()})
         own = {"taken": self.taken, **{name: getattr(self, name) for name in self.saved}}
         return Record(
@@ -200,22 +200,22 @@ class LrSchedule(ABC, Generic[R]):
         saved_by = record.metadata.get("schedule")
         if saved_by is not None and all(saved_by != kind.__name__ for kind in type(self).__mro__):
             raise RecordError(
-                f"the record is one of {saved_by}, and this is {type(self).__name__}; make the schedule as it was when "
-                "it was saved or, to go on with another, set its `taken`"
+                f"the record is of a {saved_by}, and this is a {type(self).__name__}; create the schedule as it was "
+                "when it was saved or, to continue with another, set its `taken`"
             )
         values: dict[str, Any] = {"taken": record.values.get("taken")}
         if not COUNT.fits(values["taken"]):
-            raise RecordError("taken: the record is not a schedule's, which has a number of steps taken")
+            raise RecordError("taken: the record is not of a schedule, which has the number of steps taken")
         problems: list[str] = []
         for name, field in self.saved.items():
             values[name] = record.values.get(name)
             if not field.fits(values[name]):
-                problems.append(f"{name}: expected {field.what}, found {values[name]!r}; the record is damaged")
+                problems.append(f"{name}: expected {field.expected}, found {values[name]!r}; the record is damaged")
         parts = self.parts()
-        held = dict.fromkeys(path.split(".")[1] for path in record if path.startswith("parts."))
-        if surplus := [name for name in held if name not in parts]:
+        names_in_record = dict.fromkeys(path.split(".")[1] for path in record if path.startswith("parts."))
+        if surplus := [name for name in names_in_record if name not in parts]:
             problems.append(
-                f"parts.{surplus[0]}: the record has this part, and this {type(self).__name__} has not; make the "
+                f"parts.{surplus[0]}: the record has this part, but this {type(self).__name__} does not; create the "
                 "schedule as it was when it was saved"
             )
         loads: list[Prepared[object]] = []
@@ -246,7 +246,7 @@ class LrSchedule(ABC, Generic[R]):
         return Prepared(load, keep)
 
     def __mul__(self: LrSchedule, other: LrSchedule | float) -> ProductLr:
-        from phlox.optim.schedule.compose import ProductLr  # which derives from this class
+        from phlox.optim.schedule.compose import ProductLr  # it derives from this class
 
         return ProductLr(self, other)
 
@@ -282,12 +282,12 @@ def rate_of(schedule: LrSchedule[R], step: int) -> R:
         if is_traced(step) and engine().is_trace_error(error):
             refuse(
                 schedule,
-                "its rate needs the value of the step, which is not known in a function that JAX transforms; write it "
-                "with operators and functions of jax.numpy, or step outside, and pass the rate",
+                "its rate needs the value of the step, which is unknown in a function that JAX transforms; write the "
+                "rate with operators and functions of jax.numpy, or step outside, and pass the rate",
                 error,
             )
         raise
-    if type(rate) is float and 0.0 <= rate < math.inf:  # as nearly all are
+    if type(rate) is float and 0.0 <= rate < math.inf:  # the usual case
         return rate
     for name, value in _named(rate).items():
         if not is_rate(value) and not is_traced(value):

@@ -49,8 +49,8 @@ def positive(owner: object, name: str, value: Any) -> float:
 def count(owner: object, name: str, value: Any, *, least: int = 1) -> int:
     """A whole number of at least `least`."""
     if not is_count(value, least):
-        wanted = {0: "zero", 1: "one"}.get(least, str(least))
-        refuse(owner, f"{name} must be a whole number (int) of at least {wanted}, got {value!r}")
+        minimum = {0: "zero", 1: "one"}.get(least, str(least))
+        refuse(owner, f"{name} must be a whole number (int) of at least {minimum}, got {value!r}")
     return int(value)
 
 
@@ -72,15 +72,15 @@ def milestones(owner: object, values: Any) -> tuple[int, ...]:
     if not isinstance(values, Iterable):
         refuse(owner, f"milestones must be several steps, such as [30, 60], got {values!r}")
     steps = tuple(
-        count(owner, f"milestones[{place}]", value) for place, value in enumerate(cast("Iterable[Any]", values))
+        count(owner, f"milestones[{index}]", value) for index, value in enumerate(cast("Iterable[Any]", values))
     )
     if not steps:
         refuse(owner, "milestones must be one step or more, got none; for a rate that never changes, take ConstantLr")
-    for place, (one, other) in enumerate(pairwise(steps)):
-        if other <= one:
+    for index, (step, next_step) in enumerate(pairwise(steps)):
+        if next_step <= step:
             refuse(
                 owner,
-                f"milestones must increase, but milestones[{place + 1}] is {other}, after {one}; give each step once, "
-                "in order",
+                f"milestones must increase, but milestones[{index + 1}] is {next_step}, after {step}; give each step "
+                "once, in order",
             )
     return steps

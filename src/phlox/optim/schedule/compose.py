@@ -36,11 +36,11 @@ class WarmUpLr(LrSchedule):
         self.start_lr = checks.rate(self, "start_lr", start_lr)
 
     def rate(self, step: int) -> float:
-        done = step / self.num_iters
+        fraction = step / self.num_iters
         return select(
             step >= self.num_iters,
             lambda: self.schedule.rate(from_zero(step - self.num_iters)),
-            lambda: (1.0 - done) * self.start_lr + done * self.schedule.rate(0),
+            lambda: (1.0 - fraction) * self.start_lr + fraction * self.schedule.rate(0),
         )
 
     def parts(self) -> Mapping[str, LrSchedule[Any]]:
@@ -104,7 +104,7 @@ class ProductLr(LrSchedule):
 
     @answering
     def __init__(self, *factors: LrSchedule | float) -> None:
-        self.factors = _multi_output(self, "factors", factors)
+        self.factors = _parts_of(self, "factors", factors)
 
     def rate(self, step: int) -> float:
         return math.prod(factor.rate(step) for factor in self.factors)
@@ -125,7 +125,7 @@ class SumLr(LrSchedule):
 
     @answering
     def __init__(self, *terms: LrSchedule | float) -> None:
-        self.terms = _multi_output(self, "terms", terms)
+        self.terms = _parts_of(self, "terms", terms)
 
     def rate(self, step: int) -> float:
         rates = [term.rate(step) for term in self.terms]
@@ -161,8 +161,8 @@ class GroupedLr(LrSchedule[Mapping[str, float]]):
         if "*" not in self.schedules:
             checks.refuse(
                 self,
-                "it needs a schedule for all parameters in no group under '*', and under the name of each group its "
-                f"own, got {', '.join(map(repr, self.schedules)) or 'none'}",
+                "it needs a schedule for each group under the group's name, and one under '*' for all other "
+                f"parameters, got {', '.join(map(repr, self.schedules)) or 'none'}",
             )
 
     def rate(self, step: int) -> Mapping[str, float]:
@@ -184,16 +184,16 @@ def part_of(owner: object, name: str, value: Any) -> LrSchedule:
         checks.refuse(
             owner,
             f"{name} is a {type(schedule).__name__}, which has a rate for each group; compose the schedules of its "
-            "groups, and make it of the results",
+            "groups, and create a GroupedLr from the results",
         )
     return schedule
 
 
-def _multi_output(owner: object, name: str, values: Sequence[Any]) -> tuple[LrSchedule, ...]:
+def _parts_of(owner: object, name: str, values: Sequence[Any]) -> tuple[LrSchedule, ...]:
     if not values:
         checks.refuse(owner, f"{name} must be one schedule or more, got none")
-    return tuple(part_of(owner, f"{name}[{place}]", value) for place, value in enumerate(values))
+    return tuple(part_of(owner, f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
 def _numbered(schedules: Sequence[LrSchedule]) -> dict[str, LrSchedule[Any]]:
-    return {str(place): schedule for place, schedule in enumerate(schedules)}
+    return {str(index): schedule for index, schedule in enumerate(schedules)}

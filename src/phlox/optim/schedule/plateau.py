@@ -60,7 +60,7 @@ class ReduceOnPlateauLr(LrSchedule):
         self.mode = checks.one_of(self, "mode", mode, ["min", "max"])
         self.factor = checks.positive(self, "factor", factor)
         if self.factor >= 1.0:
-            checks.refuse(self, f"factor must be less than one, for the rate is to be reduced, got {factor}")
+            checks.refuse(self, f"factor must be less than one, so that it reduces the rate, got {factor}")
         self.patience = checks.count(self, "patience", patience, least=0)
         self.threshold = checks.rate(self, "threshold", threshold)
         self.threshold_mode = checks.one_of(self, "threshold_mode", threshold_mode, ["rel", "abs"])
@@ -84,7 +84,7 @@ class ReduceOnPlateauLr(LrSchedule):
         if math.isnan(value):
             checks.refuse(
                 self,
-                "the metric is NaN, of which nobody can say whether it is better; mend what it was measured of, or "
+                "the metric is NaN, which cannot be compared with the best one; correct its input, or "
                 "leave this report out",
             )
         if self._is_better(value):

@@ -1,4 +1,4 @@
-"""Schedules as PyTrees: the number of steps taken and what else is saved are leaves, settings are structure."""
+"""Schedules as PyTrees: the number of steps taken and the other saved numbers are leaves, settings are structure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Part:
-    """Where a schedule stands in the fields of another one."""
+    """Marks the position of a schedule in the fields of another one."""
 
     def __repr__(self) -> str:
         return "..."
@@ -31,7 +31,7 @@ class ScheduleAux:
 
     def __init__(self, cls: type[Any], names: tuple[str, ...], fields: dict[str, Any], parts: tuple[str, ...]) -> None:
         self.cls, self.names, self.fields, self.parts = cls, names, fields, parts
-        """`names` are the numbers that are leaves; in `fields` a `_Part` stands for each of `parts`, by their paths."""
+        """`names` are the numbers that are leaves; `parts` are the paths in `fields` where a `_Part` is."""
         self.key = cls, names, parts, tuple([(name, _key(cls, name, value)) for name, value in fields.items()])
 
     def __eq__(self, other: object) -> bool:
@@ -60,26 +60,26 @@ def _key(cls: type[Any], name: str, value: Any) -> Hashable:
         return constant_key(value)
     except TypeError as error:
         raise OptimizerError(
-            f"{cls.__name__} cannot be taken apart as a PyTree: its {name} is {described(value)}, which cannot be "
+            f"{cls.__name__} cannot be flattened as a PyTree: its {name} is {described(value)}, which cannot be "
             f"compared ({error})"
         ) from None
 
 
 def _replaced(value: Any, path: str, replace: Callable[[Any, str], Any]) -> Any:
-    """`replace(value, path)` or, where that is the value itself, the same container around what is replaced in it."""
-    made = replace(value, path)
-    container = container_of_class(cast("type[Any]", type(value))) if made is value else None
+    """`replace(value, path)`; if that is the value itself and a container, the container with its items replaced."""
+    replaced = replace(value, path)
+    container = container_of_class(cast("type[Any]", type(value))) if replaced is value else None
     if container is None:
-        return made
+        return replaced
     items = list(container.items(value))
     parts = [_replaced(part, path + container.label(key), replace) for key, part in items]
-    changed = any(one is not part for one, (_, part) in zip(parts, items, strict=True))
+    changed = any(new_part is not part for new_part, (_, part) in zip(parts, items, strict=True))
     return container.build(value, parts) if changed else value
 
 
 def flatten_schedule(schedule: LrSchedule[Any]) -> tuple[tuple[Any, ...], ScheduleAux]:
-    """The numbers that change from step to step, the schedules that it is made of, and the rest."""
-    from phlox.optim.schedule.base import LrSchedule  # which registers this
+    """The numbers that change from step to step and the parts as leaves, and the settings as structure."""
+    from phlox.optim.schedule.base import LrSchedule  # that module registers this function
 
     parts: dict[str, Any] = {}
 
@@ -104,14 +104,14 @@ def flatten_with_keys(schedule: LrSchedule[Any]) -> tuple[list[tuple[tuple[str, 
 
 def unflatten_schedule(aux: ScheduleAux, children: Iterable[Any]) -> Any:
     """A schedule around other children; never validates, since JAX passes objects of any kind."""
-    left = iter(children)
-    numbers = {name: next(left) for name in aux.names}
+    remaining = iter(children)
+    numbers = {name: next(remaining) for name in aux.names}
 
     def with_part(value: Any, path: str) -> Any:
-        return next(left) if value is _PART else value
+        return next(remaining) if value is _PART else value
 
     fields = {name: _replaced(value, name, with_part) for name, value in aux.fields.items()}
     cls: Any = aux.cls
-    made: Any = cls.__new__(cls)
-    made.__dict__.update(fields, **numbers, _from_tree=True)
-    return made
+    schedule: Any = cls.__new__(cls)
+    schedule.__dict__.update(fields, **numbers, _from_tree=True)
+    return schedule

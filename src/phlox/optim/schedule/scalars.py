@@ -1,7 +1,7 @@
 """Scalars of schedules: Python numbers or, in a function that JAX transforms, tracers of them.
 
-A formula is written once. Operators mean the same for both; these functions are for what operators cannot say without
-asking for a value.
+A formula is written once. Operators mean the same for both; these functions are for what would otherwise need a
+branch on a value.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def is_traced(x: object) -> bool:
 
 
 def engine() -> Backend:
-    """That of JAX, which has made the tracer of a number."""
+    """The backend of JAX, which creates the tracers of numbers."""
     return engine_of(as_device("jax").backend)
 
 
 def _tensor(x: Any) -> Any:
-    """The tracer of a number as a Float tensor; numbers stay."""
+    """The tracer of a number as a Float tensor; Python numbers stay numbers."""
     if isinstance(x, TracedScalar):
         return Tensor.from_primitive(x.as_operand(x.backend, Float), x.backend, Float)
     if isinstance(x, (int, float)):
@@ -42,21 +42,21 @@ def _tensor(x: Any) -> Any:
     ops = ops_of(engine(), Float)
     if is_proper(ops, x):
         return Tensor.from_primitive(x, ops.backend, Float)
-    other = alike(ops, x)
-    return _tensor(x * 1.0) if other is None else Tensor.from_primitive(x, other.backend, Float)
+    ops_ = alike(ops, x)
+    return _tensor(x * 1.0) if ops_ is None else Tensor.from_primitive(x, ops_.backend, Float)
 
 
 def select(condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-    """One of two values; of a tracer both are computed."""
+    """One of two values; if the condition is traced, both are computed."""
     if not is_traced(condition):
         return if_true() if condition else if_false()
-    one, other = _tensor(if_true()), _tensor(if_false())
-    beside = next((x.backend for x in (one, other) if isinstance(x, Tensor)), None)
+    first, second = _tensor(if_true()), _tensor(if_false())
+    backend = next((x.backend for x in (first, second) if isinstance(x, Tensor)), None)
     if isinstance(condition, TracedScalar):
-        holds: Any = _tensor(condition) > 0.5
+        is_true: Any = _tensor(condition) > 0.5
     else:
-        holds = Tensor.from_primitive(condition, engine() if beside is None else beside, Bool)
-    return where(holds, one, other).primitive
+        is_true = Tensor.from_primitive(condition, engine() if backend is None else backend, Bool)
+    return where(is_true, first, second).primitive
 
 
 def least(a: Any, b: Any) -> Any:
@@ -81,13 +81,13 @@ def piece(step: Any, starts: Sequence[float], values: Sequence[Callable[[], Any]
     """The value of the piece that a step is in: the first one before `starts[0]`, the second one from there on, ..."""
     if not is_traced(step):
         return values[bisect_right(starts, step)]()
-    found = values[0]()
-    for start, value in zip(starts, values[1:], strict=True):
-        before = found
-        found = select(step >= start, value, lambda before=before: before)
-    return found
+    value = values[0]()
+    for start, next_value in zip(starts, values[1:], strict=True):
+        previous = value
+        value = select(step >= start, next_value, lambda previous=previous: previous)
+    return value
 
 
 def from_zero(step: Any) -> Any:
-    """The number of a step of a schedule that may not have begun: zero before it has, if it is traced."""
+    """The number of a step of a schedule that may not have begun. Zero before it begins, if the number is traced."""
     return step * ((step > 0) * 1) if is_traced(step) else step

@@ -63,8 +63,8 @@ class LinearLr(LrSchedule):
         self.num_iters = checks.count(self, "num_iters", num_iters)
 
     def rate(self, step: int) -> float:
-        done = least(step / self.num_iters, 1.0)
-        return (1.0 - done) * self.initial_lr + done * self.final_lr
+        fraction = least(step / self.num_iters, 1.0)
+        return (1.0 - fraction) * self.initial_lr + fraction * self.final_lr
 
 
 class CosineAnnealingLr(LrSchedule):
@@ -164,8 +164,8 @@ class PolynomialLr(LrSchedule):
         self.final_lr = checks.rate(self, "final_lr", final_lr)
 
     def rate(self, step: int) -> float:
-        left = 1.0 - least(step / self.num_iters, 1.0)
-        return self.final_lr + (self.initial_lr - self.final_lr) * left**self.power
+        fraction_left = 1.0 - least(step / self.num_iters, 1.0)
+        return self.final_lr + (self.initial_lr - self.final_lr) * fraction_left**self.power
 
 
 class NoamLr(LrSchedule):
@@ -212,6 +212,6 @@ class InverseSqrtLr(LrSchedule):
         return self.initial_lr / (1.0 + step / self.timescale) ** 0.5
 
 
-def cosine(first: float, last: float, done: float) -> float:
-    """The value on half a cosine from `first` to `last`, after the part `done` of the way."""
-    return last + 0.5 * (first - last) * (1.0 + cos(math.pi * done))
+def cosine(first: float, last: float, fraction: float) -> float:
+    """The value on half a cosine from `first` to `last`, at this fraction of the way."""
+    return last + 0.5 * (first - last) * (1.0 + cos(math.pi * fraction))

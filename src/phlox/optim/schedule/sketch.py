@@ -28,7 +28,7 @@ def sketch(curves: Mapping[str, Sequence[float]], steps: int, width: int) -> str
 
 
 def bars(values: Sequence[float], width: int) -> str:
-    """At most so many bars from zero to the greatest value; each shows the greatest of its part."""
+    """At most `width` bars from zero to the greatest value; each bar shows the greatest value of its steps."""
     columns = min(width, len(values))
     ends = [column * len(values) // columns for column in range(columns + 1)]
     heights = [max(values[start:end]) for start, end in pairwise(ends)]

@@ -32,8 +32,8 @@ from phlox.record import LazyTensor
 from phlox.tensor import Tensor, stack, tensor
 
 
-class Constant:
-    """A NumPy array that a program is compiled for: equal to those of the same elements."""
+class ArrayConstant:
+    """A NumPy array that a program is compiled for, compared by its elements."""
 
     __slots__ = ("_key", "array")
 
@@ -44,28 +44,28 @@ class Constant:
         self._key = array.dtype.str, array.shape, self.array.tobytes()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constant) and self._key == other._key
+        return isinstance(other, ArrayConstant) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
 
 
-class Form:
-    """The skeletons of the states of several parameters, interned: equal ones are one object."""
+class StateForm:
+    """The skeletons of the states of several parameters and their leaves. Interned: equal forms are one object."""
 
-    __slots__ = ("__weakref__", "backends", "constants", "kinds", "places", "skeletons", "sources")
+    __slots__ = ("__weakref__", "backends", "constants", "kinds", "positions", "skeletons", "sources")
 
     def __init__(
         self,
         skeletons: tuple[Skeleton, ...],
-        places: tuple[int, ...],
+        positions: tuple[int, ...],
         backends: tuple[Backend | None, ...],
         sources: tuple[int, ...],
-        constants: tuple[Constant, ...],
+        constants: tuple[ArrayConstant, ...],
     ) -> None:
         self.skeletons = skeletons
         self.kinds = [kind for skeleton in skeletons for _, kind in paths(skeleton)]
-        self.places = places
+        self.positions = positions
         """The position of every integer in the array of integers."""
         self.backends = backends
         """The backend of every leaf, None for a number: states can differ in precision."""
@@ -75,36 +75,36 @@ class Form:
         """NumPy arrays, in order."""
 
 
-_forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
+_forms: weakref.WeakValueDictionary[Any, StateForm] = weakref.WeakValueDictionary()
 
 
 def form_of(
     skeletons: tuple[Skeleton, ...],
-    places: tuple[int, ...],
+    positions: tuple[int, ...],
     backends: tuple[Backend | None, ...],
     sources: tuple[int, ...],
-    constants: tuple[Constant, ...],
-) -> Form:
-    """The one form of these skeletons with their integers at these places, and tensors of these backends."""
-    key = skeletons, places, backends, sources, constants
+    constants: tuple[ArrayConstant, ...],
+) -> StateForm:
+    """The interned form with these skeletons, positions of integers, backends, sources and constants."""
+    key = skeletons, positions, backends, sources, constants
     form = _forms.get(key)
-    return _forms.setdefault(key, Form(*key)) if form is None else form
+    return _forms.setdefault(key, StateForm(*key)) if form is None else form
 
 
 class FlatState(NamedTuple):
     """All states, flattened, as a compiled function takes and returns them; unpacked when they are needed."""
 
     ids: tuple[ParamId, ...]
-    form: Form
+    form: StateForm
     leaves: tuple[Any, ...]
-    """Arrays of tensors and real numbers in order; at last one array of all integers, if there are any.
+    """Arrays of tensors and real numbers in order; the last array holds all integers, if there are any.
 
-    Every parameter counts its steps, and a program takes longer to start with each array that it is given.
+    One array for all integers, because every parameter counts its steps, and each argument makes a call slower.
     """
-    place: Device
+    device: Device
 
     def named_arrays(self, params: Mapping[ParamId, str]) -> Iterator[tuple[str, Any]]:
-        """The arrays of tensors, each with its place in the state of a parameter, whose path is in `params`."""
+        """The arrays of tensors, each with its path in a parameter's state; `params` has the parameters' paths."""
         sources = iter(self.form.sources)
         for id, skeleton in zip(self.ids, self.form.skeletons, strict=True):
             for path, kind in paths(skeleton):
@@ -115,89 +115,88 @@ class FlatState(NamedTuple):
                     yield f"{path} of {params.get(id, id)}", self.leaves[source]
 
     @staticmethod
-    def of(states: dict[ParamId, State], place: Device, *, shared: bool = False, stay: bool = False) -> FlatState:
+    def of(states: dict[ParamId, State], device: Device, *, shared: bool = False, stay: bool = False) -> FlatState:
         """Flatten these states, with tensors on a device; with `shared`, equal numbers are one leaf.
 
-        Tensors of the same engine keep their precision, and with `stay` all that are in memory their device. Real
-        numbers are one leaf only if they are at the same place in the states, because others may differ after the next
-        step.
+        Tensors of the same engine keep their precision; with `stay`, all tensors in memory keep their device. Real
+        numbers are one leaf only if they have the same path in their states: others may differ after the next step.
         """
-        backend = place.backend
+        backend = device.backend
         flat: list[Any] = []
-        near = [_near(state, place, stay) for state in states.values()]
-        skeletons = tuple([with_plain_numbers(flatten(state, flat)) for state in near])
-        named = [found for skeleton in skeletons for found in paths(skeleton)]
-        chosen: dict[Any, int] = {}
+        on_engine = [_on_engine(state, device, stay) for state in states.values()]
+        skeletons = tuple([with_plain_numbers(flatten(state, flat)) for state in on_engine])
+        named = [path_and_kind for skeleton in skeletons for path_and_kind in paths(skeleton)]
+        indices: dict[Any, int] = {}
         distinct: list[Any] = []
         sources: list[int] = []
-        constants: list[Constant] = []
+        constants: list[ArrayConstant] = []
         for leaf, (path, kind) in zip(flat, named, strict=True):
             if kind == INTEGER:
                 continue
             if kind == ARRAY:
-                constants.append(Constant(leaf))
+                constants.append(ArrayConstant(leaf))
                 continue
             if kind == OBJECT:
                 raise OptimizerError(
-                    f"an optimizer's state holds a {type(leaf).__name__} (at `{path}`), of which a compiled function "
-                    "cannot make inputs and outputs; use tensors, numbers and modules, or step outside of it"
+                    f"an optimizer's state holds a {type(leaf).__name__} (at `{path}`), which cannot be an input or "
+                    "output of a compiled function; use tensors, numbers and modules, or step outside of it"
                 )
             key = _key(path, leaf) if shared and kind == REAL else len(sources)
-            if key not in chosen:
-                chosen[key] = len(distinct)
+            if key not in indices:
+                indices[key] = len(distinct)
                 distinct.append(leaf)
-            sources.append(chosen[key])
-        leaves = [leaf.primitive if isinstance(leaf, Tensor) else _narrow(leaf, backend) for leaf in distinct]
+            sources.append(indices[key])
+        leaves = [leaf.primitive if isinstance(leaf, Tensor) else _as_number(leaf, backend) for leaf in distinct]
         backends = tuple([leaf.backend if isinstance(leaf, Tensor) else None for leaf in distinct])
-        every = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
-        # Integers by value; traced ones, which cannot be compared, by identity.
-        keys = [leaf if isinstance(leaf, int) else ("", id(leaf)) for leaf in every] if shared else range(len(every))
-        found: dict[Any, int] = {}
-        places = tuple([found.setdefault(key, len(found)) for key in keys])
-        counts = [every[places.index(place)] for place in range(len(found))]
-        form = form_of(skeletons, places, backends, tuple(sources), tuple(constants))
+        integers = [leaf for leaf, (_, kind) in zip(flat, named, strict=True) if kind == INTEGER]
+        # Integers by value; traced integers by identity, because they cannot be compared.
+        keys = [x if isinstance(x, int) else ("", id(x)) for x in integers] if shared else range(len(integers))
+        first_positions: dict[Any, int] = {}
+        positions = tuple([first_positions.setdefault(key, len(first_positions)) for key in keys])
+        counts = [integers[positions.index(position)] for position in range(len(first_positions))]
+        form = form_of(skeletons, positions, backends, tuple(sources), tuple(constants))
         if counts and all(isinstance(count, int) for count in counts):
-            array = backend.from_host(np.array(counts, np.int64), Int, place)
+            array = backend.from_host(np.array(counts, np.int64), Int, device)
             tensors = (leaf.primitive for leaf in distinct if isinstance(leaf, Tensor))
             leaves.append(backend.replicate_like(array, next(tensors, array)))
         elif counts:
-            leaves.append(stack([_as_tensor(count, place) for count in counts]).primitive)
-        return FlatState(tuple(states), form, tuple(leaves), place)
+            leaves.append(stack([_as_tensor(count, device) for count in counts]).primitive)
+        return FlatState(tuple(states), form, tuple(leaves), device)
 
     def unpack(self) -> dict[ParamId, State]:
         """The state of every parameter; a shared leaf is the same object in all states."""
         form, counts = self.form, iter(self._counts())
         kinds = [kind for kind in form.kinds if kind not in (INTEGER, ARRAY)]
         kind_of = dict(zip(form.sources, kinds, strict=True))
-        found = [
+        unpacked = [
             self._leaf(kind_of[number], leaf, backend)
             for number, (leaf, backend) in enumerate(zip(self.leaves, form.backends, strict=False))
         ]
-        others = iter([found[source] for source in form.sources])
+        others = iter([unpacked[source] for source in form.sources])
         arrays = (constant.array.copy() for constant in form.constants)
         by_kind = {INTEGER: counts, ARRAY: arrays}
         leaves = (next(by_kind.get(kind, others)) for kind in form.kinds)
         return {id: unflatten(skeleton, leaves) for id, skeleton in zip(self.ids, form.skeletons, strict=True)}
 
     def _counts(self) -> list[Any]:
-        places = self.form.places
-        if not places:
+        positions = self.form.positions
+        if not positions:
             return []
-        backend, array = self.place.backend, self.leaves[-1]
+        backend, array = self.device.backend, self.leaves[-1]
         if not backend.is_traced(array):
             counts = backend.to_host(array).tolist()
         else:
-            together = Tensor.from_primitive(array, backend, Int)
-            counts = [together[place].primitive for place in range(max(places) + 1)]
-        return [counts[place] for place in places]
+            integers = Tensor.from_primitive(array, backend, Int)
+            counts = [integers[position].primitive for position in range(max(positions) + 1)]
+        return [counts[position] for position in positions]
 
     def _leaf(self, kind: str, leaf: Any, backend: Backend | None) -> Any:
         if backend is not None:
             return Tensor.from_primitive(leaf, backend, KINDS[kind])
-        return leaf if isinstance(leaf, float) else self.place.backend.concrete_scalar(leaf)
+        return leaf if isinstance(leaf, float) else self.device.backend.concrete_scalar(leaf)
 
 
-def _narrow(number: Any, backend: Backend) -> Any:
+def _as_number(number: Any, backend: Backend) -> Any:
     """A number from an argument, at the precision of the numbers in states."""
     return number.as_operand(backend, Float) * 1.0 if isinstance(number, TracedScalar) else number
 
@@ -207,45 +206,45 @@ def _key(path: str, number: Any) -> tuple[str, Any]:
     return path, float(number).hex() if isinstance(number, float) else id(number)
 
 
-def _as_tensor(count: Any, place: Device) -> Tensor[Any, Any, Any]:
+def _as_tensor(count: Any, device: Device) -> Tensor[Any, Any, Any]:
     if isinstance(count, TracedScalar):
-        return tensor(0, device=place) + cast("Any", count)
-    return tensor(count, device=place) if isinstance(count, int) else Tensor.from_primitive(count, place.backend, Int)
+        return tensor(0, device=device) + cast("Any", count)
+    return tensor(count, device=device) if isinstance(count, int) else Tensor.from_primitive(count, device.backend, Int)
 
 
 def move_state(state: State, work: Tensor[Any, Any, Any]) -> State:
     """Move a state, which may come from a record or another backend, to the device of the updated tensor."""
-    place = work.device
-    backend, array = place.backend, work.primitive
+    device = work.device
+    backend, array = device.backend, work.primitive
 
-    def bring(leaf: Any) -> Tensor[Any, Any, Any]:
-        there = _bring(leaf, place)
-        beside = backend.replicate_like(there.primitive, array)
-        return there if beside is there.primitive else Tensor.from_primitive(beside, backend, there.kind)
+    def move(leaf: Any) -> Tensor[Any, Any, Any]:
+        moved = _to_device(leaf, device)
+        replicated = backend.replicate_like(moved.primitive, array)
+        return moved if replicated is moved.primitive else Tensor.from_primitive(replicated, backend, moved.kind)
 
-    return map_tensors(state, bring)
+    return map_tensors(state, move)
 
 
-def _near(state: State, place: Device, stay: bool) -> State:
-    """The state on a device of the engine of `place`, at the precision that it has, as far as the engine has it."""
+def _on_engine(state: State, device: Device, stay: bool) -> State:
+    """The state on a device of the engine of `device`; half precision stays if the backend of `device` has it."""
 
-    def bring(leaf: Any) -> Any:
+    def move(leaf: Any) -> Any:
         if isinstance(leaf, LazyTensor):
             half = leaf.dtype.itemsize == 2
         elif stay:
             return leaf
         else:
             half = leaf.backend.float_element in HALF_ELEMENTS
-            if leaf.backend.full_precision() is full.backend and leaf.device.name == place.name:
+            if leaf.backend.full_precision() is full.backend and leaf.device.name == device.name:
                 return leaf
-        return _bring(leaf, place if half else full)
+        return _to_device(leaf, device if half else full)
 
-    full = place.on(place.backend.full_precision())
-    return map_tensors(state, bring)
+    full = device.on(device.backend.full_precision())
+    return map_tensors(state, move)
 
 
-def _bring(leaf: Any, place: Device) -> Tensor[Any, Any, Any]:
+def _to_device(leaf: Any, device: Device) -> Tensor[Any, Any, Any]:
     if isinstance(leaf, LazyTensor):
         kind = KINDS[leaf.kind]
-        return Tensor.from_primitive(read_onto(leaf, kind, place), place.backend, kind)
-    return leaf if leaf.device == place else leaf.to_device(place)
+        return Tensor.from_primitive(read_onto(leaf, kind, device), device.backend, kind)
+    return leaf if leaf.device == device else leaf.to_device(device)

@@ -24,7 +24,7 @@ ARRAY = "array"
 RAW_KEYS = frozenset({str, int, float, bool, type(None)})
 """The types of dict keys that a record can hold unchanged."""
 _classes: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDictionary()
-"""Classes that were saved, by name; those inside of functions are found nowhere else."""
+"""Classes that were saved, by name; classes that are defined in functions cannot be found in any other way."""
 
 
 # --- constants: ("constant", kind, content), where the content is text or tuples of text
@@ -63,7 +63,7 @@ def constant(value: Any) -> tuple[Any, ...]:
     )
 
 
-def decoded(skeleton: Any) -> Any:
+def from_constant(skeleton: Any) -> Any:
     """The inverse of `constant`."""
     if skeleton[0] == "plain":
         return skeleton[1]
@@ -84,11 +84,11 @@ def decoded(skeleton: Any) -> Any:
         case "bytearray":
             return bytearray(_bytes(content[0]))
         case "set":
-            return {decoded(part) for part in content[0]}
+            return {from_constant(part) for part in content[0]}
         case "frozenset":
-            return frozenset(decoded(part) for part in content[0])
+            return frozenset(from_constant(part) for part in content[0])
         case "tuple":
-            return tuple([decoded(part) for part in content[0]])
+            return tuple([from_constant(part) for part in content[0]])
         case _:
             raise ValueError(f"unknown constant {kind!r}")
 
@@ -102,13 +102,13 @@ def _bytes(text: str) -> bytes:
 
 
 def key_of(key: Any) -> Any:
-    """The key of a dict in a skeleton: as it is, or as a constant."""
+    """The key of a dict as a skeleton has it: unchanged, or as a constant."""
     return key if type(key) in RAW_KEYS else constant(key)
 
 
 def from_key(key: Any) -> Any:
     """The inverse of `key_of`."""
-    return decoded(key) if isinstance(key, tuple) and cast("Any", key)[:1] == ("constant",) else cast("Any", key)
+    return from_constant(key) if isinstance(key, tuple) and cast("Any", key)[:1] == ("constant",) else cast("Any", key)
 
 
 # --- skeletons as values of a record
@@ -127,13 +127,13 @@ def to_plain(skeleton: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`; RecordError for a class that is not known here."""
+    """The inverse of `to_plain`; raises `RecordError` for a class that is not imported or defined."""
     if not isinstance(value, list):
         return value
     parts: list[Any] = [from_plain(part) for part in cast("list[Any]", value)]
     match parts:
-        case ["dataclass" | "named" as what, str(name), *_]:
-            parts[1] = _class(name, "named tuple" if what == "named" else what)
+        case ["dataclass" | "named" as kind, str(name), *_]:
+            parts[1] = _class(name, "named tuple" if kind == "named" else kind)
         case ["constant", "enum", str(name), str(member)]:
             parts[2] = enum = _class(name, "enum")
             if member not in enum.__members__:
@@ -143,23 +143,23 @@ def from_plain(value: Any) -> Any:
     return tuple(parts)
 
 
-_IS_ONE: dict[str, Callable[[type[Any]], bool]] = {
+_IS_OF_KIND: dict[str, Callable[[type[Any]], bool]] = {
     "dataclass": dataclasses.is_dataclass,
     "named tuple": lambda cls: issubclass(cls, tuple) and hasattr(cast("Any", cls), "_fields"),
     "enum": lambda cls: issubclass(cls, Enum),
 }
 
 
-def _class(name: str, what: str) -> Any:
+def _class(name: str, kind: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = _classes.get(name)
-    if found is None:
-        found = sys.modules.get(module)
+    cls: Any = _classes.get(name)
+    if cls is None:
+        cls = sys.modules.get(module)
         for part in path.split("."):
-            found = getattr(found, "__dict__", {}).get(part)
-    if not isinstance(found, type) or not _IS_ONE[what](found):
-        raise RecordError(f"there is no {what} {name!r} here; import or define it before its state is loaded")
-    return cast("Any", found)
+            cls = getattr(cls, "__dict__", {}).get(part)
+    if not isinstance(cls, type) or not _IS_OF_KIND[kind](cls):
+        raise RecordError(f"there is no {kind} {name!r} here; import or define it before its state is loaded")
+    return cast("Any", cls)
 
 
 # --- NumPy arrays
@@ -182,16 +182,16 @@ def as_tensor(array: Any, name: str) -> LazyTensor:
 
 
 def from_tensor(tensor: LazyTensor, text: str, shape: tuple[int, ...]) -> Any:
-    """The inverse of `as_tensor`; raises `RecordError` if it does not fit."""
+    """The inverse of `as_tensor`; raises `RecordError` if the shape or type does not fit."""
     dtype, array = np.dtype(text), tensor.read()
     if dtype.hasobject or dtype.names is not None:
         raise RecordError(f"{tensor.path}: no array of {dtype} is read from a record")
     if dtype.newbyteorder("=") in DTYPES.values():
-        made = array.astype(dtype)
+        values = array.astype(dtype)
     elif dtype.kind == "c" and dtype.itemsize in (8, 16):
-        made = array.reshape(-1).astype(f"f{dtype.itemsize // 2}").view(dtype).reshape(shape)
+        values = array.reshape(-1).astype(f"f{dtype.itemsize // 2}").view(dtype).reshape(shape)
     else:
-        made = np.frombuffer(array.astype(np.uint8).tobytes(), dtype).reshape(shape).copy()
-    if made.shape != tuple(shape):
-        raise RecordError(f"{tensor.path}: expected an array of shape {tuple(shape)}, found {made.shape}")
-    return made
+        values = np.frombuffer(array.astype(np.uint8).tobytes(), dtype).reshape(shape).copy()
+    if values.shape != tuple(shape):
+        raise RecordError(f"{tensor.path}: expected an array of shape {tuple(shape)}, found {values.shape}")
+    return values

@@ -41,23 +41,23 @@ class StateReport(Report):
             Names("to start anew", self.anew),
             *[f"of another shape: {path}: {why}" for path, why in self.misshapen.items()],
             Names("frozen, with a state that is kept", self.frozen),
-            Names("states of parameters that the module has not (`forget` drops them)", self.orphans),
+            Names("states of parameters that are not in the module (`forget` drops them)", self.orphans),
         ]
         return Page(name, parts=parts, badges=[("ok", "good") if self.ok else ("not ok", "bad")])
 
 
 def report_of(module: Module, states: Mapping[ParamId, State], misfit: Callable[[Param], str | None]) -> StateReport:
     """The report on these states; `misfit` returns why the state of a parameter has another shape, or None."""
-    found = StateReport()
+    report = StateReport()
     ids: set[ParamId] = set()
     for path, param in module.named_params():
         ids.add(param.id)
         if param.id not in states:
             if param.trained:
-                found.anew.append(path)
-        elif wrong := misfit(param):
-            found.misshapen[path] = wrong
+                report.anew.append(path)
+        elif reason := misfit(param):
+            report.misshapen[path] = reason
         else:
-            (found.kept if param.trained else found.frozen).append(path)
-    found.orphans.extend(id for id in states if id not in ids)
-    return found
+            (report.kept if param.trained else report.frozen).append(path)
+    report.orphans.extend(id for id in states if id not in ids)
+    return report

@@ -21,7 +21,7 @@ from phlox.module import Module, Param, ParamId
 from phlox.module.own_records import saves_itself
 from phlox.module.structure import build
 from phlox.module.template import Template, aux_of
-from phlox.optim.state.records import ARRAY, RAW_KEYS, constant, decoded, from_key, key_of
+from phlox.optim.state.records import ARRAY, RAW_KEYS, constant, from_constant, from_key, key_of
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 
@@ -34,7 +34,7 @@ _CONTAINERS = (LIST, NAMED_TUPLE, TUPLE, DEQUE, DICT)
 """Containers that are flattened in the same way; dataclasses come after modules and objects that save themselves."""
 _INT, _REAL = ("leaf", INTEGER), ("leaf", REAL)
 _SMALL = range(-(2**31), 2**31)
-"""Integers that a compiled function can count in; others are constants."""
+"""Integers that are inputs of a compiled function; other integers are constants."""
 
 
 class Mastered:
@@ -61,7 +61,7 @@ def unmastered(state: State) -> State:
     return state.state if isinstance(state, Mastered) else state
 
 
-class Saved(NamedTuple):
+class SavedObject(NamedTuple):
     """The record of a module or object in a state, as loaded from a file; `init` gives the object to load it into."""
 
     name: str
@@ -124,18 +124,18 @@ def flatten(state: State, leaves: list[Any], *, saving: bool = False) -> Skeleto
             flatten(state.master, leaves, saving=saving),
             flatten(state.state, leaves, saving=saving),
         )
-    if isinstance(state, Saved):
+    if isinstance(state, SavedObject):
         leaves.append(state)
         return ("leaf", OBJECT, state.name)
     container = container_of_class(cls)
     if container is not None and container in _CONTAINERS:
         items = list(container.items(state))
-        below = tuple([flatten(part, leaves, saving=saving) for _, part in items])
+        parts = tuple([flatten(part, leaves, saving=saving) for _, part in items])
         if container is DICT:
-            return ("mapping", tuple([key_of(key) for key, _ in items]), below, cls is OrderedDict)
+            return ("mapping", tuple([key_of(key) for key, _ in items]), parts, cls is OrderedDict)
         if container is DEQUE:
-            return ("deque", below, state.maxlen)
-        return ("named", cls, below) if container is NAMED_TUPLE else (container.name, below)
+            return ("deque", parts, state.maxlen)
+        return ("named", cls, parts) if container is NAMED_TUPLE else (container.name, parts)
     return _flatten_rare(state, cls, leaves, saving)
 
 
@@ -208,9 +208,9 @@ def unflatten(skeleton: Any, leaves: Iterator[Any]) -> State:
 
 
 def _scalar(skeleton: Any, leaf: Any) -> Any:
-    """A number of NumPy's, where it is one; other leaves as they are."""
-    is_one = skeleton[1] in (INTEGER, REAL) and isinstance(leaf, (int, float))
-    return np.dtype(skeleton[2]).type(leaf) if is_one else leaf
+    """A NumPy number if the skeleton says so; other leaves unchanged."""
+    is_numpy_number = skeleton[1] in (INTEGER, REAL) and isinstance(leaf, (int, float))
+    return np.dtype(skeleton[2]).type(leaf) if is_numpy_number else leaf
 
 
 def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
@@ -227,13 +227,13 @@ def _unflatten_rare(skeleton: Any, leaves: Iterator[Any]) -> State:
         case "module":
             return skeleton[1].build([next(leaves) for _ in skeleton[2]])
         case "constant":
-            return decoded(skeleton)
+            return from_constant(skeleton)
         case _:
             raise ValueError(f"unknown part {skeleton[0]!r}")
 
 
-def _pairs(skeleton: Any, place: int = 1) -> Iterator[tuple[Any, Any]]:
-    return zip(skeleton[place], skeleton[place + 1], strict=True)
+def _pairs(skeleton: Any, index: int = 1) -> Iterator[tuple[Any, Any]]:
+    return zip(skeleton[index], skeleton[index + 1], strict=True)
 
 
 def paths(skeleton: Any) -> Iterator[tuple[str, str]]:
@@ -248,28 +248,28 @@ def leaves_of(skeleton: Any, prefix: str = "") -> Iterator[tuple[Any, ...]]:
             yield prefix.lstrip("."), *skeleton[1:]
             return
         case "dict" | "mapping":
-            below = zip(_names(skeleton[1]), skeleton[2], strict=True)
+            named_parts = zip(_names(skeleton[1]), skeleton[2], strict=True)
         case "list" | "tuple" | "deque":
-            below = enumerate(skeleton[1])
+            named_parts = enumerate(skeleton[1])
         case "named":
-            below = enumerate(skeleton[2])
+            named_parts = enumerate(skeleton[2])
         case "dataclass":
-            below = _pairs(skeleton, 2)
+            named_parts = _pairs(skeleton, 2)
         case "module":
-            below = zip(skeleton[1].template.paths, skeleton[2], strict=True)
+            named_parts = zip(skeleton[1].template.paths, skeleton[2], strict=True)
         case "mastered":
-            below = zip(("master", "state"), skeleton[1:], strict=True)
+            named_parts = zip(("master", "state"), skeleton[1:], strict=True)
         case _:
             return
-    for name, part in below:
+    for name, part in named_parts:
         yield from leaves_of(part, f"{prefix}.{name}")
 
 
 def _names(keys: tuple[Any, ...]) -> list[str]:
-    """The names of keys in paths: their texts, but numbers where these are no names or not unique."""
+    """The names of keys in paths: their text, or their number if the text is not a name or not unique."""
     names = [str(key) if not isinstance(key, tuple) else "" for key in keys]
     return [
-        name if all(name.split(".")) and names.count(name) == 1 else f"[{place}]" for place, name in enumerate(names)
+        name if all(name.split(".")) and names.count(name) == 1 else f"[{index}]" for index, name in enumerate(names)
     ]
 
 
@@ -287,8 +287,8 @@ def fits(kind: str, leaf: Any) -> bool:
     """Is this leaf, from a record, of the type that the skeleton says?"""
     if kind in KINDS:
         return isinstance(leaf, LazyTensor) and leaf.kind == kind
-    number = int if kind == INTEGER else float
-    return isinstance(leaf, number) and not isinstance(leaf, bool)
+    expected = int if kind == INTEGER else float
+    return isinstance(leaf, expected) and not isinstance(leaf, bool)
 
 
 def mismatch(fresh: State, state: State) -> str | None:
@@ -303,10 +303,10 @@ def mismatch(fresh: State, state: State) -> str | None:
         if not isinstance(state, dict) or set(expected) != set(cast("dict[Any, Any]", state)):
             return f"expected {', '.join(map(str, expected))}, found {_described(state)}"
         return next(
-            (f"{key}: {wrong}" for key, part in expected.items() if (wrong := mismatch(part, state[key]))), None
+            (f"{key}: {problem}" for key, part in expected.items() if (problem := mismatch(part, state[key]))), None
         )
     if isinstance(fresh, Tensor):
-        if not isinstance(state, (Tensor, LazyTensor)) or _built(state) != _built(fresh):
+        if not isinstance(state, (Tensor, LazyTensor)) or _kind_and_shape(state) != _kind_and_shape(fresh):
             return f"expected {_described(fresh)}, found {_described(state)}"
         return None
     if isinstance(fresh, (list, tuple)) and not isinstance(state, (list, tuple)):
@@ -317,17 +317,17 @@ def mismatch(fresh: State, state: State) -> str | None:
 def _dataclass_mismatch(fresh: Any, state: Any) -> str | None:
     if type(state) is not type(fresh):
         return f"expected a {type(fresh).__name__}, found {_described(state)}"
-    found = ((name, mismatch(getattr(fresh, name), getattr(state, name, None))) for name in _fields_of(fresh))
-    return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
+    differences = ((name, mismatch(getattr(fresh, name), getattr(state, name, None))) for name in _fields_of(fresh))
+    return next((f"{name}: {difference}" for name, difference in differences if difference), None)
 
 
-def _built(leaf: Any) -> tuple[str, tuple[int, ...]]:
+def _kind_and_shape(leaf: Any) -> tuple[str, tuple[int, ...]]:
     return leaf.kind if isinstance(leaf, LazyTensor) else leaf.kind.name, leaf.shape
 
 
 def _described(state: State) -> str:
     if isinstance(state, (Tensor, LazyTensor)):
-        kind, shape = _built(state)
+        kind, shape = _kind_and_shape(state)
         return f"{kind.capitalize()} of shape {shape}"
     if isinstance(state, dict):
         return ", ".join(map(str, cast("dict[Any, Any]", state))) or "nothing"
@@ -335,48 +335,48 @@ def _described(state: State) -> str:
 
 
 def map_tensors(state: State, fn: Callable[[Any], Any]) -> State:
-    """The state with `fn` of every tensor."""
+    """The state with `fn(tensor)` in place of every tensor."""
     leaves: list[Any] = []
     skeleton = flatten(state, leaves)
     return unflatten(skeleton, iter([fn(x) if isinstance(x, (Tensor, LazyTensor)) else x for x in leaves]))
 
 
-def adopted(fresh: State, state: State) -> State:
+def load_modules(fresh: State, state: State) -> State:
     """A state from a record, with its modules and objects loaded into those of a fresh state.
 
-    Raises `OptimizerError` if the fresh state has none there.
+    Raises `OptimizerError` if the fresh state has no module or object at the same path.
     """
-    if isinstance(state, Saved):
+    if isinstance(state, SavedObject):
         if not (isinstance(fresh, Module) or saves_itself(cast("Any", type(fresh)))):
             raise OptimizerError(
-                f"a {state.name} was saved there, and `init` of the optimizer gives {type(fresh).__name__}, which "
-                "cannot be loaded from its record; let init return one, to be loaded"
+                f"the record holds a {state.name}, but `init` of the optimizer gives {type(fresh).__name__}, which "
+                f"cannot load its record; let init return a {state.name}"
             )
         fresh.load_record(state.record)
         return fresh
     if isinstance(state, Mastered):
-        return Mastered(state.master, adopted(fresh, state.state))
+        return Mastered(state.master, load_modules(fresh, state.state))
     if isinstance(state, dict):
         begun = cast("dict[Any, Any]", fresh if isinstance(fresh, dict) else {})
-        parts = [(key, adopted(begun.get(key), part)) for key, part in cast("dict[Any, Any]", state).items()]
+        parts = [(key, load_modules(begun.get(key), part)) for key, part in cast("dict[Any, Any]", state).items()]
         return OrderedDict(parts) if isinstance(state, OrderedDict) else dict(parts)
     if isinstance(state, (list, tuple, deque)):
-        return _adopted_in_order(fresh, cast("Any", state))
+        return _load_modules_in_order(fresh, cast("Any", state))
     if _is_dataclass(state):
         names = _fields_of(state)
-        parts = [adopted(getattr(fresh, name, None), getattr(state, name)) for name in names]
+        parts = [load_modules(getattr(fresh, name, None), getattr(state, name)) for name in names]
         return DATACLASS.make(cast("Any", type(state)), names, parts)
     return state
 
 
-def _adopted_in_order(fresh: Any, state: Any) -> Any:
-    begun: list[Any] = list(cast("Any", fresh)) if isinstance(fresh, (list, tuple, deque)) else []
-    begun += [None] * max(0, len(state) - len(begun))
-    found = [adopted(one, part) for one, part in zip(begun, state, strict=False)]
+def _load_modules_in_order(fresh: Any, state: Any) -> Any:
+    fresh_parts: list[Any] = list(cast("Any", fresh)) if isinstance(fresh, (list, tuple, deque)) else []
+    fresh_parts += [None] * max(0, len(state) - len(fresh_parts))
+    loaded = [load_modules(fresh_part, part) for fresh_part, part in zip(fresh_parts, state, strict=False)]
     if isinstance(state, deque):
-        return deque(found, state.maxlen)
+        return deque(loaded, state.maxlen)
     if isinstance(state, list):
-        return found
-    # Files of earlier versions do not say that a tuple is a named one.
-    as_fresh = type(state) is tuple and isinstance(fresh, tuple) and len(begun) == len(found)
-    return NAMED_TUPLE.make(cast("Any", type(cast("object", fresh if as_fresh else state))), (), found)
+        return loaded
+    # Files of earlier versions do not say that a tuple is a named tuple.
+    as_fresh = type(state) is tuple and isinstance(fresh, tuple) and len(fresh_parts) == len(loaded)
+    return NAMED_TUPLE.make(cast("Any", type(cast("object", fresh if as_fresh else state))), (), loaded)

@@ -19,33 +19,33 @@ from phlox.host.signal_guard import SignalGuard
 from phlox.module import GradientsParams, Module, Param, ParamId
 from phlox.module.statics import ByIdentity
 from phlox.optim.clipping import GradientClipping
-from phlox.optim.groups import Group, grouped
+from phlox.optim.groups import Group, group_numbers
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
 from phlox.optim.simple import AnyTensor, SimpleOptimizer
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
-from phlox.optim.state.tree import Mastered, State, adopted, flatten, unmastered
-from phlox.optim.step.multi_tensor import LEAST, Job, MultiTensorStep
+from phlox.optim.state.tree import Mastered, State, flatten, load_modules, unmastered
+from phlox.optim.step.multi_tensor import LEAST, MultiTensorStep, UpdateJob
 from phlox.optim.step.shared_scalars import sharing
-from phlox.optim.step.skip_nonfinite import kept_where
-from phlox.optim.step.validation import begun, check_arguments, misfit, other_entries, rates_of, value_for
+from phlox.optim.step.skip_nonfinite import select_step
+from phlox.optim.step.validation import check_arguments, first_state, misfit, other_entries, rates_of, value_for
 from phlox.record import LazyTensor, Record
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops
 from phlox.tensor.tensor import wrap
 
-_plain: set[type[Any]] = set()
-"""Classes of arrays that are no tracers."""
+_PLAIN_CLASSES: set[type[Any]] = set()
+"""Classes of arrays that are not tracers."""
 
 _NOTHING = nullcontext()
 
-_interned: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
+_interned_settings: weakref.WeakValueDictionary[Hashable, ByIdentity] = weakref.WeakValueDictionary()
 
 
-class Stepped(NamedTuple):
-    """A parameter that was stepped by itself."""
+class StepResult(NamedTuple):
+    """The result of the step of a parameter that was updated alone."""
 
     param: Param
     ops: Ops
@@ -105,8 +105,8 @@ class OptimizerAdaptor(Optimizer):
         self.master_weights = master_weights
         self.donate = donate
         self._donations = 0
-        self._simple = [*[group.simple(optimizer) for group in self.groups], optimizer]  # that of the rest is number -1
-        self.shares_counts = all(one.shares_counts for one in self._simple)
+        self._simple = [*[group.simple(optimizer) for group in self.groups], optimizer]  # number -1: in no group
+        self.shares_counts = all(simple.shares_counts for simple in self._simple)
         self._numbers: dict[ParamId, int] = {}
         self._grouped: tuple[ParamId, ...] = ()
         self._unproved: set[ParamId] = set()
@@ -127,9 +127,9 @@ class OptimizerAdaptor(Optimizer):
             try:
                 self._find_groups(module)
                 self.bind(module)
-            except OptimizerError:  # it may be another module that is stepped; if not, the step will say it
+            except OptimizerError:  # the step may be of another module; if not, it raises this error itself
                 return
-            self.settle(module.params())
+            self.adopt_states(module.params())
         self.name_states(module)
         states = self.states
         for param in module.params():
@@ -140,7 +140,7 @@ class OptimizerAdaptor(Optimizer):
             tensor = Tensor.from_primitive(param.leaf, backend_of_arrays(param.backend), Float)
             states[id], self._begun[id] = self.init_state(tensor, variant), variant
 
-    def settle(self, params: Iterable[Param]) -> None:
+    def adopt_states(self, params: Iterable[Param]) -> None:
         states = self.states
         for param in params:
             id, shape = param.id, param.shape
@@ -154,7 +154,7 @@ class OptimizerAdaptor(Optimizer):
             work = tensor.to_full_precision()
             state = move_state(states[id], work)
             if id in self._unproved:
-                state = self._adopted("a parameter", self._simple[self.variant(id)].init(work), state)
+                state = self._load_modules("a parameter", self._simple[self.variant(id)].init(work), state)
             if not self._has_master(work, tensor):
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
@@ -167,21 +167,21 @@ class OptimizerAdaptor(Optimizer):
         return super().report(module)
 
     def _shape_misfit(self, param: Param) -> str | None:
-        known = self._shapes.get(param.id)
-        if known is not None:
-            return None if known == param.shape else f"it was of shape {known}, and the parameter is of {param.shape}"
-        place = param.device.on(backend_of_arrays(param.backend))
-        fresh = begun(self._simple[self.variant(param.id)], param.shape, place)
+        shape = self._shapes.get(param.id)
+        if shape is not None:
+            return None if shape == param.shape else f"it was of shape {shape}, and the parameter is of {param.shape}"
+        device = param.device.on(backend_of_arrays(param.backend))
+        fresh = first_state(self._simple[self.variant(param.id)], param.shape, device)
         return None if fresh is None else misfit(fresh, self.states[param.id], param.shape)
 
     def settings(self) -> Hashable:
         optimizer = self.optimizer
-        how = (self.grad_clipping, self.skip_nonfinite, self.master_weights, *self.groups)
-        fields = (type(optimizer), *vars(optimizer), *vars(optimizer).values(), *how)
-        known = self._settings[0]
-        if len(fields) != len(known) or not all(map(operator.is_, fields, known)):
+        options = (self.grad_clipping, self.skip_nonfinite, self.master_weights, *self.groups)
+        fields = (type(optimizer), *vars(optimizer), *vars(optimizer).values(), *options)
+        last_fields = self._settings[0]
+        if len(fields) != len(last_fields) or not all(map(operator.is_, fields, last_fields)):
             try:
-                self._settings = fields, _interned.setdefault(fields, ByIdentity(fields))
+                self._settings = fields, _interned_settings.setdefault(fields, ByIdentity(fields))
             except TypeError:  # a field without a hash
                 self._settings = fields, ByIdentity(optimizer)
         return self._settings[1]
@@ -190,23 +190,23 @@ class OptimizerAdaptor(Optimizer):
         return self.settings(), self.donate
 
     def _states_of(self, record: Record) -> dict[ParamId, State]:
-        for optimizer in self._simple:  # classes in its states may be known nowhere else
-            to_plain(flatten(begun(optimizer, (1,)), [], saving=True))
+        for optimizer in self._simple:  # notes the classes in its states, which may be found nowhere else
+            to_plain(flatten(first_state(optimizer, (1,)), [], saving=True))
         return super()._states_of(record)
 
     def _misfit(self, states: dict[ParamId, State]) -> str | None:
         for id, state in states.items():
             leaves: list[Any] = []
             flatten(state, leaves)
-            # What a state has may depend on the parameter's shape, and some of its tensors is probably of that.
+            # The entries may depend on the parameter's shape, which is probably the shape of the state's first tensor.
             shapes = [(1,), *[leaf.shape for leaf in leaves if isinstance(leaf, LazyTensor)][:1]]
-            found = [other_entries(one, shape, unmastered(state)) for one in self._simple for shape in shapes]
-            if all(found):
-                return f"states.{id}: the record is not one of {type(self.optimizer).__name__}: {found[-1]}"
+            problems = [other_entries(simple, shape, unmastered(state)) for simple in self._simple for shape in shapes]
+            if all(problems):
+                return f"states.{id}: the record is not one of {type(self.optimizer).__name__}: {problems[-1]}"
         return None
 
-    def _take_loaded(self, states: dict[ParamId, State]) -> None:
-        super()._take_loaded(states)
+    def _set_states(self, states: dict[ParamId, State]) -> None:
+        super()._set_states(states)
         self._unproved, self._shapes = set(states), {}
 
     def step(self, lr: Rate, module: M, grads: GradientsParams) -> M:
@@ -214,7 +214,7 @@ class OptimizerAdaptor(Optimizer):
         check_arguments(module, grads)
         if self.groups:
             self._find_groups(module)
-        # Before they are clipped, which makes finite numbers of infinities.
+        # Before clipping, which turns infinities into finite numbers.
         finite = grads.isfinite() if self.skip_nonfinite and len(grads) else None
         if finite is not None and not finite.backend.is_traced(finite.primitive):
             if not finite.item():
@@ -222,17 +222,17 @@ class OptimizerAdaptor(Optimizer):
             finite = None
         if self.grad_clipping is not None:
             grads = self.grad_clipping.of_all(grads)
-        # Around all else, for what comes after it runs between a step that has happened and its result.
-        with SignalGuard(lambda: False) as guard, self._lock, sharing(), _slices_of(grads):
+        # The outermost scope: code after it would run when the step has happened and its result is not yet returned.
+        with SignalGuard(lambda: False) as guard, self._lock, sharing(), _scope_of_slices(grads):
             try:
                 return self._stepped(rates, module, grads, finite, guard)
             except Exception as error:
-                # Of the engine's own functions: those of tensors say it themselves.
+                # For errors of the engine's own functions: operations of tensors explain theirs.
                 engine = next((engine_of(grad.backend) for _, grad in grads.items()), None)
-                found = None if engine is None else out_of_memory(f"a step of {self!r}", engine, error)
-                if found is None:
+                memory_error = None if engine is None else out_of_memory(f"a step of {self!r}", engine, error)
+                if memory_error is None:
                     raise
-                raise found from error
+                raise memory_error from error
 
     def _stepped(
         self, rates: list[Any], module: M, grads: GradientsParams, finite: AnyTensor | None, guard: SignalGuard
@@ -242,56 +242,56 @@ class OptimizerAdaptor(Optimizer):
         `finish` runs to its end. If it is interrupted, the given module gets the new values too, because the states
         belong to them.
         """
-        self._look()
+        self._unpack()
         if self._by_path:
             self.bind(module)
         tensors = grads._tensors  # pyright: ignore[reportPrivateUsage]
-        together = self._multi_tensor(rates, tensors) if finite is None else None
-        alone: dict[str, Stepped] = {}
+        joint = self._multi_tensor(rates, tensors) if finite is None else None
+        alone: dict[str, StepResult] = {}
         ids: list[ParamId] = []
-        named = len(self._names)
+        number_of_names = len(self._names)
 
         def step(path: str, param: Param) -> None:
             grad = tensors.get(param.id)
             if grad is not None and param.trained:
                 ids.append(param.id)
-                if together is None or not together.add(path, param, grad, self._numbers.get(param.id, -1)):
+                if joint is None or not joint.add(path, param, grad, self._numbers.get(param.id, -1)):
                     alone[path] = self._step_alone(path, param, grad, rates, finite)
 
         module.visit(step)
-        if together is not None:
-            for entry in together.plan():
+        if joint is not None:
+            for entry in joint.plan():
                 alone[entry.path] = self._step_alone(entry.path, entry.param, entry.grad, rates, finite)
-        if len(self._names) > named:  # a new parameter may have moved others
+        if len(self._names) > number_of_names:  # a new parameter may have moved other parameters to new paths
             self.name_states(module)
-        for one in alone.values():
-            if one.array.__class__ not in _plain:
+        for result in alone.values():
+            if result.array.__class__ not in _PLAIN_CLASSES:
                 self._check_alone(alone.values())
             break
-        taker = self._taker() if self.donate and tracing.get() is None else None
-        made: dict[str, Param] = {}
+        recipient = self._step_name() if self.donate and tracing.get() is None else None
+        params: dict[str, Param] = {}
 
         def finish() -> M:
-            if together is not None:
-                together.lay_out(taker)
-                self._torn = together.writes_over(taker)
-                made.update(together.run())
+            if joint is not None:
+                joint.lay_out(recipient)
+                self._torn = joint.writes_over(recipient)
+                params.update(joint.run())
                 self._torn = False
-            self._keep(ids, alone, together)
+            self._keep_states(ids, alone, joint)
             for path, (param, ops, array, _, _) in alone.items():
-                made[path] = Param.revive(ops, array, param.trained, param.trainable, param.id, param.full_precision)
-                if taker is not None and not ops.backend.is_traced(param.val().primitive):
-                    param.donate(path, taker)
-            for param in made.values():
+                params[path] = Param.revive(ops, array, param.trained, param.trainable, param.id, param.full_precision)
+                if recipient is not None and not ops.backend.is_traced(param.val().primitive):
+                    param.donate(path, recipient)
+            for param in params.values():
                 if not param.val()._ops.has_slices:  # pyright: ignore[reportPrivateUsage]
                     break
                 param.backend.make_ready(param.val().primitive)
-            return module.map(lambda path, param: made.get(path, param))
+            return module.map(lambda path, param: params.get(path, param))
 
         def restore() -> None:
             for path, param in module.named_params():
-                if path in made and not self._torn:
-                    param.restore(made[path].val())
+                if path in params and not self._torn:
+                    param.restore(params[path].val())
 
         guard.hold()
         guard.undo = restore
@@ -301,28 +301,28 @@ class OptimizerAdaptor(Optimizer):
             restore()
             raise
 
-    def _check_alone(self, stepped: Iterable[Stepped]) -> None:
-        """Check that the new states do not end with a transformation that this optimizer outlives."""
-        for one in stepped:
-            engine = engine_of(one.ops.backend)
-            if not engine.is_traced(one.array):
-                _plain.add(one.array.__class__)
+    def _check_alone(self, results: Iterable[StepResult]) -> None:
+        """Check that this optimizer does not outlive the transformation that its new states belong to."""
+        for result in results:
+            engine = engine_of(result.ops.backend)
+            if not engine.is_traced(result.array):
+                _PLAIN_CLASSES.add(result.array.__class__)
                 continue
             leaves: list[Any] = []
-            flatten(one.state, leaves)
+            flatten(result.state, leaves)
             self.check_stays(engine, [leaf.primitive if isinstance(leaf, Tensor) else leaf for leaf in leaves])
 
-    def _taker(self) -> str:
+    def _step_name(self) -> str:
         """The name of this step in the error for donated parameters."""
         self._donations += 1
         return f"step {self._donations} of {type(self).__name__}({type(self.optimizer).__name__})"
 
-    def _keep(self, ids: list[ParamId], alone: dict[str, Stepped], together: MultiTensorStep | None) -> None:
-        """Keep the states of these parameters, which have been stepped."""
+    def _keep_states(self, ids: list[ParamId], alone: dict[str, StepResult], joint: MultiTensorStep | None) -> None:
+        """Keep the new states of these parameters."""
         states, slots, shapes = self._states, self._slots, self._shapes
-        for id in ids:  # so that they are in the order of the parameters
+        for id in ids:  # so that states are in the order of the parameters
             states.setdefault(id, None)
-        for entry in () if together is None else together.entries:
+        for entry in () if joint is None else joint.entries:
             slots[entry.param.id] = entry.slot
             shapes[entry.param.id] = entry.slot.shape
         for param, _, _, shape, state in alone.values():
@@ -348,8 +348,8 @@ class OptimizerAdaptor(Optimizer):
 
     def _step_alone(
         self, path: str, param: Param, grad: AnyTensor, rates: list[Any], finite: AnyTensor | None
-    ) -> Stepped:
-        """The value and the state that a parameter has after its step."""
+    ) -> StepResult:
+        """The value and the state of a parameter after its step."""
         number = self._numbers.get(param.id, -1)
         optimizer = self._simple[number]
         value = param.val()
@@ -369,20 +369,20 @@ class OptimizerAdaptor(Optimizer):
                 before, state = Mastered(work, before), Mastered(result, state)
             result = result.from_full_precision(job.value)
         if finite is not None:
-            result, state = kept_where(finite, (result, state), (job.value, before), job.value.device)
-        return Stepped(param, value._ops, result.primitive, shape, state)  # pyright: ignore[reportPrivateUsage]
+            result, state = select_step(finite, (result, state), (job.value, before), job.value.device)
+        return StepResult(param, value._ops, result.primitive, shape, state)  # pyright: ignore[reportPrivateUsage]
 
-    def _unchanged(self, path: str, param: Param, value: AnyTensor, grad: AnyTensor) -> Job | None:
-        """The job of a parameter that needs no more than a look: nothing to be moved, loaded, begun or widened.
+    def _unchanged(self, path: str, param: Param, value: AnyTensor, grad: AnyTensor) -> UpdateJob | None:
+        """The job of a parameter if nothing has to be moved, loaded, created or widened for it; None otherwise.
 
-        Its gradient and the tensors of its state are of one backend, shape and device with it, as after most steps.
+        Its gradient and the tensors of its state are on its backend and device, and of its shape, as after most steps.
         """
         id, states, ops = param.id, self._states, grad._ops  # pyright: ignore[reportPrivateUsage]
         outer, backend = value._ops.backend, ops.backend  # pyright: ignore[reportPrivateUsage]
         if _stepped_on(outer) is not backend or id in self._unproved or id in self._begun or id in self._slots:
             return None
         x, alike = outer.value(value.primitive) if outer.differentiates else value.primitive, backend.are_alike
-        # One that keeps none, such as plain SGD, has None as its state.
+        # An optimizer without a state, such as plain SGD, has None.
         state = cast("dict[Any, Any] | None", states.get(id, ()))
         if type(state) not in (dict, type(None)) or self._shapes.get(id) != ops.shape(x):
             return None
@@ -395,7 +395,7 @@ class OptimizerAdaptor(Optimizer):
             elif type(leaf) is not int and type(leaf) is not float:
                 return None
         work = wrap(ops, x)
-        return Job(path, param, work, work, grad, state and dict(state), begins=False)
+        return UpdateJob(path, param, work, work, grad, state and dict(state), begins=False)
 
     def averaged(self, module: M) -> M:
         """A new module with the averaged weights, for evaluation and prediction; training continues with `module`.
@@ -411,7 +411,7 @@ class OptimizerAdaptor(Optimizer):
         """
         self._find_groups(module)
         self.bind(module)
-        states = self.states  # and tensors of them may be in the module that is returned
+        states = self.states  # read here because the returned module may hold some of their tensors
 
         def averaged(path: str, param: Param) -> Param:
             optimizer = self._simple[self.variant(param.id)]
@@ -420,7 +420,7 @@ class OptimizerAdaptor(Optimizer):
             value = param.val()
             outer = value.backend
             tensor = value.inner() if outer.differentiates else value
-            work, state, _ = self._at_work(path, param.id, tensor)
+            work, state, _ = self._work_and_state(path, param.id, tensor)
             result = optimizer.averaged(work, state).from_full_precision(tensor)
             return param.holding(Tensor.from_primitive(result.primitive, outer, Float))
 
@@ -429,29 +429,29 @@ class OptimizerAdaptor(Optimizer):
     def _find_groups(self, module: Module) -> None:
         """Find the group of each parameter, unless the parameters are those of the last step."""
         if self.groups and (ids := tuple([param.id for param in module.params()])) != self._grouped:
-            self._numbers, self._grouped = grouped(module, self.groups), ids
+            self._numbers, self._grouped = group_numbers(module, self.groups), ids
 
-    def _job(self, path: str, param: Param, grad: AnyTensor) -> Job:
+    def _job(self, path: str, param: Param, grad: AnyTensor) -> UpdateJob:
         tensor = value_for(path, param.val(), grad)
-        work, before, begins = self._at_work(path, param.id, tensor)
-        place = work.device
-        if grad.backend is not work.backend or grad.device != place:
-            grad = grad.to_device(place)
-        return Job(path, param, tensor, work, grad, before, begins)
+        work, before, begins = self._work_and_state(path, param.id, tensor)
+        device = work.device
+        if grad.backend is not work.backend or grad.device != device:
+            grad = grad.to_device(device)
+        return UpdateJob(path, param, tensor, work, grad, before, begins)
 
     def _has_master(self, work: AnyTensor, tensor: AnyTensor) -> bool:
         """Does the state of this value have a master copy?"""
         return self.master_weights and work is not tensor
 
-    def _adopted(self, path: str, fresh: State, state: State) -> State:
-        """A loaded state, with the modules and objects in it."""
+    def _load_modules(self, path: str, fresh: State, state: State) -> State:
+        """A loaded state, with its modules and objects loaded into those of `fresh`."""
         try:
-            return adopted(fresh, state)
+            return load_modules(fresh, state)
         except PhloxError as error:
             raise OptimizerError(f"{path}: the state that was loaded does not fit: {error}") from error
 
-    def _at_work(self, path: str, id: ParamId, tensor: AnyTensor) -> tuple[AnyTensor, State, bool]:
-        """The tensor to update (the value or its master copy), the state, and whether that is a first state."""
+    def _work_and_state(self, path: str, id: ParamId, tensor: AnyTensor) -> tuple[AnyTensor, State, bool]:
+        """The tensor to update (the value or its master copy), the state, and whether this is a first state."""
         states, optimizer, work = self._states, self._simple[self.variant(id)], tensor.to_full_precision()
         misbegun = bool(self._begun) and self._begun.get(id, self.variant(id)) != self.variant(id)
         unfit = id not in self._unproved and self._shapes.get(id, tensor.shape) != tensor.shape
@@ -462,12 +462,12 @@ class OptimizerAdaptor(Optimizer):
         if id in self._unproved:
             self._names[id] = path
             fresh = optimizer.init(work)
-            state = self._adopted(path, fresh, state)
+            state = self._load_modules(path, fresh, state)
             wrong = misfit(fresh, state, tensor.shape)
             if wrong:
                 raise OptimizerError(
                     f"{path}: the state that was loaded is not one of {type(optimizer).__name__} for a parameter "
-                    f"of shape {tensor.shape}: {wrong}; if it is to start anew, call optimizer.forget(module)"
+                    f"of shape {tensor.shape}: {wrong}; to start its state anew, call optimizer.forget(module)"
                 )
         if isinstance(state, Mastered):
             if self._has_master(work, tensor):
@@ -479,8 +479,8 @@ class OptimizerAdaptor(Optimizer):
         return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
 
 
-def _slices_of(grads: GradientsParams) -> AbstractContextManager[object]:
-    """The scope of a step, which is the same in all processes. It makes no calls where nothing is in slices."""
+def _scope_of_slices(grads: GradientsParams) -> AbstractContextManager[object]:
+    """The scope of a step that is the same in all processes. It makes no calls if no gradient is in slices."""
     for grad in grads._tensors.values():  # pyright: ignore[reportPrivateUsage]
         return same_everywhere(grad.backend) if grad._ops.has_slices else _NOTHING  # pyright: ignore[reportPrivateUsage]
     return _NOTHING
@@ -488,6 +488,6 @@ def _slices_of(grads: GradientsParams) -> AbstractContextManager[object]:
 
 @lru_cache(maxsize=256)
 def _stepped_on(backend: Backend) -> Backend | None:
-    """The backend without its tape, if it is a plain one of full precision; None otherwise."""
+    """The backend without its tape, if that is a plain backend of full precision; None otherwise."""
     inner = backend.without_tape() if backend.differentiates else backend
     return inner if inner is not None and inner.inner is None and inner.full_precision() is inner else None

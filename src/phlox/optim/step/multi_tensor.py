@@ -21,15 +21,15 @@ from phlox.tensor import Tensor
 from phlox.tensor.dispatch import ops_of
 
 LEAST = 1 << 16
-"""Elements: fewer are stepped faster one tensor at a time, and new memory for them costs next to nothing."""
-_TRIED = 8
-"""Elements that a step is tried on before anything is written to."""
+"""The least number of elements: with fewer, one tensor at a time is faster, and new memory costs almost nothing."""
+_TRIAL_SIZE = 8
+"""The number of elements for a trial of the step, before anything is written."""
 
 Scalars: TypeAlias = tuple[Any, ...]
 Run: TypeAlias = Callable[[Sequence[Piece]], object]
 
 
-class Job(NamedTuple):
+class UpdateJob(NamedTuple):
     """A parameter to update."""
 
     path: str
@@ -42,51 +42,51 @@ class Job(NamedTuple):
     """The gradient, on the device of `work`, like the state."""
     state: State
     begins: bool
-    """Is it the state before the first step?"""
+    """Whether this is the state before the first step."""
 
 
 # --- the data of a parameter that is kept between steps
 
 
-class Form(NamedTuple):
+class GroupKey(NamedTuple):
     """The key of parameters that can be updated together, without the scalars in their states."""
 
     number: int
     """The number of its optimizer in the adaptor."""
-    place: Device
+    device: Device
     skeleton: Skeleton
 
 
 class Slot:
-    """The data that is kept between steps of a parameter that is updated with others."""
+    """What is kept between steps for a parameter that is updated with others."""
 
     __slots__ = (
-        "arrays", "begins", "flats", "form", "group", "home", "inner", "mastered", "memory", "outer", "own", "shape",
+        "arrays", "begins", "flats", "group", "home", "inner", "key", "mastered", "memory", "outer", "own", "shape",
     )  # fmt: skip
 
-    def __init__(self, form: Form, job: Job, arrays: list[Any], scalars: Scalars, before: Slot | None) -> None:
-        outer, backend = job.param.backend, form.place.backend
-        self.form = form
-        self.group: tuple[Form, Scalars] = form, scalars
+    def __init__(self, key: GroupKey, job: UpdateJob, arrays: list[Any], scalars: Scalars, before: Slot | None) -> None:
+        outer, backend = job.param.backend, key.device.backend
+        self.key = key
+        self.group: tuple[GroupKey, Scalars] = key, scalars
         """Slots of equal groups are updated together."""
         self.outer, self.inner = ops_of(outer, Float), ops_of(backend, Float)
         self.shape = job.work.shape
         self.home = job.value.device.on(outer)
         self.mastered = job.work is not job.value
-        """Is the first of the arrays the master, and not a part of the state?"""
+        """Whether the first array is the master, and not a part of the state."""
         self.begins = job.begins
-        """Is there no state to lose yet?"""
-        # What an optimizer begins with it may hold elsewhere, too. Copied at once, it goes before the next one is made.
+        """Whether there is no state yet that an interrupt could lose."""
+        # The optimizer may refer to its first state elsewhere. Copied now, it is freed before the next one is created.
         self.arrays = [_copied(backend, array) for array in arrays] if job.begins else arrays
         self.flats = [backend.flat(array) for array in self.arrays]
-        known = before is not None and before.own and len(before.arrays) == len(arrays)
-        self.own = job.begins or (known and all(a is b for a, b in zip(before.arrays, arrays, strict=True)))  # pyright: ignore[reportOptionalMemberAccess]
-        """Are the arrays referred to by nothing else?"""
+        keeps_arrays = before is not None and before.own and len(before.arrays) == len(arrays)
+        self.own = job.begins or (keeps_arrays and all(a is b for a, b in zip(before.arrays, arrays, strict=True)))  # pyright: ignore[reportOptionalMemberAccess]
+        """Whether nothing else refers to the arrays."""
         self.memory: ReusedBuffer | None = None if before is None or self.mastered else before.memory
-        """Of the parameter, if it was made by a step that may write over it."""
+        """The memory of the parameter, if a step created it and may overwrite it."""
 
     def takes(self, value: AnyTensor, grad: AnyTensor) -> bool:
-        """Do this value and gradient have the form of those of the last step?"""
+        """Do this value and gradient have the backend and shape of the last step's?"""
         outer, inner = self.outer, self.inner
         if self.mastered or value._ops is not outer or grad._ops is not inner:  # pyright: ignore[reportPrivateUsage]
             return False
@@ -94,16 +94,16 @@ class Slot:
         return x.shape == self.shape and inner.backend.are_alike(x, grad.primitive)
 
     def state(self) -> State:
-        """The state in the form of the optimizer of one tensor, with the master copy if there is one."""
+        """The state as the optimizer of one tensor has it, with the master copy if there is one."""
         tensors = [Tensor.from_primitive(array, self.inner.backend, Float) for array in self.arrays]
-        state = _put_together(self.form.skeleton, tensors[self.mastered :], self.group[1])
+        state = _put_together(self.key.skeleton, tensors[self.mastered :], self.group[1])
         return Mastered(tensors[0], state) if self.mastered else state
 
 
-def _slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
-    """How it is stepped with others, if it can be: all of one plain backend and shape, and no tracers."""
-    work, place = job.work, job.work.device
-    backend = place.backend
+def _slot_for(number: int, job: UpdateJob, before: Slot | None) -> Slot | None:
+    """The slot of a parameter; None if it must be updated alone: backends or shapes differ, or tensors are traced."""
+    work, device = job.work, job.work.device
+    backend = device.backend
     skeleton, tensors, scalars = _take_apart(unmastered(job.state))
     if not all(isinstance(scalar, (int, float)) for scalar in scalars):
         return None
@@ -112,18 +112,18 @@ def _slot_of(number: int, job: Job, before: Slot | None) -> Slot | None:
         for x in (work, job.grad, *tensors)
     ):
         return None
-    if before is not None and (before.shape != work.shape or before.form.place != place):
+    if before is not None and (before.shape != work.shape or before.key.device != device):
         before = None
-    known = before.arrays if before is not None and before.mastered else [work.primitive]
-    masters = known[:1] if work is not job.value else []
+    old_arrays = before.arrays if before is not None and before.mastered else [work.primitive]
+    masters = old_arrays[:1] if work is not job.value else []
     arrays = [*masters, *[x.primitive for x in tensors]]
-    return Slot(Form(number, place, skeleton), job, arrays, scalars, before)
+    return Slot(GroupKey(number, device, skeleton), job, arrays, scalars, before)
 
 
 def _copied(backend: Any, array: Any) -> Any:
-    mine = backend.new_like(array)
-    backend.flat(mine)[:] = backend.flat(array)
-    return mine
+    copy = backend.new_like(array)
+    backend.flat(copy)[:] = backend.flat(array)
+    return copy
 
 
 def _take_apart(state: State) -> tuple[Skeleton, list[AnyTensor], Scalars]:
@@ -158,17 +158,17 @@ class Entry(NamedTuple):
     slot: Slot
     grad: AnyTensor
     work: Any = None
-    """The array to be stepped where it is not the parameter's."""
+    """The array to update, if it is not the parameter's."""
 
 
 class _Group(NamedTuple):
-    """Entries that are stepped by one call."""
+    """Entries that are updated by one call."""
 
     entries: list[Entry]
     run: Run
-    after: tuple[Form, Scalars]
+    after: tuple[GroupKey, Scalars]
     arrays: list[list[Any]]
-    """The arrays for the new state of each."""
+    """For each entry, the arrays of its new state."""
     flats: list[list[Any]]
     """The same arrays, flat."""
 
@@ -192,7 +192,7 @@ class MultiTensorStep:
         optimizers: the optimizers of one tensor, by number.
         rates: the learning rate of each.
         slots: the slots of parameters from earlier steps.
-        job_of: makes the job of a parameter from its path, the parameter and its gradient.
+        job_of: returns the job for a path, a parameter and its gradient.
         masters: whether parameters of half precision have an f32 copy that is updated in their place.
     """
 
@@ -201,16 +201,16 @@ class MultiTensorStep:
         optimizers: Sequence[SimpleOptimizer],
         rates: Sequence[Any],
         slots: Mapping[ParamId, Slot],
-        job_of: Callable[[str, Param, AnyTensor], Job],
+        job_of: Callable[[str, Param, AnyTensor], UpdateJob],
         *,
         masters: bool,
     ) -> None:
         self._optimizers, self._rates, self._slots, self._job_of, self._masters = (
             optimizers, rates, slots, job_of, masters,
         )  # fmt: skip
-        self._joins = [one.elementwise or type(one).kernel is not SimpleOptimizer.kernel for one in optimizers]
+        self._is_joint = [rule.elementwise or type(rule).kernel is not SimpleOptimizer.kernel for rule in optimizers]
         self._seen: set[ParamId] = set()
-        self._waiting: dict[tuple[Form, Scalars], list[Entry]] = {}
+        self._waiting: dict[tuple[GroupKey, Scalars], list[Entry]] = {}
         self._groups: list[_Group] = []
         self._targets: list[list[_Target]] = []
 
@@ -218,14 +218,14 @@ class MultiTensorStep:
         """Add a parameter of the optimizer with this number; False if it must be updated by itself."""
         id, backend = param.id, param.backend
         is_half = backend.full_precision() is not backend
-        if not self._joins[number] or id in self._seen or (is_half and not self._masters):
+        if not self._is_joint[number] or id in self._seen or (is_half and not self._masters):
             return False
         slot = self._slots.get(id)
-        if slot is not None and slot.form.number == number and slot.takes(param.val(), grad):
+        if slot is not None and slot.key.number == number and slot.takes(param.val(), grad):
             entry = Entry(path, param, slot, grad)
         else:
             job = self._job_of(path, param, grad)
-            slot = _slot_of(number, job, slot)
+            slot = _slot_for(number, job, slot)
             if slot is None:
                 return False
             entry = Entry(path, param, slot, job.grad, job.work.primitive if slot.mastered else None)
@@ -236,23 +236,23 @@ class MultiTensorStep:
     def plan(self) -> list[Entry]:
         """Plan the update of each group, which may fail; returns the parameters that must be updated one by one."""
         alone: list[Entry] = []
-        for (form, scalars), entries in self._waiting.items():
-            found = _planned(self._optimizers[form.number], self._rates[form.number], form, scalars, entries[0])
-            if found is None:
+        for (key, scalars), entries in self._waiting.items():
+            plan = _plan_group(self._optimizers[key.number], self._rates[key.number], key, scalars, entries[0])
+            if plan is None:
                 alone += entries
                 continue
-            run, after = found
-            backend = form.place.backend
+            run, after = plan
+            backend = key.device.backend
             slots = [entry.slot for entry in entries]
             arrays = [slot.arrays if slot.own else [*map(backend.new_like, slot.arrays)] for slot in slots]
             flats = [
-                slot.flats if slot.own else [*map(backend.flat, mine)] for slot, mine in zip(slots, arrays, strict=True)
+                slot.flats if slot.own else [*map(backend.flat, new)] for slot, new in zip(slots, arrays, strict=True)
             ]
-            self._groups.append(_Group(entries, run, (form, after), arrays, flats))
+            self._groups.append(_Group(entries, run, (key, after), arrays, flats))
         return alone
 
-    def lay_out(self, taker: str | None) -> None:
-        """Find memory for the new values: that of the old ones if they are donated to `taker`.
+    def lay_out(self, recipient: str | None) -> None:
+        """Find memory for the new values: the memory of the old values if they are donated to `recipient`.
 
         Nothing is written yet, so after an error nothing has changed.
         """
@@ -261,31 +261,31 @@ class MultiTensorStep:
             for group in self._groups:
                 self._targets.append(
                     [
-                        _for_master(entry, arrays[0], flats[0])
+                        _master_target(entry, arrays[0], flats[0])
                         if entry.slot.mastered
-                        else _new(entry)
-                        if taker is None
-                        else _donated(entry, taker, undo)
+                        else _new_target(entry)
+                        if recipient is None
+                        else _donated_target(entry, recipient, undo)
                         for entry, arrays, flats in zip(group.entries, group.arrays, group.flats, strict=True)
                     ]
                 )
-            if taker is not None:
-                for entry in (one for group in self._groups for one in group.entries if one.slot.mastered):
+            if recipient is not None:
+                for entry in (e for group in self._groups for e in group.entries if e.slot.mastered):
                     undo.append(partial(entry.param.restore, entry.param.val()))
-                    _donate(entry, taker)
+                    _donate(entry, recipient)
         except BaseException:
             for restore in undo:
                 restore()
             raise
 
-    def writes_over(self, taker: str | None) -> bool:
+    def writes_over(self, recipient: str | None) -> bool:
         """Would an interrupt of `run` lose data?"""
         slots = [entry.slot for entry in self.entries]
-        return bool(slots) and (taker is not None or any(slot.own and not slot.begins for slot in slots))
+        return bool(slots) and (recipient is not None or any(slot.own and not slot.begins for slot in slots))
 
     def run(self) -> dict[str, Param]:
-        """Update all; returns the new parameters by path. The slots hold the new states."""
-        made: dict[str, Param] = {}
+        """Update all entries; returns the new parameters by path. The slots hold the new states."""
+        params: dict[str, Param] = {}
         for group, targets in zip(self._groups, self._targets, strict=True):
             flat = group.entries[0].slot.inner.backend.flat
             mastered = group.entries[0].slot.mastered
@@ -304,10 +304,12 @@ class MultiTensorStep:
                 array = target.array if memory is None else memory.lend()
                 outer = slot.outer
                 if mastered:
-                    below: Any = outer.backend.without_tape() if outer.backend.differentiates else outer.backend
-                    array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(below).primitive
-                made[path] = Param.revive(outer, array, param.trained, param.trainable, param.id, param.full_precision)
-        return made
+                    half: Any = outer.backend.without_tape() if outer.backend.differentiates else outer.backend
+                    array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(half).primitive
+                params[path] = Param.revive(
+                    outer, array, param.trained, param.trainable, param.id, param.full_precision
+                )
+        return params
 
     @property
     def entries(self) -> list[Entry]:
@@ -315,16 +317,16 @@ class MultiTensorStep:
         return [entry for group in self._groups for entry in group.entries]
 
 
-def _planned(
-    optimizer: SimpleOptimizer, lr: Any, form: Form, scalars: Scalars, first: Entry
+def _plan_group(
+    optimizer: SimpleOptimizer, lr: Any, key: GroupKey, scalars: Scalars, first: Entry
 ) -> tuple[Run, Scalars] | None:
     """The function that updates a whole group, and the scalars in its states afterwards; None if there is none."""
-    backend, ops = form.place.backend, first.slot.inner
+    backend, ops = key.device.backend, first.slot.inner
     arrays = first.slot.flats[first.slot.mastered :]
 
     def state_of(arrays: Sequence[Any]) -> State:
         tensors = [Tensor.from_primitive(array, backend, Float) for array in arrays]
-        return _put_together(form.skeleton, tensors, scalars)
+        return _put_together(key.skeleton, tensors, scalars)
 
     kernel = optimizer.kernel(lr, state_of(arrays), backend)
     run = None if kernel is None else backend.kernel(kernel.name, kernel.numbers)
@@ -338,9 +340,9 @@ def _planned(
         tensor, after = optimizer.step(lr, x, grad, state_of(arrays[2:]))
         return tensor, *_take_apart(after)
 
-    tried = [array[:_TRIED] for array in (_work_of(first, backend), backend.flat(first.grad.primitive), *arrays)]
-    tensor, skeleton, tensors, after = step(tried)
-    if skeleton != form.skeleton or any(x._ops is not ops or x.shape != tried[0].shape for x in (tensor, *tensors)):  # pyright: ignore[reportPrivateUsage]
+    trial = [array[:_TRIAL_SIZE] for array in (_work_of(first, backend), backend.flat(first.grad.primitive), *arrays)]
+    tensor, skeleton, tensors, after = step(trial)
+    if skeleton != key.skeleton or any(x._ops is not ops or x.shape != trial[0].shape for x in (tensor, *tensors)):  # pyright: ignore[reportPrivateUsage]
         return None
 
     def work(arrays: list[Any]) -> list[Any]:
@@ -358,23 +360,23 @@ def _work_of(entry: Entry, backend: Any) -> Any:
 # --- where new values go
 
 
-def _donate(entry: Entry, taker: str) -> None:
+def _donate(entry: Entry, recipient: str) -> None:
     """Donate the parameter's value: using it is an error from now on."""
     slot = entry.slot
-    entry.param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, taker))
+    entry.param.donate_as(Donated(slot.outer, slot.shape, slot.home, entry.path, recipient))
 
 
-def _lend_again(entry: Entry, memory: ReusedBuffer) -> None:
-    """Restore a value that was donated from the memory that it was lent from."""
+def _restore_lent(entry: Entry, memory: ReusedBuffer) -> None:
+    """Restore a donated value from the memory that lent it."""
     entry.param.restore(Tensor.from_primitive(memory.lend(), entry.slot.outer.backend, Float))
-    entry.slot.memory = None  # others may still look at what was lent before
+    entry.slot.memory = None  # others may still refer to the array that was lent before
 
 
-def _for_master(entry: Entry, array: Any, flat: Any) -> _Target:
+def _master_target(entry: Entry, array: Any, flat: Any) -> _Target:
     return _Target(entry.slot.inner.backend.flat(entry.work), flat, array, None)
 
 
-def _new(entry: Entry) -> _Target:
+def _new_target(entry: Entry) -> _Target:
     slot = entry.slot
     x = slot.outer.backend.strip(entry.param.val().primitive)
     backend = slot.inner.backend
@@ -382,21 +384,21 @@ def _new(entry: Entry) -> _Target:
     return _Target(backend.flat(x), backend.flat(array), array, None)
 
 
-def _donated(entry: Entry, taker: str, undo: list[Callable[[], object]]) -> _Target:
-    """The memory of the old value, if it came from here and nothing else refers to it; otherwise other memory."""
+def _donated_target(entry: Entry, recipient: str, undo: list[Callable[[], object]]) -> _Target:
+    """The memory of the old value, if this optimizer lent it and nothing else refers to it; otherwise other memory."""
     slot = entry.slot
     memory, backend = slot.memory, slot.inner.backend
     value = entry.param.val()
     x = slot.outer.backend.strip(value.primitive)
-    _donate(entry, taker)
+    _donate(entry, recipient)
     if memory is not None and memory.has_lent(x):
-        del value, x  # or they would refer to it
-        undo.append(partial(_lend_again, entry, memory))
+        del value, x  # these references would keep the memory from being free
+        undo.append(partial(_restore_lent, entry, memory))
         old = memory.flat
         if memory.is_free():
             return _Target(old, old, None, memory)
         memory = backend.memory_like(old, slot.shape, slot.home)
-        assert memory is not None  # as it was before
+        assert memory is not None  # because `old` is such memory
     else:
         undo.append(partial(entry.param.restore, value))
         old = backend.flat(x)

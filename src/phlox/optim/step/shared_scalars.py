@@ -18,12 +18,12 @@ from phlox.host.signal_guard import scope
 
 T = TypeVar("T")
 
-_found: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("phlox_shared_scalars", default=None)
+_cache: ContextVar[dict[Any, tuple[tuple[Any, ...], Any]] | None] = ContextVar("phlox_shared_scalars", default=None)
 
 
 def sharing() -> AbstractContextManager[dict[Any, tuple[tuple[Any, ...], Any]] | None]:
     """Within this scope `shared` caches its results."""
-    return scope(_found, {})
+    return scope(_cache, {})
 
 
 def shared(fn: Callable[..., T], *arguments: Any) -> T:
@@ -32,14 +32,14 @@ def shared(fn: Callable[..., T], *arguments: Any) -> T:
     A compiled function then has one scalar for all of them. Outside a step, and for other arguments, it is a plain
     call.
     """
-    found = _found.get()
-    if found is None:
+    cache = _cache.get()
+    if cache is None:
         return fn(*arguments)
     # By identity, except for integers: traced scalars cannot be compared.
     key = (fn, *[x if type(x) is int else ("", id(x)) for x in arguments])
-    if key not in found:
-        found[key] = arguments, fn(*arguments)  # holding the arguments, whose identities are the key
-    return found[key][1]
+    if key not in cache:
+        cache[key] = arguments, fn(*arguments)  # keeps the arguments alive, because their identities are the key
+    return cache[key][1]
 
 
 def counted(time: Any, backend: Backend, *betas: float) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ def real(count: Any, backend: Backend) -> Real:
 
 
 def chosen(condition: Any, if_true: Real, if_false: Real, backend: Backend) -> Real:
-    """One of two finite scalars, by a comparison of scalars."""
+    """One of two finite scalars, selected by a comparison of scalars."""
     first = real(condition, backend)
     return first * if_true + (1.0 - first) * if_false
 

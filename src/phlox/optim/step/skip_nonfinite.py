@@ -17,10 +17,10 @@ from phlox.tensor import Tensor, tensor, where
 S = TypeVar("S")
 
 
-def kept_where(finite: AnyTensor, after: S, before: S, place: Device) -> S:
+def select_step(finite: AnyTensor, after: S, before: S, device: Device) -> S:
     """In a compiled function, select the tensors and scalars after a step, or those before it.
 
-    `finite` is a Bool of rank zero: true takes those after the step.
+    `finite` is a Bool of rank zero: if it is true, those after the step are selected.
     """
     new: list[Any] = []
     old: list[Any] = []
@@ -30,16 +30,17 @@ def kept_where(finite: AnyTensor, after: S, before: S, place: Device) -> S:
             "skip_nonfinite needs a state that has the same entries before and after a step; let `init` return all of "
             "them"
         )
-    return cast("S", unflatten(skeleton, iter([_kept(finite, a, b, place) for a, b in zip(new, old, strict=True)])))
+    return cast("S", unflatten(skeleton, iter([_select(finite, a, b, device) for a, b in zip(new, old, strict=True)])))
 
 
-def _kept(finite: AnyTensor, new: Any, old: Any, place: Device) -> Any:
+def _select(finite: AnyTensor, new: Any, old: Any, device: Device) -> Any:
     if isinstance(new, Tensor):
-        after = cast("AnyTensor", new)  # not all are of one precision
+        after = cast("AnyTensor", new)  # tensors of a state can differ in precision
         return where(finite.to_device(after.device), after, cast("AnyTensor", old))
     if _is_array(new) or not (isinstance(new, (int, float)) or hasattr(new, "dtype")):
         return _constant(new, old)
-    return shared(_kept_number, finite, new, old, place.backend, intern(place.name))  # one number for all that have it
+    # Computed once for all parameters with this number.
+    return shared(_select_number, finite, new, old, device.backend, intern(device.name))
 
 
 def _is_array(value: object) -> bool:
@@ -56,12 +57,12 @@ def _constant(new: Any, old: Any) -> Any:
     )
 
 
-def _kept_number(finite: AnyTensor, new: Any, old: Any, backend: Backend, name: str) -> Any:
-    place = Device(backend, name)
-    return where(finite.to_device(place), _as_tensor(new, place), _as_tensor(old, place)).primitive
+def _select_number(finite: AnyTensor, new: Any, old: Any, backend: Backend, name: str) -> Any:
+    device = Device(backend, name)
+    return where(finite.to_device(device), _as_tensor(new, device), _as_tensor(old, device)).primitive
 
 
-def _as_tensor(number: Any, place: Device) -> AnyTensor:
+def _as_tensor(number: Any, device: Device) -> AnyTensor:
     if isinstance(number, (int, float)):
-        return tensor(number, device=place)
-    return Tensor.from_primitive(number, place.backend, Float if "float" in str(number.dtype) else Int)
+        return tensor(number, device=device)
+    return Tensor.from_primitive(number, device.backend, Float if "float" in str(number.dtype) else Int)

@@ -64,7 +64,7 @@ def value_for(path: str, value: AnyTensor, grad: AnyTensor) -> AnyTensor:
     """The value of a parameter without its tape; `OptimizerError` unless `grad` is its gradient."""
     if value.backend.batched or grad.backend.batched:
         raise OptimizerError(
-            f"{path}: an optimizer steps outside of phlox.vmap, for its states are those of all examples; "
+            f"{path}: an optimizer steps outside of phlox.vmap, because it has one state for all examples; "
             "return the gradients, and step there on the stacked modules"
         )
     inner = value.inner() if value.backend.differentiates else value
@@ -77,22 +77,22 @@ def value_for(path: str, value: AnyTensor, grad: AnyTensor) -> AnyTensor:
 
 
 def rates_of(lr: Rate, groups: Sequence[Group]) -> list[Any]:
-    """The rate of each group, then that of the rest; `OptimizerError` for an invalid rate or an unknown group."""
+    """The rate of each group, then the rate of all others; `OptimizerError` for an invalid rate or unknown group."""
     if not isinstance(lr, Mapping):
         rate = _checked_rate(lr)
         if not groups:
             return [rate]
         return [*[rate if group.lr_factor == 1.0 else rate * group.lr_factor for group in groups], rate]
-    named = {group.name for group in groups if group.name is not None}
-    if "*" not in lr or not lr.keys() <= named | {"*"}:
-        known = ", ".join(sorted(named)) or "none has one"
+    group_names = {group.name for group in groups if group.name is not None}
+    if "*" not in lr or not lr.keys() <= group_names | {"*"}:
+        names = ", ".join(sorted(group_names)) or "none has one"
         raise OptimizerError(
-            f"learning rates by group need one for all others under '*', and names of groups ({known}), got "
+            f"learning rates by group need one for all others under '*', and names of groups ({names}), got "
             f"{', '.join(map(repr, lr))}"
         )
     rates = {name: _checked_rate(rate) for name, rate in lr.items()}
-    rest = rates["*"]
-    return [*[rates.get(group.name or "*", rest) * group.lr_factor for group in groups], rest]
+    default = rates["*"]
+    return [*[rates.get(group.name or "*", default) * group.lr_factor for group in groups], default]
 
 
 def _checked_rate(lr: Any) -> Any:
@@ -101,8 +101,8 @@ def _checked_rate(lr: Any) -> Any:
         raise OptimizerError(
             "the learning rate is a number, not a tensor; give it as .item(), or as an argument of a compiled function"
         )
-    given: object = lr
-    if isinstance(given, np.ndarray) and not lr.ndim:
+    rate: object = lr
+    if isinstance(rate, np.ndarray) and not lr.ndim:
         lr = lr.item()
     if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
         lr = float(cast("float", lr))
@@ -113,14 +113,14 @@ def _checked_rate(lr: Any) -> Any:
     return lr
 
 
-# --- is a state one of this optimizer, for a parameter of this shape?
+# --- does a state belong to this optimizer, and to a parameter of this shape?
 
 
-def begun(optimizer: SimpleOptimizer, shape: tuple[int, ...], place: Device | None = None) -> State:
-    """The state that a parameter of this shape begins with; None if that is not known."""
+def first_state(optimizer: SimpleOptimizer, shape: tuple[int, ...], device: Device | None = None) -> State:
+    """The first state of a parameter of this shape; None if it is not known."""
     try:
-        return optimizer.init(zeros(shape, device=place))
-    except Exception:  # it takes no such parameter
+        return optimizer.init(zeros(shape, device=device))
+    except Exception:  # the optimizer does not support such a parameter
         return None
 
 
@@ -133,5 +133,5 @@ def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
 
 def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:
     """How the names in a state differ from those in a first state for this shape; None if they do not."""
-    fresh = begun(optimizer, shape)
+    fresh = first_state(optimizer, shape)
     return mismatch(dict.fromkeys(cast("Any", fresh)), state) if isinstance(fresh, dict) else None

@@ -49,26 +49,26 @@ class GradientsAccumulator(Module):
         plain = model.valid()
         zeros = _zeros_whole if local else zeros_like
         self.sums = [Param(zeros(param.val()), trained=False, full_precision=True) for param in plain.params()]
-        place = plain.params()[0].device if plain.params() else None
-        self.weight = Param(tensor(0.0, device=place), trained=False, full_precision=True)
+        device = plain.params()[0].device if plain.params() else None
+        self.weight = Param(tensor(0.0, device=device), trained=False, full_precision=True)
 
     def add(self, grads: GradientsParams, model: Module, weight: AnyTensor | float = _ONE) -> None:
-        """Add gradients of `model`, of a loss that weighs so much in the mean; a missing gradient counts as zero.
+        """Add gradients of `model`, with this weight in the mean; a missing gradient counts as zero.
 
         Raises `OptimizerError` if the model has another structure, or if the gradients are of another model.
         """
         if len(grads) and row_group() is not None and self.local != isinstance(grads, LocalGradients):
-            wrong = (
+            origin = (
                 "of all processes; make them within px.distributed.no_sync(), for local=True"
                 if self.local
                 else "of this process's rows alone; make it with local=True"
             )
-            raise OptimizerError(f"GradientsAccumulator: these gradients are {wrong}")
+            raise OptimizerError(f"GradientsAccumulator: these gradients are {origin}")
         with same_everywhere(None if self.local else grads.backend):
-            anew = self._added(grads, model, weight)
-        set_together(anew)
+            new_sums = self._add(grads, model, weight)
+        set_together(new_sums)
 
-    def _added(self, grads: GradientsParams, model: Module, weight: AnyTensor | float) -> list[tuple[Param, AnyTensor]]:
+    def _add(self, grads: GradientsParams, model: Module, weight: AnyTensor | float) -> list[tuple[Param, AnyTensor]]:
         params = self._checked(model)
         if len(grads) and not any(grads.get(param.id) is not None for param in params):
             raise OptimizerError(
@@ -79,11 +79,11 @@ class GradientsAccumulator(Module):
         for param, total in zip(params, self.sums, strict=True):
             grad = grads.get(param.id)
             if grad is not None:
-                kept = total.val()
-                wide = grad.to_device(kept.device)
-                sums.append((total, kept + (wide * _at(weight, kept) if self.mean and weight is not _ONE else wide)))
-        weighed = self.weight.val()
-        return [*sums, (self.weight, weighed + _at(weight, weighed))]
+                old = total.val()
+                wide = grad.to_device(old.device)
+                sums.append((total, old + (wide * _like(weight, old) if self.mean and weight is not _ONE else wide)))
+        total_weight = self.weight.val()
+        return [*sums, (self.weight, total_weight + _like(weight, total_weight))]
 
     def take(self, model: Module) -> GradientsParams:
         """Return the sum or mean of the added gradients, for a step of `model`, and reset the sums to zero.
@@ -91,9 +91,9 @@ class GradientsAccumulator(Module):
         Every trained parameter has a gradient: zero if none was added.
         """
         with same_everywhere(None if self.local or not self.sums else self.sums[0].backend):
-            taken, anew = self._taken(model)
-        gradients = GradientsParams(taken if not self.local or row_group() is None else averaged(taken, model))
-        set_together(anew)
+            means, reset = self._take_sums(model)
+        gradients = GradientsParams(means if not self.local or row_group() is None else averaged(means, model))
+        set_together(reset)
         return gradients
 
     def agree(self) -> None:
@@ -103,20 +103,20 @@ class GradientsAccumulator(Module):
         values = [total.val() for total in self.sums]
         backend = values[0].backend
         means = backend.all_reduce([value.primitive for value in values], "mean")
-        anew = [Tensor.from_primitive(mean, backend, Float) for mean in means]
-        set_together(list(zip(self.sums, anew, strict=True)))
+        agreed = [Tensor.from_primitive(mean, backend, Float) for mean in means]
+        set_together(list(zip(self.sums, agreed, strict=True)))
 
-    def _taken(self, model: Module) -> tuple[dict[ParamId, AnyTensor], list[tuple[Param, AnyTensor]]]:
+    def _take_sums(self, model: Module) -> tuple[dict[ParamId, AnyTensor], list[tuple[Param, AnyTensor]]]:
         number = self.weight.val()
         share = 1.0 / where(number > 0.0, number, 1.0)
-        taken: dict[ParamId, AnyTensor] = {}
-        anew = [(self.weight, zeros_like(number))]
+        gradients: dict[ParamId, AnyTensor] = {}
+        reset = [(self.weight, zeros_like(number))]
         for param, total in zip(self._checked(model), self.sums, strict=True):
             value = total.val()
             if param.trained:
-                taken[param.id] = value * share.to_device(value.device) if self.mean else value
-            anew.append((total, zeros_like(value)))
-        return taken, anew
+                gradients[param.id] = value * share.to_device(value.device) if self.mean else value
+            reset.append((total, zeros_like(value)))
+        return gradients, reset
 
     def _checked(self, model: Module) -> list[Param]:
         params = model.params()
@@ -128,12 +128,12 @@ class GradientsAccumulator(Module):
         return params
 
 
-def _at(weight: AnyTensor | float, beside: AnyTensor) -> Any:
-    """The weight, where and as the sums are."""
+def _like(weight: AnyTensor | float, beside: AnyTensor) -> Any:
+    """The weight, on the device and at the precision of the sums."""
     return weight.detach().float().to_device(beside.device) if isinstance(weight, Tensor) else weight
 
 
 def _zeros_whole(value: AnyTensor) -> AnyTensor:
-    """Zeros of its shape; whole in each process, for what each has of its own."""
+    """Zeros of its shape; not in slices, because each process has sums of its own."""
     backend = value.backend
     return zeros(value.shape, device=replace(value.device, sharding=None)) if backend.has_slices else zeros_like(value)

@@ -58,8 +58,8 @@ class Ema(Module, Generic[M]):
             lambda path, param: Param(param.val(), trained=False, full_precision=param.full_precision)
         )
         self.masters = _masters(self.average)
-        place = plain.params()[0].device if plain.params() else None
-        self.updates = Param(tensor(0, device=place), trained=False)
+        device = plain.params()[0].device if plain.params() else None
+        self.updates = Param(tensor(0, device=device), trained=False)
 
     def update(self, model: M) -> None:
         """Move the average towards the weights of `model`, which must have the same structure."""
@@ -67,8 +67,8 @@ class Ema(Module, Generic[M]):
         old = list(self.average.named_params())
         if [(path, param.shape) for path, param in new] != [(path, param.shape) for path, param in old]:
             path = next((p for (p, x), (q, y) in zip(new, old, strict=False) if (p, x.shape) != (q, y.shape)), "")
-            where_ = f"`{path}` is another parameter" if path else f"it has {len(new)} parameters, not {len(old)}"
-            raise OptimizerError(f"Ema: the model is not one of the structure that the average began with: {where_}")
+            difference = f"`{path}` is another parameter" if path else f"it has {len(new)} parameters, not {len(old)}"
+            raise OptimizerError(f"Ema: the model's structure is not that of the average: {difference}")
         with same_everywhere(new[0][1].backend if new else None):
             after = self._moved(new, old)
         set_together(after)
@@ -79,18 +79,18 @@ class Ema(Module, Generic[M]):
         masters = dict(zip(map(id, _halves(self.average)), self._masters(), strict=True))
         after = [(self.updates, count)]
         for (_, source), (_, target) in zip(new, old, strict=True):
-            value, kept, master = source.val().detach(), target.val(), masters.get(id(target))
+            value, average, master = source.val().detach(), target.val(), masters.get(id(target))
             if master is None:
-                value = value.to_device(kept.device)
-                after.append((target, _moved(kept, value, decay) if source.trainable else value))
+                value = value.to_device(average.device)
+                after.append((target, _moved(average, value, decay) if source.trainable else value))
                 continue
-            wide = continued(master.val(), kept)
+            wide = continued(master.val(), average)
             value = value.to_device(wide.device)
             moved = _moved(wide, value, decay) if source.trainable else value
-            after += [(master, moved), (target, moved.from_full_precision(kept))]
+            after += [(master, moved), (target, moved.from_full_precision(average))]
         return after
 
-    # --- records: of the averages at the precision that they have, and alike whatever that of the model is
+    # --- records: they hold the averages at full precision, whatever the model's precision is
 
     def into_record(self) -> Record:
         """See `Module.into_record`."""
@@ -107,7 +107,7 @@ class Ema(Module, Generic[M]):
             return super().load(source, **options)
         twin = self._wide()
         report = twin.load(source, **options)
-        self._taker(twin)()
+        self._prepare_copy(twin)()
         return report
 
     def load_report(self, record: Record, **options: Unpack[LoadOptions]) -> LoadReport:
@@ -123,7 +123,7 @@ class Ema(Module, Generic[M]):
             return prepare(self, record, **options)
         twin = self._wide()
         prepare(twin, record, **options)()
-        return self._taker(twin)
+        return self._prepare_copy(twin)
 
     def _masters(self) -> list[Param]:
         """The masters: created after a move to half precision, and dropped after a move from it."""
@@ -132,7 +132,7 @@ class Ema(Module, Generic[M]):
         return self.masters
 
     def _wide(self) -> Ema[M]:
-        """The same average at full precision, which needs no masters."""
+        """A copy of this average at full precision, which needs no masters."""
         masters = dict(zip(map(id, _halves(self.average)), self.masters, strict=True))
 
         def widened(path: str, param: Param) -> Param:
@@ -145,21 +145,21 @@ class Ema(Module, Generic[M]):
         twin.average, twin.masters = self.average.map(widened), []
         return twin
 
-    def _taker(self, twin: Ema[M]) -> Callable[[], None]:
+    def _prepare_copy(self, twin: Ema[M]) -> Callable[[], None]:
         """A function that copies the values of a twin at full precision; everything that can fail is done now."""
-        mine, theirs = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
-        wide = dict(zip(map(id, mine), theirs, strict=True))
-        values = [twin.val().to_device(param.device) for param, twin in zip(mine, theirs, strict=True)]
+        own_params, twin_params = [*self.average.params(), self.updates], [*twin.average.params(), twin.updates]
+        wide = dict(zip(map(id, own_params), twin_params, strict=True))
+        values = [twin.val().to_device(param.device) for param, twin in zip(own_params, twin_params, strict=True)]
         masters = [wide[id(param)].val() for param in _halves(self.average)]
 
-        def take() -> None:
-            for param, twin, value in zip(mine, theirs, values, strict=True):
+        def copy() -> None:
+            for param, twin, value in zip(own_params, twin_params, values, strict=True):
                 param.set(value)
                 param.set_id(twin.id)
             for param, value in zip(self.masters, masters, strict=True):
                 param.set(value)
 
-        return take
+        return copy
 
     def _decay(self, count: AnyTensor) -> Any:
         if not self.warm_up:

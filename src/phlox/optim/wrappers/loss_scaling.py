@@ -65,9 +65,9 @@ class LossScaler(Module):
         if not 0.0 < minimum <= initial:
             raise OptimizerError(f"LossScaler: the minimum lies above zero, up to {initial}, got {minimum}")
         self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
-        place = _place(device)
-        self.scale = Param(tensor(float(initial), device=place), trained=False, full_precision=True)
-        self.good_steps = Param(tensor(0, device=place), trained=False)
+        own_device = _device_of_scale(device)
+        self.scale = Param(tensor(float(initial), device=own_device), trained=False, full_precision=True)
+        self.good_steps = Param(tensor(0, device=own_device), trained=False)
 
     def to_device(self, device: DeviceLike) -> Self:
         """A scaler of its own for losses on this device, with the same scale: at full precision, and without a tape.
@@ -76,8 +76,8 @@ class LossScaler(Module):
         >>> optim.LossScaler(1024.0).to_device("jax").scale.val().item()
         1024.0
         """
-        place = _place(device)
-        return self.map(lambda path, param: param.copy().to_device(place))
+        own_device = _device_of_scale(device)
+        return self.map(lambda path, param: param.copy().to_device(own_device))
 
     def scaled(self, loss: AnyTensor) -> AnyTensor:
         """Multiply the loss by the scale, at full precision; call `backward` on the result."""
@@ -95,8 +95,8 @@ class LossScaler(Module):
             finite = grads.isfinite()
             wide = grads.map(lambda grad: grad.to_full_precision())
             result = wide.map(lambda grad: grad / self._scale_for(grad))
-        place = self.scale.device
-        self._update(finite if finite.device == place else finite.to_device(place))
+        own_device = self.scale.device
+        self._update(finite if finite.device == own_device else finite.to_device(own_device))
         return result
 
     def _scale_for(self, x: AnyTensor) -> AnyTensor:
@@ -111,7 +111,7 @@ class LossScaler(Module):
         set_together([(self.scale, after), (self.good_steps, where(grows | ~finite, good * 0, good))])
 
 
-def _place(device: DeviceLike | None) -> Device:
-    """Where the numbers of a scaler are, for losses on a device."""
-    given = as_device(device)
-    return given.on(without_autodiff(given.backend).full_precision())
+def _device_of_scale(device: DeviceLike | None) -> Device:
+    """The device of a scaler's numbers, for losses on `device`."""
+    loss_device = as_device(device)
+    return loss_device.on(without_autodiff(loss_device.backend).full_precision())

@@ -26,14 +26,14 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     index: Index
     file: str
     offset: int
-    """Of its first byte in the file."""
+    """The offset of its first byte in the file."""
     checksums: tuple[int, ...]
     """The CRC-32 of each block of its bytes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the part."""
-        return tuple([each.stop - each.start for each in self.index])
+        return tuple([s.stop - s.start for s in self.index])
 
 
 class Assembled(msgspec.Struct, frozen=True, eq=False):
@@ -45,7 +45,7 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
     block: int
-    """Bytes that share a checksum: so much is read at least, to be verified."""
+    """The number of bytes that share a checksum: at least so many are read, for verification."""
     verified: set[tuple[int, int]] | None
     """The blocks whose checksums have been compared, as (part, block); None to compare none."""
 
@@ -54,38 +54,38 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
 
     def part(self, index: Index) -> Array:
         """The elements of a part of the tensor, from all files that have some of them."""
-        shape = tuple([each.stop - each.start for each in index])
+        shape = tuple([s.stop - s.start for s in index])
         if not math.prod(shape):
             return np.empty(shape, self.dtype)
-        found: list[tuple[int, Index]] = []
+        pieces: list[tuple[int, Index]] = []
         for number, part in enumerate(self.parts):
             shared = overlap(part.index, index)
             if shared is not None and shared == index:
                 return self._native(self._read(number, within(shared, part.index)))
             if shared is not None:
-                found.append((number, shared))
+                pieces.append((number, shared))
         whole = np.empty(shape, self.dtype)
 
         def copy(i: int) -> None:
-            number, shared = found[i]
+            number, shared = pieces[i]
             whole[within(shared, index)] = self._read(number, within(shared, self.parts[number].index))
 
-        sizes = [math.prod([s.stop - s.start for s in shared]) * self.dtype.itemsize for _, shared in found]
+        sizes = [math.prod([s.stop - s.start for s in shared]) * self.dtype.itemsize for _, shared in pieces]
         parallel_map(copy, sizes, _SHARE)
         native = self._native(whole)
-        native.flags.writeable = False  # as arrays over a mapped file are: what loads it may keep it without a copy
+        native.flags.writeable = False  # like an array over a mapped file: a loader can keep it without a copy
         return native
 
     def _read(self, number: int, index: Index) -> Array:
-        """A part of a part, as its bytes are in the file."""
+        """Elements within a part, in the byte order of the file."""
         part = self.parts[number]
         shape, width = part.shape, self.dtype.itemsize
         ranges = spans(index, shape, width, self.block)
         if len(ranges) > 1:  # the outermost axis has gaps: then one slice of it after the other
-            axis = next(axis for axis, each in enumerate(index) if each.stop - each.start > 1)
+            axis = next(axis for axis, s in enumerate(index) if s.stop - s.start > 1)
             rows = range(index[axis].start, index[axis].stop)
-            cut = [(*index[:axis], slice(row, row + 1), *index[axis + 1 :]) for row in rows]
-            return np.concatenate([self._read(number, each) for each in cut], axis=axis)
+            slices = [(*index[:axis], slice(row, row + 1), *index[axis + 1 :]) for row in rows]
+            return np.concatenate([self._read(number, s) for s in slices], axis=axis)
         first, last = ranges[0]
         if self.verified is not None:  # whole blocks, as far as the part goes
             start = first // self.block * self.block
@@ -122,7 +122,7 @@ class Assembled(msgspec.Struct, frozen=True, eq=False):
 
 
 def overlap(first: Index, second: Index) -> Index | None:
-    """What two parts of one tensor have in common; None if that is nothing.
+    """The intersection of two parts of one tensor; None if it is empty.
 
     >>> overlap((slice(0, 4), slice(0, 2)), (slice(3, 6), slice(1, 2)))
     (slice(3, 4, None), slice(1, 2, None))
@@ -137,7 +137,7 @@ def overlap(first: Index, second: Index) -> Index | None:
 
 
 def within(index: Index, part: Index) -> Index:
-    """A part of a tensor, by its place in another part that contains it.
+    """A part of a tensor, relative to another part that contains it.
 
     >>> within((slice(3, 4),), (slice(2, 6),))
     (slice(1, 2, None),)
@@ -152,8 +152,8 @@ def gap_in(indexes: list[Index], shape: tuple[int, ...]) -> str | None:
     '[0:2] and [1:3] overlap'
     """
     for index in indexes:
-        for each, size in zip(index, shape, strict=True):
-            if not 0 <= each.start < each.stop <= size:
+        for s, size in zip(index, shape, strict=True):
+            if not 0 <= s.start < s.stop <= size:
                 return f"{text_of(index)} is not within its shape {shape}"
     if _is_grid(indexes, shape):
         return None
@@ -161,21 +161,21 @@ def gap_in(indexes: list[Index], shape: tuple[int, ...]) -> str | None:
     ends = ends.reshape(len(indexes), 2, len(shape))
     for number in range(len(indexes)):
         later = ends[number + 1 :]
-        both = (later[:, 0] < ends[number, 1]).all(axis=1) & (ends[number, 0] < later[:, 1]).all(axis=1)
-        if both.any():
-            return f"{text_of(indexes[number])} and {text_of(indexes[number + 1 + int(both.argmax())])} overlap"
-    held = sum([math.prod([s.stop - s.start for s in index]) for index in indexes])
-    if held != math.prod(shape):
-        return f"{len(indexes)} parts have {held} of its {math.prod(shape)} elements"
+        overlaps = (later[:, 0] < ends[number, 1]).all(axis=1) & (ends[number, 0] < later[:, 1]).all(axis=1)
+        if overlaps.any():
+            return f"{text_of(indexes[number])} and {text_of(indexes[number + 1 + int(overlaps.argmax())])} overlap"
+    elements = sum([math.prod([s.stop - s.start for s in index]) for index in indexes])
+    if elements != math.prod(shape):
+        return f"{len(indexes)} parts have {elements} of its {math.prod(shape)} elements"
     return None
 
 
 def _is_grid(indexes: list[Index], shape: tuple[int, ...]) -> bool:
-    """Does each axis lie in intervals one after the other, and is there one part for each combination of them?
+    """Is each axis divided into consecutive intervals, with one part for each combination of them?
 
-    That is how meshes cut a tensor; it is found much faster than by comparing each part with each.
+    Meshes divide a tensor in this way. This test is much faster than comparing each part with each.
     """
-    parts = {tuple([(each.start, each.stop) for each in index]) for index in indexes}
+    parts = {tuple([(s.start, s.stop) for s in index]) for index in indexes}
     count = 1 if indexes else 0
     for axis, size in enumerate(shape):
         intervals = sorted({part[axis] for part in parts})
@@ -187,4 +187,4 @@ def _is_grid(indexes: list[Index], shape: tuple[int, ...]) -> bool:
 
 def text_of(index: Index) -> str:
     """A part as it is written in messages and, without the brackets, in names of tensors."""
-    return "[" + ",".join([f"{each.start}:{each.stop}" for each in index]) + "]"
+    return "[" + ",".join([f"{s.start}:{s.stop}" for s in index]) + "]"

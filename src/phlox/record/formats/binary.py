@@ -188,11 +188,11 @@ def _front_coded(paths: list[str]) -> bytes:
         limit = min(len(name), len(previous), _MAX_SHARED)
         shared = next((i for i in range(limit) if name[i] != previous[i]), limit)
         table.append(shared)
-        rest = len(name) - shared
-        while rest > 127:
-            table.append(rest & 127 | 128)
-            rest >>= 7
-        table.append(rest)
+        remaining = len(name) - shared
+        while remaining > 127:
+            table.append(remaining & 127 | 128)
+            remaining >>= 7
+        table.append(remaining)
         table += name[shared:]
         previous = name
     return bytes(table)

@@ -120,12 +120,12 @@ class _Decoder:
         tensors = [part for part in parts if isinstance(part, LazyTensor) and len(part.shape) == 1]
         types = {tensor.dtype for tensor in tensors}
         if len(tensors) != len(parts) or len(types) != 1 or not all(type(size) is int for size in sizes):
-            raise RecordError(f"{shown(path)}: it is no array in pieces, though it says so")
+            raise RecordError(f"{shown(path)}: it has the key of an array in pieces, but is not one")
 
-        def whole() -> Array:
+        def joined() -> Array:
             return np.concatenate([tensor.read() for tensor in tensors])
 
-        result = self._source.lazy(path, tensors[0].dtype, sizes, whole)
+        result = self._source.lazy(path, tensors[0].dtype, sizes, joined)
         if result.size != sum(tensor.size for tensor in tensors):
             raise RecordError(f"{shown(path)}: its pieces do not make up its shape {result.shape}")
         return result

@@ -62,20 +62,20 @@ def foreign_file(head: bytes, name: str) -> str | None:
     >>> foreign_file(b"GGUF\\3\\0\\0\\0", "model.gguf")
     'it is a GGUF file of llama.cpp; load the original weights, ...'
     """
-    found = next((one for one in foreign_formats() if one.recognises(head)), None) or format_of_suffix(name)
-    return None if found is None else str(found)
+    match = next((f for f in foreign_formats() if f.recognises(head)), None) or format_of_suffix(name)
+    return None if match is None else str(match)
 
 
 def foreign_folder(names: set[str], folder: str) -> str | None:
     """The message for a folder of a known other format, by the names in it; None if it is unknown."""
-    found = next((one for one in foreign_formats() if not names.isdisjoint(one.holds)), None)
-    found = found or format_of_suffix(folder)
-    return None if found is None else str(found)
+    match = next((f for f in foreign_formats() if not names.isdisjoint(f.holds)), None)
+    match = match or format_of_suffix(folder)
+    return None if match is None else str(match)
 
 
 def format_of_suffix(name: str) -> ForeignFormat | None:
     """The format that the end of a name indicates."""
-    return next((one for one in foreign_formats() if one.names and re.search(one.names, name, re.IGNORECASE)), None)
+    return next((f for f in foreign_formats() if f.names and re.search(f.names, name, re.IGNORECASE)), None)
 
 
 def _is_page(head: bytes) -> bool:

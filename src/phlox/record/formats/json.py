@@ -153,25 +153,25 @@ def _text_by_name(text: msgspec.Raw) -> dict[str, str]:
     texts = msgspec.json.decode(text, type=dict[str, str])
     pairs: list[tuple[str, str]] = json.loads(bytes(text), object_pairs_hook=list)
     if len(texts) != len(pairs):
-        raise RecordError("its metadata or aliases have two of one name")
+        raise RecordError("its metadata or aliases have a name twice")
     return texts
 
 
 def _write_base64(tensor: LazyTensor, sink: Sink, checksum: int) -> int:
     sink.write(b'"')
-    rest = b""
+    remainder = b""
     for block in tensor.blocks():
         data = element_bytes(block)
         part, piece = data[:0], b""
         for start in range(0, len(data), BLOCK):
             part = data[start : start + BLOCK]
             checksum = crc32(part, checksum)
-            piece = rest + bytes(part)
+            piece = remainder + bytes(part)
             whole = len(piece) - len(piece) % 3
             sink.write(binascii.b2a_base64(piece[:whole], newline=False))
-            rest = piece[whole:]
+            remainder = piece[whole:]
         del block, data, part, piece  # frees them before the next block is computed
-    sink.write(binascii.b2a_base64(rest, newline=False) + b'"')
+    sink.write(binascii.b2a_base64(remainder, newline=False) + b'"')
     return checksum
 
 

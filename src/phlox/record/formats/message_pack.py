@@ -98,7 +98,7 @@ def _text_by_name(packed: msgspec.Raw) -> dict[str, str]:
     check_message_pack(memoryview(packed))
     texts = msgspec.msgpack.decode(packed, type=dict[str, str])
     if len(texts) != length_of(memoryview(packed)):
-        raise RecordError("its metadata or aliases have two of one name")
+        raise RecordError("its metadata or aliases have a name twice")
     return texts
 
 
@@ -134,8 +134,8 @@ def _piece(size: int) -> bytes:
 def _tensor(item: _Item, source: Source) -> LazyTensor:
     (dtype, shape), pieces = item.form(), item.data
     tensor = source.lazy(item.path, dtype, shape, lambda: _joined(pieces, dtype))
-    if (given := sum(len(piece) for piece in pieces)) != tensor.nbytes:
-        raise RecordError(f"{item.path}: {dtype} of shape {shape} takes {tensor.nbytes} bytes; the file gives {given}")
+    if (size := sum(len(piece) for piece in pieces)) != tensor.nbytes:
+        raise RecordError(f"{item.path}: {dtype} of shape {shape} takes {tensor.nbytes} bytes; the file gives {size}")
     return tensor
 
 

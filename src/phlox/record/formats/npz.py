@@ -110,12 +110,12 @@ class NpzRecorder(Recorder):
         unreadable: dict[str, str] = {}
         names = [name for name in archive.names() if name != _OURS]
         if names and not any(name.endswith(_NPY) for name in names):
-            raise RecordError(f"its member {names[0][:100]!r} is no .npy file; is it another kind of zip archive?")
+            raise RecordError(f"its member {names[0][:100]!r} is not an .npy file; is it another kind of zip archive?")
         for name in names:
             path = name.removesuffix(_NPY)
             try:
                 if path == name:
-                    raise UnreadableEntryError("it is no .npy file")
+                    raise UnreadableEntryError("it is not an .npy file")
                 check_name(path)
                 layout = _parsed(bytes(archive.head(name, _MAX_HEADER + 12)), archive.size(name), path)
             except UnreadableEntryError as error:
@@ -124,7 +124,7 @@ class NpzRecorder(Recorder):
                 tensors[path] = _lazy(source, path, layout, _reader(archive, name))
         if _OURS not in archive:
             return Record(tensors, unreadable=unreadable)
-        for path, why in unreadable.items():  # which Phlox never writes
+        for path, why in unreadable.items():  # Phlox never writes these
             raise RecordError(f"{path}: {why}")
         info = msgspec.json.decode(archive.read(_OURS), type=ArrayInfo)
         info.check(self.format)
@@ -171,21 +171,21 @@ class NpyReader(Reader):
             check_entries(count)
             path, part = str(count) if count or metadata else _ALONE, data[at:]
             if count and bytes(part[:6]) != _MAGIC:
-                raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are none themselves")
+                raise RecordError(f"{_ALONE}: {len(part)} bytes follow array {count}, which are not another one")
             try:
                 layout = _parsed(bytes(part[: _MAX_HEADER + 12]), None, path)
             except UnreadableEntryError as error:
                 unreadable[path] = str(error)
                 size = _size(part)
                 if size is None or size > len(part):  # the end of pickled Python objects is unknown
-                    unreadable[path] += "" if path == _ALONE else "; all that follows cannot be found, either"
+                    unreadable[path] += "" if path == _ALONE else "; the arrays after it cannot be located"
                     break
             else:
                 size = layout.start + math.prod(layout.shape) * layout.dtype.itemsize
                 if size > len(part):
-                    needed, given = size - layout.start, len(part) - layout.start
+                    needed, have = size - layout.start, len(part) - layout.start
                     raise RecordError(
-                        f"{path}: {layout.dtype} of shape {layout.shape} takes {needed} bytes; the file gives {given}"
+                        f"{path}: {layout.dtype} of shape {layout.shape} takes {needed} bytes; the file gives {have}"
                     )
                 tensors[path] = _lazy(source, path, layout, _view(part[:size]))
             at += size
@@ -211,10 +211,10 @@ def _size(data: memoryview) -> int | None:
     width = {1: 2, 2: 4, 3: 4}[head[6]]
     start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
     pattern = rb"'descr':\s*'[<>|=]?([cSUVMmf])(\d{1,9})[^']{0,20}'.*'shape':\s*\(([\d\s,]*)\)"
-    if (found := re.search(pattern, head[:start])) is None:
+    if (match := re.search(pattern, head[:start])) is None:
         return None
-    each = int(found[2]) * (4 if found[1] == b"U" else 1)
-    return start + each * math.prod(_sizes(found[3].decode(), "shape"))
+    itemsize = int(match[2]) * (4 if match[1] == b"U" else 1)
+    return start + itemsize * math.prod(_sizes(match[3].decode(), "shape"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _ArrayLayout:
 
 
 def _parsed(head: bytes, size: int | None, path: str) -> _ArrayLayout:
-    """Parse the header of an .npy file; RecordError if it is not that of a file of `size` bytes.
+    """Parse the header of an .npy file; RecordError if a file of `size` bytes cannot have it.
 
     Raises UnreadableEntryError for elements that a record cannot hold.
     """
@@ -255,24 +255,24 @@ def _items(text: str, path: str) -> dict[str, str]:
     body, at = text[1:-1].rstrip(), 0
     while match := _ITEM.match(body, at):
         name, quoted, truth, sizes, _ = match.groups()
-        given = {"descr": quoted, "fortran_order": truth, "shape": sizes}[name]
-        if given is None or name in items:
+        value = {"descr": quoted, "fortran_order": truth, "shape": sizes}[name]
+        if value is None or name in items:
             break
-        items[name] = given
+        items[name] = value
         at = match.end()
         if at == len(body):
             break
     if text[:1] != "{" or text[-1:] != "}" or at != len(body) or len(items) != 3:
         if re.search(r"""['"]descr['"]\s*:\s*[\[(]""", text):
             raise UnreadableEntryError("a structured array, which a record cannot hold; save its fields one by one")
-        raise RecordError(f"{path}: its header is not that of an .npy file: {text[:100]!r}")
+        raise RecordError(f"{path}: its header is not the header of an .npy file: {text[:100]!r}")
     return items
 
 
 def _sizes(text: str, path: str) -> list[int]:
     digits = [part.strip().removesuffix("L") for part in text.split(",") if part.strip()]
     if not all(part.isdigit() and len(part) < 20 for part in digits):
-        raise RecordError(f"{path}: {text[:100]!r} is no shape")
+        raise RecordError(f"{path}: {text[:100]!r} is not a shape")
     return [int(part) for part in digits]
 
 

@@ -2,7 +2,7 @@
 
 The folder has files of safetensors, which any reader of safetensors opens, and the index `phlox.parts.json`. In the
 files a part of the tensor `path` is called `path@0:4,8:16`, by its rows and columns in the whole. The index is a JSON
-object; what it says of a part is enough to read it:
+object; its data about a part are sufficient to read the part:
 
 - "parts": the header, as in the other formats (schema version, precision, ...), "block", the number of bytes that share
   a checksum, and "step" if it was given.
@@ -10,8 +10,8 @@ object; what it says of a part is enough to read it:
 - "metadata" and "aliases": text by name.
 - "entries": an array of objects in the order of the record. A plain value is `{"path", "value"}` (see
   `values.to_json`). A tensor is `{"path", "dtype", "shape", "id"?, "parts"}`, each part being `[file, offset, start,
-  stop, checksums]`: the number of the file, the place of its first byte there, the first and the last index (plus one)
-  on every axis, and the CRC-32 of each block of its bytes, as hexadecimal digits.
+  stop, checksums]`: the number of the file, the position of its first byte, the first and the last index (plus one) on
+  every axis, and the CRC-32 of each block of its bytes, as hexadecimal digits.
 - "crc32": the checksum of the bytes of the index before it, as hexadecimal digits; it is the last item.
 
 The index is written last. A folder without one was never completed.
@@ -97,7 +97,7 @@ class PartsReader(Reader):
     def read(self, source: Source) -> Record:
         """See `Reader.read`."""
         if source.folder is None:
-            raise RecordError("its files lie beside it, and in memory there is no beside; load it from its folder")
+            raise RecordError("its files are in the same folder, but it was given as bytes; load it from its folder")
         return record_of(source.data, MappedFiles(source.folder), verify=source.verify)
 
     @classmethod
@@ -129,24 +129,24 @@ def record_of(data: memoryview, files: Files, *, verify: bool = True) -> Record:
     return Record(entries, index.metadata, aliases=index.aliases, positional=header.positional, header=header)
 
 
-def _tensor(entry: _Entry, whole: _Index, files: Files, verify: bool) -> LazyTensor:
-    path, names, block = entry.path, whole.files, whole.parts.block
+def _tensor(entry: _Entry, file_index: _Index, files: Files, verify: bool) -> LazyTensor:
+    path, names, block = entry.path, file_index.files, file_index.parts.block
     dtype, shape = entry.form()
     parts: list[Part] = []
-    for one in entry.parts:
-        if not len(one.start) == len(one.stop) == len(shape) or not 0 <= one.file < len(names):
-            raise RecordError(f"{path}: a part of {len(one.start)} axes, or in file {one.file}, which there is not")
-        index = tuple([slice(start, stop) for start, stop in zip(one.start, one.stop, strict=True)])
-        digits = bytes.fromhex(one.checksums)
+    for p in entry.parts:
+        if not len(p.start) == len(p.stop) == len(shape) or not 0 <= p.file < len(names):
+            raise RecordError(f"{path}: a part of {len(p.start)} axes, or in file {p.file}, which does not exist")
+        index = tuple([slice(start, stop) for start, stop in zip(p.start, p.stop, strict=True)])
+        digits = bytes.fromhex(p.checksums)
         sums = tuple([int.from_bytes(digits[at : at + 4], "big") for at in range(0, len(digits), 4)])
-        parts.append(Part(index, names[one.file][0], one.offset, sums))
+        parts.append(Part(index, names[p.file][0], p.offset, sums))
     if math.prod(shape) or parts:
-        wrong = gap_in([part.index for part in parts], shape)
-        if wrong is not None:
-            raise RecordError(f"{path}: {wrong}")
-    for part, one in zip(parts, entry.parts, strict=True):
+        gap = gap_in([part.index for part in parts], shape)
+        if gap is not None:
+            raise RecordError(f"{path}: {gap}")
+    for part, p in zip(parts, entry.parts, strict=True):
         size = math.prod(part.shape) * dtype.itemsize
-        if one.offset < 0 or one.offset + size > names[one.file][1] or len(part.checksums) != -(-size // block):
+        if p.offset < 0 or p.offset + size > names[p.file][1] or len(part.checksums) != -(-size // block):
             raise RecordError(f"{path}: its part in {part.file} does not fit there, or has no checksums")
     source = Assembled(files, path, dtype, shape, tuple(parts), block, set() if verify else None)
     return LazyTensor(shape, dtype, dtype, source, path, part=source.part)
@@ -158,20 +158,20 @@ def _check_files(index: _Index, files: Files) -> None:
         if _NO_NAME.search(name) or len(name) > 255:
             raise RecordError(f"it has a file {name[:200]!r}; files lie beside the index, and their name has no folder")
     sizes = files.sizes()
-    wrong = {
+    problems = {
         number: f"{name} is missing" if name not in sizes else f"{name} has {sizes[name]} bytes, not {size}"
         for number, (name, size) in enumerate(index.files)
         if sizes.get(name) != size
     }
-    if not wrong:
+    if not problems:
         return
-    paths: dict[int, list[str]] = {number: [] for number in wrong}
+    paths: dict[int, list[str]] = {number: [] for number in problems}
     for entry in index.entries:
         for number in dict.fromkeys([part.file for part in entry.parts]):
-            if number in wrong:
+            if number in problems:
                 paths[number].append(entry.path)
-    lines = [f"{problem}: {listed(paths[number])}" for number, problem in wrong.items()]
-    count = "a file is" if len(wrong) == 1 else f"{len(wrong)} of {len(index.files)} files are"
+    lines = [f"{problem}: {listed(paths[number])}" for number, problem in problems.items()]
+    count = "a file is" if len(problems) == 1 else f"{len(problems)} of {len(index.files)} files are"
     raise RecordError(f"{count} not as the index says:\n  " + "\n  ".join(lines))
 
 
@@ -184,7 +184,7 @@ def encoded(
     step: int | None = None,
 ) -> bytes:
     """The index of a record whose tensors lie in these parts of these files (name -> size)."""
-    place = {name: number for number, name in enumerate(files)}
+    number_of = {name: number for number, name in enumerate(files)}
     entries: list[dict[str, Any]] = []
     for path in record:
         entry = record[path]
@@ -194,10 +194,10 @@ def encoded(
         item = fields_of(path, entry)
         item["parts"] = [
             [
-                place[part.file],
+                number_of[part.file],
                 part.offset,
-                [each.start for each in part.index],
-                [each.stop for each in part.index],
+                [s.start for s in part.index],
+                [s.stop for s in part.index],
                 "".join([f"{checksum:08x}" for checksum in part.checksums]),
             ]
             for part in parts.get(path, ())
@@ -221,19 +221,19 @@ def encoded(
 
 
 def step_of(name: str) -> int | None:
-    """The step of a folder with this name; None if it is that of no step.
+    """The step of a folder with this name; None if it is not a folder of a step.
 
     >>> step_of("step-00000090"), step_of("step-9.tmp")
     (90, None)
     """
-    found = STEP.fullmatch(name)
-    return int(found[1]) if found else None
+    match = STEP.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def steps_in(folder: Path) -> dict[int, Path]:
     """The complete steps in a folder, the newest last."""
-    found = {step: entry for entry in folder.iterdir() if (step := step_of(entry.name)) is not None}
-    return {step: found[step] for step in sorted(found) if is_file(found[step] / INDEX)}
+    steps = {step: entry for entry in folder.iterdir() if (step := step_of(entry.name)) is not None}
+    return {step: steps[step] for step in sorted(steps) if is_file(steps[step] / INDEX)}
 
 
 def find_index(folder: Path) -> Path | None:
@@ -247,7 +247,7 @@ def find_index(folder: Path) -> Path | None:
     if steps:
         return steps[max(steps)] / INDEX
     if any(step_of(entry.name) is not None or is_unfinished(entry.name) for entry in folder.iterdir()):
-        raise RecordError(f"{folder}: it has no complete checkpoint, only what a save has left that did not end")
+        raise RecordError(f"{folder}: it has no complete checkpoint, only files of a save that did not end")
     if any(is_own_file(entry.name) for entry in folder.iterdir()):
         raise RecordError(
             f"{folder}: it has no {INDEX}, which is written last: this save did not end; load the step before it"
@@ -260,7 +260,7 @@ OWNER = ".phlox-owner.json"
 
 
 def is_unfinished(name: str) -> bool:
-    """Is that the name of a folder in which a save is under way, or was when it was killed?"""
+    """Is this the name of the folder of a running or killed save?"""
     return name.startswith(".phlox-") and name.endswith(".unfinished")
 
 

@@ -39,8 +39,8 @@ class PickleReader(Reader):
         root = machine.load()
         if machine.at != len(source.data):
             raise RecordError(
-                f"{len(source.data) - machine.at} bytes follow its pickle; where these are further pickles, save what "
-                "is in them as one dict"
+                f"{len(source.data) - machine.at} bytes follow its pickle; if these are further pickles, save their "
+                "contents as one dict"
             )
         return as_record(source, root, budget, self.max_bytes)
 
@@ -53,7 +53,7 @@ class PickleReader(Reader):
 def _find(module: str, name: str) -> object:
     if module.partition(".")[0] == "joblib":
         raise RecordError(
-            "it is a dump of joblib, which has arrays between the parts of a pickle; load it with joblib where you "
-            "trust it, and save its arrays with numpy.savez"
+            "it is a dump of joblib, which has arrays between the parts of a pickle; if you trust it, load "
+            "it with joblib, and save its arrays with numpy.savez"
         )
     return find_global(module, name)

@@ -48,7 +48,7 @@ class Reader(ABC):
     Args:
         max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
-        verify: verify checksums, if a file has them: those of values and metadata at once, that of a tensor on its
+        verify: verify checksums, if a file has them: for values and metadata at once, for a tensor on its
             first read.
     """
 

@@ -68,7 +68,7 @@ def load(source: PathLike | Readable, *, max_bytes: int | None = None, verify: b
             bytes, or an open binary file, which is read from its position to its end.
         max_bytes: the maximum unpacked size of a compressed file; by default 64 times its size, or 1 GiB if that is
             more.
-        verify: verify checksums, if the file has them: those of values and metadata at once, that of a tensor on its
+        verify: verify checksums, if the file has them: for values and metadata at once, for a tensor on its
             first read.
 
     Raises RecordError, naming file and reason, if a file is missing or damaged, has an unknown format or a newer
@@ -113,14 +113,14 @@ def _kind_of(head: bytes, name: str) -> type[Reader]:
     if sentence := foreign_file(head, name):
         raise RecordError(f"{name}: Phlox cannot read it: {sentence}")
     # If the first bytes are unknown, the reader for the suffix gives the best error.
-    promised = next((reader for reader in readers if reader.has_ending(name)), None)
-    if promised is None or name.endswith(_OF_ANY):
+    by_suffix = next((reader for reader in readers if reader.has_ending(name)), None)
+    if by_suffix is None or name.endswith(_OF_ANY):
         names = ", ".join(dict.fromkeys(reader.format for reader in readers))
         raise RecordError(
-            f"{name}: its content is that of no format that Phlox knows ({names}); if these are raw numbers, "
+            f"{name}: its content has no format that Phlox knows ({names}); if it is raw numbers, "
             "numpy.fromfile reads them, and numpy.savez saves them by name"
         )
-    return promised
+    return by_suffix
 
 
 _OF_ANY = (".bin", ".ckpt")
@@ -155,7 +155,7 @@ def save(
 ) -> Path | Stream:
     """Save `record` in the format and compression that the suffix of `path` names; returns the path of the file.
 
-    A path without the suffix of a format gets that of safetensors, the default. Raises RecordError, with the remedy,
+    A path without the suffix of a format gets the one of safetensors, the default. Raises RecordError, with the remedy,
     for the suffix of a format that Phlox does not write. `path` can be a binary file open for writing, which is
     returned. See `Recorder.save` for errors and warnings, and `Recorder` for `precision` and `durable`.
 
@@ -189,13 +189,13 @@ def recorder_for(
                     return recorder(precision, compression or named, durable=durable)
     from phlox.record.formats.foreign import format_of_suffix
 
-    promised = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
-    if promised is None and (foreign := format_of_suffix(name)) is not None:
-        promised = foreign.what
-    if promised is not None:
+    by_suffix = next((reader.format for reader in _readers() if reader.has_ending(name)), None)
+    if by_suffix is None and (foreign := format_of_suffix(name)) is not None:
+        by_suffix = foreign.what
+    if by_suffix is not None:
         ends = ", ".join(recorder.suffix for recorder in _recorders())
         raise RecordError(
-            f"cannot save {path}: Phlox writes no such file ({promised}); give it one of the ends {ends}, and load it "
+            f"cannot save {path}: Phlox writes no such file ({by_suffix}); give it one of the ends {ends}, and load it "
             "in PyTorch with safetensors.torch.load_file, in JAX with safetensors.flax.load_file"
         )
     return SafetensorsRecorder(precision, compression, durable=durable)

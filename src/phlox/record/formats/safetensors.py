@@ -47,7 +47,7 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     """The header of a file of arrays, of this format or of NumPy's .npz, with everything of a record but the arrays."""
 
     metadata: dict[str, str] | None = None
-    """None where the format itself has room for it."""
+    """None if the format stores it itself."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     ids: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     values: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -56,9 +56,9 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of_record(cls, record: Record, header: Header, stored: Iterable[str], **others: Any) -> Self:
-        """That of a record whose tensors are `stored` in this order; `others` are the fields of a subclass."""
-        place = {path: i for i, path in enumerate([*stored, *record.values])}
-        order = [place[path] for path in record]
+        """The header of a record whose tensors are `stored` in this order; `others` are fields of a subclass."""
+        position = {path: i for i, path in enumerate([*stored, *record.values])}
+        order = [position[path] for path in record]
         return cls(
             **msgspec.structs.asdict(header),
             aliases=dict(record.aliases),
@@ -71,9 +71,9 @@ class ArrayInfo(Header, frozen=True, kw_only=True, omit_defaults=True):
     def entries(self, tensors: Mapping[str, LazyTensor]) -> dict[str, TensorEntry | Value]:
         """The entries of the record, from its tensors in file order; RecordError if the two do not fit together."""
         if unknown := self.ids.keys() - tensors.keys():
-            raise RecordError(f"it has an id for {min(unknown)!r}, which is no tensor of it")
-        if both := self.values.keys() & tensors.keys():
-            raise RecordError(f"{min(both)!r} is both a tensor and a value")
+            raise RecordError(f"it has an id for {min(unknown)!r}, which is not one of its tensors")
+        if duplicates := self.values.keys() & tensors.keys():
+            raise RecordError(f"{min(duplicates)!r} is both a tensor and a value")
         items: list[tuple[str, TensorEntry | Value]] = [
             (p, TensorEntry(tensor, self.ids.get(p))) for p, tensor in tensors.items()
         ]
@@ -89,7 +89,7 @@ class SafetensorsInfo(ArrayInfo, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a record that safetensors lacks, as JSON in the metadata under "phlox"."""
 
     crc32: str | None = None
-    """The checksums; empty in a compressed file, which has those of the compression."""
+    """The checksums; empty in a compressed file, which has the checksums of the compression."""
 
 
 @final
@@ -120,7 +120,7 @@ class SafetensorsRecorder(Recorder):
         plain = str.__str__  # also for subclasses of str, which only the encoder of `json` accepts
         metadata = {plain(name): plain(text) for name, text in record.metadata.items()}
         header: dict[str, Any] = {_METADATA: {**metadata, _OURS: info}}
-        place = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
+        position = 8 + len(msgspec.json.encode(header)) - len(_AFTER_CHECKSUMS)
         end = 0
         for path, entry in tensors:
             tensor = entry.tensor
@@ -134,7 +134,7 @@ class SafetensorsRecorder(Recorder):
         sums = sink.tensors([(entry.tensor, start_of(path, entry)) for path, entry in tensors])
         if sink.can_patch:
             by_path = dict(zip(paths, sums, strict=True))
-            sink.patch(place - len(room), packed(record, own, by_path).hex().encode())
+            sink.patch(position - len(room), packed(record, own, by_path).hex().encode())
 
     def read(self, source: Source) -> Record:
         """See `Recorder.read`. Rejects everything that the reference implementation rejects, and duplicate names."""
@@ -151,9 +151,9 @@ class SafetensorsRecorder(Recorder):
             spans.append((start, stop))
             if stored.dtype not in _DTYPES:
                 if not _TYPE.fullmatch(stored.dtype):
-                    raise RecordError(f"{path}: {stored.dtype[:40]!r} is no element type")
+                    raise RecordError(f"{path}: {stored.dtype[:40]!r} is not an element type")
                 unreadable[path] = (
-                    f"{stored.dtype[:40]!r} is no element type of a record ({', '.join(_DTYPES)})"
+                    f"{stored.dtype[:40]!r} is not an element type of a record ({', '.join(_DTYPES)})"
                     f"{_REMEDIES.get(stored.dtype, '')}"
                 )
                 continue
@@ -162,10 +162,10 @@ class SafetensorsRecorder(Recorder):
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
         if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
-            raise RecordError(f"its metadata has elsewhere what Phlox keeps under {_OURS!r}: the file is damaged")
+            raise RecordError(f"its metadata has the data of Phlox, but not under {_OURS!r}: the file is damaged")
         if ours is None:
             return _foreign_record(tensors, metadata, unreadable)
-        for path, why in unreadable.items():  # which Phlox never writes
+        for path, why in unreadable.items():  # Phlox never writes these
             raise RecordError(f"{path}: {why}")
         return _restored(tensors, metadata, ours, source)
 
@@ -286,8 +286,8 @@ def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
 def _loads(text: str) -> dict[str, Any]:
     header = _as_written(text)
     if header is None:
-        whole = _natural if "-" in text else None  # without a callback the JSON library parses integers faster
-        header = json.loads(text, object_pairs_hook=_unique, parse_int=whole, parse_constant=_no_constant)
+        parse_int = _natural if "-" in text else None  # without a callback the JSON library parses integers faster
+        header = json.loads(text, object_pairs_hook=_unique, parse_int=parse_int, parse_constant=_no_constant)
     if not isinstance(header, dict):
         raise RecordError("its header is not a JSON object")
     return header  # pyright: ignore[reportUnknownVariableType] -- keys of JSON objects are str
@@ -308,8 +308,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise RecordError(f"its header names {twice[:200]!r} twice")
+        duplicate = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise RecordError(f"its header names {duplicate[:200]!r} twice")
     return result
 
 
@@ -320,4 +320,4 @@ def _natural(digits: str) -> int:
 
 
 def _no_constant(name: str) -> float:
-    raise RecordError(f"its header holds {name}, which is no JSON")
+    raise RecordError(f"its header holds {name}, which is not JSON")

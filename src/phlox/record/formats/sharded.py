@@ -63,25 +63,25 @@ class ShardedReader(Reader):
         """See `Reader.read`."""
         weights, metadata = _index(source.data)
         if source.folder is None:
-            raise RecordError("its shards lie beside it, and in memory there is no beside; load it from its file")
+            raise RecordError("its shards are in the same folder, but it was given as bytes; load it from its file")
         shards: dict[str, list[str]] = {}
         for path, name in weights.items():
             shards.setdefault(name, []).append(path)
         _check_files(source.folder, shards)
         entries: dict[str, Entry] = {}
         aliases: dict[str, str] = {}
-        home: dict[str, str] = {}
+        shard_of: dict[str, str] = {}
         unreadable: dict[str, str] = {}
         for name, paths in shards.items():
             record = self._shard(source.folder / name, source.verify)
-            if lacking := [path for path in paths if path not in record and path not in record.unreadable]:
+            if missing := [path for path in paths if path not in record and path not in record.unreadable]:
                 raise RecordError(
-                    f"the shard {name} lacks {listed(lacking)}, which the index says {_are(lacking)} in it"
+                    f"the shard {name} lacks {listed(missing)}, which the index says {_are(missing)} in it"
                 )
             for path in (*record, *record.aliases, *record.unreadable):
-                if path in home:
-                    raise RecordError(f"{path!r} is in two shards, {home[path]} and {name}")
-                home[path] = name
+                if path in shard_of:
+                    raise RecordError(f"{path!r} is in two shards, {shard_of[path]} and {name}")
+                shard_of[path] = name
             entries |= {path: record[path] for path in record}
             aliases |= record.aliases
             unreadable |= record.unreadable
@@ -112,8 +112,8 @@ def find_in_folder(folder: Path) -> Path:
 
     Raises RecordError if there is none, or more than one.
     """
-    found = [folder / name for name in WHOLE if is_file(folder / name)]
-    if not found:
+    files = [folder / name for name in WHOLE if is_file(folder / name)]
+    if not files:
         from phlox.record.formats.foreign import foreign_folder  # imported only after an error
 
         if sentence := foreign_folder({entry.name for entry in folder.iterdir()}, str(folder)):
@@ -123,10 +123,10 @@ def find_in_folder(folder: Path) -> Path:
                 f"{folder}: the folder of a run; its records are in {folder / 'checkpoints'}: give the name of one"
             )
         raise RecordError(f"{folder}: a folder that has none of {', '.join(WHOLE)}; give the name of the file")
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
         raise RecordError(f"{folder}: which of {names} is meant? Give the name of the file")
-    return found[0]
+    return files[0]
 
 
 def _index(data: memoryview) -> tuple[dict[str, str], dict[str, str]]:
@@ -158,21 +158,21 @@ def _check_unique(data: memoryview, weights: msgspec.Raw, count: int) -> None:
     if plain.count(b'"') == 4 * count:
         return
     seen: set[str] = set()
-    for found in _KEY.finditer(text):
-        name = msgspec.json.decode(found[1], type=str)
+    for match in _KEY.finditer(text):
+        name = msgspec.json.decode(match[1], type=str)
         if name in seen:
             raise RecordError(f"it names {name[:200]!r} twice")
         seen.add(name)
 
 
 def _check_files(folder: Path, shards: Mapping[str, list[str]]) -> None:
-    there = {path.name for path in folder.iterdir()}  # fast even for an index of a million files
-    missing = [name for name in shards if name not in there or not is_file(folder / name)]
+    names = {path.name for path in folder.iterdir()}  # fast even for an index of a million files
+    missing = [name for name in shards if name not in names or not is_file(folder / name)]
     if missing:
-        each = [f"{name} with {listed(shards[name])}" for name in missing[:_SHOWN]]
-        more = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        texts = [f"{name} with {listed(shards[name])}" for name in missing[:_SHOWN]]
+        others = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         count = "a shard is" if len(missing) == 1 else f"{len(missing)} of {len(shards)} shards are"
-        raise RecordError(f"{count} missing from {folder}: {', '.join(each)}{more}")
+        raise RecordError(f"{count} missing from {folder}: {', '.join(texts)}{others}")
 
 
 def _are(paths: list[str]) -> str:

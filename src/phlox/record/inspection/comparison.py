@@ -18,7 +18,7 @@ from phlox.record.record import Entry, Record
 from phlox.record.values import Value
 
 _MAX_SUGGESTIONS = 20
-_MADE_ID = re.compile(r"\.[0-9a-f]{32}\.")
+_HEX_ID = re.compile(r"\.[0-9a-f]{32}\.")
 
 
 class Change(NamedTuple):
@@ -100,7 +100,7 @@ class RecordDifference:
             (len(self.values) + len(self.tensors), "of another value"),
         ]
         agreeing = "1 entry agrees" if self.equal == 1 else f"{self.equal:,} entries agree"
-        return ", ".join([agreeing, *(f"{count:,} {what}" for count, what in counts if count)])
+        return ", ".join([agreeing, *(f"{count:,} {text}" for count, text in counts if count)])
 
     def __str__(self) -> str:
         return self.summary()
@@ -133,10 +133,10 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not 0 <= tolerance < math.inf:
             raise RecordError(f"{name}={tolerance}: a tolerance must be finite and not negative")
-    known = [name for name in map(_fingerprint, (first, second)) if name is not None]
+    fingerprints = [name for name in map(_fingerprint, (first, second)) if name is not None]
     result = RecordDifference(
         by_position=first.positional != second.positional,
-        other_names=(first.positional or second.positional) and len(set(known)) > 1,
+        other_names=(first.positional or second.positional) and len(set(fingerprints)) > 1,
     )
     if result.by_position:
         first, second = _named(first, second), _named(second, first)
@@ -148,54 +148,54 @@ def difference(first: Record, second: Record, *, rtol: float = 0.0, atol: float 
         if name in second:
             pairs.setdefault((first.aliases.get(name, name), second.aliases.get(name, name)), name)
     _note_names(first, second, pairs, result)
-    for (one, other), name in pairs.items():
-        result.equal += _compare(name, first[one], second[other], result, (rtol, atol))
-    for found in (result.tensors, result.within):
-        found.sort(key=lambda one: (-one.non_finite, -one.largest.amount if one.largest else 0.0))
+    for (d, other), name in pairs.items():
+        result.equal += _compare(name, first[d], second[other], result, (rtol, atol))
+    for differences in (result.tensors, result.within):
+        differences.sort(key=lambda d: (-d.non_finite, -d.largest.amount if d.largest else 0.0))
     return result
 
 
 def _same_parameters(first: Record, second: Record) -> dict[str, str]:
     """Map the ids in the names of the second record to those of the same parameters in the first."""
     named = [{part for path in record for part in path.split(".")} for record in (first, second)]
-    found: dict[str, str] = {}
+    old_ids: dict[str, str] = {}
     for path, entry in first.tensors.items():
         other = second.tensors.get(second.aliases.get(path, path))
         if entry.id is None or other is None or other.id is None or entry.id == other.id:
             continue
         if entry.id in named[0] and other.id in named[1]:
-            found.setdefault(other.id, entry.id)
-    if len(set(found.values())) < len(found):  # tied in one record only
+            old_ids.setdefault(other.id, entry.id)
+    if len(set(old_ids.values())) < len(old_ids):  # tied in one record only
         return {}
-    for below in dict.fromkeys([*_homes(first), *_homes(second)]):
-        one, two = _built(first, below), _built(second, below)
-        left = [id for id in one if id not in two and id not in found.values()]
-        right = [id for id in two if id not in one and id not in found]
-        if [one[id] for id in left] == [two[id] for id in right]:
-            found |= dict(zip(right, left, strict=True))
-    return found
+    for prefix in dict.fromkeys([*_id_folders(first), *_id_folders(second)]):
+        first_states, second_states = _structures(first, prefix), _structures(second, prefix)
+        left = [id for id in first_states if id not in second_states and id not in old_ids.values()]
+        right = [id for id in second_states if id not in first_states and id not in old_ids]
+        if [first_states[id] for id in left] == [second_states[id] for id in right]:
+            old_ids |= dict(zip(right, left, strict=True))
+    return old_ids
 
 
-def _homes(record: Record) -> Iterator[str]:
+def _id_folders(record: Record) -> Iterator[str]:
     """The paths whose children are named by ids."""
     for path in record:
         entry = record.tensors.get(path)
         if entry is not None and entry.id is not None and f".{entry.id}." in path:
             yield path.partition(f".{entry.id}.")[0]
-        elif made := _MADE_ID.search(path):
-            yield path[: made.start()]
+        elif match := _HEX_ID.search(path):
+            yield path[: match.start()]
 
 
-def _built(record: Record, home: str) -> dict[str, list[Any]]:
+def _structures(record: Record, home: str) -> dict[str, list[Any]]:
     """The structure below each id: names, kinds and shapes."""
-    found: dict[str, list[Any]] = {}
+    structures: dict[str, list[Any]] = {}
     for path in record:
         if path.startswith(f"{home}."):
-            id, _, rest = path.removeprefix(f"{home}.").partition(".")
+            id, _, name = path.removeprefix(f"{home}.").partition(".")
             entry = record.tensors.get(path)
-            built = (rest,) if entry is None else (rest, entry.tensor.kind, entry.tensor.shape)
-            found.setdefault(id, []).append(built)
-    return found
+            spec = (name,) if entry is None else (name, entry.tensor.kind, entry.tensor.shape)
+            structures.setdefault(id, []).append(spec)
+    return structures
 
 
 def _with_ids(record: Record, ids: Mapping[str, str]) -> Record:
@@ -228,13 +228,13 @@ def _named(record: Record, other: Record) -> Record:
     if not record.positional:
         return Record({path: record[path] for path in record}, record.metadata)
     names = other.paths()
-    names += [f"[{place}]" for place in range(len(names), len(record))]
+    names += [f"[{position}]" for position in range(len(names), len(record))]
     return Record(dict(zip(names, (record[path] for path in record), strict=False)), record.metadata)
 
 
 def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]], result: RecordDifference) -> None:
     # An entry with another name in the other record is not missing there.
-    compared = ({one for one, _ in pairs}, {other for _, other in pairs})
+    compared = ({name for name, _ in pairs}, {other for _, other in pairs})
     result.unreadable += _changes(first.unreadable, second.unreadable, also_same=True)
     result.only_first += [p for p in first if p not in compared[0] and p not in second.unreadable]
     result.only_second += [p for p in second if p not in compared[1] and p not in first.unreadable]
@@ -247,13 +247,13 @@ def _note_names(first: Record, second: Record, pairs: Iterable[tuple[str, str]],
 def _suggestions(missing: list[str], record: Record, others: list[str], other: Record) -> dict[str, str]:
     """Likely names, in `other`, of the entries of `record` that it lacks."""
     ids = {_id(other, path): path for path in others}
-    found: dict[str, str] = {}
+    suggested: dict[str, str] = {}
     for path in missing[:_MAX_SUGGESTIONS]:
-        same = None if (id := _id(record, path)) is None else ids.get(id)
+        by_id = None if (id := _id(record, path)) is None else ids.get(id)
         # Prefer names that the other side lacks too: one is then a misspelling of the other.
-        if (near := same or nearest(path, others) or nearest(path, other)) is not None:
-            found[path] = near
-    return found
+        if (match := by_id or nearest(path, others) or nearest(path, other)) is not None:
+            suggested[path] = match
+    return suggested
 
 
 def _id(record: Record, path: str) -> str | None:
@@ -278,19 +278,19 @@ def _compare(path: str, first: Entry, second: Entry, result: RecordDifference, t
         return False
     if first.id != second.id and not result.by_position:
         result.ids.append(Change(path, first.id, second.id))
-    one, other = first.tensor, second.tensor
-    if one.kind != other.kind:
-        result.kinds.append(Change(path, one.kind, other.kind))
+    a, b = first.tensor, second.tensor
+    if a.kind != b.kind:
+        result.kinds.append(Change(path, a.kind, b.kind))
         return False
-    if one.dtype != other.dtype:
-        result.precisions.append(Change(path, SHORT_NAMES[one.dtype], SHORT_NAMES[other.dtype]))
-    if one.shape != other.shape:
-        result.shapes.append(Change(path, one.shape, other.shape))
+    if a.dtype != b.dtype:
+        result.precisions.append(Change(path, SHORT_NAMES[a.dtype], SHORT_NAMES[b.dtype]))
+    if a.shape != b.shape:
+        result.shapes.append(Change(path, a.shape, b.shape))
         return False
-    found = tensor_difference(path, one, other, tolerance)
-    if found is not None:
-        (result.tensors if found.different else result.within).append(found)
-    return found is None or not found.different
+    gap = tensor_difference(path, a, b, tolerance)
+    if gap is not None:
+        (result.tensors if gap.different else result.within).append(gap)
+    return gap is None or not gap.different
 
 
 def _same_value(first: Any, second: Any, tolerance: Tolerance) -> bool:

@@ -47,16 +47,16 @@ def open_file(path: PathLike, *, max_bytes: int | None = None, verify: bool = Tr
     ...     file.path.name, file.format, file.compression, file.record["step"]
     ('state.json.gz', 'json', 'gzip', 7)
     """
-    found = find(Path(path))
-    source = open_source(found, max_bytes, verify)
+    file = find(Path(path))
+    source = open_source(file, max_bytes, verify)
     reader = reader_of(source, max_bytes)
     record = reader.decode(source)
-    data = map_file(found)
+    data = map_file(file)
     size = len(data)
     if isinstance(reader, ShardedReader):
         shards = set(msgspec.json.decode(source.data)["weight_map"].values())
-        size += sum((found.parent / shard).stat().st_size for shard in shards)
-    return RecordFile(found, reader.format, compression_of(data), size, record)
+        size += sum((file.parent / shard).stat().st_size for shard in shards)
+    return RecordFile(file, reader.format, compression_of(data), size, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ def totals(entries: Iterable[Any]) -> dict[str, Total]:
     >>> totals(Record({"weight": np.zeros((2, 3), np.float32), "step": 7}).tensors.values())
     {'f32': Total(tensors=1, elements=6, bytes=24)}
     """
-    found: dict[str, Total] = {}
+    by_dtype: dict[str, Total] = {}
     for entry in entries:
         if isinstance(entry, TensorEntry):
             tensor = entry.tensor
             name = SHORT_NAMES[tensor.dtype]
-            so_far = found.get(name, Total(0, 0, 0))
-            found[name] = Total(so_far.tensors + 1, so_far.elements + tensor.size, so_far.bytes + tensor.nbytes)
-    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
+            so_far = by_dtype.get(name, Total(0, 0, 0))
+            by_dtype[name] = Total(so_far.tensors + 1, so_far.elements + tensor.size, so_far.bytes + tensor.nbytes)
+    return dict(sorted(by_dtype.items(), key=lambda item: -item[1].bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ class Damage:
 
 def damages(record: Record) -> list[Damage]:
     """Read every tensor, one at a time; lists those that are unreadable or fail their checksum."""
-    found: list[Damage] = []
+    damaged: list[Damage] = []
     for path, entry in record.tensors.items():
         try:
             entry.tensor.read()
         except RecordError as error:
-            found.append(Damage(path, str(error)))
-    return found
+            damaged.append(Damage(path, str(error)))
+    return damaged

@@ -59,17 +59,17 @@ def tensor_difference(path: str, one: LazyTensor, other: LazyTensor, tolerance: 
         a, b = x[start : start + BLOCK], y[start : start + BLOCK]
         if a.dtype == b.dtype and np.array_equal(a.view(np.uint8), b.view(np.uint8)):
             continue
-        gap, scale, strange = _gaps(a, b)
+        gap, scale, is_odd = _gaps(a, b)
         with np.errstate(all="ignore"):  # the difference of two finite float64 can overflow
             beyond = gap > tolerance[1] + tolerance[0] * scale
             share = gap / np.where(scale > 0, scale, 1.0)
-        unequal += int(np.count_nonzero(gap)) + int(np.count_nonzero(strange))
-        different += int(np.count_nonzero(beyond | strange))
+        unequal += int(np.count_nonzero(gap)) + int(np.count_nonzero(is_odd))
+        different += int(np.count_nonzero(beyond | is_odd))
         largest = max(largest, _peak(gap, start), key=_amount)
         relative = max(relative, _peak(share, start), key=_amount)
-        if strange.any() and not odd:
-            odd_at = (math.inf, start + int(strange.argmax()))
-        odd += int(np.count_nonzero(strange))
+        if is_odd.any() and not odd:
+            odd_at = (math.inf, start + int(is_odd.argmax()))
+        odd += int(np.count_nonzero(is_odd))
     if not unequal:
         return None
     extremes = [_extreme(peak, one.shape, x, y) for peak in (largest, relative, odd_at)]
@@ -102,8 +102,8 @@ def _sign_and_magnitude(ints: Array) -> tuple[NDArray[np.bool_], NDArray[np.uint
 
 
 def _peak(amounts: Floats, start: int) -> tuple[float, int]:
-    place = int(amounts.argmax())
-    return float(amounts[place]), start + place
+    index = int(amounts.argmax())
+    return float(amounts[index]), start + index
 
 
 def _amount(peak: tuple[float, int]) -> float:
@@ -111,9 +111,9 @@ def _amount(peak: tuple[float, int]) -> float:
 
 
 def _extreme(peak: tuple[float, int], shape: tuple[int, ...], x: Array, y: Array) -> Extreme | None:
-    amount, place = peak
+    amount, position = peak
     if not amount:
         return None
-    index = tuple(int(i) for i in np.unravel_index(place, shape))
-    first, second = (array[place].item() for array in (x, y))
+    index = tuple(int(i) for i in np.unravel_index(position, shape))
+    first, second = (array[position].item() for array in (x, y))
     return Extreme(amount, index, first, second)

@@ -1,4 +1,4 @@
-"""Byte ranges of the files of a folder, here or on a remote file system: what records in parts are read from."""
+"""Byte ranges of the files of a folder, on this machine or a remote file system: the source of records in parts."""
 
 from __future__ import annotations
 

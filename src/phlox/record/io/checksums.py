@@ -5,7 +5,7 @@
 - Whole record: over `[schema, format, precision, phlox, positional, fingerprint, metadata, aliases, paths]` as
   MessagePack, with metadata and aliases sorted by name, and paths in the order of the record.
 
-A file stores them as 4 bytes each, big-endian: those of the entries in order, then that of the whole record. JSON text
+A file stores them as 4 bytes each, big-endian: first of the entries in order, then of the whole record. JSON text
 has these bytes as hexadecimal digits.
 """
 
@@ -46,7 +46,7 @@ def start_of(path: str, entry: TensorEntry) -> int:
 
 
 def packed(record: Record, header: Header, tensors: Mapping[str, int]) -> bytes:
-    """The checksums in the file of `record`, from those of its tensors by path."""
+    """The checksums in the file of `record`, from its tensors' checksums by path."""
     sums = [tensors[p] if p in tensors else _of_value(p, record.values[p]) for p in record]
     sums.append(_of_whole(header, record.metadata, record.aliases, record))
     return b"".join([each.to_bytes(WIDTH, "big") for each in sums])

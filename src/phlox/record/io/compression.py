@@ -30,7 +30,7 @@ _SAFE_RATIO = 64  # weights hardly compress: by a factor of 1.1 to 4
 
 @contextlib.contextmanager
 def compressed(file: IO[bytes], compression: Compression | None) -> Generator[IO[bytes]]:
-    """A stream that compresses to `file`. Equal input gives equal bytes: there is no name and no time."""
+    """A stream that compresses to `file`. Equal input gives equal bytes: it has no name and no time."""
     if compression is None:
         yield file
     elif compression == "gzip":
@@ -115,7 +115,7 @@ class _BytesFile(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         if self._position > 2 * self.unpacked + _SLACK:  # otherwise a file of empty members would take hours
-            raise RecordError(f"{self._position} bytes of it unpack to {self.unpacked}: that is no compressed record")
+            raise RecordError(f"{self._position} bytes of it unpack to {self.unpacked}: it is not a compressed record")
         chunk = self._data[self._position : self._position + len(buffer)]
         buffer[: len(chunk)] = chunk
         self._position += len(chunk)

@@ -1,4 +1,4 @@
-"""CRC-32 on several cores: each computes that of a part, and the checksums are combined.
+"""CRC-32 on several cores: each computes the checksum of a part, and these are combined.
 
 A CRC is a remainder of polynomials over GF(2): the CRC of A followed by B is that of A times x to the number of bits of
 B, plus that of B.
@@ -74,10 +74,10 @@ def _power(exponent: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """The product of two polynomials, modulo that of the CRC."""
+    """The product of two polynomials, modulo the polynomial of the CRC."""
     result = 0
-    for place in range(31, -1, -1):
-        if a >> place & 1:
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
             result ^= b
         b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
     return result

@@ -221,7 +221,7 @@ def _locked(file: EagerFile) -> bool:
 
 
 def remove_leftovers(folder: Path, start: str = ".phlox-") -> None:
-    """Delete the temporary files that killed writers have left in a folder; those of living ones stay."""
+    """Delete the temporary files that killed writers have left in a folder; files of running writers stay."""
     if fcntl is None:
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Links in the folders that Phlox writes: what is deleted or made there is the entry itself, never what it leads to."""
+"""Links in the folders that Phlox writes: Phlox deletes or creates the entry itself, never its target."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _HAS_HANDLES = hasattr(os, "O_NOFOLLOW") and os.unlink in os.supports_dir_fd and
 
 
 def remove_link(path: Path) -> None:
-    """Remove what is there if it is a link, whatever it leads to; files and folders stay."""
+    """Remove a path if it is a link, whatever its target is; files and folders stay."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
 
 
 def is_own_folder(path: Path) -> bool:
-    """Is it a folder, and no link to one?"""
+    """Is it a folder, and not a link to one?"""
     return path.is_dir() and not path.is_symlink()
 
 

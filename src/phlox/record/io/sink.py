@@ -53,7 +53,7 @@ class Sink:
     def tensors(self, tensors: Iterable[tuple[LazyTensor, int]]) -> list[int]:
         """`tensor` for each pair (tensor, checksum), consecutive in the file, in parallel on all cores."""
         if self._raw is not None:
-            return self._place(list(tensors), self._raw)
+            return self._write_in_parallel(list(tensors), self._raw)
         sums: list[int] = []
         for tensor, checksum in tensors:
             for data in self.blocks(tensor):
@@ -75,18 +75,18 @@ class Sink:
         self._stream.write(data)
         self._stream.seek(self.position - position - len(data), 1)
 
-    def _place(self, tensors: list[tuple[LazyTensor, int]], raw: EagerFile) -> list[int]:
+    def _write_in_parallel(self, tensors: list[tuple[LazyTensor, int]], raw: EagerFile) -> list[int]:
         self._stream.flush()
         start = self._stream.tell()
-        places = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
-        pieces = _Pieces(raw, start, places[-1])
+        positions = list(itertools.accumulate((tensor.nbytes for tensor, _ in tensors), initial=start))
+        pieces = _Pieces(raw, start, positions[-1])
 
-        def placed(i: int) -> int:
+        def write(i: int) -> int:
             tensor, checksum = tensors[i]
             source, parts = tensor.stored(), dict[int, tuple[int, int]]()
 
             def work(first: int, last: int) -> None:
-                result = _place_part(tensor, source, slice(first, last), pieces, places[i], 0 if first else checksum)
+                result = _write_part(tensor, source, slice(first, last), pieces, positions[i], 0 if first else checksum)
                 parts[first] = (last - first) * tensor.dtype.itemsize, result
 
             parallel_for(work, source.size, _SHARE, _THREADS)
@@ -94,9 +94,9 @@ class Sink:
 
         sizes = [max(tensor.nbytes, tensor.size * tensor.source_dtype.itemsize) for tensor, _ in tensors]
         # In file order, so that shared pieces are completed early.
-        sums = parallel_map(placed, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
-        self._stream.seek(places[-1])  # past what was written beside it
-        self.position += places[-1] - start
+        sums = parallel_map(write, sizes, _SHARE, _THREADS, large=LARGE, in_order=True)
+        self._stream.seek(positions[-1])  # past the bytes that were written in parallel
+        self.position += positions[-1] - start
         return sums
 
 
@@ -116,13 +116,13 @@ class _Pieces:
         """Write all of `data` at `position`; thread-safe."""
         while len(data):
             number, at = divmod(position, CALL)
-            here = data[: CALL - at]
+            part = data[: CALL - at]
             start, stop = max(number * CALL, self._start), min((number + 1) * CALL, self._stop)
-            if len(here) == stop - start:
-                self._raw.write_at(here, position)
+            if len(part) == stop - start:
+                self._raw.write_at(part, position)
             else:
-                self._write_share(here, position, number, start, stop)
-            data, position = data[len(here) :], position + len(here)
+                self._write_share(part, position, number, start, stop)
+            data, position = data[len(part) :], position + len(part)
 
     def _write_share(self, data: memoryview, position: int, number: int, start: int, stop: int) -> None:
         with self._lock:
@@ -136,18 +136,18 @@ class _Pieces:
             self._raw.begin(start, stop - start)
 
 
-def _place_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, place: int, checksum: int) -> int:
-    """Write a part of `tensor`, starting at `place`; returns the CRC-32, continued from `checksum`.
+def _write_part(tensor: LazyTensor, source: Array, part: slice, file: _Pieces, start: int, checksum: int) -> int:
+    """Write a part of `tensor`, starting at `start`; returns the CRC-32, continued from `checksum`.
 
     It works in small blocks, each of which is cast, checksummed and written while it is in the cache of one core.
     """
     at, width = part.start, tensor.dtype.itemsize
     while at < part.stop:
-        here = place + at * width
-        stop = min(at + max(1, (CALL - here % CALL) // width), part.stop)
+        position = start + at * width
+        stop = min(at + max(1, (CALL - position % CALL) // width), part.stop)
         data = element_bytes(tensor.cast(source[at:stop]))
         checksum = crc32(data, checksum)
-        file.write_at(data, here)
+        file.write_at(data, position)
         del data  # so that the next block can reuse its place in the cache
         at = stop
     return checksum

@@ -25,7 +25,7 @@ from phlox.record.io.files import map_file
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The input of a format: the whole decompressed file as a read-only buffer, of which lazy tensors are views."""
+    """The input of a format: the whole decompressed file as a read-only buffer; lazy tensors are views of it."""
 
     data: memoryview
     name: str
@@ -86,7 +86,7 @@ class _Elements(msgspec.Struct, frozen=True, eq=False):
     start: int
 
     def __call__(self, index: Index = ()) -> Array:
-        """The array, or a part of it: a view of the file where it is contiguous there."""
+        """The array, or a part of it: a view of the file if it is contiguous in it."""
         try:
             # A view of the array, not of the memoryview: the latter's base could be made writable.
             array = np.ndarray(self.shape, self.dtype, self.source.array, self.start)[(*index, ...)]

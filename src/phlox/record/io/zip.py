@@ -60,7 +60,7 @@ class Archive:
             with zipfile.ZipFile(_File(data)) as file:
                 infos, directory = file.infolist(), file.start_dir
         except Exception as error:
-            raise RecordError(f"it is no zip archive, or a truncated or damaged one: {error}") from error
+            raise RecordError(f"it is not a zip archive, or is truncated or damaged: {error}") from error
         self._members = _members(infos, directory)
         limit = unpack_limit(len(data), max_bytes)
         if (total := sum(m.info.file_size for m in self._members.values() if _is_deflated(m.info))) > limit:
@@ -115,7 +115,7 @@ class Archive:
         info = member.info
         start = self._start(info)
         if start + info.compress_size > member.end:
-            raise RecordError(f"its member {_shown(info.filename)} runs into what follows it")
+            raise RecordError(f"its member {_shown(info.filename)} overlaps the data after it")
         return self._data[start : start + info.compress_size]
 
     def _member(self, name: str) -> _Member:
@@ -137,7 +137,7 @@ class Archive:
         same_size = flags & _SIZES_FOLLOW or packed in (info.compress_size, _IN_EXTRA)
         same = method == info.compress_type and same_size and not flags & _ENCRYPTED
         if signature != b"PK\x03\x04" or not same or bytes(self._data[name_start : name_start + name_size]) != name:
-            raise RecordError(f"what its directory tells of the member {_shown(info.filename)} is not what is there")
+            raise RecordError(f"its directory and the local header of the member {_shown(info.filename)} differ")
         return name_start + name_size + extra
 
 

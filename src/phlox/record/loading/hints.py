@@ -21,12 +21,12 @@ _MAX_PAIRS = 4
 
 def suggestions(missing: list[str], unexpected: list[str]) -> dict[str, str]:
     """Missing or unexpected name -> a similar name on the other side."""
-    found: dict[str, str] = {}
+    similar: dict[str, str] = {}
     for names, others in ((missing, unexpected), (unexpected, missing)):
         for name in names[:_MAX_SUGGESTIONS]:
-            if (meant := nearest(name, others)) is not None:
-                found[name] = meant
-    return found
+            if (match := nearest(name, others)) is not None:
+                similar[name] = match
+    return similar
 
 
 def positional_hint(expected: int, record: Record) -> str:
@@ -41,19 +41,19 @@ def prefix_hint(missing: list[str], unexpected: list[str]) -> str | None:
     """The hint if one side has all names of the other below a prefix."""
     if not missing or not unexpected:
         return None
-    first, lacking, surplus = missing[0], set(missing), set(unexpected)
+    first, missing_names, unexpected_names = missing[0], set(missing), set(unexpected)
     for path in unexpected:
         prefix = path.removesuffix("." + first)
-        if prefix != path and all(f"{prefix}.{name}" in surplus for name in missing):
+        if prefix != path and all(f"{prefix}.{name}" in unexpected_names for name in missing):
             return f"The record has all missing entries below {prefix!r}: load record.select({prefix!r})."
     for path in missing:
         prefix = path.removesuffix("." + unexpected[0])
-        if prefix != path and all(f"{prefix}.{name}" in lacking for name in unexpected):
+        if prefix != path and all(f"{prefix}.{name}" in missing_names for name in unexpected):
             return f"The record lacks the prefix {prefix!r}: load Record.merge({{{prefix!r}: record}})."
     return None
 
 
-def shift_hint(expected: Specs, found: Specs) -> tuple[str, dict[str, str]] | None:
+def shift_hint(expected: Specs, recorded: Specs) -> tuple[str, dict[str, str]] | None:
     """The hint if only the indices of a list's layers differ; and path found -> path expected.
 
     >>> text, moved = shift_hint({"layers.0.w": 1, "layers.2.w": 2}, {"layers.0.w": 1, "layers.1.w": 2})
@@ -64,17 +64,17 @@ def shift_hint(expected: Specs, found: Specs) -> tuple[str, dict[str, str]] | No
     moved: dict[str, str] = {}
     first = ""
     for prefix in _lists(expected):
-        theirs, ours = _numbered(found, prefix), _numbered(expected, prefix)
-        if len(theirs) != len(ours) or set(theirs) == set(ours):
+        saved, own = _numbered(recorded, prefix), _numbered(expected, prefix)
+        if len(saved) != len(own) or set(saved) == set(own):
             continue
-        numbers = dict(zip(sorted(theirs), sorted(ours), strict=True))
-        if any(theirs[old] != ours[new] for old, new in numbers.items()):
+        numbers = dict(zip(sorted(saved), sorted(own), strict=True))
+        if any(saved[old] != own[new] for old, new in numbers.items()):
             continue
         first = first or prefix
         numbers = {old: new for old, new in numbers.items() if old != new}
         remaps.append(_remap(prefix, numbers))
         for old, new in numbers.items():
-            moved |= {f"{prefix}.{old}.{rest}": f"{prefix}.{new}.{rest}" for rest in theirs[old]}
+            moved |= {f"{prefix}.{old}.{name}": f"{prefix}.{new}.{name}" for name in saved[old]}
     if not remaps:
         return None
     text = (
@@ -86,15 +86,15 @@ def shift_hint(expected: Specs, found: Specs) -> tuple[str, dict[str, str]] | No
 
 def _lists(expected: Specs) -> Iterable[str]:
     """The paths of lists, outer ones first; only those that need no escaping in a replacement."""
-    found: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
     for path in expected:
         parts = path.split(".")
-        for place, part in enumerate(parts[:-1]):
-            if place and _is_number(part) and re.fullmatch(r"[\w.]+", prefix := ".".join(parts[:place])):
-                found[prefix] = None
-                if len(found) == _MAX_LISTS:
-                    return found
-    return found
+        for index, part in enumerate(parts[:-1]):
+            if index and _is_number(part) and re.fullmatch(r"[\w.]+", prefix := ".".join(parts[:index])):
+                prefixes[prefix] = None
+                if len(prefixes) == _MAX_LISTS:
+                    return prefixes
+    return prefixes
 
 
 def _is_number(part: str) -> bool:
@@ -103,14 +103,14 @@ def _is_number(part: str) -> bool:
 
 def _numbered(specs: Specs, prefix: str) -> dict[int, dict[str, Any]]:
     """The content of a list: index -> rest of the path -> spec."""
-    found: dict[int, dict[str, Any]] = {}
+    by_index: dict[int, dict[str, Any]] = {}
     start = prefix + "."
     for path, spec in specs.items():
         if path.startswith(start):
-            number, _, rest = path.removeprefix(start).partition(".")
-            if _is_number(number) and rest:
-                found.setdefault(int(number), {})[rest] = spec
-    return found
+            number, _, name = path.removeprefix(start).partition(".")
+            if _is_number(number) and name:
+                by_index.setdefault(int(number), {})[name] = spec
+    return by_index
 
 
 def _remap(prefix: str, numbers: dict[int, int]) -> str:

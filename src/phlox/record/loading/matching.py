@@ -57,17 +57,17 @@ def match(
     view = Renamed(record, {}, [], []) if remap is None else rename(record, remap)
     names, origin = view.record, view.origin
     entries = names._entries  # pyright: ignore[reportPrivateUsage]
-    anything = include is None and exclude is None
-    passed_over = set[str]() if anything else _excluded(expected, names, aliases, include, exclude)
-    found = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
-    others = {found[path] for path in passed_over & found.keys()} if names.positional else passed_over
+    is_unfiltered = include is None and exclude is None
+    passed_over = set[str]() if is_unfiltered else _excluded(expected, names, aliases, include, exclude)
+    sources = _by_order(expected, names) if names.positional else _by_name(expected, names, aliases)
+    others = {sources[path] for path in passed_over & sources.keys()} if names.positional else passed_over
     if passed_over:
-        found = {path: source for path, source in found.items() if path not in passed_over}
+        sources = {path: source for path, source in sources.items() if path not in passed_over}
     matches: dict[str, str] = {}
     misshapen: list[Difference] = []
     wrong_kind: list[Difference] = []
     cast: list[Difference] = []
-    for path, source in found.items():
+    for path, source in sources.items():
         shape, kind, dtype = expected[path]
         entry = entries[names.aliases.get(source, source)]
         if not isinstance(entry, TensorEntry):
@@ -81,23 +81,23 @@ def match(
             stored = tensor.dtype
             if dtype is not None and stored != dtype and stored != canonical(dtype, path):
                 cast.append(Difference(path, stored, canonical(dtype, path)))
-    unreadable = _unreadable(expected, names, found, aliases, passed_over) if names.unreadable else {}
-    missing = [path for path in expected if not (path in found or path in passed_over or path in unreadable)]
-    left, untied = _surplus(found, names, {} if names.positional else aliases)
+    unreadable = _unreadable(expected, names, sources, aliases, passed_over) if names.unreadable else {}
+    missing = [path for path in expected if not (path in sources or path in passed_over or path in unreadable)]
+    unused, untied = _surplus(sources, names, {} if names.positional else aliases)
     surplus = dict[str, str]()
     if names.unreadable:
         surplus = {path: why for path, why in names.unreadable.items() if path not in expected and path not in aliases}
-    unexpected = [path for path in (*left, *surplus) if path not in others]
+    unexpected = [path for path in (*unused, *surplus) if path not in others]
     kept = {path: NOT_MEANT for path in expected if path in passed_over} if passed_over else {}
     unfit = [difference.path for difference in (*misshapen, *wrong_kind)]
     kept |= dict.fromkeys(missing, LACKING) | dict.fromkeys(unfit, UNFIT) | dict.fromkeys(unreadable, UNREADABLE)
-    ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in left}
+    ignored = {origin.get(path, path): NOT_MEANT if path in others else SURPLUS for path in unused}
     ignored |= dict.fromkeys(view.dropped, DROPPED) | {
         path: f"it cannot be read ({why})" for path, why in surplus.items()
     }
-    meant, hint = dict[str, str](), None
+    suggested, hint = dict[str, str](), None
     if missing or unexpected or misshapen:
-        meant, hint = _hints(expected, names, aliases, found, missing, unexpected, bool(misshapen))
+        suggested, hint = _hints(expected, names, aliases, sources, missing, unexpected, bool(misshapen))
     if hint is None and view.unused and (missing or unexpected):
         hint = f"No path of the record matches {view.unused[0]!r}, a key of remap."
     return LoadReport(
@@ -114,7 +114,7 @@ def match(
         remapped={old: new for new, old in origin.items() if new != old} if origin else {},
         tied={alias: path for alias, path in aliases.items() if path in matches} if aliases else {},
         other_structure=names.fingerprint is not None and names.fingerprint != fingerprint_of(expected),
-        suggestions=meant,
+        suggestions=suggested,
         hint=hint,
         strict=strict,
     )
@@ -123,17 +123,17 @@ def match(
 def _unreadable(
     expected: Mapping[str, Expected],
     record: Record,
-    found: Mapping[str, str],
+    sources: Mapping[str, str],
     aliases: Mapping[str, str],
     passed_over: set[str],
 ) -> dict[str, str]:
     """Expected path -> why its entry is unreadable; a tied one is readable if any of its names is."""
-    lost: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, why in record.unreadable.items():
         path = aliases.get(name, name)
-        if path in expected and path not in found and path not in passed_over:
-            lost.setdefault(path, why)
-    return lost
+        if path in expected and path not in sources and path not in passed_over:
+            reasons.setdefault(path, why)
+    return reasons
 
 
 def _by_order(expected: Mapping[str, Expected], record: Record) -> dict[str, str]:
@@ -142,11 +142,11 @@ def _by_order(expected: Mapping[str, Expected], record: Record) -> dict[str, str
 
 def _by_name(expected: Mapping[str, Expected], record: Record, aliases: Mapping[str, str]) -> dict[str, str]:
     entries = record._entries  # pyright: ignore[reportPrivateUsage]
-    found = {path: path for path in expected if path in entries or path in record.aliases}
+    sources = {path: path for path in expected if path in entries or path in record.aliases}
     for alias, path in aliases.items():
         if path in expected and alias in record:
-            found.setdefault(path, alias)
-    return found
+            sources.setdefault(path, alias)
+    return sources
 
 
 def _excluded(
@@ -192,30 +192,30 @@ def _bits(tensor: LazyTensor) -> Any:
 
 
 def _surplus(
-    found: Mapping[str, str], record: Record, aliases: Mapping[str, str]
+    sources: Mapping[str, str], record: Record, aliases: Mapping[str, str]
 ) -> tuple[list[str], list[Difference]]:
-    used = set(found.values())
+    used = set(sources.values())
     if record.aliases:
         used = {record.aliases.get(path, path) for path in used}
-    left: list[str] = []
+    unused: list[str] = []
     untied: list[Difference] = []
     entries = record._entries  # pyright: ignore[reportPrivateUsage]
     for path in entries:
         if path in used:
             continue
         tied = aliases.get(path)
-        if tied is None or tied not in found:
-            left.append(path)
-        elif not _equal(record[path], record[found[tied]]):
-            untied.append(Difference(tied, path, found[tied]))
-    return left, untied
+        if tied is None or tied not in sources:
+            unused.append(path)
+        elif not _equal(record[path], record[sources[tied]]):
+            untied.append(Difference(tied, path, sources[tied]))
+    return unused, untied
 
 
 def _hints(
     expected: Mapping[str, Expected],
     record: Record,
     aliases: Mapping[str, str],
-    found: Mapping[str, str],
+    sources: Mapping[str, str],
     missing: list[str],
     unexpected: list[str],
     misshapen: bool,

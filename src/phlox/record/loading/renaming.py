@@ -54,7 +54,7 @@ def rename(record: Record, remap: Remap) -> Renamed:
     aliases: dict[str, str] = {}
     origin: dict[str, str] = {}
     dropped: list[str] = []
-    home: dict[str, str] = {}  # path of an entry in `record` -> its new path
+    new_path_of: dict[str, str] = {}  # path of an entry in `record` -> its new path
     for path in (*record, *record.aliases):
         target = _checked(new(path), path)
         source = record.aliases.get(path, path)
@@ -62,10 +62,10 @@ def rename(record: Record, remap: Remap) -> Renamed:
             dropped.append(path)
         elif target not in origin:
             origin[target] = path
-            if home.setdefault(source, target) == target:
+            if new_path_of.setdefault(source, target) == target:
                 entries[target] = record[source]
             else:
-                aliases[target] = home[source]
+                aliases[target] = new_path_of[source]
         elif record.aliases.get(origin[target], origin[target]) != source:
             raise RecordError(
                 f"remap: {origin[target]!r} and {path!r} are two entries of the record, and both become {target!r}; "
@@ -91,9 +91,9 @@ def _function(remap: Remap, unused: set[str]) -> Callable[[str], Any]:
                 f"got {remap!r}"
             )
         return remap
-    given = cast("Mapping[str, str | Callable[[re.Match[str]], str]]", remap)
-    rules = [(_compiled(pattern), replacement) for pattern, replacement in given.items()]
-    unused.update(given)
+    replacements = cast("Mapping[str, str | Callable[[re.Match[str]], str]]", remap)
+    rules = [(_compiled(pattern), replacement) for pattern, replacement in replacements.items()]
+    unused.update(replacements)
 
     def new(path: str) -> str:
         for pattern, replacement in rules:

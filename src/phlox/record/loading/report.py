@@ -1,4 +1,4 @@
-"""`LoadReport`: which entries fit, which do not and why, and what was loaded, as readable text."""
+"""`LoadReport`: which entries fit, which do not and why, and which were loaded, as readable text."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ class LoadReport:
             notes.append("remapped: " + _named(f"{old} to {new}" for old, new in self.remapped.items()))
         head = "; ".join([f"{share} {'loaded' if self.done else 'fit'}", *notes])
         lines = [f"kept, {why}: {_summed_up(paths, self.kept, self.matches)}" for why, paths in _by_reason(self.kept)]
-        taken = {*self.matches.values()}
+        sources = {*self.matches.values()}
         lines += [
-            f"ignored in the record, {why}: {_summed_up(paths, self.ignored, taken)}"
+            f"ignored in the record, {why}: {_summed_up(paths, self.ignored, sources)}"
             for why, paths in _by_reason(self.ignored)
         ]
-        near = [f"did you mean `{shown(meant)}` by `{shown(path)}`?" for path, meant in self.suggestions.items()]
-        lines += near[:_MOST_NAMES]
+        hints = [f"did you mean `{shown(meant)}` by `{shown(path)}`?" for path, meant in self.suggestions.items()]
+        lines += hints[:_MOST_NAMES]
         if self.other_structure:
             lines.append(_OTHER_STRUCTURE)
         return self._ended(head, lines)
@@ -138,15 +138,15 @@ class LoadReport:
 
     def _ended(self, head: str, lines: list[str]) -> str:
         if len(lines) > _MOST_LINES:
-            rest = f"... and {len(lines) - _MOST_LINES} more, which the fields of load_report(...) name"
-            lines = [*lines[:_MOST_LINES], rest]
+            note = f"... and {len(lines) - _MOST_LINES} more, which the fields of load_report(...) name"
+            lines = [*lines[:_MOST_LINES], note]
         hints = self.hint.split("\n") if self.hint else []
         return "\n  ".join([head, *hints, *lines])
 
     def _casts(self) -> list[str]:
         ways: dict[str, list[str]] = {}
-        for one in self.cast:
-            ways.setdefault(f"cast from {one.found} to {one.expected}", []).append(one.path)
+        for d in self.cast:
+            ways.setdefault(f"cast from {d.found} to {d.expected}", []).append(d.path)
         return [f"{way}: {_named(paths)}" for way, paths in ways.items()]
 
     def _problems(self, strict: bool) -> list[str]:
@@ -164,23 +164,23 @@ class LoadReport:
         lines += [f"{shown(path)}: the record's cannot be read: {why}" for path, why in self.unreadable.items()]
         lines += [
             f"{shown(d.path)}: the record has another tensor at {shown(d.found)}, but in the module both are one "
-            f"parameter; drop the one that is not meant, with remap"
+            f"parameter; drop the wrong one with remap"
             for d in self.untied
         ]
         lines += [f"{shown(path)}: {why}" for path, why in self.refused.items()]
         if strict and (self.missing or self.unexpected):
             fit = {*self.matches, *(d.path for d in (*self.misshapen, *self.wrong_kind)), *self.unreadable}
             lines += self._lines(self.missing, fit, "missing from the record")
-            found = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
-            lines += self._lines(self.unexpected, found, "in the record, but not in the module")
+            present = {*self.matches.values(), *fit, *self.tied, *self.remapped.values()} - {*self.unexpected}
+            lines += self._lines(self.unexpected, present, "in the record, but not in the module")
         return lines
 
-    def _lines(self, paths: list[str], others: set[str], what: str) -> Iterable[str]:
+    def _lines(self, paths: list[str], others: set[str], problem: str) -> Iterable[str]:
         """One line per path or group of paths; a path with its own suggestion gets its own line."""
         alone = [] if self.hint else [path for path in paths if path in self.suggestions]
         for label, number in grouped(paths, {*others, *alone}):
             size = f"{number} entries" if number > 1 else ""
-            yield f"{shown(label)}: {size}{' ' if size else ''}{what}{self._suggestion(label)}"
+            yield f"{shown(label)}: {size}{' ' if size else ''}{problem}{self._suggestion(label)}"
 
     def _suggestion(self, path: str) -> str:
         return f"; did you mean `{shown(self.suggestions[path])}`?" if path in self.suggestions else ""
@@ -197,10 +197,10 @@ def _named(paths: Iterable[str]) -> str:
     return listed([shown(path) for path in paths], _MOST_NAMES)
 
 
-def _summed_up(paths: list[str], all_of_them: Iterable[str], others: Iterable[str]) -> str:
+def _summed_up(paths: list[str], candidates: Iterable[str], others: Iterable[str]) -> str:
     """The names of some paths, with groups summarised."""
-    rest = {*all_of_them, *others} - {*paths}
-    return _named(f"{label} ({number} entries)" if number > 1 else label for label, number in grouped(paths, rest))
+    others_ = {*candidates, *others} - {*paths}
+    return _named(f"{label} ({number} entries)" if number > 1 else label for label, number in grouped(paths, others_))
 
 
 def grouped(paths: list[str], others: Iterable[str]) -> list[tuple[str, int]]:
@@ -236,10 +236,10 @@ def _ends(path: str) -> Iterable[int]:
 
 
 def _by_reason(reasons: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for path, why in reasons.items():
-        found.setdefault(why, []).append(path)
-    return found.items()
+        by_reason.setdefault(why, []).append(path)
+    return by_reason.items()
 
 
 def _with_article(kind: str) -> str:

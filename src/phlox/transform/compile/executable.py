@@ -263,7 +263,7 @@ class Program:
         for number, (argument, make) in enumerate(zip(reader.optimizers, meaning.states, strict=True)):
             optimizer = argument.optimizer
             twin = reader.twins[number] if reader.twins else optimizer
-            after = twin, make(arrays, reader.owners, argument.packed.place)
+            after = twin, make(arrays, reader.owners, argument.packed.device)
             donation.change(optimizer.go_on, after, dict(vars(optimizer)), undo=vars(optimizer).update)
         for number, index, position, backend in meaning.changed:
             param = reader.modules[number].module.params()[index]

@@ -367,7 +367,7 @@ def _form(packed: FlatState) -> Hashable:
     """The form of states, which must not change from step to step; empty states are left out."""
     states = zip(packed.ids, packed.form.skeletons, strict=True)
     return (
-        packed.form.places,
+        packed.form.positions,
         packed.form.backends,
         packed.form.sources,
         tuple([(id, skeleton) for id, skeleton in states if any(paths(skeleton))]),

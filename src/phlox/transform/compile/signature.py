@@ -304,7 +304,7 @@ class CallArguments:
                 if packed is None:
                     ready.bind_to_one(argument.module for argument in self.modules)
                     for argument in self.modules:
-                        ready.settle(argument.module.params())
+                        ready.adopt_states(argument.module.params())
                 if first_states is not None:
                     for argument, variants in first_states.of(number, len(self._late), self, ready.states):
                         ready.begin(argument.module, variants)

@@ -179,7 +179,9 @@ DAMAGED = {
 
 CODE = "it wants .*, which no state dict needs and which may be an attack; nothing of it was run"
 OPCODE = "the opcode [A-Z0-4_]+, which no state dict needs: it may be an attack"
-MISUSE = "no state dict makes; it may be an attack|has none; it may|damaged, or an attack|no storage of PyTorch; it may"
+MISUSE = (
+    "no state dict makes; it may be an attack|has none; it may|damaged, or an attack|not a storage of PyTorch; it may"
+)
 INERT = "(made by|the function or class) .*; nothing of it was run"
 LISTED = "only running code could make it, and nothing of the file was run|the function or class"
 ATTACKS = {
@@ -264,7 +266,7 @@ TENSORS = {
     "ranks differ": (tensor([2, 2], [1]), "one stride for each axis"),
     "rank": (tensor([1] * 65, [1] * 65), "65 axes; the most is 64"),
     "storage too small": (tensor([2], [1], numel=5), "is said to have 20 bytes and has 16"),
-    "negative storage": (tensor([2], [1], numel=-1), "no storage of PyTorch"),
+    "negative storage": (tensor([2], [1], numel=-1), "not a storage of PyTorch"),
     "no such storage": (tensor([2], [1], key="1"), "it has no member 'archive/data/1'"),
     "storage elsewhere": (tensor([2], [1], key="../data.pkl"), "no member"),
     "empty of no storage": (tensor([0], [1], key="7"), "no member"),
@@ -452,11 +454,11 @@ def test_any_opcodes(parts: list[bytes]) -> None:
 
 KEYS = b"\x80\x02]" + text("0") + b"a."
 LEGACY_BAD = {
-    "no magic": (b"\x80\x02K\x01." + legacy(b"}."), "does not begin as what torch.save writes"),
+    "no magic": (b"\x80\x02K\x01." + legacy(b"}."), "does not begin like a file of torch.save"),
     "version": (legacy(b"}.").replace(b"M\xe9\x03", b"M\xe8\x03"), "version 1000 of the legacy format"),
     "no keys": (legacy(STORED), "it has no storage '0'"),
-    "keys of no list": (legacy(STORED, b"\x80\x02}."), "its list of storages is not that of its tensors"),
-    "another key": (legacy(STORED, KEYS.replace(b"0", b"1")), "its list of storages is not that of its tensors"),
+    "keys of no list": (legacy(STORED, b"\x80\x02}."), "its list of storages does not match its tensors"),
+    "another key": (legacy(STORED, KEYS.replace(b"0", b"1")), "its list of storages does not match its tensors"),
     "two of one key": (legacy(STORED, b"\x80\x02](" + text("0") * 2 + b"e.") + bytes(8), "its list of storages"),
     "no data": (legacy(STORED, KEYS), "it ends within its storage '0' of 0 bytes; truncated"),
     "too much": (legacy(STORED, KEYS) + (3).to_bytes(8, "little") + bytes(8), "its storage '0' of 12 bytes"),

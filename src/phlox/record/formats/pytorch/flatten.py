@@ -28,7 +28,7 @@ from phlox.record.formats.pytorch.values import (
     Strided,
     Unreadable,
     WorkBudget,
-    called,
+    described,
 )
 from phlox.record.record import UnreadableEntryError, check_name
 from phlox.record.values import Value, checked_value
@@ -61,8 +61,8 @@ def flatten(root: object, budget: WorkBudget) -> Flat:
     walk = _Walk(budget)
     if _level(root) is None and not (type(root) in (list, tuple) and walk.holds_tensor(root, 0)):
         raise RecordError(
-            f"it holds {called(root)}, and no tensor by name; nothing of it was run. Where you trust it, load it with "
-            "what wrote it, and save its tensors by name, in a dict"
+            f"it holds {described(root)}, and no tensor by name; nothing of it was run. If you trust it, load it with "
+            "the program that wrote it, and save its tensors by name, in a dict"
         )
     walk.visit(root, "", 0)
     return Flat(walk.entries, walk.unreadable)
@@ -89,18 +89,18 @@ class _Walk:
         if children is None or (path and not children):
             self._put(node, path)
             return
-        before = path + "." if path else ""
+        prefix = path + "." if path else ""
         for key, child in children.items():
             try:
                 check_name(key)
             except UnreadableEntryError:
                 self._list(
-                    f"{before}{shown(key)}",
+                    f"{prefix}{shown(key)}",
                     f"the key {shown(key)!r} makes no path, which is names joined by dots, none of them empty; rename "
                     "it before saving",
                 )
             else:
-                self.visit(child, before + key, depth + 1)
+                self.visit(child, prefix + key, depth + 1)
 
     def holds_tensor(self, node: object, depth: int) -> bool:
         """Whether `node` contains a tensor, or an unreadable one."""
@@ -135,21 +135,21 @@ class _Walk:
         """
         result: dict[str, object] = {}
         kinds: dict[str, type] = {}
-        before = path + "." if path else ""
+        prefix = path + "." if path else ""
         for key, item in items:
             text = _key(key)
             self.budget.charge(1 + len(text or ""))
             if text is None:
-                text, why = f"[{called(key)}]", "the keys of a record are text or ints; rename it before saving"
+                text, reason = f"[{described(key)}]", "the keys of a record are text or ints; rename it before saving"
             elif kinds.setdefault(text, type(key)) is not type(key):
-                why = f"a dict of it has {shown(text)!r} as text and as an int; rename one before saving"
+                reason = f"a dict of it has {shown(text)!r} as text and as an int; rename one before saving"
                 result.pop(text, None)
             else:
                 result[text] = item
                 continue
             if path is None:
-                raise UnreadableEntryError(why)
-            self._list(before + shown(text), why)
+                raise UnreadableEntryError(reason)
+            self._list(prefix + shown(text), reason)
         return result
 
     def _put(self, node: object, path: str) -> None:
@@ -220,13 +220,13 @@ def _level(node: object) -> Iterable[tuple[object, object]] | None:
 
 def _of_module(parts: dict[str, object]) -> list[tuple[object, object]]:
     """The parameters, buffers and modules of a PyTorch module, as in its state dict."""
-    passing = parts.get("_non_persistent_buffers_set")
-    left_out = cast("list[object]", passing) if isinstance(passing, list) else []
-    left_out = {key for key in left_out if isinstance(key, str)}
+    non_persistent = parts.get("_non_persistent_buffers_set")
+    unsaved = cast("list[object]", non_persistent) if isinstance(non_persistent, list) else []
+    unsaved = {key for key in unsaved if isinstance(key, str)}
     result: list[tuple[object, object]] = []
     for name in ("_parameters", "_buffers", "_modules"):
         if isinstance(part := parts.get(name), Pairs):
-            result += [(key, item) for key, item in part.items if not (isinstance(key, str) and key in left_out)]
+            result += [(key, item) for key, item in part.items if not (isinstance(key, str) and key in unsaved)]
     return result
 
 
@@ -237,9 +237,9 @@ def _key(key: object) -> str | None:
 
 
 def _error(node: object) -> UnreadableEntryError:
-    why = ": only running code could make it, and nothing of the file was run" if isinstance(node, Object) else ""
+    reason = ": only running code could make it, and nothing of the file was run" if isinstance(node, Object) else ""
     remedy = node.remedy if isinstance(node, Unreadable) else PLAINLY
-    return UnreadableEntryError(f"{called(node)}, which a record cannot hold{why}; {remedy}")
+    return UnreadableEntryError(f"{described(node)}, which a record cannot hold{reason}; {remedy}")
 
 
 def numpy_array(node: NumpyArray, path: str) -> Array:
@@ -254,5 +254,5 @@ def numpy_array(node: NumpyArray, path: str) -> Array:
     if node.axes is None:
         return flat.reshape(shape, order="F" if node.is_fortran else "C")
     if sorted(node.axes) != list(range(len(shape))):
-        raise RecordError(f"{shown(path)}: the order of its axes is none")
+        raise RecordError(f"{shown(path)}: the order of its axes is invalid")
     return flat.reshape(shape).transpose(node.axes)

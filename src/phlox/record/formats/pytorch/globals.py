@@ -36,7 +36,7 @@ _NUMPY_CHARS = {"?": "b1", "b": "i1", "h": "i2", "B": "u1", "H": "u2", "e": "f2"
 _NUMPY_NAMES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 _ML_TYPES = {f"ml_dtypes.{DTYPES[name].name}": DTYPES[name] for name in ("bf16", *FLOAT8)}
 _NUMPY_TYPES: dict[str, DType] = {
-    **{name: np.dtype(known) for name, known in _NUMPY_CHARS.items()},
+    **{name: np.dtype(char) for name, char in _NUMPY_CHARS.items()},
     **{name: np.dtype(name) for name in _NUMPY_NAMES},
     **_ML_TYPES,
 }
@@ -78,12 +78,12 @@ def find_global(module: str, name: str) -> object:
 
 
 def _tensor(
-    budget: WorkBudget, storage: object, offset: object, shape: object, strides: object, *rest: object
+    budget: WorkBudget, storage: object, offset: object, shape: object, strides: object, *flags: object
 ) -> object:
-    # The rest is requires_grad, hooks and, last, whether the values must be conjugated or negated.
-    if len(rest) > 3 or not isinstance(storage, Storage):
+    # The flags are requires_grad, hooks and, last, whether the values must be conjugated or negated.
+    if len(flags) > 3 or not isinstance(storage, Storage):
         raise TypeError
-    if len(rest) == 3 and isinstance(rest[2], Pairs) and any(value for _, value in rest[2].items):
+    if len(flags) == 3 and isinstance(flags[2], Pairs) and any(value for _, value in flags[2].items):
         return Unreadable("a tensor that is to be negated or conjugated when read", "call resolve_neg() before saving")
     return Strided(storage, storage.type, offset, shape, strides)
 
@@ -121,8 +121,8 @@ def _from_type(budget: WorkBudget, function: object, kind: object, arguments: ob
         return Unreadable(f"a tensor of the class {kind.name}", _PLAIN)
     if not (isinstance(function, Function) and function.makes_tensor):
         raise TypeError
-    made: object = function.make(budget, *cast("tuple[object, ...]", arguments))
-    return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if made is _WRAPPED else made
+    value: object = function.make(budget, *cast("tuple[object, ...]", arguments))
+    return Unreadable(f"a tensor of the class {kind.name}", _PLAIN) if value is _WRAPPED else value
 
 
 def _dict(budget: WorkBudget, items: object = ()) -> object:
@@ -170,8 +170,8 @@ def _bytes(budget: WorkBudget, data: object = b"", encoding: str = "latin1") -> 
 def _numpy_type(budget: WorkBudget, name: str | Name, *_: object) -> object:
     if isinstance(name, Name):  # a dtype of `ml_dtypes`, which NumPy names by its class
         name = name.name
-    known = _NUMPY_TYPES.get(name)
-    return Unreadable(f"NumPy elements of type {shown(name)!r}") if known is None else NumpyType(known)
+    dtype = _NUMPY_TYPES.get(name)
+    return Unreadable(f"NumPy elements of type {shown(name)!r}") if dtype is None else NumpyType(dtype)
 
 
 def _numpy_array(budget: WorkBudget, kind: object, shape: object, code: object) -> object:
@@ -221,9 +221,9 @@ def _itself(budget: WorkBudget, value: object, *_: object) -> object:
     return value
 
 
-def _refused(what: str, remedy: str = PLAINLY) -> Callable[..., object]:
+def _refused(description: str, remedy: str = PLAINLY) -> Callable[..., object]:
     def make(budget: WorkBudget, *_: object) -> object:
-        return Unreadable(what, remedy)
+        return Unreadable(description, remedy)
 
     return make
 

@@ -65,11 +65,11 @@ class Machine:
         except RecordError as error:
             raise RecordError(f"its pickle, at byte {start}: {error}") from None
         except Exception as error:
-            what = "it takes more than there is" if isinstance(error, (IndexError, KeyError)) else str(error)
-            raise RecordError(f"its pickle, at byte {start}, is damaged: {what}") from error
+            problem = "it takes more than there is" if isinstance(error, (IndexError, KeyError)) else str(error)
+            raise RecordError(f"its pickle, at byte {start}, is damaged: {problem}") from error
         raise RecordError(f"its pickle has more than {_MAX_OPCODES} opcodes")
 
-    def take(self, size: int) -> memoryview:
+    def next_bytes(self, size: int) -> memoryview:
         """The next `size` bytes."""
         start, self.at = self.at, self.at + size
         if self.at > len(self.data):
@@ -78,7 +78,7 @@ class Machine:
 
     def natural(self, size: int) -> int:
         """The next `size` bytes as an unsigned integer."""
-        return int.from_bytes(self.take(size), "little")
+        return int.from_bytes(self.next_bytes(size), "little")
 
     def line(self) -> bytes:
         """The rest of the line, without its line break."""

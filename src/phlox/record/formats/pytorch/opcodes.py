@@ -22,7 +22,7 @@ from phlox.record.formats.pytorch.values import (
     Object,
     Pairs,
     Unreadable,
-    called,
+    described,
 )
 
 if TYPE_CHECKING:
@@ -44,25 +44,25 @@ def _refuse(name: str) -> _Operation:
 
 
 def _damaged(machine: Machine) -> None:
-    raise RecordError(f"{machine.data[machine.at - 1]:#04x} is no opcode; damaged?")
+    raise RecordError(f"{machine.data[machine.at - 1]:#04x} is not an opcode; damaged?")
 
 
 def _unpacker(format: str) -> _Operation:
     layout = struct.Struct(format)
-    return lambda machine: machine.push(layout.unpack(machine.take(layout.size))[0])
+    return lambda machine: machine.push(layout.unpack(machine.next_bytes(layout.size))[0])
 
 
 def _bytes(width: int) -> _Operation:
-    return lambda machine: machine.push(bytes(machine.take(machine.natural(width))))
+    return lambda machine: machine.push(bytes(machine.next_bytes(machine.natural(width))))
 
 
 def _text(width: int) -> _Operation:
-    return lambda machine: machine.push(str(machine.take(machine.natural(width)), "utf-8", "surrogatepass"))
+    return lambda machine: machine.push(str(machine.next_bytes(machine.natural(width)), "utf-8", "surrogatepass"))
 
 
 def _old_text(width: int) -> _Operation:
     def operation(machine: Machine) -> None:
-        machine.push(_text_or_bytes(bytes(machine.take(machine.natural(width)))))
+        machine.push(_text_or_bytes(bytes(machine.next_bytes(machine.natural(width)))))
 
     return operation
 
@@ -86,7 +86,7 @@ def _long(width: int) -> _Operation:
         size = machine.natural(width)
         if size > _MAX_INT:
             raise RecordError(f"an int of {size} bytes; a record holds 8")
-        machine.push(int.from_bytes(machine.take(size), "little", signed=True))
+        machine.push(int.from_bytes(machine.next_bytes(size), "little", signed=True))
 
     return operation
 
@@ -212,7 +212,7 @@ def _reduce(machine: Machine) -> None:
         machine.push(_made_by(function))
         return
     if not isinstance(function, Function) or not isinstance(arguments, tuple):
-        raise RecordError(f"a call of {called(function)}, which no state dict makes; it may be an attack")
+        raise RecordError(f"a call of {described(function)}, which no state dict makes; it may be an attack")
     try:
         machine.push(function.make(machine.budget, *arguments))
     except RecordError as error:
@@ -249,8 +249,8 @@ def _instance(machine: Machine) -> None:
 def _made_by(maker: object) -> Object:
     """The inert result of a "call" of a foreign class or function; RecordError for anything else."""
     if not isinstance(maker, _INERT):
-        raise RecordError(f"an object of {called(maker)}, which no state dict makes; it may be an attack")
-    return Object(maker.what if isinstance(maker, Unreadable) else maker.name)
+        raise RecordError(f"an object of {described(maker)}, which no state dict makes; it may be an attack")
+    return Object(maker.description if isinstance(maker, Unreadable) else maker.name)
 
 
 def _build(machine: Machine) -> None:
@@ -268,12 +268,12 @@ def _build(machine: Machine) -> None:
             except TypeError:
                 raise RecordError("a NumPy array with another state than it has: damaged, or an attack") from None
         case _:
-            raise RecordError(f"it sets the state of {called(value)}, which has none; it may be an attack")
+            raise RecordError(f"it sets the state of {described(value)}, which has none; it may be an attack")
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise RecordError(f"it appends to {called(value)}")
+        raise RecordError(f"it appends to {described(value)}")
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -281,7 +281,7 @@ def _pairs(value: object) -> list[tuple[object, object]]:
     if isinstance(value, Unreadable):
         return []
     if not isinstance(value, (Pairs, Object)):
-        raise RecordError(f"it sets an item of {called(value)}")
+        raise RecordError(f"it sets an item of {described(value)}")
     return value.items
 
 
@@ -357,7 +357,7 @@ _BY_CODE: dict[int, _Operation] = {
     0x92: _new_by_name,
     # frames
     0x80: _protocol,
-    0x95: lambda m: m.take(8),
+    0x95: lambda m: m.next_bytes(8),
     # what no state dict needs
     ord("P"): _refuse("PERSID"),
     0x82: _refuse("EXT1"),

@@ -46,7 +46,7 @@ _OF_ARCHIVES = ("data.pkl", "version", "byteorder", "constants.pkl", ".format_ve
 _PARTS_OF_TAR = (b"sys_info\0", b"pickle\0", b"storages\0", b"tensors\0")
 CONSTANTS = "constants"
 """The path prefix of the constants in a program's code."""
-_MAX_PICKLE = 1 << 26  # bytes, where the file does not say, or cannot be trusted
+_MAX_PICKLE = 1 << 26  # bytes, if the file does not give the size, or cannot be trusted
 
 
 @final
@@ -225,11 +225,11 @@ def storage_in(data: bytes, budget: WorkBudget) -> Storage:
 def _from_legacy(data: memoryview, budget: WorkBudget) -> tuple[object, _Files]:
     plain = Machine(data, None, None, budget)
     if not any(magic in data[:48].tobytes() for magic in _MAGIC_PICKLES) or plain.load() != _MAGIC:
-        raise RecordError("it does not begin as what torch.save writes")
+        raise RecordError("it does not begin like a file of torch.save")
     if (version := plain.load()) != _PROTOCOL:
         raise RecordError(f"it has version {str(version)[:20]} of the legacy format, where {_PROTOCOL} was expected")
     if not isinstance(plain.load(), Pairs):
-        raise RecordError("what it tells of the machine that wrote it is no dict")
+        raise RecordError("its data about the machine that wrote it is not a dict")
     types: dict[str, ElementType] = {}
 
     def persistent(value: object) -> object:
@@ -247,30 +247,30 @@ def _from_legacy(data: memoryview, budget: WorkBudget) -> tuple[object, _Files]:
     root = machine.load()
     plain.at = machine.at
     keys = plain.load()
-    places: dict[str, tuple[int, int]] = {}
+    positions: dict[str, tuple[int, int]] = {}
     at = plain.at
     for key in cast("list[object]", keys) if isinstance(keys, list) else [None]:
-        if not isinstance(key, str) or key not in types or key in places:
-            raise RecordError("its list of storages is not that of its tensors")
+        if not isinstance(key, str) or key not in types or key in positions:
+            raise RecordError("its list of storages does not match its tensors")
         size = int.from_bytes(data[at : at + 8], "little") * types[key].itemsize
         at += 8
         if at + size > len(data):
             raise RecordError(f"it ends within its storage {shown(key)!r} of {size} bytes; truncated?")
-        places[key] = (at, size)
+        positions[key] = (at, size)
         at += size
     if at != len(data):
         raise RecordError(f"{len(data) - at} bytes follow its last storage")
 
-    def place(key: str) -> tuple[int, int]:
-        if key not in places:
+    def position(key: str) -> tuple[int, int]:
+        if key not in positions:
             raise RecordError(f"it has no storage {shown(key)!r}")
-        return places[key]
+        return positions[key]
 
     def read(key: str) -> memoryview:
-        start, size = place(key)
+        start, size = position(key)
         return data[start : start + size]
 
-    return root, _Files(lambda key: place(key)[1], read)
+    return root, _Files(lambda key: position(key)[1], read)
 
 
 def budget_for(size: int) -> WorkBudget:
@@ -291,7 +291,7 @@ def _persistent(value: object) -> Storage:
             return Storage(kind, key, length, offset)
         case _:
             pass
-    raise RecordError("a persistent id that is no storage of PyTorch; it may be an attack")
+    raise RecordError("a persistent id that is not a storage of PyTorch; it may be an attack")
 
 
 def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[LazyTensor, object]:
@@ -324,14 +324,14 @@ def _lazy(source: Source, files: _Files, view: Strided, path: str) -> tuple[Lazy
     def read() -> Array:
         if start == stop:
             return np.empty(shape, dtype)
-        whole = files.read(storage.key) if storage.data is None else storage.data
-        flat = elements(whole[start:stop], dtype)
+        storage_bytes = files.read(storage.key) if storage.data is None else storage.data
+        flat = elements(storage_bytes[start:stop], dtype)
         if files.big_endian:
             flat = flat.view(f"u{dtype.itemsize}").byteswap().view(dtype)
         return np.ndarray(shape, dtype, flat, 0, steps)  # checks the bounds once more
 
-    home = storage.key if storage.data is None else id(storage.data)
-    return source.lazy(path, dtype, shape, read), (home, start, dtype, shape, strides)
+    key = storage.key if storage.data is None else id(storage.data)
+    return source.lazy(path, dtype, shape, read), (key, start, dtype, shape, strides)
 
 
 def _naturals(numbers: object) -> tuple[int, ...] | None:

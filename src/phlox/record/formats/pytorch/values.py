@@ -18,7 +18,7 @@ class WorkBudget:
     >>> WorkBudget(10).charge(11)
     Traceback (most recent call last):
     ...
-    phlox.errors.RecordError: it unfolds to far more than its own size, as only a file made to do harm does
+    phlox.errors.RecordError: it unfolds to far more than its own size, as only a harmful file does
     """
 
     __slots__ = ("_left",)
@@ -30,7 +30,7 @@ class WorkBudget:
         """Subtract `amount` from the remaining budget."""
         self._left -= amount
         if self._left < 0:
-            raise RecordError("it unfolds to far more than its own size, as only a file made to do harm does")
+            raise RecordError("it unfolds to far more than its own size, as only a harmful file does")
 
 
 @dataclass(eq=False, slots=True)
@@ -110,7 +110,7 @@ PLAINLY = "save its numbers, text and tensors as such, or leave it out"
 class Unreadable:
     """A harmless value that a record cannot hold; it is reported with its path and a remedy."""
 
-    what: str
+    description: str
     remedy: str = PLAINLY
 
 
@@ -140,11 +140,11 @@ def _element_types() -> dict[str, ElementType]:
     names |= {
         f"{sign}{bits}": f"{word}{bits}" for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)
     }
-    names |= {ours: f"float8_{theirs}" for ours, theirs in FLOAT8.items()}
-    held = [ElementType(f"torch.{name}", DTYPES[ours].itemsize, DTYPES[ours]) for ours, name in names.items()]
+    names |= {own: f"float8_{suffix}" for own, suffix in FLOAT8.items()}
+    supported = [ElementType(f"torch.{name}", DTYPES[own].itemsize, DTYPES[own]) for own, name in names.items()]
     sizes = {"complex32": 4, "complex64": 8, "complex128": 16, "qint8": 1, "quint8": 1, "qint32": 4}
     sizes |= {"quint4x2": 1, "quint2x4": 1, "float4_e2m1fn_x2": 1, "bits8": 1, "bits16": 2}
-    return {t.name: t for t in [*held, *(ElementType(f"torch.{name}", size) for name, size in sizes.items())]}
+    return {t.name: t for t in [*supported, *(ElementType(f"torch.{name}", size) for name, size in sizes.items())]}
 
 
 TYPES: dict[str, ElementType] = _element_types()
@@ -157,24 +157,24 @@ _STORAGES = {
     "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
 }  # fmt: skip
 
-STORAGES: dict[str, ElementType] = {f"{name}Storage": TYPES[f"torch.{of}"] for name, of in _STORAGES.items()}
+STORAGES: dict[str, ElementType] = {f"{name}Storage": TYPES[f"torch.{dtype}"] for name, dtype in _STORAGES.items()}
 """The dtypes of PyTorch's storages, by class name: "FloatStorage", ..."""
 
 
-def called(value: object) -> str:
+def described(value: object) -> str:
     """The description of an inert value in a message."""
     if isinstance(value, Unreadable):
-        return value.what
+        return value.description
     if isinstance(value, ForeignGlobal):
         return f"the function or class {value.name}"
     if isinstance(value, Name):
         return f"the name {value.name}"
     if isinstance(value, Object):
         return f"an object made by {value.name}"
-    return _CALLED.get(type(value), f"a value of type {type(value).__name__}")
+    return _DESCRIPTIONS.get(type(value), f"a value of type {type(value).__name__}")
 
 
-_CALLED: dict[type, str] = {
+_DESCRIPTIONS: dict[type, str] = {
     Pairs: "a dict",
     Storage: "a bare storage",
     Strided: "a tensor",

@@ -244,7 +244,7 @@ def test_a_run_that_fails_has_used_it_up(monkeypatch: pytest.MonkeyPatch) -> Non
         px.compile(step, donate=GIVEN)(model, optimizer, 0.01, data())
     with pytest.raises(DonatedError, match="`weight` was donated"):
         model(data())
-    with pytest.raises(OptimizerError, match="cut short while it wrote to its states"):
+    with pytest.raises(OptimizerError, match="interrupted while it wrote to its states"):
         _ = optimizer.states
 
 
