@@ -207,7 +207,7 @@ def test_the_ambient_streams(whole: bool) -> None:
         ),
         ({"a": {"b": fail} if (fail := print) else {}}, r"a\.b: no part that can be saved"),
         ({"a.b": 1}, r"'a\.b' is not a name for a part"),
-        ({"": 1}, "'' is no name"),
+        ({"": 1}, "'' is not a name"),
         ({"a": {3: Part(1.0)}}, "a: 3 is not a name for a part"),
         ({"a": 2**70}, "a: no part that can be saved: the int does not fit 64 bits"),
         ({"a": [Part(1.0)]}, "a: no part that can be saved: .*Part"),

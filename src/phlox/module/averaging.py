@@ -24,7 +24,7 @@ def averaged(gradients: dict[ParamId, AnyTensor], module: Module) -> dict[ParamI
     """
     if any(x.backend.batched for x in gradients.values()):
         return gradients
-    # A gradient in slices is of all processes already; otherwise its parameter may be in slices, and it must become so.
+    # A gradient in slices is already the mean. If only its parameter is in slices, it is scattered into slices.
     means: dict[ParamId, AnyTensor] = {id: x for id, x in gradients.items() if x.backend.is_slice(x.primitive)}
     pending: list[tuple[ParamId, Backend, Later]] = []
     named: list[tuple[str, Param]] = []

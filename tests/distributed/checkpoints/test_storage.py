@@ -114,7 +114,7 @@ def test_a_save_that_did_not_end(url: str) -> None:
     storage = storage_of(url)
     storage.prepare("")
     storage.write("part-0123abcd-00000.safetensors", b"")
-    with pytest.raises(RecordError, match="no complete checkpoint, only files of a save that did not end"):
+    with pytest.raises(RecordError, match="no complete checkpoint, only what a save has left that did not end"):
         load(url)
 
 

@@ -276,7 +276,7 @@ def test_header_size_and_other_members() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("x.txt", b"hello")
-    with pytest.raises(RecordError, match=r"'x.txt' is no \.npy file; is it another kind"):
+    with pytest.raises(RecordError, match=r"'x.txt' is not an \.npy file; is it another kind"):
         NpzRecorder().from_bytes(buffer.getvalue())
     with zipfile.ZipFile(buffer, "a") as file:
         file.writestr("w.npy", npy(np.ones(2)))
