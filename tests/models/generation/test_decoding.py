@@ -88,7 +88,7 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
 
 @pytest.mark.full
 def test_one_program_for_all_places_lengths_and_temperatures() -> None:
-    programs = decoding._step, decoding._fill
+    programs = decoding._compiled_decode, decoding._compiled_prefill
     model = lively(GptConfig(**SHALLOW).replace(vocabulary=12), Jax())
     before = [program.programs for program in programs]
     for prompt, temperature, k in (([1], 1.0, 3), ([1, 2, 3], 0.5, 7), (list(range(8)), 2.0, 1)):
