@@ -205,8 +205,7 @@ class Collection(Metric):
 
     def shapes(self) -> Shapes:
         """The shapes of its metrics' sums, by `name.sum`."""
-        groups = self._groups.items()
-        return {f"{n}.{part}": shape for n, statistic in groups for part, shape in statistic.shapes().items()}
+        return {f"{n}.{part}": shape for n, group in self._groups.items() for part, shape in group.shapes().items()}
 
     def init(self, device: DeviceLike | None = None) -> State:
         if device is None:

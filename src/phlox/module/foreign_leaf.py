@@ -142,25 +142,24 @@ class ForeignLeaf:
         """The error when its value is used."""
         backend, kind, leaf = self.ops.backend, self.ops.kind, self.leaf
         engine = engine_of(backend)
-        name = path or self.path
-        subject = f"`{name}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
+        owner = f"`{path or self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
         if not (self.has_shape and hasattr(leaf, "dtype")):
             return ModuleError(
-                f"{subject}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
+                f"{owner}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
                 "to compute with the module, it must give an array for each array"
             )
         element_and_shape = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
         if self.is_abstract:
             return ModuleError(
-                f"{subject} that is abstract: {element_and_shape} without values; create the module to compute with "
+                f"{owner} that is abstract: {element_and_shape} without values; create the module to compute with "
                 "it, or pass it to jax.eval_shape"
             )
         if isinstance(leaf, (_class_of_arrays(engine) or np.ndarray, np.ndarray)):
             return ModuleError(
-                f"{subject}, and a PyTree function gave it an array of {element_and_shape}; keep the element type, or "
+                f"{owner}, and a PyTree function gave it an array of {element_and_shape}; keep the element type, or "
                 "move the whole module with .to_device(...) to a backend of that type"
             )
         return ModuleError(
-            f"{subject}, and a PyTree function gave it {described(leaf)} of {element_and_shape}; move the module to "
+            f"{owner}, and a PyTree function gave it {described(leaf)} of {element_and_shape}; move the module to "
             "the backend of such arrays before, with .to_device(...)"
         )

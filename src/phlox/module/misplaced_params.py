@@ -62,9 +62,8 @@ def _elements(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, GeneratorType):
         frame = cast("GeneratorType[Any, Any, Any]", value).gi_frame
         variables = {} if frame is None else frame.f_locals
-        iterators = filter(_is_builtin_iterator, variables.values())
-        referents = [referent for iterator in iterators for referent in _referents(iterator, 3)]
-        return [*variables.items(), *(("", referent) for referent in referents)]
+        iterated = [item for v in variables.values() if _is_builtin_iterator(v) for item in _referents(v, 3)]
+        return [*variables.items(), *(("", item) for item in iterated)]
     if _is_builtin_iterator(value):
         return [("", element) for element in _referents(value, 3)]
     try:

@@ -53,10 +53,8 @@ def record_of(child: Child) -> Record:
     """The record of a child; raises `ModuleError`, with its path, unless it is a record with names."""
     record: Any = child.part.into_record()
     if not isinstance(record, Record) or record.positional:
-        description = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
-        raise ModuleError(
-            f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {description}"
-        )
+        kind = "a positional record" if isinstance(record, Record) else f"a {type(record).__name__}"
+        raise ModuleError(f"{child.path}: {type(child.part).__name__}.into_record must give a Record, got {kind}")
     return record
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from phlox.optim.optimizer import Optimizer
 
 
-class StatesLayout:
+class NodeLayout:
     """The structure of an optimizer without its arrays: interned, so that equal layouts are the same object."""
 
     __slots__ = ("__weakref__", "bare", "device", "form", "key", "leaves", "names")
@@ -51,14 +51,14 @@ class StatesLayout:
             ]
 
 
-_layouts: weakref.WeakValueDictionary[Hashable, StatesLayout] = weakref.WeakValueDictionary()
+_layouts: weakref.WeakValueDictionary[Hashable, NodeLayout] = weakref.WeakValueDictionary()
 
 
-def layout_of(bare: Optimizer, names: tuple[str, ...], form: StateForm, device: Device) -> StatesLayout:
+def layout_of(bare: Optimizer, names: tuple[str, ...], form: StateForm, device: Device) -> NodeLayout:
     """The interned layout."""
     key = tree_key(bare)
     full_key = type(bare), key, names, form, device.backend
-    return _layouts.get(full_key) or _layouts.setdefault(full_key, StatesLayout(bare, key, names, form, device))
+    return _layouts.get(full_key) or _layouts.setdefault(full_key, NodeLayout(bare, key, names, form, device))
 
 
 class OptimizerAux:
@@ -66,9 +66,7 @@ class OptimizerAux:
 
     __slots__ = ("ids", "layout", "traced")
 
-    def __init__(
-        self, layout: StatesLayout, ids: tuple[ParamId, ...], traced: tuple[ParamId, ...] | None = None
-    ) -> None:
+    def __init__(self, layout: NodeLayout, ids: tuple[ParamId, ...], traced: tuple[ParamId, ...] | None = None) -> None:
         self.layout, self.ids, self.traced = layout, ids, traced
         """`traced` are the ids in the trace, if the optimizer is a result of a compiled function."""
 

@@ -265,9 +265,7 @@ def _merge_names(parts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> di
 
 def _path(name: object, prefix: str) -> str:
     if not isinstance(name, str) or not name or "." in name:
-        raise RecordError(
-            f"{prefix or 'parts'}: {name!r} is not a name for a part: use a str, not empty, without a dot"
-        )
+        raise RecordError(f"{prefix or 'parts'}: {name!r} is not a name for a part: a str, not empty, without a dot")
     return f"{prefix}.{name}" if prefix else name
 
 

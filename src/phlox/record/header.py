@@ -85,9 +85,7 @@ class Item(msgspec.Struct):
     def form(self) -> tuple[DType, tuple[int, ...]]:
         """The dtype and the shape of a tensor; RecordError if a tensor cannot have them."""
         if self.dtype not in DTYPES:
-            raise RecordError(
-                f"{self.path}: {self.dtype[:40]!r} is not an element type of records ({', '.join(DTYPES)})"
-            )
+            raise RecordError(f"{self.path}: {self.dtype[:40]!r} is not an element type ({', '.join(DTYPES)})")
         dtype = DTYPES[self.dtype]
         return dtype, checked_shape(self.shape, dtype, self.path)
 

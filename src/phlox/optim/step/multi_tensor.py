@@ -285,7 +285,7 @@ class MultiTensorStep:
 
     def run(self) -> dict[str, Param]:
         """Update all entries; returns the new parameters by path. The slots hold the new states."""
-        params: dict[str, Param] = {}
+        new: dict[str, Param] = {}
         for group, targets in zip(self._groups, self._targets, strict=True):
             flat = group.entries[0].slot.inner.backend.flat
             mastered = group.entries[0].slot.mastered
@@ -306,10 +306,8 @@ class MultiTensorStep:
                 if mastered:
                     half: Any = outer.backend.without_tape() if outer.backend.differentiates else outer.backend
                     array = Tensor.from_primitive(array, slot.inner.backend, Float).from_full_precision(half).primitive
-                params[path] = Param.revive(
-                    outer, array, param.trained, param.trainable, param.id, param.full_precision
-                )
-        return params
+                new[path] = Param.revive(outer, array, param.trained, param.trainable, param.id, param.full_precision)
+        return new
 
     @property
     def entries(self) -> list[Entry]:
