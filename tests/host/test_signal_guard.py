@@ -173,7 +173,7 @@ def test_all_or_nothing(way: str, happens: Callable[[], None], error: Any) -> No
 VARIABLE: ContextVar[int] = ContextVar("variable", default=0)
 SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
     "scope": (lambda: scope(VARIABLE, 1), VARIABLE),
-    "sharing": (shared_scalars.sharing, vars(shared_scalars)["_found"]),
+    "sharing": (shared_scalars.sharing, vars(shared_scalars)["_cache"]),
     "tracing": (lambda: scope(optimizer.tracing, object()), optimizer.tracing),
     "tracing of PyTorch": (lambda: scope(tracer.tracing, True), tracer.tracing),
     "levels": (lambda: levels.resumed(()), vars(levels)["_levels"]),
@@ -181,7 +181,7 @@ SCOPES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Any]] = {
     "stream": (lambda: stream(1), current_stream),
     "default device": (lambda: device.default_device("numpy"), vars(device)["_default"]),
     "checks": (checks.checks, vars(checks)["_on"]),
-    "no initializers": (deferred.no_initializers, vars(deferred)["_forbidden"]),
+    "no initializers": (deferred.no_initializers, vars(deferred)["_initializers_forbidden"]),
     "changes": (param.noting_changes, vars(param)["_changes"]),
     "recompiles": (recompiles.explain_recompiles, vars(recompiles)["_explained"]),
     "arena": (lambda: memory.Arena([]).used(), vars(memory)["_arena"]),
