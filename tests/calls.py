@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ _HERE = str(Path(phlox.__file__).parent)
 
 def calls_of(action: Callable[[], object]) -> tuple[int, set[str]]:
     """How many functions of Phlox an action calls, and their files.
+
+    Garbage of other tests is not collected meanwhile: its finalizers are functions too.
 
     >>> calls, files = calls_of(lambda: phlox.ones((2,)).backend)
     >>> calls > 0, "phlox/tensor/base.py" in {file.replace("\\\\", "/") for file in files}
@@ -30,9 +33,12 @@ def calls_of(action: Callable[[], object]) -> tuple[int, set[str]]:
             files.add(frame.f_code.co_filename.removeprefix(str(Path(_HERE).parent)).strip("/\\"))
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         action()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return calls, files

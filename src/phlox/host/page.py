@@ -1,7 +1,7 @@
-"""`Page`: what there is to say of a value, once, for text and for a notebook.
+"""`Page`: the description of a value, written once, for text and for notebooks.
 
-A page has a head, and below it lines, tables and other pages. `Page.text` writes it for a terminal, and
-`phlox.host.html` as HTML. All texts may come from files of strangers: both writers escape them where they put them in.
+A page has a head, and below it lines, tables and other pages. `Page.text` writes it for a terminal, `phlox.host.html`
+as HTML. Any text may come from an untrusted file: both writers escape it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values as texts: in few digits or letters, those of strangers made harmless, and reports as a notebook shows them.
+"""Values as text: numbers in few digits, untrusted names made safe, and the base of reports.
 
-What writes pages is imported when it is first used.
+The writers of pages are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def digits(value: float) -> str:
 
 
 def _scaled(number: int, units: Sequence[str]) -> str:
-    """With a unit, of which each is a thousand of the one before."""
+    """A number with its unit; each unit is a thousand times the previous one."""
     value, place = float(number), 0
     while value >= (999.5 if place else 1000.0) and place < len(units) - 1:
         value, place = value / 1000.0, place + 1

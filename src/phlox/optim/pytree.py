@@ -90,7 +90,7 @@ def _restored(bare: Any, names: tuple[str, ...], form: Any, device: Device, ids:
 
 
 class TreeStates(NamedTuple):
-    """The states of an optimizer that came out of a tree, with anything that a tree function put in place of arrays."""
+    """The states of an optimizer rebuilt from a tree, in which anything may stand in place of arrays."""
 
     aux: OptimizerAux
     children: tuple[Any, ...]

@@ -296,7 +296,7 @@ def test_reports_as_plain_values() -> None:
     assert flattened("a", {"b": {"c": 1}, "d": "text"}) == {"a/b/c": 1}
 
 
-@pytest.mark.parametrize(("measured", "most"), [({}, 375), ({"accuracy": metrics.Accuracy()}, 620)])
+@pytest.mark.parametrize(("measured", "most"), [({}, 365), ({"accuracy": metrics.Accuracy()}, 610)])
 def test_a_step_makes_few_calls(measured: dict[str, Any], most: int) -> None:
     """Counted between two trainings, so that what happens once does not count; some ask an engine, once it is there."""
     rows, labels = X[:4], np.array([0, 2, 1, 1], np.int32)

@@ -364,7 +364,7 @@ class Fit:
         self.run_steps(self._group)
         report_progress()
         every = self._validate_every_steps
-        # Set before callbacks are told of the step, because they may save the state, and a resumed run must validate.
+        # Set before the callbacks get the step, because they may save the state, and a resumed run must validate.
         if self.validation is not None and every is not None and self.state.step // every > before // every:
             self.state.run.validates = True
 

@@ -42,7 +42,7 @@ P = Phase
 TRANSITIONS = (
     # An epoch that an earlier fit has left unfinished is over, and its gradients are dropped.
     Transition(P.FRESH, "", "leave_former_epoch", P.BETWEEN),
-    # A state that was saved within an epoch continues there, even at the limit: callbacks must be told of the end.
+    # A state that was saved within an epoch continues there, even at the limit: callbacks must get its end.
     Transition(P.RESUMED, "is_within_epoch", "open_epoch", P.IN_EPOCH),
     Transition(P.RESUMED, "", "", P.BETWEEN),
     Transition(P.BETWEEN, "is_over", "", P.ENDED),
