@@ -11,7 +11,7 @@ import numpy as np
 from phlox.errors import ShapeError
 from phlox.metrics.base import Shapes, State, Statistic
 from phlox.metrics.inputs import Classes, Labelled
-from phlox.metrics.sums import AnyTensor, Sum, bin_totals, totals
+from phlox.metrics.sums import AnyTensor, Sum, bin_totals, share_of_true, totals
 from phlox.tensor import concat, ones_like, where
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +41,8 @@ class Hits(Statistic):
                 hits = hits | (kept == 0.0 if kept.kind is not hits.kind else ~kept)
                 kept = kept.any(1) if kept.kind is hits.kind else kept.max(1)
             hits = hits.all(1)
-        return {"hits": nan_if_spoilt(totals(hits, ones_like(hits), weights=kept), rows)}
+        counts = share_of_true(hits) if kept is None else totals(hits, ones_like(hits), weights=kept)
+        return {"hits": nan_if_spoilt(counts, rows)}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from phlox.backend import Bool, Float, Int, NumPy
 from phlox.errors import BackendError, IndexRangeError, KindError, RangeError, ShapeError
+from phlox.host.dtypes import HALF_ELEMENTS
 from phlox.metrics.sums import AnyTensor, is_traced
 from phlox.tensor import Tensor, tensor, where
 from phlox.tensor.backend_promotion import common_backend
@@ -56,9 +57,10 @@ def meet(name: str, **operands: Any) -> list[Any]:
 
 
 def _plain(x: AnyTensor) -> AnyTensor:
-    while (backend := x.backend).differentiates and backend.without_tape() is not None:
-        x = x.inner()
-    return x.to_full_precision()
+    backend = x.backend
+    while backend.differentiates and (inner := backend.without_tape()) is not None:
+        x, backend = x.inner(), inner
+    return x.to_full_precision() if backend.float_element in HALF_ELEMENTS else x
 
 
 def expect_same(name: str, predictions: AnyTensor, targets: AnyTensor) -> None:

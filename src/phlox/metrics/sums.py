@@ -115,6 +115,16 @@ def totals(*columns: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor
     return _limbs(stack([part.pad(((0, longest - part.shape[0]), *no_padding)) for part in floats], axis=1))
 
 
+def share_of_true(rows: AnyTensor) -> Sum:
+    """The number of True, and the number of all: `totals(rows, ones_like(rows))` of a Bool tensor [n] in fewer steps.
+
+    >>> import phlox as px
+    >>> share_of_true(px.tensor([True, False, True])).value.tolist()
+    [2.0, 3.0]
+    """
+    return _from_int(rows.expand_dims(1).pad(((0, 0), (0, 1)), True).int().sum(0), rows.shape[0])
+
+
 def _weighted(column: AnyTensor | tuple[AnyTensor, AnyTensor], weights: AnyTensor | None) -> AnyTensor:
     """The weighted values to sum along the first axis."""
     terms = products(*column) if isinstance(column, tuple) else [column]
