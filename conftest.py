@@ -78,12 +78,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on, garbage is not looked for among tens of thousands of tests, which live to the end anyhow."""
-    gc.collect()
-    gc.freeze()
+    set_aside()
 
 
 # --- memory
+
+
+MODULES = 200
+"""This many further modules are set aside: an engine has come."""
+
+set_aside_modules = 0
+"""How many modules there were when objects were last set aside."""
+
+
+def set_aside() -> None:
+    """From here on, look for garbage only among what is new: tests and modules live to the end anyhow."""
+    global set_aside_modules
+    gc.collect()
+    gc.freeze()
+    set_aside_modules = len(sys.modules)
 
 
 GROWTH = 800 << 20
@@ -117,6 +130,8 @@ def forget_programs() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     global in_use
+    if len(sys.modules) > set_aside_modules + MODULES:
+        set_aside()
     if resident() > in_use + GROWTH:
         forget_programs()
         in_use = resident()

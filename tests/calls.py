@@ -17,7 +17,7 @@ _HERE = str(Path(phlox.__file__).parent)
 def calls_of(action: Callable[[], object]) -> tuple[int, set[str]]:
     """How many functions of Phlox an action calls, and their files.
 
-    Garbage of other tests is not collected meanwhile: its finalizers are functions too.
+    Garbage of other tests is not collected meanwhile: its finalizers are functions, too.
 
     >>> calls, files = calls_of(lambda: phlox.ones((2,)).backend)
     >>> calls > 0, "phlox/tensor/base.py" in {file.replace("\\\\", "/") for file in files}
@@ -33,7 +33,6 @@ def calls_of(action: Callable[[], object]) -> tuple[int, set[str]]:
             files.add(frame.f_code.co_filename.removeprefix(str(Path(_HERE).parent)).strip("/\\"))
 
     before = sys.getprofile()
-    gc.collect()
     gc.disable()
     sys.setprofile(note)
     try:

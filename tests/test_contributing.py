@@ -67,9 +67,8 @@ def put(block: str, tree: Path) -> str:
     return where["path"]
 
 
-@pytest.mark.parametrize(
-    "walk", [pytest.param(one, marks=[pytest.mark.full] if one != "a layer" else []) for one in WALKS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("walk", WALKS)
 def test_a_walk_leads_where_it_says(walk: str, tmp_path: Path) -> None:
     unneeded = shutil.ignore_patterns("__pycache__", "golden")
     for folder in ("src", "tests"):

@@ -100,6 +100,7 @@ def test_every_optional_package_stands_in_an_extra() -> None:
             assert package in OF_THEIR_USERS or extras_of(package), f"{file} imports {package}, which no extra has"
 
 
+@pytest.mark.full
 def test_names_that_are_computed_are_known() -> None:
     found = {
         file

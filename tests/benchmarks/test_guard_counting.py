@@ -118,6 +118,7 @@ def test_calls_are_pairs() -> None:
     assert Calls(1, 2) == (1, 2)
 
 
+@pytest.mark.full
 def test_no_key_path_costs_more_than_recorded() -> None:
     known = load().get(KEY)
     if known is None:

@@ -30,12 +30,17 @@ Y = np.arange(103)
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     before = threading.active_count()
+
+    def is_left() -> bool:
+        return threading.active_count() > before or bool(multiprocessing.active_children())
+
     yield
-    gc.collect()
+    if is_left():
+        gc.collect()  # an iterator that nobody exhausted ends its threads and processes when it is collected
     deadline = time.monotonic() + 5.0
-    while (threading.active_count() > before or multiprocessing.active_children()) and time.monotonic() < deadline:
+    while is_left() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() <= before and not multiprocessing.active_children()
+    assert not is_left()
 
 
 def loader(**options: Any) -> Loader:

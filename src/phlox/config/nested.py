@@ -64,7 +64,7 @@ class ConfigType(FieldType):
             if self._only is None:
                 return reading.problem(join(path, TAG), f"missing; expected {_one_of(self._classes())}")
             return self._only.__phlox_schema__().read(data, path, reading)
-        tag, classes = data.pop(TAG), self._classes()
+        classes = self._classes(tag := data.pop(TAG))
         if not isinstance(tag, str) or tag not in classes:
             message = f"unknown class {tag!r}{did_you_mean(tag, classes)}; expected {_one_of(classes)}"
             return reading.problem(join(path, TAG), message)
@@ -76,14 +76,15 @@ class ConfigType(FieldType):
         data, cls = value.__phlox_schema__().write(value), type(value)
         if cls is self._only:
             return data
-        namesakes = self._classes()[cls.__name__]
+        namesakes = self._classes(cls.__name__)[cls.__name__]
         if len(namesakes) > 1:
             raise ConfigError(f"{cls.__name__} cannot be stored: {_ambiguous(cls.__name__, namesakes)}")
         return {TAG: cls.__name__, **data}
 
-    def _classes(self) -> dict[str, list[type[Structured]]]:
+    def _classes(self, name: object = None) -> dict[str, list[type[Structured]]]:
+        """The classes that are alive, by their names; those called `name` without garbage."""
         import_all()  # another process may have stored a class that this one has not imported yet
-        if any(len(namesakes) > 1 for namesakes in self._alive().values()):
+        if isinstance(name, str) and len(self._alive().get(name, ())) > 1:
             gc.collect()  # classes defined in a function that has returned survive in reference cycles
         return self._alive()
 

@@ -13,7 +13,10 @@ import pytest
 import phlox as px
 from tests.export.cases import ALL, Case
 
-each_case = pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
+# What has three axes is exported as what has two.
+each_case = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.full] if "3d" in case.name else []) for case in ALL]
+)
 
 
 @pytest.mark.every(2)

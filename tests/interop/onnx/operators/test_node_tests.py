@@ -35,6 +35,7 @@ ON_JAX = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_every_operator_passes_all_of_its_tests_or_the_page_says_why_not() -> None:
     lacking = {name for name, (good, total) in page.by_operator().items() if good < total}
     assert {name.rpartition(".")[2] for name in lacking} == set(page.REASONS)

@@ -47,6 +47,7 @@ def test_values_of_another_kind_or_sign_are_other_values() -> None:
     assert len(known) == len(VALUES)
 
 
+@pytest.mark.full
 def test_a_check_takes_few_instructions_whatever_there_is_to_compare() -> None:
     held = {str(number): float(number) for number in range(300)}
 
