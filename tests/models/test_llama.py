@@ -174,7 +174,7 @@ def test_config_out_of_range(wrong: dict[str, Any]) -> None:
     [
         (lambda m: m(px.tensor([[0] * 9])), ShapeError, r"Llama: tokens .* context of 8, got shape \(1, 9\)"),
         (lambda m: m.hidden(px.tensor([1])), ShapeError, r"Llama: tokens must be \[batch, n\]"),
-        (lambda m: m(px.ones((1, 2))), KindError, "Llama: tokens must be a Int tensor|Llama: tokens must be an? Int"),
+        (lambda m: m(px.ones((1, 2))), KindError, "Llama: tokens must be an Int tensor"),
         (
             lambda m: ScaledRotaryEncoding(4, scaling=LinearScaling(2.0))(px.ones((2, 6))), ShapeError,
             r"x must be \[..., n, 4\], got shape \(2, 6\)",

@@ -131,10 +131,10 @@ def test_types_of_numpy_are_element_types() -> None:
 
 
 @pytest.mark.parametrize(
-    "precision", ["f16", np.float16, None, ByPath, object()], ids=["name", "type", "None", "class", "object"]
+    "precision", ["half", np.float16, None, ByPath, object()], ids=["name", "type", "None", "class", "object"]
 )
 def test_what_is_no_precision(precision: Any) -> None:
-    sentence = r"precision=.*: expected FULL, .*or an object with a method stored\(path, dtype\)"
+    sentence = r"precision=.*: expected 'f64', .*or an object with a method stored\(path, dtype\)"
     with pytest.raises(RecordError, match=sentence):
         SafetensorsRecorder(precision)
     with pytest.raises(RecordError, match=sentence):

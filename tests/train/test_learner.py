@@ -6,6 +6,7 @@ Serves: phlox/train/learner.py, phlox/train/control.py, phlox/train/arguments.py
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -395,7 +396,13 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Learner({}, optim.SgdConfig(), 0.1, nn.mse_loss), "model: give a module"),
     (lambda: Learner({"a.b": linear()}, {"a.b": optim.SgdConfig()}, 0.1, step=_step), "'a.b' is no name"),
     (lambda: Learner(nn.Relu(), optim.SgdConfig(), 0.1, nn.mse_loss), "has no parameters"),
-    (lambda: Learner(linear(), optim.SgdConfig, 0.1, nn.mse_loss), "optimizer: give a config"),
+    (lambda: Learner(linear(), optim.SimpleConfig, 0.1, nn.mse_loss), "optimizer: give a config"),
+    (lambda: Learner(linear(), "adam", 0.1, nn.mse_loss), r"got 'adam'; in Phlox: optim\.AdamConfig\(\)"),
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, "cross_entropy"), "in Phlox: loss=nn.cross_entropy_loss"),
+    (lambda: Learner(nn.Linear, optim.SgdConfig(), 0.1, nn.mse_loss), "the class Linear; create it: Linear"),
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.mse_loss, precision="half"), "in Phlox: 'f16' or 'bf16'"),
+    (lambda: learner().fit(X, Y), r"write learner\.fit\(Loader\(\(x, y\), batch_size"),
+    (lambda: learner().evaluate(X, Y), r"write learner\.evaluate\(Loader\("),
     (lambda: Learner(linear(), {"a": optim.SgdConfig()}, 0.1, nn.mse_loss), "there is one model"),
     (lambda: Learner({"a": linear()}, optim.SgdConfig(), 0.1, step=_step), "give a dict by their names"),
     (lambda: Learner({"a": linear()}, {"b": optim.SgdConfig()}, 0.1, step=_step), "there is no model 'b'"),
@@ -405,8 +412,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Learner(linear(), optim.SgdConfig(), -0.1, nn.mse_loss), "lr: "),
     (lambda: learner(step=_step), "got loss and step"),
     (lambda: Learner(linear(), optim.SgdConfig(), 0.1), "got none of them"),
-    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, step="x"), "step: a function is needed"),  # type: ignore[arg-type]
-    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.MseLoss), "a function is needed, got the class MseLoss"),
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, step="x"), "step: a function of tensors is needed"),  # type: ignore[arg-type]
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.MseLoss), "class MseLoss; in Phlox: loss=nn.mse_loss"),
     (lambda: _two(loss=nn.mse_loss), "it is unclear which one to call"),
     (lambda: learner(accumulate=0), "accumulate: a whole number of 1 or more"),
     (lambda: learner(steps_per_call=1.5), "steps_per_call: a whole number"),
@@ -415,7 +422,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: learner(ema=1.0), r"ema: the decay of the average lies in \[0, 1\)"),
     (lambda: learner(metrics={"loss": metrics.Mean()}), "the loss's own name"),
     (lambda: learner(metrics={"accuracy": metrics.Accuracy}), "the class Accuracy"),
-    (lambda: learner(metrics=[metrics.Mean()]), "a dict of metrics by name"),
+    (lambda: learner(metrics=[metrics.Mean()]), "metrics: give a dict by name, such as"),
     (lambda: _two(update=_step, accumulate=2), "it must accumulate, clip and scale"),
     (lambda: Learner(linear(), optim.LbfgsConfig(), loss=nn.mse_loss, accumulate=2), "L-BFGS"),
     (lambda: Learner(linear(), optim.SgdConfig().init(), 0.1, nn.mse_loss, loss_scaling=True), "skip_nonfinite=True"),
@@ -444,6 +451,27 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 def test_wrong_arguments_are_refused_when_they_are_given(act: Callable[[], Any], message: str) -> None:
     with pytest.raises((RunError, DataError, KindError), match=message):
         act()
+
+
+def test_values_of_other_libraries_are_answered() -> None:
+    torch, optax = pytest.importorskip("torch"), pytest.importorskip("optax")
+    arguments = {"model": linear(), "optimizer": optim.SgdConfig(), "lr": 0.1, "loss": nn.mse_loss}
+    for name, value, message in (
+        ("optimizer", torch.optim.SGD, "got the class SGD of torch; in Phlox: optim.SgdConfig()"),
+        ("optimizer", optax.adam(0.1), "of optax; in Phlox: optim.OptaxAdaptor("),
+        ("loss", torch.nn.MSELoss(), "got a MSELoss of torch; in Phlox: loss=nn.mse_loss"),
+        ("loss", torch.nn.L1Loss, "got the class L1Loss of torch; in Phlox: loss=nn.l1_loss"),
+        ("model", torch.nn.Linear(3, 1), "got a Linear of torch; phlox.interop.pytorch.wrap(...) makes it a module"),
+    ):
+        with pytest.raises(RunError, match=re.escape(message)):
+            Learner(**{**arguments, name: value})
+
+
+def test_the_class_of_a_config_means_its_defaults() -> None:
+    by_class, by_config = (Learner(linear(), each, 0.1, nn.mse_loss) for each in (optim.SgdConfig, optim.SgdConfig()))
+    for each in (by_class, by_config):
+        each.fit(loader(), epochs=1, progress=False)
+    assert by_class.history[0].train == by_config.history[0].train
 
 
 STEPS: list[tuple[Callable[..., Any], str]] = [

@@ -23,7 +23,7 @@ from phlox.models.digits import DigitsConfig, DigitsNet
 from phlox.module import no_initializers
 from phlox.nn import cross_entropy_loss
 from phlox.optim import AdamWConfig, CosineAnnealingLr
-from phlox.record import HALF, SafetensorsRecorder
+from phlox.record import SafetensorsRecorder
 from phlox.tensor import tensor
 from phlox.train import Callback, Checkpoints, EpochReport, Learner, Report, RunFolder, draw_curves
 from phlox.train.run import REPORT
@@ -37,7 +37,7 @@ INK = 16
 """The value of full ink in the digits; the network's inputs go from 0 to 1."""
 
 _TOLERANCE = 0.01
-"""The tolerance of probabilities compared with the trained model's; the record is at half precision."""
+"""The tolerance of probabilities compared with the trained model's, of a device of any precision."""
 
 
 class DigitsRecipe(Config):
@@ -130,14 +130,14 @@ class DigitsTraining:
         """Train, write everything into `folder`, complete it, and return its path.
 
         Besides what every run has (`config.json`, which is the recipe, `environment.json`, `metrics.jsonl`,
-        `report.html`, `checkpoints`), it then contains the record of the model at half precision
-        (`model.safetensors`), the learning curves (`curves.png`, if matplotlib is installed), and the test images with
-        their labels and the predictions of the trained model (`predictions.npz`).
+        `report.html`, `checkpoints`), it then contains the record of the model (`model.safetensors`), the learning
+        curves (`curves.png`, if matplotlib is installed), and the test images with their labels and the predictions of
+        the trained model (`predictions.npz`).
         """
         report = Report(folder.file(REPORT), wrong=self._mistakes)
         history = self.fit([report, Checkpoints(every_minutes=0.5, keep=1), *callbacks], folder=folder)
         model = self.learner.model.valid()
-        SafetensorsRecorder(precision=HALF).save(model.into_record(), folder.file(RECORD))
+        SafetensorsRecorder().save(model.into_record(), folder.file(RECORD))
         try:
             folder.write(CURVES, draw_curves(history, title="Handwritten digits"))
         except ExtraNotInstalledError:
@@ -184,7 +184,7 @@ class Verification:
     largest_difference: float
     """The largest difference of any probability."""
     ok: bool
-    """Whether all differences are within the rounding of half precision; classes then differ only for near ties."""
+    """Whether all differences are within the rounding of any precision; classes then differ only for near ties."""
 
 
 class DigitsRun:

@@ -17,7 +17,7 @@ from phlox.batching import innermost, joined, outside
 from phlox.batching.frames import PerExample
 from phlox.errors import ModuleError, RandomnessError, UnsupportedError
 from phlox.host.signal_guard import scope
-from phlox.module.foreign_leaf import described
+from phlox.other_names import class_of
 from phlox.random import current, normal, stream
 from phlox.random.roots import Root, is_key, settled
 from phlox.random.stream import Stream, TracedStream, WrongEngine, opened
@@ -198,7 +198,7 @@ class Deferred:
         except UnsupportedError:
             raise RandomnessError(
                 f"a parameter of shape {self.shape} on {self.device} cannot be created from a traced seed by "
-                f"{described(self.initializer)}, which computes on the host ({error}); initialise it outside"
+                f"{class_of(self.initializer)}, which computes on the host ({error}); initialise it outside"
             ) from error
         return Tensor.from_primitive(array, engine, Float)._on(self.device.backend)  # pyright: ignore[reportPrivateUsage]
 
@@ -217,7 +217,7 @@ class Deferred:
 
     def _check(self, value: Any) -> Tensor[Any, Any, Any]:
         if not isinstance(value, Tensor) or value.shape != self.shape:
-            description = f"shape {value.shape}" if isinstance(value, Tensor) else described(value)
+            description = f"shape {value.shape}" if isinstance(value, Tensor) else class_of(value)
             raise ModuleError(f"an initializer gave {description} for a parameter of shape {self.shape}")
         return cast("Tensor[Any, Any, Any]", value)
 

@@ -11,15 +11,9 @@ from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import backend_of_arrays, engine_of
 from phlox.errors import BackendError, ModuleError
 from phlox.host.dtypes import FLOAT_ELEMENTS
+from phlox.other_names import class_of
 from phlox.tensor import Tensor
 from phlox.tensor.dispatch import Ops, ops_of
-
-
-def described(value: object) -> str:
-    """The class of a value, with an article."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-
 
 ArrayClasses: TypeAlias = "set[tuple[type[Any], Any]]"
 """Classes and element types."""
@@ -145,7 +139,7 @@ class ForeignLeaf:
         owner = f"`{path or self.path}` is a {kind.__name__} parameter on {backend!r} ({engine.host_dtype(kind).name})"
         if not (self.has_shape and hasattr(leaf, "dtype")):
             return ModuleError(
-                f"{owner}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; "
+                f"{owner}, and a PyTree function (jax.tree.map, tree_unflatten) gave it {class_of(leaf)}; "
                 "to compute with the module, it must give an array for each array"
             )
         element_and_shape = f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
@@ -160,6 +154,6 @@ class ForeignLeaf:
                 "move the whole module with .to_device(...) to a backend of that type"
             )
         return ModuleError(
-            f"{owner}, and a PyTree function gave it {described(leaf)} of {element_and_shape}; move the module to "
+            f"{owner}, and a PyTree function gave it {class_of(leaf)} of {element_and_shape}; move the module to "
             "the backend of such arrays before, with .to_device(...)"
         )

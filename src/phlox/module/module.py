@@ -25,7 +25,7 @@ from phlox.module.structure import Structure, build
 from phlox.module.summary import Summarized
 from phlox.module.tree.flattening import flatten, flatten_with_keys, unflatten
 from phlox.random.roots import folded, is_key, root_of
-from phlox.record import FULL, LoadReport, Precision, Record
+from phlox.record import FULL, LoadReport, PrecisionLike, Record
 from phlox.record.formats.reader import PathLike, Readable, Stream
 from phlox.record.io.compression import Compression
 from phlox.record.loading.renaming import Remap
@@ -392,7 +392,7 @@ class Module(Summarized):
         self,
         path: PathLike,
         *,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         durable: bool = True,
     ) -> Path: ...
@@ -401,7 +401,7 @@ class Module(Summarized):
         self,
         path: Stream,
         *,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         durable: bool = True,
     ) -> Stream: ...
@@ -409,7 +409,7 @@ class Module(Summarized):
         self,
         path: PathLike | Stream,
         *,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         durable: bool = True,
     ) -> Path | Stream:
@@ -418,8 +418,8 @@ class Module(Summarized):
         Args:
             path: the file. Its suffix gives the format and the compression (".json.gz"); without a suffix the format is
                 safetensors. It can also be a binary file open for writing, which is then returned.
-            precision: the element types in the file, see `phlox.record.PrecisionSettings`; by default floats are saved
-                as float32.
+            precision: the precision of the floats in the file, "f32", "f16", "bf16" or "f64", or for more control a
+                `phlox.record.PrecisionSettings`.
             compression: None, "gzip" or "zstd".
             durable: wait until the file is on the disk, so that it survives a system crash.
 

@@ -21,9 +21,9 @@ from phlox.host.text import html_by
 from phlox.module.deferred import Deferred, Initializer, JaxInitializer, TraceContext, as_initializer, standard_normal
 from phlox.module.donated import Donated
 from phlox.module.fields import Watched
-from phlox.module.foreign_leaf import ForeignLeaf, described
+from phlox.module.foreign_leaf import ForeignLeaf
 from phlox.module.identity import ParamId, new_id
-from phlox.other_names import of_object
+from phlox.other_names import class_of, of_object
 from phlox.random import current
 from phlox.random.roots import Root
 from phlox.tensor import Tensor
@@ -589,7 +589,7 @@ class Param(Watched):
         deferred, tensor = self._deferred, self._tensor
         remarks: list[str] = []
         if isinstance(deferred, ForeignLeaf):
-            remarks.append("abstract" if deferred.is_abstract else f"holding {described(deferred.leaf)}")
+            remarks.append("abstract" if deferred.is_abstract else f"holding {class_of(deferred.leaf)}")
         elif self._is_donated():
             remarks.append("donated and used up")
         elif tensor is None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from phlox.errors import ModuleError
-from phlox.module.foreign_leaf import described
 from phlox.module.module import Module
 from phlox.module.param import Param
 from phlox.module.structure import difference
+from phlox.other_names import class_of
 from phlox.tensor import stack
 
 M = TypeVar("M", bound=Module)
@@ -31,7 +31,7 @@ def stack_modules(modules: Sequence[M]) -> M:
         raise ModuleError("stack_modules: there are no modules to stack")
     for module in modules:
         if not isinstance(module, Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"stack_modules: a sequence of modules is expected, got {described(module)} in it")
+            raise ModuleError(f"stack_modules: a sequence of modules is expected, got {class_of(module)} in it")
     structures = [module.structure() for module in modules]
     for index, structure in enumerate(structures):
         mismatch = difference(structures[0].skeleton, structure.skeleton)

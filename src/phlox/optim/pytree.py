@@ -20,12 +20,13 @@ from phlox.backend.kind import KINDS, Kind
 from phlox.backend.pytree import FIELD
 from phlox.errors import OptimizerError
 from phlox.module import ParamId
-from phlox.module.foreign_leaf import alike, described, is_proper
+from phlox.module.foreign_leaf import alike, is_proper
 from phlox.module.statics import static_key
 from phlox.module.tree.aux_data import ids_for_calls, ids_of_call
 from phlox.optim.state.flat import FlatState, StateForm, form_of
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import INTEGER, REAL, State, flatten, paths
+from phlox.other_names import class_of
 from phlox.tensor import Tensor, tensor
 from phlox.tensor.dispatch import ops_of
 
@@ -136,7 +137,7 @@ def _array_at(states: Any, name: str, path: str) -> Any:
 
 def _not_an_array(where: str, leaf: Any) -> OptimizerError:
     return OptimizerError(
-        f"{where} of the optimizer: a PyTree function (jax.tree.map, tree_unflatten) gave it {described(leaf)}; to "
+        f"{where} of the optimizer: a PyTree function (jax.tree.map, tree_unflatten) gave it {class_of(leaf)}; to "
         "take a step with the optimizer, it must give an array for each array"
     )
 
@@ -232,7 +233,7 @@ def fields_key(fields: dict[str, Any]) -> Hashable:
         try:
             keys.append((name, _key(value)))
         except TypeError as error:
-            raise TypeError(f"its field {name} is {described(value)}, which cannot be compared ({error})") from None
+            raise TypeError(f"its field {name} is {class_of(value)}, which cannot be compared ({error})") from None
     return tuple(keys)
 
 

@@ -92,6 +92,40 @@ def of_object(owner: object, name: str, table: str, fields: Iterable[str] = (), 
     return text if name.startswith("_") else text + remark(name, table, [*fields, *dir(type(owner))], otherwise)
 
 
+def described(value: object) -> str:
+    """A value in the words of who wrote it: a text as it is, a class or a function by its name, another by its class.
+
+    >>> described("adam"), described(int), described([1]), described(None)
+    ("'adam'", 'the class int', 'a list', 'None')
+    """
+    if value is None or isinstance(value, str):
+        return repr(value)
+    is_named = isinstance(value, (type, FunctionType))
+    named: Any = value if is_named else type(value)
+    name, package = named.__qualname__.rpartition(".")[2], str(named.__module__).partition(".")[0]
+    text = f"the {'class' if isinstance(value, type) else 'function'} {name}" if is_named else with_article(name)
+    if package not in ("phlox", "builtins", "__main__"):
+        text += f" of {package}"
+    shape = None if is_named else getattr(value, "shape", None)
+    return text if shape is None else f"{text}, of shape {tuple(shape)}"
+
+
+def with_article(name: str) -> str:
+    """The name after "a" or "an"."""
+    return f"{'an' if name[:1].lower() in tuple('aeiou') else 'a'} {name}"
+
+
+def class_of(value: object) -> str:
+    """The class of a value, with an article."""
+    return with_article(type(value).__name__)
+
+
+def equivalent(value: object, table: str, known: Iterable[str] = ()) -> str:
+    """The `remark` for a value that stands where another belongs: for the text, or for the name of its class."""
+    name = value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+    return remark(name, table, known)
+
+
 def refuse_options(cls: type[Any], given: Iterable[str]) -> None:
     """Raise `KindError` for an option that is not in the constructor of this class."""
     parameters = inspect.signature(cls.__init__).parameters
@@ -118,6 +152,8 @@ def of_call(function: Callable[..., Any], arguments: tuple[Any, ...], error: Typ
     unexpected = _UNEXPECTED.search(text)
     if unexpected is not None:
         return _no_option(name, unexpected.group(1), parameters)
+    if "positional argument" in text and (instead := answer(name, "positional")) is not None:
+        return f"{name} takes one positional argument; write {instead}"
     shape = next(iter(parameters), "") == "shape" and all(isinstance(x, int) for x in arguments)
     if shape and len(arguments) > 1 and "positional argument" in text:
         return f"{name}: the shape is one argument: {name}({arguments})"

@@ -14,7 +14,7 @@ from phlox.record.dtypes import Array
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.gather import Recordable, gather, restore
 from phlox.record.header import Header
-from phlox.record.precision import BFLOAT16, DOUBLE, FULL, HALF, Precision, PrecisionSettings
+from phlox.record.precision import BFLOAT16, DOUBLE, FULL, HALF, Precision, PrecisionLike, PrecisionSettings
 from phlox.record.record import Record
 from phlox.record.values import Value
 
@@ -45,9 +45,9 @@ lend(["phlox.record.record"], Header=Header, Array=Array)
 __all__ = [
     "BFLOAT16", "DOUBLE", "FULL", "HALF", "BinaryRecorder", "FlaxReader", "Header", "JsonRecorder", "LazyTensor",
     "LoadReport", "MessagePackRecorder", "NpyReader", "NpzRecorder", "PartsReader", "PickleReader", "Precision",
-    "PrecisionSettings", "PyTorchReader", "Reader", "Record", "RecordDifference", "RecordError", "RecordWarning",
-    "Recordable", "Recorder", "SafetensorsRecorder", "ShardedReader", "Sink", "Source", "TensorEntry", "Value",
-    "difference", "gather", "load", "match", "renamed", "restore", "save",
+    "PrecisionLike", "PrecisionSettings", "PyTorchReader", "Reader", "Record", "RecordDifference", "RecordError",
+    "RecordWarning", "Recordable", "Recorder", "SafetensorsRecorder", "ShardedReader", "Sink", "Source",
+    "TensorEntry", "Value", "difference", "gather", "load", "match", "renamed", "restore", "save",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(

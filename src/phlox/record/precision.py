@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias, cast, get_args
 import numpy as np
 
 from phlox.errors import RecordError, RecordWarning
+from phlox.other_names import equivalent
 from phlox.record.dtypes import DTYPES, DType, canonical, kind_of
 
 FloatName: TypeAlias = Literal["f64", "f32", "f16", "bf16"]
@@ -27,6 +28,10 @@ class Precision(Protocol):
     def stored(self, path: str, dtype: DType) -> DType:
         """The dtype in which to write the tensor at `path` with `dtype`; it must be of the same kind."""
         ...
+
+
+PrecisionLike: TypeAlias = Precision | FloatName
+"""A precision, or the name of that of all floats: "f64", "f32", "bf16" or "f16"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class PrecisionSettings:
             if name is not None and name not in get_args(names):
                 raise RecordError(
                     f"PrecisionSettings({field}={name!r}): expected None or one of {', '.join(get_args(names))}"
+                    f"{equivalent(name, 'precision')}"
                 )
 
     def stored(self, path: str, dtype: DType) -> DType:
@@ -115,13 +121,20 @@ def underflow_message(what: str, dtype: object) -> str:
     return f"{what} that are not zero became zero at {dtype}, because they are too small; BFLOAT16 and FULL keep them"
 
 
-def checked_precision(precision: Precision) -> Precision:
-    """Check that `precision` is valid; RecordError otherwise."""
-    if callable(getattr(precision, "stored", None)) and not isinstance(precision, type):
+def checked_precision(precision: PrecisionLike) -> Precision:
+    """The precision that is meant: itself, or that of all floats by its name, such as "f16"; RecordError otherwise."""
+    if isinstance(precision, str) and precision in get_args(FloatName):
+        return PrecisionSettings(float=precision)
+    if (
+        not isinstance(precision, str)
+        and callable(getattr(precision, "stored", None))
+        and not isinstance(precision, type)
+    ):
         return precision
     raise RecordError(
-        f"precision={precision!r}: expected FULL, HALF, BFLOAT16, DOUBLE, a PrecisionSettings(float=..., int=..., "
-        "state=...), or an object with a method stored(path, dtype)"
+        f"precision={precision!r}: expected {', '.join(map(repr, get_args(FloatName)))}, a phlox.record."
+        "PrecisionSettings(float=..., int=..., state=...), or an object with a method stored(path, dtype)"
+        f"{equivalent(precision, 'precision')}"
     )
 
 

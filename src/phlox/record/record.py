@@ -13,7 +13,7 @@ from phlox.host.text import html_by
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.names import fingerprint_of as fingerprint_of
 from phlox.record.names import nearest
-from phlox.record.precision import Precision, Underflow, checked_precision, stored_type
+from phlox.record.precision import PrecisionLike, Underflow, checked_precision, stored_type
 from phlox.record.values import Value, checked_text, checked_value
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Record:
             unreadable |= {f"{prefix}.{path}": why for path, why in record.unreadable.items()}
         return Record(entries, metadata, aliases=aliases, unreadable=unreadable)
 
-    def with_precision(self, precision: Precision, underflow: Underflow | None = None) -> Record:
+    def with_precision(self, precision: PrecisionLike, underflow: Underflow | None = None) -> Record:
         """This record with every tensor at a precision, cast when read.
 
         Raises RecordError, naming the path, if the precision gives an invalid dtype or one of another kind, and, when a
@@ -210,7 +210,7 @@ class Record:
         >>> record.with_precision(PrecisionSettings(float="bf16", int="u8"))["steps"].tensor.read()
         array([0, 1], dtype=uint8)
         """
-        checked_precision(precision)
+        precision = checked_precision(precision)
         cast: dict[str, Entry] = {}
         for path, entry in self._tensors.items():
             tensor = entry.tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +17,7 @@ from phlox.module import Module, Param
 from phlox.module.calls import named_modules
 from phlox.nn.batch_norm import BatchNorm
 from phlox.optim import ConstantLr, Lbfgs, LrSchedule, Optimizer, OptimizerAdaptor
+from phlox.other_names import described, equivalent
 from phlox.tensor import Tensor
 from phlox.train.observers.callback import Callback
 from phlox.train.state import ONLY
@@ -34,15 +36,25 @@ def named_models(model: Any) -> dict[str, Module]:
         return {ONLY: model}
     if not isinstance(model, Mapping) or not model:
         raise RunError(
-            f"model: give a module, or a dict of modules by name, got {type(cast('object', model)).__name__}"
+            f"model: give a module, or a dict of modules by name, got {described(cast('object', model))}"
+            f"{_module_from(model)}"
         )
     named = dict(cast("Mapping[Any, Any]", model))
     for name, module in named.items():
         if not isinstance(module, Module):
-            raise RunError(f"model: {name!r} must be a module, got {type(module).__name__}")
+            raise RunError(f"model: {name!r} must be a module, got {described(module)}{_module_from(module)}")
         if not isinstance(name, str) or not name or "." in name:
             raise RunError(f"model: {name!r} is no name of a model: a text, not empty, without a dot")
     return named
+
+
+def _module_from(value: Any) -> str:
+    """What to write to get a module from a value that is none."""
+    if inspect.isclass(value) and issubclass(value, Module):
+        return f"; create it: {value.__name__}(...)"
+    if (package := type(cast("object", value)).__module__.partition(".")[0]) in ("torch", "flax", "equinox"):
+        return f"; phlox.interop.{'pytorch' if package == 'torch' else package}.wrap(...) makes it a module"
+    return ""
 
 
 def device_of(model: Any) -> Device:
@@ -81,7 +93,9 @@ def copied(model: Any, precision: str | None, team: DataParallel | None = None, 
     try:
         backend = engine.with_float(precision)
     except Exception as error:
-        raise RunError(f"precision: {engine!r} has no {precision!r}: {error}") from None
+        raise RunError(
+            f"precision: {engine!r} has no {precision!r}: {error}{equivalent(precision, 'precision')}"
+        ) from None
     if narrows and backend is not engine:
         backend = backend.full_precision()
     if team is not None:  # each parameter keeps its sharding
@@ -187,13 +201,15 @@ def _duplicate(value: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
 def optimizer_of(value: Any, name: str, *, skips: bool) -> Optimizer:
     """The optimizer of a config, or a copy of an optimizer; if `skips`, it skips steps that are not finite."""
     where = f"optimizer{f' of {name!r}' if name else ''}"
+    if inspect.isclass(value) and issubclass(value, Config) and not inspect.isabstract(value):
+        value = value()  # the class of a config means its defaults
     if isinstance(value, Config) and callable(getattr(value, "init", None)):
         config: Any = cast("Any", value)
         built = config.init(skip_nonfinite=True) if skips and not isinstance(config.init(), Lbfgs) else config.init()
         if isinstance(built, Optimizer):
             return built
     if not isinstance(value, Optimizer):
-        raise RunError(f"{where}: give {KINDS}, got {type(value).__name__}")
+        raise RunError(f"{where}: give {KINDS}, got {described(value)}{equivalent(value, 'optimizer')}")
     if skips and isinstance(value, OptimizerAdaptor) and not value.skip_nonfinite:
         raise RunError(f"{where}: with loss_scaling it must skip steps that are not finite: init(skip_nonfinite=True)")
     return value.twin()
@@ -209,7 +225,7 @@ def schedule_of(value: Any, name: str) -> LrSchedule[Any]:
             return ConstantLr(float(value))
         except OptimizerError as error:
             raise RunError(f"{where}: {error}") from None
-    raise RunError(f"{where}: give a number or a schedule, got {type(value).__name__}")
+    raise RunError(f"{where}: give a number or a schedule, got {described(value)}")
 
 
 def whole(name: str, value: Any) -> int:
@@ -220,10 +236,10 @@ def whole(name: str, value: Any) -> int:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raise `RunError` for anything but a function or None; a class is no function."""
-    if value is not None and (not callable(value) or isinstance(value, type)):
-        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise RunError(f"{name}: a function is needed, got {got}")
+    """Raise `RunError` for anything but a function or None: for a class, and for a loss of another library."""
+    is_foreign = type(value).__module__.partition(".")[0] in ("torch", "keras", "tensorflow")
+    if value is not None and (not callable(value) or isinstance(value, type) or is_foreign):
+        raise RunError(f"{name}: a function of tensors is needed, got {described(value)}{equivalent(value, 'loss')}")
 
 
 def check_callbacks(value: Any) -> list[Callback]:

@@ -17,6 +17,7 @@ from phlox.backend import Device
 from phlox.errors import RunError
 from phlox.metrics.base import Metric, Results
 from phlox.optim.optimizer import Rate
+from phlox.other_names import answering
 from phlox.random.stream import Stream
 from phlox.record import PrecisionSettings, Record, SafetensorsRecorder, gather
 from phlox.train.events import Growing, History, Plan, Run, Values, flattened, plain
@@ -248,6 +249,7 @@ class Control(Generic[M]):
         if self._fit is not None:
             self._fit.tell("on_checkpoint", path)
 
+    @answering
     def evaluate(self, data: Any) -> Results:
         """Compute the loss and the metrics on all batches of `data`, in inference mode; all rows have equal weight.
 

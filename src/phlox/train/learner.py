@@ -367,6 +367,7 @@ class Learner(Control[M]):
 
         return lr_find(self, data, low, high, steps)
 
+    @answering
     def predict(self, data: Any, function: Callable[..., Any] | None = None) -> Any:
         """Compute the outputs for all rows, in inference mode, as NumPy arrays in the structure of the model's output.
 

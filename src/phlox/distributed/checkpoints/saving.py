@@ -20,7 +20,7 @@ from phlox.record import LazyTensor, PrecisionSettings, Record, TensorEntry
 from phlox.record import load as load_any
 from phlox.record.formats.parts import INDEX, is_own_file, record_of
 from phlox.record.limits import check_entries
-from phlox.record.precision import Precision, Underflow, checked_precision, precision_label, warn_of_underflow
+from phlox.record.precision import PrecisionLike, Underflow, checked_precision, precision_label, warn_of_underflow
 
 
 class SaveHandle:
@@ -93,7 +93,7 @@ def save(
     step: int | None = None,
     keep: int | None = None,
     asynchronous: bool = False,
-    precision: Precision | None = None,
+    precision: PrecisionLike | None = None,
     storage_options: Mapping[str, Any] | None = None,
     group: Group | None = None,
 ) -> SaveHandle:

@@ -20,10 +20,11 @@ from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.module import Module
-from phlox.record import FULL, LazyTensor, Precision, Record, SafetensorsRecorder, TensorEntry, match
+from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
 from phlox.record import load as load_any
 from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.formats.sharded import WHOLE
+from phlox.record.precision import checked_precision
 
 FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama())
 
@@ -67,7 +68,7 @@ def save(
     model: Module,
     folder: str | os.PathLike[str],
     *,
-    precision: Precision = FULL,
+    precision: PrecisionLike = FULL,
     config: Mapping[str, Any] | None = None,
 ) -> None:
     """Save `config.json` and `model.safetensors` in a folder that `from_pretrained` of `transformers` can load.
@@ -83,7 +84,7 @@ def save(
     """
     ours: Any = getattr(model, "config", None)
     family = _family_of(ours, type(model).__name__)
-    dtype = _DTYPES[SHORT_NAMES[precision.stored("", np.dtype(np.float32))]]
+    dtype = _DTYPES[SHORT_NAMES[checked_precision(precision).stored("", np.dtype(np.float32))]]
     settings = {"model_type": family.model_type, **family.settings_of(ours), "dtype": dtype, "torch_dtype": dtype}
     further = dict(config or {})
     for key in ("id2label", "label2id"):

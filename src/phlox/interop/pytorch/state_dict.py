@@ -21,7 +21,7 @@ from phlox.interop.pytorch.layers import rules_of
 from phlox.interop.pytorch.parametrized import remedy, with_parametrized
 from phlox.module import Module
 from phlox.module.records import LoadOptions
-from phlox.record import FULL, LazyTensor, LoadReport, Precision, Record, SafetensorsRecorder, TensorEntry
+from phlox.record import FULL, LazyTensor, LoadReport, PrecisionLike, Record, SafetensorsRecorder, TensorEntry
 from phlox.record.dtypes import DType, canonical
 from phlox.record.formats.pytorch.reader import CONSTANTS
 from phlox.record.formats.reader import PathLike, Readable, Stream, is_path
@@ -131,7 +131,7 @@ def load_state_dict(module: Module, state: State, *, prefix: str = "", **options
     return replace(report, done=True)
 
 
-def save(module: Module, path: PathLike | Stream, precision: Precision = FULL) -> Path | Stream:
+def save(module: Module, path: PathLike | Stream, precision: PrecisionLike = FULL) -> Path | Stream:
     """Save the result of `to_state_dict` as safetensors; returns the path of the file, or the open file.
 
     Load it in PyTorch with `torch_module.load_state_dict(safetensors.torch.load_file(path))`.

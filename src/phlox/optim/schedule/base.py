@@ -12,11 +12,11 @@ from typing_extensions import TypeVar
 from phlox.backend.pytree import PyTreeNode, register_node, register_with_imported_engines, transformation
 from phlox.errors import OptimizerError, RecordError
 from phlox.host.signal_guard import Prepared, commit
-from phlox.module.foreign_leaf import described
 from phlox.optim.schedule.checks import is_count, is_rate, is_scalar, refuse
 from phlox.optim.schedule.pytree import flatten_schedule, flatten_with_keys, unflatten_schedule
 from phlox.optim.schedule.scalars import engine, is_traced
 from phlox.optim.schedule.sketch import sketch
+from phlox.other_names import class_of
 from phlox.record import Record
 from phlox.record.gather import trial_load, undoable
 
@@ -162,7 +162,7 @@ class LrSchedule(ABC, Generic[R]):
                 of_shape = "" if shape is None else f" of shape {shape}"
                 refuse(
                     self,
-                    f"a PyTree function gave {described(value)}{of_shape} for its {name}, which must be one number; "
+                    f"a PyTree function gave {class_of(value)}{of_shape} for its {name}, which must be one number; "
                     "step the schedules of several models together inside jax.vmap",
                 )
             setattr(self, name, value.item())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from phlox.backend.pytree import FIELD, container_of_class
 from phlox.errors import OptimizerError
-from phlox.module.foreign_leaf import described
 from phlox.module.statics import constant_key
+from phlox.other_names import class_of
 
 if TYPE_CHECKING:
     from phlox.optim.schedule.base import LrSchedule
@@ -60,7 +60,7 @@ def _key(cls: type[Any], name: str, value: Any) -> Hashable:
         return constant_key(value)
     except TypeError as error:
         raise OptimizerError(
-            f"{cls.__name__} cannot be flattened as a PyTree: its {name} is {described(value)}, which cannot be "
+            f"{cls.__name__} cannot be flattened as a PyTree: its {name} is {class_of(value)}, which cannot be "
             f"compared ({error})"
         ) from None
 

@@ -12,12 +12,12 @@ from phlox.backend import Device, Float
 from phlox.backend.levels import has_history, levels
 from phlox.errors import AutodiffError, OptimizerError
 from phlox.module import GradientsParams, Module
-from phlox.module.foreign_leaf import described
 from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
 from phlox.optim.simple import AnyTensor, SimpleOptimizer
 from phlox.optim.state.tree import Mastered, State, mismatch, unmastered
+from phlox.other_names import class_of
 from phlox.tensor import Tensor, zeros
 
 
@@ -25,11 +25,11 @@ def check_arguments(module: Any, grads: Any) -> None:
     """Raise `OptimizerError` unless these are a module and gradients of at least one of its parameters."""
     if not isinstance(module, Module):
         raise OptimizerError(
-            f"step takes a learning rate, a module and its gradients; got {described(module)} as module"
+            f"step takes a learning rate, a module and its gradients; got {class_of(module)} as module"
         )
     if not isinstance(grads, GradientsParams):
         raise OptimizerError(
-            f"step takes the gradients of parameters, got {described(grads)}; after loss.backward() make them with "
+            f"step takes the gradients of parameters, got {class_of(grads)}; after loss.backward() make them with "
             "GradientsParams.from_grads(gradients, module)"
         )
     if type(grads) is LocalGradients:
@@ -107,7 +107,7 @@ def _checked_rate(lr: Any) -> Any:
     if isinstance(lr, (int, float, np.floating, np.integer)) and not isinstance(lr, bool):
         lr = float(cast("float", lr))
     elif isinstance(lr, bool) or getattr(lr, "ndim", None) != 0:  # a traced scalar has no axes
-        raise OptimizerError(f"the learning rate must be a number, got {described(lr)}")
+        raise OptimizerError(f"the learning rate must be a number, got {class_of(lr)}")
     if isinstance(lr, float) and not (lr >= 0.0 and math.isfinite(lr)):
         raise OptimizerError(f"the learning rate must be a finite number of at least zero, got {lr}")
     return lr

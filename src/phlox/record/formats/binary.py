@@ -26,7 +26,7 @@ from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source
 from phlox.record.limits import check_entries, check_message_pack, check_size
 from phlox.record.names import fingerprint_of
-from phlox.record.precision import FULL, Precision
+from phlox.record.precision import FULL, PrecisionLike
 from phlox.record.record import Entry, Record
 
 MAGIC = b"\x89PHX"
@@ -72,7 +72,7 @@ class BinaryRecorder(Recorder):
 
     def __init__(
         self,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         *,
         names: bool = True,

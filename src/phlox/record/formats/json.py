@@ -29,7 +29,7 @@ from phlox.record.io.crc32 import crc32
 from phlox.record.io.sink import Sink
 from phlox.record.io.source import Source, elements
 from phlox.record.limits import check_entries, check_json
-from phlox.record.precision import FULL, Precision
+from phlox.record.precision import FULL, PrecisionLike
 from phlox.record.record import Record
 from phlox.record.values import from_json, to_json
 
@@ -64,7 +64,7 @@ class JsonRecorder(Recorder):
 
     def __init__(
         self,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         *,
         indent: int | None = None,

@@ -16,7 +16,7 @@ from phlox.record.io.compression import SUFFIXES, Compression, compressed
 from phlox.record.io.files import atomic_write, write_to
 from phlox.record.io.sink import Sink
 from phlox.record.limits import check_entries
-from phlox.record.precision import FULL, Precision, Underflow, checked_precision, precision_label, warn_of_underflow
+from phlox.record.precision import FULL, PrecisionLike, Underflow, checked_precision, precision_label, warn_of_underflow
 from phlox.record.record import Record
 
 
@@ -50,7 +50,7 @@ class Recorder(Reader):
 
     def __init__(
         self,
-        precision: Precision = FULL,
+        precision: PrecisionLike = FULL,
         compression: Compression | None = None,
         *,
         durable: bool = True,

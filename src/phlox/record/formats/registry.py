@@ -17,7 +17,7 @@ from phlox.record.formats.safetensors import SafetensorsRecorder
 from phlox.record.io.compression import SUFFIXES, Compression
 from phlox.record.io.files import find_file, is_file, is_folder
 from phlox.record.io.source import Source, open_source, read_source
-from phlox.record.precision import FULL, Precision
+from phlox.record.precision import FULL, PrecisionLike
 from phlox.record.record import Record
 
 _OWN = (SafetensorsRecorder, MessagePackRecorder, BinaryRecorder)
@@ -131,7 +131,7 @@ _OF_ANY = (".bin", ".ckpt")
 def save(
     record: Record,
     path: PathLike,
-    precision: Precision = FULL,
+    precision: PrecisionLike = FULL,
     compression: Compression | None = None,
     *,
     durable: bool = True,
@@ -140,7 +140,7 @@ def save(
 def save(
     record: Record,
     path: Stream,
-    precision: Precision = FULL,
+    precision: PrecisionLike = FULL,
     compression: Compression | None = None,
     *,
     durable: bool = True,
@@ -148,7 +148,7 @@ def save(
 def save(
     record: Record,
     path: PathLike | Stream,
-    precision: Precision = FULL,
+    precision: PrecisionLike = FULL,
     compression: Compression | None = None,
     *,
     durable: bool = True,
@@ -172,7 +172,7 @@ def save(
 
 
 def recorder_for(
-    path: PathLike, precision: Precision = FULL, compression: Compression | None = None, *, durable: bool = True
+    path: PathLike, precision: PrecisionLike = FULL, compression: Compression | None = None, *, durable: bool = True
 ) -> Recorder:
     """The recorder for the suffix of `path`: its format and compression; safetensors by default.
 

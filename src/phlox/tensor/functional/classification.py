@@ -30,6 +30,15 @@ from phlox.tensor.tensor import Tensor
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "nll_loss"]
 
 
+def _conversion(labels: Tensor[Any, Any, Any], batch: tuple[int, ...]) -> str:
+    """What turns labels into class indices of the shape `batch`; empty if nothing simple does."""
+    reshapes = labels.shape != batch
+    if math.prod(labels.shape) != math.prod(batch) or (reshapes and labels.shape != (*batch, 1)):
+        return ""
+    code = "targets" + ".squeeze(-1)" * reshapes + ".int()" * (labels.kind is not Int)
+    return f"; write {code}"
+
+
 @at_full_precision
 def cross_entropy(
     logits: Tensor,
@@ -72,8 +81,9 @@ def cross_entropy(
     hard = labels.kind is Int
     if not classes or labels.shape != (batch if hard else shape):
         raise ShapeError(
-            f"cross_entropy: targets of shape {labels.shape} do not fit logits of shape {shape} with classes along "
-            f"axis {axis}; class indices (Int) must have shape {batch}, probabilities (Float) shape {shape}"
+            f"cross_entropy: {labels.kind.__name__} targets of shape {labels.shape} do not fit logits of shape {shape} "
+            f"with classes along axis {axis}; class indices (Int) must have shape {batch}, probabilities (Float) shape "
+            f"{shape}{_conversion(labels, batch)}"
         )
     if weight is not None and weight.shape != (classes,):
         raise ShapeError(f"cross_entropy: weight of shape {weight.shape} does not fit {classes} classes")

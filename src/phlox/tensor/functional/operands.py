@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 from phlox.backend import Bool, Float, Int, Kind
 from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
+from phlox.other_names import with_article
 from phlox.tensor.backend_promotion import common_backend, promote
 from phlox.tensor.dispatch import ops_of
 from phlox.tensor.explain import failure
@@ -29,10 +30,12 @@ def check_kind(name: str, kind: type[Kind], **operands: Tensor[Any, Any, Any] | 
         if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             param = getattr(type(x), "_phlox_holds_tensor", False)
             remedy = "give the tensor that it holds, param.val()" if param else "make one with phlox.tensor(...)"
-            raise KindError(f"{name}: {operand} must be a {kind.__name__} tensor, got {type(x).__name__}; {remedy}")
+            raise KindError(
+                f"{name}: {operand} must be {with_article(kind.__name__)} tensor, got {type(x).__name__}; {remedy}"
+            )
         if x._ops.kind is not kind:  # pyright: ignore[reportPrivateUsage]
             raise KindError(
-                f"{name}: {operand} must be a {kind.__name__} tensor, got {x.kind.__name__}; "
+                f"{name}: {operand} must be {with_article(kind.__name__)} tensor, got {x.kind.__name__}; "
                 f"convert with {_CONVERSIONS[kind]} first"
             )
 
@@ -114,7 +117,9 @@ def check_same_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:
     first, *others = shapes.values()
     if any(shape != first for shape in others):
         listed = ", ".join(f"{operand} of shape {shape}" for operand, shape in shapes.items())
-        raise ShapeError(f"{name}: {listed}; the shapes must be equal")
+        narrow = next((operand for operand, shape in shapes.items() if (*shape, 1) in shapes.values()), None)
+        hint = "" if narrow is None else f": {narrow}.expand_dims(-1)"
+        raise ShapeError(f"{name}: {listed}; the shapes must be equal{hint}")
 
 
 def check_largest_shape(name: str, **operands: Tensor[Any, Any, Any]) -> None:

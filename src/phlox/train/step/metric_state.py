@@ -18,6 +18,7 @@ from phlox.metrics.base import Collection, Metric, Rows, Shapes, State
 from phlox.metrics.sums import Sum
 from phlox.module import Module, Param
 from phlox.module.param import set_together
+from phlox.other_names import described, equivalent
 from phlox.record import Record
 from phlox.tensor import Tensor, full, tensor
 from phlox.train.events import Values, plain
@@ -333,7 +334,9 @@ class KeptRows:
 
 def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Metric]]:
     if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise KindError(f"metrics: give a dict of metrics by name, got a {type(metrics).__name__}")
+        raise KindError(
+            f'metrics: give a dict by name, such as {{"accuracy": metrics.Accuracy()}}, got {described(metrics)}'
+        )
     for name, metric in metrics.items():
         if isinstance(metric, Collection):
             yield from _flat(metric.metrics, f"{above}{name}/")
@@ -342,7 +345,7 @@ def _flat(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Me
         elif callable(metric) and not isinstance(metric, type):
             yield f"{above}{name}", MeanOf(metric)
         else:
-            got = f"the class {metric.__name__}" if isinstance(metric, type) else f"a {type(metric).__name__}"
+            got = described(metric) + equivalent(metric, "phlox.metrics")
             raise KindError(
                 f"metrics: {above}{name} must be a metric such as metrics.Accuracy(), or a function of the outputs and "
                 f"targets, got {got}"

@@ -15,7 +15,7 @@ from phlox.errors import DistributedError, PhloxError, RecordError, RunError
 from phlox.other_names import answering
 from phlox.record import PrecisionSettings, Record
 from phlox.record.io.files import remove_leftovers
-from phlox.record.precision import Precision, checked_precision
+from phlox.record.precision import PrecisionLike, checked_precision
 from phlox.train.events import plain
 from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.callbacks.monitor import better_mode, check_value_name, is_count, value_of
@@ -102,7 +102,7 @@ class Checkpoints(Callback):
         keep_best: int = 1,
         ties: Literal["first", "last"] = "first",
         background: bool = True,
-        precision: Precision | None = None,
+        precision: PrecisionLike | None = None,
     ) -> None:
         for name, number in (("every_steps", every_steps), ("every_epochs", every_epochs), ("keep", keep)):
             if number is not None and not is_count(number):
