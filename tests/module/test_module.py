@@ -389,3 +389,24 @@ def test_donated_modules_say_so() -> None:
     model = nn.Linear(2, 3).init(0, device=JAX)
     jax.jit(lambda m: jax.tree.map(lambda leaf: leaf + 1, m), donate_argnums=0)(model)
     assert "weight [2, 3] donated and used up" in repr(model) and "donated" in repr(model.weight)
+
+
+@pytest.mark.parametrize("backend", [Jax(), Torch(), NumPy(float="f64")], ids=repr)
+def test_init_moves_what_was_declared_with_a_value(backend: Backend) -> None:
+    class Scaled(px.Module):
+        def __init__(self) -> None:
+            self.layer = nn.Linear(3, 2)
+            self.scale = px.Param(px.tensor([1.0, 2.0, 3.0]))
+            self.count = px.Param(px.tensor(0), trained=False)
+
+        def __call__(self, x: Any) -> Any:
+            return self.layer(x * self.scale.val())
+
+    model = Scaled().init(3, device=backend)
+    assert {param.backend for param in model.params()} == {backend}
+    assert model.scale.val().tolist() == [1.0, 2.0, 3.0]
+    x = px.ones((1, 3), device=backend)
+    np.testing.assert_allclose(px.compile(model)(x).numpy(), model(x).numpy(), rtol=1e-6)
+    loaded = Scaled()
+    loaded.scale.set(px.tensor([4.0, 5.0, 6.0]))
+    assert loaded.init(3, device=backend).scale.backend == NumPy()

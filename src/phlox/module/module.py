@@ -166,8 +166,9 @@ class Module(Summarized):
         """Create the values of all deferred parameters now, and return this module.
 
         With a `seed`, the values depend only on the seed and on the order of the parameters, and so do their ids.
-        Without one, each value comes from the sub-stream that the parameter reserved when it was declared. Deferred
-        parameters are created on `device`, if given. Parameters that have a value keep it.
+        Without one, each value comes from the sub-stream that the parameter reserved when it was declared. With a
+        `device`, the parameters are there, also those that were declared with a value; one whose value was set or
+        loaded stays where it is. Parameters that have a value keep it.
 
         `seed` is an integer of Python or NumPy, a key of two words, a key of JAX (`jax.random.key(3)` means the seed
         3, on every backend), or an Int tensor without axes. It may be traced, if the module is created inside the
@@ -186,8 +187,8 @@ class Module(Summarized):
         named = list(self.named_params())
         new = {number: entry for number, entry in enumerate(named) if not entry[1].is_initialized}
         if device is not None:
-            for _, param in new.values():
-                param._deferred = param.to_device(device)._deferred  # pyright: ignore[reportPrivateUsage]
+            for _, param in named:
+                param.declare_on(device)
         if root is None:
             for _, param in new.values():
                 param.init()

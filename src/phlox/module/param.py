@@ -519,6 +519,13 @@ class Param(Watched):
         moved = replace(deferred, device=target)
         return self._create(None, moved, self.id, self.trained, self.trainable, self.full_precision)
 
+    def declare_on(self, device: DeviceLike) -> None:
+        """Move a parameter that is as it was declared, with or without a value; leave any other."""
+        if not self.is_initialized or self.declared:
+            moved = self.to_device(device)
+            self._tensor, self._deferred = moved._tensor, moved._deferred
+            self.changed()
+
     def on_backend_of(self, device: Device) -> Param:
         """The same array on a decorator of its backend, or on the backend without one; no value is moved."""
         deferred = self._deferred

@@ -201,9 +201,7 @@ def _map(leaf: Callable[[TensorSpec], Any], value: Any, path: str, token: object
         structure = value.structure()
         return structure.build([_param(leaf, name, param, token) for name, param in structure.named()])
     if isinstance(value, Optimizer):
-        if path.startswith(_RESULT):
-            raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
-        return _twin(value, token)
+        return value if path.startswith(_RESULT) else _twin(value, token)
     return map_parts(lambda part, path: _map(leaf, part, path, token), value, path)
 
 

@@ -60,13 +60,31 @@ def test_bad_arguments() -> None:
     [
         (lambda x, n, o: n * 2.0, "must be returned as a tensor"),
         (lambda x, n, o: {"a": [x.primitive]}, r"the result\['a'\]\[0\]: a compiled function cannot return a .*Tracer"),
-        (lambda x, n, o: o, "an optimizer keeps its state by itself"),
+        (lambda x, n, o: optim.SgdConfig().init(), "returns only optimizers that are its arguments"),
         (lambda x, n, o: object(), "cannot return a object"),
     ],
 )
 def test_bad_results(fn: Any, message: str) -> None:
     with pytest.raises(CompileError, match=message):
         px.compile(fn)(px.ones((2,), device=Jax()), 2.0, optim.SgdConfig().init())
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch()], ids=repr)
+def test_an_optimizer_that_is_returned_is_the_argument(backend: Any) -> None:
+    def taken(model: Any, optimizer: Any, x: px.Tensor) -> Any:
+        grads = px.grad(lambda model: model(x).square().mean())(model)
+        return {"model": optimizer.step(0.1, model, grads), "state": [optimizer]}
+
+    x = px.ones((3, 2), device=backend)
+    ends: list[Any] = []
+    for take in (taken, px.compile(taken)):
+        model, optimizer = nn.Linear(2, 1).init(0, device=backend).train(), optim.AdamConfig().init()
+        for _ in range(3):
+            result = take(model, optimizer, x)
+            assert result["state"][0] is optimizer
+            model = result["model"]
+        ends.append(model.weight.val().numpy())
+    np.testing.assert_allclose(*ends, rtol=1e-5)
 
 
 def test_what_is_changed_inside_must_be_an_argument() -> None:

@@ -251,9 +251,11 @@ class Program:
 
     def _results(self, donation: DonationScope, outcome: TraceOutput, call: Call) -> Any:
         """Update states and parameters, and return the result of a call."""
-        if call.reader.donated:
+        reader = call.reader
+        if reader.donated:
             self._note_donations(call)
-        result = outcome.meaning.result(outcome.arrays, call.reader.owners)
+        owners = [*reader.owners, *(argument.optimizer for argument in reader.optimizers)]
+        result = outcome.meaning.result(outcome.arrays, owners)
         self._load(donation, outcome, call)
         return result
 

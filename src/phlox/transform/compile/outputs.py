@@ -21,8 +21,8 @@ from phlox.tensor.tensor import wrap
 from phlox.transform.compile.signature import Ids, IdSource, first_positions
 from phlox.transform.tree import container_of
 
-Maker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource]], Any]
-"""`(arrays, owners of this call)`: a result."""
+Maker: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], Any]
+"""`(arrays, owners of this call, followed by its optimizers)`: a result."""
 
 StateMaker: TypeAlias = Callable[[Sequence[Any], Sequence[IdSource], Device], FlatState]
 """`(arrays, owners of this call, device)`: an optimizer's state."""
@@ -51,10 +51,10 @@ def no_history(name: str) -> str:
 class OutputWriter:
     """Flattens results into arrays and tuples of arrays, and returns how to rebuild those of later calls."""
 
-    def __init__(self, owners: Sequence[IdSource], name: str) -> None:
+    def __init__(self, owners: Sequence[IdSource], optimizers: Sequence[Optimizer], name: str) -> None:
         self.arrays: list[Any] = []
         self.modules: list[Returned] = []
-        self._owners, self._name = owners, name
+        self._owners, self._optimizers, self._name = owners, optimizers, name
         self._positions = first_positions(owner.ids for owner in owners)
 
     def write(self, value: Any, path: str = "the result") -> Maker:
@@ -74,7 +74,7 @@ class OutputWriter:
             shell = shell_of(container, value, len(makers))
             return lambda arrays, owners: container.build(shell, [make(arrays, owners) for make in makers])
         if isinstance(value, Optimizer):
-            raise CompileError(f"{path}: an optimizer keeps its state by itself; there is no need to return it")
+            return self._optimizer(value, path)
         if isinstance(value, _CONSTANTS):
             return lambda arrays, owners: value
         if getattr(value, "ndim", None) == 0:
@@ -118,6 +118,15 @@ class OutputWriter:
                 # One object in the call and in the result makes the next call's comparison one of identity.
                 return lambda arrays, owners: unflatten(cast("Aux", owners[number]), arrays[position])
         return lambda arrays, owners: unflatten(Aux(template, ids(owners)), arrays[position])
+
+    def _optimizer(self, optimizer: Optimizer, path: str) -> Maker:
+        for number, argument in enumerate(self._optimizers):
+            if argument is optimizer:
+                position = len(self._owners) + number
+                return lambda arrays, owners: owners[position]
+        raise CompileError(
+            f"{path}: a compiled function returns only optimizers that are its arguments; make this one outside"
+        )
 
     def state(self, optimizer: Optimizer, device: Device) -> StateMaker:
         """Like `write`, for the state of an optimizer after the call."""

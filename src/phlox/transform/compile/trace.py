@@ -88,7 +88,7 @@ def record(
         result = fn(*values[:positional], **keywords)
     if reader.guess:
         _check_first_states(reader, twins)
-    writer = OutputWriter(reader.owners, name)
+    writer = OutputWriter(reader.owners, twins, name)
     make = writer.write(result)
     device = reader.backend.device()  # the device of tracers
     states: list[tuple[int, FlatState]] = []
