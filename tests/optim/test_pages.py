@@ -47,7 +47,7 @@ def test_an_optimizer(backend: Backend, compiled: bool) -> None:
     packed = optimizer._packed
     found = read(optimizer)
     assert optimizer._packed is packed, "looking takes nothing apart"
-    assert found.texts[0] == "Adam" and "4 states" in found.text
+    assert found.texts[0] == "AdamW" and "4 states" in found.text
     assert ["beta_1", "0.85"] in found.rows and [
         "grad_clipping",
         "GradientClipping(kind='norm', limit=1.0)",

@@ -62,7 +62,7 @@ class SimpleConfig(Config, ABC):
 
         >>> from phlox import optim
         >>> optim.AdamWConfig(weight_decay=0.1).init(grad_clipping=optim.GradientClipping.global_norm(1.0))
-        OptimizerAdaptor(Adam, 0 states)
+        OptimizerAdaptor(AdamW, 0 states)
         """
         return OptimizerAdaptor(
             self.simple(),

@@ -14,6 +14,7 @@ from phlox.config import BaseConfig
 from phlox.host.page import Cell, Page, Part, Row, Table, facts
 from phlox.host.text import count, short, size
 from phlox.optim.pytree import TreeStates
+from phlox.optim.simple import title_of
 from phlox.optim.state.records import ARRAY
 from phlox.optim.state.tree import OBJECT, flatten, paths
 from phlox.record import LazyTensor
@@ -29,7 +30,7 @@ _SETTINGS = ("grad_clipping", "skip_nonfinite", "master_weights", "donate")
 
 def name_of(optimizer: Optimizer) -> str:
     """The class of the optimizer of one tensor, or else of the optimizer itself."""
-    return type(vars(optimizer).get("optimizer", optimizer)).__name__
+    return title_of(vars(optimizer).get("optimizer", optimizer))
 
 
 def page_of_optimizer(optimizer: Optimizer) -> Page:

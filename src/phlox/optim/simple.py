@@ -115,3 +115,9 @@ class Rule(SimpleOptimizer, Generic[C]):
 
     def init(self, tensor: AnyTensor) -> State:
         return {**{name: zeros_like(tensor) for name in self.moments}, **self.scalars}
+
+
+def title_of(optimizer: object) -> str:
+    """The name of an optimizer: that of its config if it has one, such as AdamW, or of its class."""
+    config = getattr(optimizer, "config", None)
+    return type(config).__name__.removesuffix("Config") if isinstance(config, BaseConfig) else type(optimizer).__name__

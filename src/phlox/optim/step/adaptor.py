@@ -22,7 +22,7 @@ from phlox.optim.clipping import GradientClipping
 from phlox.optim.groups import Group, group_numbers
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
-from phlox.optim.simple import AnyTensor, SimpleOptimizer
+from phlox.optim.simple import AnyTensor, SimpleOptimizer, title_of
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
@@ -476,7 +476,7 @@ class OptimizerAdaptor(Optimizer):
         return work, state, False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.optimizer).__name__}, {self._number_of_states()} states)"
+        return f"{type(self).__name__}({title_of(self.optimizer)}, {self._number_of_states()} states)"
 
 
 def _scope_of_slices(grads: GradientsParams) -> AbstractContextManager[object]:

@@ -372,6 +372,12 @@ class StepFunctions:
         return Output(result.loss, dict(result.scalars), rows, _weight_of(result))
 
 
+# Errors of compiled functions begin with these names.
+for _function in (StepFunctions.train, StepFunctions.train_one, StepFunctions.flush, StepFunctions.gradient):
+    _function.__qualname__ = "the training step"
+StepFunctions.measure.__qualname__ = "the validation step"
+
+
 def _exact(result: Result) -> Result:
     """The result with the loss at full precision, if its sums are known; the loss is zero if its weight is zero."""
     if result.sums is None or result.loss is None:

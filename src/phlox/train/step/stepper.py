@@ -27,6 +27,7 @@ from phlox.train.step.inputs import Asked, value_of
 from phlox.train.step.metric_state import MetricState, Output
 from phlox.train.step.nonfinite import undo_if_not_finite
 from phlox.transform import compile as compiled
+from phlox.transform.compile.recompiles import fields_stay
 from phlox.transform.tree import map_leaves
 
 _DONATED = {
@@ -266,7 +267,15 @@ class Stepper:
                 self._programs[key] = compiled(function, donate=donate, steps=steps, over=over)
             else:
                 self._programs[key] = compiled(function, donate=donate) if self.compiles else function
+                if not self.compiles:
+                    return partial(self._first_call, function)
         return self._programs[key]
+
+    def _first_call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that is not compiled, and raise `CompileError` if it does what a compiled one cannot."""
+        models = [(name or "model", model) for name, model in self.state.models.items()]
+        with fields_stay(function.__qualname__, models):
+            return function(*args)
 
     # --- measurements
 

@@ -30,7 +30,7 @@ from phlox.transform.compile.executable import ChangedMeanwhile, Program, RetryW
 from phlox.transform.compile.guards import Guard, Holder, guard_of, roots_of
 from phlox.transform.compile.host_arrays import MakeTensor, as_argument, as_tensor, device_for, has_arrays, with_tensors
 from phlox.transform.compile.multi_step import Steps, run, with_step_scalars
-from phlox.transform.compile.recompiles import History, layouts_of
+from phlox.transform.compile.recompiles import History, fields_stay, layouts_of
 from phlox.transform.compile.report import ExecutableReport, analysis_by_shapes
 from phlox.transform.compile.signature import CallArguments, FirstStates, IdPosition, first_backend
 from phlox.transform.compile.trace import Call, WrongStateGuess
@@ -205,6 +205,8 @@ class Compiled(Holder, Generic[P, R]):
         self._first_states: dict[Hashable, list[dict[IdPosition, int]]] = {}
         self._history = History(self._name)
         self._call_cache: CallCache | None = None
+        self._has_run = False
+        """Was it called without a program, on an engine that compiles nothing?"""
         self._verified: set[Hashable] | None = set() if verify or (verify is None and verifies()) else None
         """The forms of calls that were compared with eager calls; None if calls are not compared."""
 
@@ -270,8 +272,18 @@ class Compiled(Holder, Generic[P, R]):
                 if device is None:
                     return self._run(backend, values, kwargs, self._call)
                 return self._run(backend, *self._with_tensors(values, kwargs, device, as_argument), self._call)
+            if not self._has_run:
+                self._has_run = True
+                names = [*self._called_names(len(values)), *kwargs]
+                modules = [(name, x) for name, x in zip(names, arguments, strict=True) if isinstance(x, Module)]
+                with fields_stay(self._name, modules):
+                    return self._as_it_is(values, kwargs, device)
+        return self._as_it_is(values, kwargs, device)
+
+    def _as_it_is(self, values: tuple[Any, ...], kwargs: dict[str, Any], device: Device | None) -> Any:
+        """Call the function without a program."""
         if device is not None:
-            return self._call_itself(*self._with_tensors(values, kwargs, device, as_tensor))
+            values, kwargs = self._with_tensors(values, kwargs, device, as_tensor)
         return self._call_itself(values, kwargs)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> ExecutableReport:

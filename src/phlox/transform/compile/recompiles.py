@@ -6,12 +6,13 @@ import logging
 import threading
 import warnings
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
+from phlox.errors import CompileError
 from phlox.host.signal_guard import scope
 from phlox.module import GradientsParams, Module, ParamId
 from phlox.module.statics import ByIdentity, Static, static_key
@@ -306,6 +307,25 @@ def _optimizer(value: Optimizer, path: str) -> Iterator[tuple[str, Facet]]:
             yield f"{path}.{name}", Facet(_key(setting), shown(setting), _SETTING)
     else:
         yield f"{path}, which object it is", Facet(value.settings(), f"the one at {id(value):#x}", _SETTING)
+
+
+@contextmanager
+def fields_stay(name: str, modules: Iterable[tuple[str, Module]]) -> Generator[None]:
+    """Raise `CompileError` if a function that is not compiled changes a field of a module, as one that is would."""
+    before = [(path, module, dict(module_facets(module, path))) for path, module in modules]
+    yield
+    for path, module, facets in before:
+        if changes := changes_between(facets, dict(module_facets(module, path))):
+            raise field_error(name, type(module).__name__, changes)
+
+
+def field_error(name: str, module: str, changes: Sequence[Change]) -> CompileError:
+    """The error for a function that changed fields of its argument, a module of this class."""
+    text = "; ".join(f"{change.path} was {change.before} and is {change.after}" for change in changes)
+    return CompileError(
+        f"{name}: the function changed a field of its argument, a {module} ({text}), and a compiled function would "
+        "lose it when the call ends; return what changes, or keep it in a Param(trained=False)"
+    )
 
 
 def module_facets(module: Module, path: str) -> Iterator[tuple[str, Facet]]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from phlox import random
 from phlox.backend import Backend
 from phlox.backend.tracing.checks import Check, collecting
-from phlox.errors import CompileError
 from phlox.module import Module, Param
 from phlox.module.template import Aux, flatten
 from phlox.optim import Optimizer
@@ -17,7 +16,7 @@ from phlox.optim.optimizer import tracing
 from phlox.optim.state.flat import FlatState
 from phlox.tensor import Tensor
 from phlox.transform.compile.outputs import Maker, OutputWriter, Returned, StateMaker
-from phlox.transform.compile.recompiles import changes_between, module_facets
+from phlox.transform.compile.recompiles import changes_between, field_error, module_facets
 from phlox.transform.compile.signature import CallArguments, IdPosition, Ids, Rebuilder, first_positions
 
 
@@ -176,14 +175,8 @@ def _changed(
         owner = reader.owners[argument.owner]
         assert isinstance(owner, Aux)
         if flatten(module)[1].template is not owner.template:
-            facets = [dict(module_facets(x, argument.path)) for x in (argument.module, module)]
-            text = "; ".join(
-                f"{change.path} was {change.before} and is {change.after}" for change in changes_between(*facets)
-            )
-            raise CompileError(
-                f"{name}: the compiled function changed a field of its argument, a {type(module).__name__} ({text}), "
-                "which is lost when the call ends; return a new module, or keep what changes in a Param(trained=False)"
-            )
+            before_call, after_call = (dict(module_facets(x, argument.path)) for x in (argument.module, module))
+            raise field_error(name, type(module).__name__, changes_between(before_call, after_call))
         if argument.leaves is reader.donated:  # it is not used again
             continue
         for index, (param, old) in enumerate(zip(module.params(), values, strict=True)):
