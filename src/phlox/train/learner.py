@@ -52,6 +52,7 @@ from phlox.train.loop.fit import Fit
 from phlox.train.loop.limits import Limits
 from phlox.train.observers.callback import Callback
 from phlox.train.run import Preparation
+from phlox.train.settings import settings_of
 from phlox.train.state import ONLY, TrainState
 from phlox.train.step.functions import StepFunctions, of_loss, of_step
 from phlox.train.step.inputs import Asked
@@ -230,6 +231,12 @@ class Learner(Control[M]):
             accumulate=accumulate, carry=carry, asked=asked, asked_validating=asked_validating,
         )  # fmt: skip
         self.stepper.learner = ref(self)
+        self.description = settings_of({
+            "model": {name: type(module).__name__ for name, module in models.items()} if not is_single
+            else type(models[ONLY]).__name__,
+            "loss": loss, "step": step, "update": update, "precision": precision or engine.float_element,
+            "engine": str(device), "compile": compiles, "steps_per_call": self.steps_per_call,
+        })  # fmt: skip
         self.run = Run()
 
     @property

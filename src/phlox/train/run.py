@@ -14,6 +14,7 @@ from phlox.record import Record
 from phlox.train.observers.callback import Callback
 from phlox.train.observers.checkpoints.checkpoints import Checkpoints
 from phlox.train.observers.checkpoints.files import candidates, first_whole, with_history
+from phlox.train.observers.folder.model_file import ModelFile
 from phlox.train.observers.folder.run_folder import RunFolder
 from phlox.train.observers.loggers.files import JsonlLogger
 from phlox.train.observers.views.report import Report
@@ -84,7 +85,8 @@ class Preparation:
         if run is None:
             run = RunFolder(path, overwrite=self._overwrite, resume="auto" if self._resume else False)
             stack.enter_context(run)
-        run.describe(self._config, fit.stepper.device, {"stream": fit.state.stream.state()})
+        run.describe(self._config, fit.stepper.device, {"stream": fit.state.stream.state()}, fit.settings())
+        fit.callbacks.insert(0, ModelFile(run))  # the first, so that at the end it is called after all others
         if not _has(fit, JsonlLogger):
             fit.callbacks.append(JsonlLogger(run.file(METRICS), overwrite=record is None and run.is_resumed))
         if not _has(fit, Report):

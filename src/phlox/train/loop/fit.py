@@ -90,6 +90,11 @@ class Fit:
         """The seconds so far, including the time before a resume."""
         return self._earlier_seconds + (0.0 if self._start_time is None else perf_counter() - self._start_time)
 
+    def settings(self) -> dict[str, Any]:
+        """What tells this training from others, as plain values by name."""
+        settings = {**self.control.settings(), **self.control.description, "batch_size": self.data.batch_size}
+        return {name: value for name, value in settings.items() if value is not None}
+
     # --- the whole run
 
     def run(self) -> None:

@@ -305,10 +305,12 @@ def test_a_child_does_not_hold_the_lock(tmp_path: Path) -> None:
 import os, sys, time
 from phlox.train.observers.folder.run_folder import RunFolder
 folder = RunFolder({str(tmp_path / "run")!r})
+reads, writes = os.pipe()
 if os.fork() == 0:
     os.close(1)
+    os.write(writes, b"x")
     time.sleep(60)
-print("ready", flush=True)
+os.read(reads, 1)  # the child runs, and has closed what it must not hold
 os._exit(9)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}

@@ -95,7 +95,7 @@ def data() -> Loader:
 def test_a_learner() -> None:
     trained = learner()
     found = read(trained)
-    assert found.texts[0] == "Learner" and ["model", "Linear"] in found.rows and ["optimizer", "Adam"] in found.rows
+    assert found.texts[0] == "Learner" and ["model", "Linear"] in found.rows and ["optimizer", "AdamW"] in found.rows
     assert type(trained.history) is History and "svg" not in found.tags
     history = trained.fit(data(), epochs=2, validation=data(), progress=False)
     assert history is trained.history and type(history) is History

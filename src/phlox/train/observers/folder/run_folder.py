@@ -122,9 +122,13 @@ class RunFolder:
         return list(self._manifest["files"])
 
     def describe(
-        self, config: BaseConfig | None = None, device: Device | None = None, seeds: Mapping[str, Any] | None = None
+        self,
+        config: BaseConfig | None = None,
+        device: Device | None = None,
+        seeds: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write `environment.json` (see `environment`) and, if a config is given, `config.json`.
+        """Write `environment.json` (see `environment`), `config.json` if there is a config, and settings to `run.json`.
 
         If a resumed run has another config or environment, the former files are kept as `config-1.json`, ...
 
@@ -132,7 +136,11 @@ class RunFolder:
             config: the settings of the run.
             device: the device, for the environment.
             seeds: the seeds of the run by name, for the environment.
+            settings: the settings of the learner by name, as plain values.
         """
+        if settings is not None:
+            self._manifest["settings"] = dict(settings)
+            self._write_manifest()
         self._replace(ENVIRONMENT, json.dumps(environment(device, seeds), indent=2) + "\n")
         if config is not None:
             self._replace(CONFIG, config.to_json() + "\n")
