@@ -159,7 +159,8 @@ def _name(named: Any, path: str) -> str:
             continue
     place = f"`{path}`: " if path else ""
     raise ModuleError(
-        f"{place}another program cannot import {named.__qualname__} of {named.__module__}; define it at the top of a file"
+        f"{place}another program cannot import {named.__qualname__} of {named.__module__}; define it at the top of a "
+        "file"
     )
 
 
