@@ -53,8 +53,8 @@ def _of_cell(cell: Cell[Any], ours: str = "", end: str = "") -> Iterable[Rule]:
     yield transpose(f"weight_ih{end}", f"{ours}weight")
     yield transpose(f"weight_hh{end}", f"{ours}recurrent")
     names = [f"{ours}bias", f"{ours}recurrent_bias"][: 1 + cell.own_bias]
-    theirs = Pattern(f"bias_ih{end}"), Pattern(f"bias_hh{end}")
-    yield Rule(theirs, tuple(map(Pattern, names)), TwoBiases(cell.own_bias))
+    torch_biases = Pattern(f"bias_ih{end}"), Pattern(f"bias_hh{end}")
+    yield Rule(torch_biases, tuple(map(Pattern, names)), TwoBiases(cell.own_bias))
 
 
 def _of_stack(layer: Stack[Any]) -> Iterable[Rule]:

@@ -1,4 +1,4 @@
-"""Recurrent layers: by Phlox's own where the node is a usual one, else step by step."""
+"""Recurrent layers: by Phlox's own functions if the node has the usual options, otherwise step by step."""
 
 from __future__ import annotations
 
@@ -66,59 +66,59 @@ class Direction:
 def _gates(x: X, kind: str, axis: int = 0) -> X:
     """The gates in Phlox's order."""
     parts = x.split(x.shape[axis] // _GATES[kind], axis)
-    return concat([parts[place] for place in _ORDER[kind]], axis) if len(parts) > 1 else x
+    return concat([parts[position] for position in _ORDER[kind]], axis) if len(parts) > 1 else x
 
 
-def _is_usual(one: Direction) -> bool:
-    kind, node = one.node.operator, one.node
-    if node.get("clip") is not None or node.get("input_forget", 0) or one.peephole is not None:
+def _is_usual(way: Direction) -> bool:
+    kind, node = way.node.operator, way.node
+    if node.get("clip") is not None or node.get("input_forget", 0) or way.peephole is not None:
         return False
     if kind == "GRU" and not node.get("linear_before_reset", 0):
         return False
-    return one.names == _USUAL[kind] or (kind == "RNN" and one.names == ["relu"])
+    return way.names == _USUAL[kind] or (kind == "RNN" and way.names == ["relu"])
 
 
-def _by_phlox(one: Direction) -> tuple[X, X, X | None]:
-    kind = one.node.operator
-    weight, recurrent = (_gates(part, kind).mT for part in (one.weight, one.recurrent))
-    options: dict[str, Any] = {"mask": one.mask, "reverse": one.reverse}
-    count = one.weight.shape[0]
-    bias = None if one.bias is None else one.bias[:count] + one.bias[count:]
+def _by_phlox(way: Direction) -> tuple[X, X, X | None]:
+    kind = way.node.operator
+    weight, recurrent = (_gates(part, kind).mT for part in (way.weight, way.recurrent))
+    options: dict[str, Any] = {"mask": way.mask, "reverse": way.reverse}
+    count = way.weight.shape[0]
+    bias = None if way.bias is None else way.bias[:count] + way.bias[count:]
     if kind == "LSTM":
-        assert one.cell is not None
+        assert way.cell is not None
         bias = None if bias is None else _gates(bias, kind)
-        return functional.lstm(one.x, one.hidden, one.cell, weight, recurrent, bias, **options)
+        return functional.lstm(way.x, way.hidden, way.cell, weight, recurrent, bias, **options)
     if kind == "GRU":
         inner = None
-        if one.bias is not None:
+        if way.bias is not None:
             width = count // 3
-            first, second = (_gates(part, kind) for part in (one.bias[:count], one.bias[count:]))
+            first, second = (_gates(part, kind) for part in (way.bias[:count], way.bias[count:]))
             inner = second[2 * width :]
             bias = concat([first[: 2 * width] + second[: 2 * width], first[2 * width :]], 0)
-        y, hidden = functional.gru(one.x, one.hidden, weight, recurrent, bias, inner, **options)
+        y, hidden = functional.gru(way.x, way.hidden, weight, recurrent, bias, inner, **options)
         return y, hidden, None
-    activation: Any = one.names[0]
-    y, hidden = functional.rnn(one.x, one.hidden, weight, recurrent, bias, activation=activation, **options)
+    activation: Any = way.names[0]
+    y, hidden = functional.rnn(way.x, way.hidden, weight, recurrent, bias, activation=activation, **options)
     return y, hidden, None
 
 
-def _in_steps(one: Direction) -> tuple[X, X, X | None]:
+def _in_steps(way: Direction) -> tuple[X, X, X | None]:
     """One step after the other, as ONNX defines them."""
-    step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[one.node.operator]
-    h, c = one.hidden, one.cell
-    found: list[X] = []
-    times = range(one.x.shape[1])
-    for time in reversed(times) if one.reverse else times:
-        new_h, new_c = step(one, one.x[:, time], h, c)
+    step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[way.node.operator]
+    h, c = way.hidden, way.cell
+    outputs: list[X] = []
+    times = range(way.x.shape[1])
+    for time in reversed(times) if way.reverse else times:
+        new_h, new_c = step(way, way.x[:, time], h, c)
         shown = new_h
-        if one.mask is not None:
-            there = one.mask[:, time].expand_dims(-1)
-            shown = where(there, new_h, 0.0)
-            new_h = where(there, new_h, h)
-            new_c = None if new_c is None or c is None else where(there, new_c, c)
+        if way.mask is not None:
+            is_present = way.mask[:, time].expand_dims(-1)
+            shown = where(is_present, new_h, 0.0)
+            new_h = where(is_present, new_h, h)
+            new_c = None if new_c is None or c is None else where(is_present, new_c, c)
         h, c = new_h, new_c
-        found.append(shown)
-    return stack(found[::-1] if one.reverse else found, 1), h, c
+        outputs.append(shown)
+    return stack(outputs[::-1] if way.reverse else outputs, 1), h, c
 
 
 Step = tuple[X, "X | None"]
@@ -128,43 +128,43 @@ def _halves(bias: X | None, count: int) -> tuple[X | float, X | float]:
     return (0.0, 0.0) if bias is None else (bias[:count], bias[count:])
 
 
-def _lstm_step(one: Direction, x: X, h: X, c: X | None) -> Step:
+def _lstm_step(way: Direction, x: X, h: X, c: X | None) -> Step:
     assert c is not None
-    f, g, last = one.functions
-    first, second = _halves(one.bias, one.weight.shape[0])
+    f, g, last = way.functions
+    first, second = _halves(way.bias, way.weight.shape[0])
     width = h.shape[-1]
-    i, o, forget, new = (matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second).split(width, -1)
-    if one.peephole is not None:
-        i, forget = i + one.peephole[:width] * c, forget + one.peephole[2 * width :] * c
-    i = f(one.clipped(i))
-    forget = 1.0 - i if one.node.get("input_forget", 0) else f(one.clipped(forget))
-    c = forget * c + i * g(one.clipped(new))
-    if one.peephole is not None:
-        o = o + one.peephole[width : 2 * width] * c
-    return f(one.clipped(o)) * last(c), c
+    i, o, forget, new = (matmul(x, way.weight.mT) + matmul(h, way.recurrent.mT) + first + second).split(width, -1)
+    if way.peephole is not None:
+        i, forget = i + way.peephole[:width] * c, forget + way.peephole[2 * width :] * c
+    i = f(way.clipped(i))
+    forget = 1.0 - i if way.node.get("input_forget", 0) else f(way.clipped(forget))
+    c = forget * c + i * g(way.clipped(new))
+    if way.peephole is not None:
+        o = o + way.peephole[width : 2 * width] * c
+    return f(way.clipped(o)) * last(c), c
 
 
-def _gru_step(one: Direction, x: X, h: X, c: X | None) -> Step:
-    f, g = one.functions
+def _gru_step(way: Direction, x: X, h: X, c: X | None) -> Step:
+    f, g = way.functions
     width = h.shape[-1]
-    inputs, bias = _halves(one.bias, 3 * width)
-    z, r, new = (matmul(x, one.weight.mT) + inputs).split(width, -1)
-    both = matmul(h, one.recurrent[: 2 * width].mT)
+    inputs, bias = _halves(way.bias, 3 * width)
+    z, r, new = (matmul(x, way.weight.mT) + inputs).split(width, -1)
+    both = matmul(h, way.recurrent[: 2 * width].mT)
     inner: Any = 0.0
     if isinstance(bias, Tensor):
         both, inner = both + bias[: 2 * width], bias[2 * width :]
-    z, r = f(one.clipped(z + both[:, :width])), f(one.clipped(r + both[:, width:]))
-    last = one.recurrent[2 * width :].mT
-    if one.node.get("linear_before_reset", 0):
+    z, r = f(way.clipped(z + both[:, :width])), f(way.clipped(r + both[:, width:]))
+    last = way.recurrent[2 * width :].mT
+    if way.node.get("linear_before_reset", 0):
         new = new + r * (matmul(h, last) + inner)
     else:
         new = new + matmul(r * h, last) + inner
-    return (1.0 - z) * g(one.clipped(new)) + z * h, None
+    return (1.0 - z) * g(way.clipped(new)) + z * h, None
 
 
-def _rnn_step(one: Direction, x: X, h: X, c: X | None) -> Step:
-    first, second = _halves(one.bias, one.weight.shape[0])
-    return one.functions[0](one.clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
+def _rnn_step(way: Direction, x: X, h: X, c: X | None) -> Step:
+    first, second = _halves(way.bias, way.weight.shape[0])
+    return way.functions[0](way.clipped(matmul(x, way.weight.mT) + matmul(h, way.recurrent.mT) + first + second)), None
 
 
 def _activations(node: Node, count: int) -> tuple[list[str], list[Activation]]:
@@ -177,7 +177,7 @@ def _activations(node: Node, count: int) -> tuple[list[str], list[Activation]]:
     for name in names:
         function, defaults = _ACTIVATIONS[name]
         pairs = zip((alphas, betas), defaults, strict=False)
-        functions.append(_with(function, [given.pop(0) if given else default for given, default in pairs]))
+        functions.append(_with(function, [options.pop(0) if options else default for options, default in pairs]))
     return names, functions
 
 
@@ -200,7 +200,7 @@ def _recurrent(
     x = x if batch_first else x.swapaxes(0, 1)
     count, width = recurrent.shape[0], recurrent.shape[-1]
     if batch_first:
-        hidden, cell = (None if one is None else one.swapaxes(0, 1) for one in (hidden, cell))
+        hidden, cell = (None if state is None else state.swapaxes(0, 1) for state in (hidden, cell))
     names, functions = _activations(node, count)
     each = len(_USUAL[kind])
     mask = None
@@ -210,14 +210,14 @@ def _recurrent(
     for number in range(count):
         start = zeros((x.shape[0], width), device=x.device)
         part = slice(number * each, (number + 1) * each)
-        one = Direction(
+        way = Direction(
             node, x, weight[number], recurrent[number], None if bias is None else bias[number],
             start if hidden is None else hidden[number],
             None if kind != "LSTM" else start if cell is None else cell[number],
             None if peephole is None else peephole[number], mask,
             number == 1 or node.get("direction", "forward") == "reverse", names[part], functions[part],
         )  # fmt: skip
-        results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
+        results.append(_by_phlox(way) if _is_usual(way) else _in_steps(way))
     # [batch, time, directions, width] or [batch, directions, time, width]
     y = stack([result[0] for result in results], 2 if batch_first else 1)
     y = y if batch_first else y.permute_dims((2, 1, 0, 3))
