@@ -296,7 +296,7 @@ def test_what_is_not_finite_and_shapes_that_differ_are_said() -> None:
     model = nn.Sequential([nn.Linear(8, 16), lambda x: (x * 1e3).exp(), nn.Linear(16, 4)]).init(0, "numpy").valid()
     first = px.debug.compare(model, [X], [DOUBLE, NumPy()], gradients=False).first_beyond()
     assert first is not None and first.path == "layers.1" and first.absolute == np.inf
-    assert "finite in one alone" in str(first)
+    assert "finite in only one" in str(first)
 
     class Wide(torch.nn.Module):
         def __init__(self) -> None:
