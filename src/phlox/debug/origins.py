@@ -97,9 +97,7 @@ class Search:
         self.first_backward: NonFinite | None = None
         self._faults: list[_Origin] = []  # in the forward pass, without those that are meant
         self._layer: tuple[str, Call] | None = None
-        self._origins: dict[
-            int, tuple[Any, _Origin]
-        ] = {}  # by id; the array is kept, so that no other array gets its id
+        self._origins: dict[int, tuple[Any, _Origin]] = {}  # by id, with the array: it keeps its id while it exists
         self._wrapped: set[int] = set()
 
     @property
@@ -191,9 +189,7 @@ class Search:
         had_nan = any(r.nans for r in inputs)
         had_some = any(not stats.is_finite for stats in inputs)
         if origin is None and had_nan and self._faults:
-            origin = self._faults[
-                0
-            ]  # it came through an unobserved operation, such as the stacking of a loop's results
+            origin = self._faults[0]  # it came through an unobserved operation, such as the stacking of results
         for x, r in bad:
             cause = origin
             if cause is None or (cause.is_meant and r.nans and not had_nan):

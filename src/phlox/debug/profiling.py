@@ -66,9 +66,7 @@ def profile(
             view, args, kwargs, loss, times, calls, backward=backward and is_on_tape(view)
         )
         if compiled and not by_program:
-            raise ModuleError(
-                f"profile: compiled=True: {engine!r} does not report the times of operations in a program"
-            )
+            raise ModuleError(f"profile: compiled=True: {engine!r} reports no times of operations in a program")
         if by_program:
             notes.append("one compiled program; an operation fused from several layers counts for the last of them")
         elif engine.compiles and engine.prefers_compiled:
