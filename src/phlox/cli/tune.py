@@ -99,7 +99,7 @@ def _search(options: argparse.Namespace) -> Search:
         devices=devices,
         flags=options.xla_flags,
         rounds=options.rounds,
-        tell=lambda one: print(report.line(one), flush=True),
+        tell=lambda configuration: print(report.line(configuration), flush=True),
     )
 
 
@@ -109,10 +109,10 @@ def _say_what_would_be_tried(search: Search) -> None:
     print("First unchanged" + (f"; if SCRIPT names no device, also on {', '.join(devices)}" if devices else ""))
     print("Then, on the fastest of these, each of")
     for name in (present, *devices):
-        tried = [Configuration(one).name for one in search.worth_trying(name.partition(":")[0])]
+        tried = [Configuration(settings).name for settings in search.worth_trying(name.partition(":")[0])]
         print(f"  {name}:")
-        for one in tried:
-            print(f"    {one}")
+        for label in tried:
+            print(f"    {label}")
     print(
         "Then all that helped together, and finally the fastest, alternating with the present configuration, "
         f"{counted(search.rounds, 'time')}"

@@ -64,7 +64,7 @@ def _screen() -> Screen | None:
 
 
 class _Watcher:
-    """Shows what is new of a run."""
+    """Shows the new rows of a run."""
 
     def __init__(self, screen: Screen | None) -> None:
         self.screen = screen
@@ -72,16 +72,16 @@ class _Watcher:
         self._best = BestValues()
 
     def show(self, now: Run) -> None:
-        """What has come since the last look."""
-        if len(now.rows) < self._rows:  # another run has taken its place
+        """Show what was added since the last call."""
+        if len(now.rows) < self._rows:  # another run has replaced it
             self._rows, self._best = 0, BestValues()
         new = range(self._rows, len(now.rows))
         self._rows = len(now.rows)
         if self.screen is not None and not self._is_open:
             self.screen.open(Snapshot(epochs=now.epochs, doing="starting"))
             self._is_open = True
-        for place in new:
-            self._epoch(now, place)
+        for index in new:
+            self._epoch(now, index)
         if self.screen is not None:
             self.screen.show(self._snapshot(now))
         elif now.status != "running":
@@ -92,16 +92,16 @@ class _Watcher:
         if self.screen is not None and self._is_open:
             self.screen.close()
 
-    def _epoch(self, now: Run, place: int) -> None:
-        report = now.report(place)
+    def _epoch(self, now: Run, index: int) -> None:
+        report = now.report(index)
         values = flattened("train", report.train) | flattened("validation", report.validation)
         best = self._best.add(epoch_label(report.epoch, None), values)
-        if now.is_epoch(place):
+        if now.is_epoch(index):
             label = epoch_label(report.epoch, now.epochs)
         elif report.validation:
             label = f"{epoch_label(report.epoch + 1, now.epochs)} step {report.step:,}"
         else:
-            return  # of some step: the last one is below the table
+            return  # a step within an epoch: the last one is below the table
         if self.screen is not None:
             self.screen.epoch(label, report.train, report.validation, report.seconds or None, best)
         else:

@@ -23,7 +23,7 @@ def _fields(config: Structured) -> list[Part]:
         if isinstance(value, Structured):
             nested.append(_nested(name, value))
         elif parts := _configs(value):
-            nested += [_nested(f"{name}{place}", part) for place, part in parts]
+            nested += [_nested(f"{name}{label}", part) for label, part in parts]
         else:
             rows.append([Cell(name, code=True), Cell(short(value, 200), code=True)])
     return [Table(["field", "value"], rows, 2, wrap=True), *nested]
