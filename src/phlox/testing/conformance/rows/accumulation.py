@@ -71,11 +71,9 @@ def _both(name: str, call: Callable[..., Any], **options: Any) -> list[Accumulat
     ]
 
 
-def _loss(name: str, call: Callable[..., Any], x: Any, *rest: Any, **options: Any) -> list[Accumulation]:
+def _loss(name: str, call: Callable[..., Any], x: Any, *others: Any, **options: Any) -> list[Accumulation]:
     """Rows for the sum and the mean."""
-    return [
-        _row(f"{name} {how}", lambda *a, h=how: call(*a, reduction=h), x, *rest, **options) for how in ("mean", "sum")
-    ]
+    return [_row(f"{name} {r}", lambda *a, h=r: call(*a, reduction=h), x, *others, **options) for r in ("mean", "sum")]
 
 
 REDUCTIONS = [

@@ -65,8 +65,8 @@ def _transposed(
     for c in range(channels):
         first = c // (channels // groups) * per_group
         for at in itertools.product(*map(range, x.shape[2:])):
-            place = [slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)]
-            y[:, first : first + per_group, *place] += x[:, c, *at].reshape(-1, 1, *(1 for _ in at)) * w[c]
+            window_of_y = [slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)]
+            y[:, first : first + per_group, *window_of_y] += x[:, c, *at].reshape(-1, 1, *(1 for _ in at)) * w[c]
     cut = [slice(before, n - after) for n, (before, after) in zip(full, _pairs(padding, axes), strict=True)]
     y = y[:, :, *cut]
     return y if b is None else y + b.reshape(-1, *(1 for _ in window))

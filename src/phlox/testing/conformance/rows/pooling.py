@@ -213,18 +213,18 @@ def _by_factors(x: Any, factors: tuple[float, ...], mode: str) -> Any:
         size = x.shape[axis]
         source = (np.arange(int(size * factor)) + 0.5) / factor - 0.5
         source = np.maximum(source, 0.0) if mode == "bilinear" else source
-        places = np.arange(-4, size + 4)
+        positions = np.arange(-4, size + 4)
         weights = np.zeros((len(source), size))
-        np.add.at(weights, (slice(None), np.clip(places, 0, size - 1)), kernel(source[:, None] - places))
+        np.add.at(weights, (slice(None), np.clip(positions, 0, size - 1)), kernel(source[:, None] - positions))
         x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights.T, -1, axis)
     return x
 
 
 def _interpolated(mode: str, options: dict[str, Any]) -> Any:
-    given = dict(options)
-    if not given.get("align_corners"):
-        given.pop("align_corners", None)
-    return lambda x: tf.interpolate(x, mode=mode, **given)
+    arguments = dict(options)
+    if not arguments.get("align_corners"):
+        arguments.pop("align_corners", None)
+    return lambda x: tf.interpolate(x, mode=mode, **arguments)
 
 
 INTERPOLATE = [
