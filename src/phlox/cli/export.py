@@ -120,8 +120,8 @@ def _of_python(text: str, record: str | None, device: Any) -> Any:
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
         raise RunError(
-            f"{text}: there is no such folder; give that of a run, or FILE.py:NAME for a model, or a config of one, "
-            "that a file makes"
+            f"{text}: there is no such folder; give the folder of a run, or FILE.py:NAME for a model or config in "
+            "a file"
         )
     if not Path(file).is_file():
         raise RunError(f"{file}: there is no such file")

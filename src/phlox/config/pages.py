@@ -34,7 +34,7 @@ def _configs(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         parts = [(f"[{key!r}]", part) for key, part in cast("Mapping[Any, Any]", value).items()]
     elif isinstance(value, (list, tuple)):
-        parts = [(f"[{number}]", part) for number, part in enumerate(cast("list[Any]", value))]
+        parts = [(f"[{index}]", part) for index, part in enumerate(cast("list[Any]", value))]
     else:
         return []
     return parts if any(isinstance(part, Structured) for _, part in parts) else []

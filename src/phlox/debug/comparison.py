@@ -69,7 +69,7 @@ def compare(
     checked_model("compare", model)
     if isinstance(backends, (str, os.PathLike)) or len(backends) < 2:
         raise ModuleError(
-            "compare: give two backends or more, the first of which is the reference: [NumPy(float='f64'), Torch()]"
+            "compare: give two backends or more; the first is the reference: [NumPy(float='f64'), Torch()]"
         )
     if weights not in ("copy", "theirs", "own"):
         raise ModuleError(f"compare: weights is 'copy', 'theirs' or 'own', got {weights!r}")
@@ -78,7 +78,7 @@ def compare(
     if weights == "theirs":
         torch_module = next((c.module for c in contestants if isinstance(c, _TorchRecorder)), None)
         if torch_module is None:
-            raise ModuleError("compare: weights='theirs' goes with a PyTorch module among the backends")
+            raise ModuleError("compare: weights='theirs' needs a PyTorch module among the backends")
         model = load(f"{_TORCH}:with_their_weights")(model, torch_module, dict(names or {}))
     labels = Counter[str]()
     recordings: list[Recording] = []

@@ -52,9 +52,9 @@ def find_nan(
     if isinstance(target, Module):
         return _in_model(target, args, kwargs, loss, backward)
     if not callable(target):
-        raise KindError(f"find_nan: it looks at a model or a function, got {type(target).__name__}")
+        raise KindError(f"find_nan: give a model or a function; got {type(target).__name__}")
     if loss is not None:
-        raise KindError("find_nan: loss= goes with a model; of a function, differentiate inside (px.value_and_grad)")
+        raise KindError("find_nan: loss= is for a model; differentiate inside of a function (px.value_and_grad)")
     return _in_function(target, args, kwargs)
 
 
@@ -98,10 +98,10 @@ def search(
         of_params = GradientsParams.from_grads(gradients, model)
         for path, param in model.named_params():
             gradient = of_params.get(param.id)
-            stats = None if gradient is None else range_of(gradient.backend, gradient.primitive)
-            if gradient is not None and stats is not None and not stats.is_finite:
+            span = None if gradient is None else range_of(gradient.backend, gradient.primitive)
+            if gradient is not None and span is not None and not span.is_finite:
                 origin = watch.known_origin(gradient.primitive) or watch.first_backward
-                return origin or NonFinite("backward", path, "parameter", None, stats, model=name)
+                return origin or NonFinite("backward", path, "parameter", None, span, model=name)
     return None
 
 

@@ -76,7 +76,7 @@ def _loaded(onnx: Any, file: Any) -> tuple[Any, str]:
     try:
         return onnx.load(str(path)), path.name
     except Exception as error:
-        raise ModuleError(f"compare: {path}: this is no ONNX file that can be read ({error})") from error
+        raise ModuleError(f"compare: {path}: this is not a readable ONNX file ({error})") from error
 
 
 def _feeds(onnx: Any, proto: Any, label: str, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Host]:

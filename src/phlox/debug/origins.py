@@ -65,7 +65,7 @@ class NonFinite:
         layer = f"in {inside} ({self.layer})" if self.layer else "outside of all layers"
         if self.phase == "forward":
             subject = f"the output of `{self.operation}` {layer}" if self.operation else f"the output of {inside}"
-            lead = f"{text} in {subject if self.operation or self.layer else 'what is computed of the outputs'}"
+            lead = f"{text} in {subject if self.operation or self.layer else 'a value computed from the outputs'}"
             lead += f" ({self.layer})" if self.layer and not self.operation else ""
         else:
             where = f"through `{self.operation}` {layer}" if self.operation else f"of {inside}"
@@ -118,14 +118,14 @@ class Search:
     def origin_of(self, tensors: Iterable[AnyTensor]) -> NonFinite | None:
         """The origin of the first of these that is not finite."""
         for tensor in tensors:
-            stats = range_of(tensor.backend, tensor.primitive)
-            if stats is None or stats.is_finite:
+            span = range_of(tensor.backend, tensor.primitive)
+            if span is None or span.is_finite:
                 continue
             origin = self.known_origin(tensor.primitive) or self.known_origin(tensor.backend.strip(tensor.primitive))
             if origin is not None:
                 return origin
             # Nothing is known of values that are computed where no operation is observed, as in an optimizer.
-            return self.first_forward or self.first_backward or NonFinite("forward", "", "", None, stats)
+            return self.first_forward or self.first_backward or NonFinite("forward", "", "", None, span)
         return None
 
     # --- layers
@@ -145,15 +145,15 @@ class Search:
             for tensor in float_leaves(call.outputs):
                 if self._lookup(tensor.primitive) is not None:
                     continue
-                stats = range_of(tensor.backend, tensor.primitive)
-                if stats is None or stats.is_finite:
+                span = range_of(tensor.backend, tensor.primitive)
+                if span is None or span.is_finite:
                     continue
                 operands = float_leaves((call.args, call.kwargs))
                 origin = self._origin_among(tensor.backend, [x.primitive for x in operands])
                 origin = origin or next(iter(self._faults[call.notes["known"] :]), None)
                 if origin is None:
                     inputs = tuple([r for x in operands if (r := range_of(x.backend, x.primitive)) is not None])
-                    origin = self._new(self._at("forward", None, stats, inputs, None, (name, call)), is_meant=False)
+                    origin = self._new(self._at("forward", None, span, inputs, None, (name, call)), is_meant=False)
                 self._mark(tensor.primitive, origin)
 
         return leave
@@ -162,15 +162,15 @@ class Search:
         self,
         phase: Phase,
         operation: str | None,
-        stats: Range,
+        span: Range,
         inputs: tuple[Range, ...],
         place: Place | None,
         layer: tuple[str, Call] | None,
     ) -> NonFinite:
         if layer is None:
-            return NonFinite(phase, "", "", operation, stats, inputs, place)
+            return NonFinite(phase, "", "", operation, span, inputs, place)
         name, call = layer
-        return NonFinite(phase, call.path, layer_name(call.module), operation, stats, inputs, place, name)
+        return NonFinite(phase, call.path, layer_name(call.module), operation, span, inputs, place, name)
 
     # --- operations
 
@@ -179,24 +179,24 @@ class Search:
         results = list(arrays_in(cast("Sequence[Any]", result) if isinstance(result, (list, tuple)) else [result]))
         operands = list(arrays_in(arguments))
         ranges = [range_of(backend, x) for x in results]
-        if backend.differentiates and any(stats is not None for stats in ranges):
+        if backend.differentiates and any(span is not None for span in ranges):
             self._watch_nodes(backend, name, operands, results)
-        bad = [(x, r) for x, r in zip(results, ranges, strict=True) if r is not None and not r.is_finite]
+        bad = [(x, span) for x, span in zip(results, ranges, strict=True) if span is not None and not span.is_finite]
         if not bad:
             return
-        inputs = [span for x in operands if (span := range_of(backend, x)) is not None]
+        inputs = [r for x in operands if (r := range_of(backend, x)) is not None]
         origin = self._origin_among(backend, operands)
-        had_nan = any(r.nans for r in inputs)
-        had_some = any(not stats.is_finite for stats in inputs)
+        had_nan = any(span.nans for span in inputs)
+        had_some = any(not span.is_finite for span in inputs)
         if origin is None and had_nan and self._faults:
             origin = self._faults[0]  # it came through an unobserved operation, such as the stacking of results
-        for x, r in bad:
+        for x, span in bad:
             cause = origin
-            if cause is None or (cause.is_meant and r.nans and not had_nan):
+            if cause is None or (cause.is_meant and span.nans and not had_nan):
                 # Infinities that the program itself creates are no fault; a NaN that results from them is one.
-                is_meant = had_some and not (r.nans and not had_nan)
+                is_meant = had_some and not (span.nans and not had_nan)
                 place = place_of_call(self.run)
-                cause = self._new(self._at("forward", name, r, tuple(inputs), place, self._layer), is_meant=is_meant)
+                cause = self._new(self._at("forward", name, span, tuple(inputs), place, self._layer), is_meant=is_meant)
             self._mark(x, cause)
 
     def _origin_among(self, backend: Backend, operands: Iterable[Any]) -> _Origin | None:
@@ -256,20 +256,20 @@ class Search:
                 for x in _several(cotangents.get(node_id)):
                     if any(x is old for old in before[node_id]) or self._lookup(x) is not None:
                         continue
-                    stats = range_of(inner, x)
-                    if stats is None or stats.is_finite:
+                    span = range_of(inner, x)
+                    if span is None or span.is_finite:
                         continue
                     arrived = _several(g)
                     origin = self._origin_among(inner, [*arrived, *before[node_id]])
                     if origin is None:
-                        origin = self._new(self._of_step(stats, arrived, inner, step, layer, place), is_meant=False)
+                        origin = self._new(self._of_step(span, arrived, inner, step, layer, place), is_meant=False)
                     self._mark(x, origin)
 
         return watched
 
     def _of_step(
         self,
-        stats: Range,
+        span: Range,
         arrived: list[Any],
         inner: Backend,
         step: tuple[Backend, str, list[Any]],
@@ -278,8 +278,8 @@ class Search:
     ) -> NonFinite:
         backend, name, operands = step
         ranges = [range_of(inner, g) for g in arrived[:1]] + [range_of(backend, x) for x in operands]
-        inputs = tuple([stats for stats in ranges if stats is not None])
-        return self._at("backward", name, stats, inputs, place, layer)
+        inputs = tuple([span for span in ranges if span is not None])
+        return self._at("backward", name, span, inputs, place, layer)
 
 
 def _several(g: Any) -> list[Any]:
@@ -296,16 +296,16 @@ def bad_parameter(models: dict[str, Module]) -> NonFinite | None:
             if not param.is_initialized or param.kind is not Float:
                 continue
             value = param.val()
-            stats = range_of(value.backend, value.primitive)
-            if stats is not None and (stats.nans or (stats.infinities and param.trained)):
-                return NonFinite("parameter", path, "", None, stats, model=name)
+            span = range_of(value.backend, value.primitive)
+            if span is not None and (span.nans or (span.infinities and param.trained)):
+                return NonFinite("parameter", path, "", None, span, model=name)
     return None
 
 
 def bad_input(inputs: Iterable[tuple[str, AnyTensor]]) -> NonFinite | None:
     """The first input that has a NaN; an infinity may be a mask."""
     for path, value in inputs:
-        stats = range_of(value.backend, value.primitive) if value.kind is Float else None
-        if stats is not None and stats.nans:
-            return NonFinite("input", path, "", None, stats)
+        span = range_of(value.backend, value.primitive) if value.kind is Float else None
+        if span is not None and span.nans:
+            return NonFinite("input", path, "", None, span)
     return None

@@ -99,7 +99,7 @@ class Profile(Report):
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""
-        threads = {name: number for number, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
+        threads = {name: index for index, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name or self.device}}
             for name, tid in threads.items()

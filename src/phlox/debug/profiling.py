@@ -76,8 +76,8 @@ def profile(
         stepped = None if optimizer is None else twin_of(_optimizer_of(optimizer), trace)
         if not by_program or stepped is not None:
             timer = EagerTimer(view, Times())
-            for number in range(warmup + calls):
-                if number == warmup:
+            for index in range(warmup + calls):
+                if index == warmup:
                     timer.times = Times()
                 timer.run(args, kwargs, loss, stepped, backward=backward)
             eager = timer.times

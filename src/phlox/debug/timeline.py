@@ -33,12 +33,12 @@ class Timeline:
         first: Node | None = root.backend.node_of(root.primitive)
         if first is None:
             return
-        numbers = [number for number, _ in self._events]
+        ids = [node_id for node_id, _ in self._events]
         seen, stack = {first.id}, [first]
         while stack:
             node = stack.pop()
             if node.vjp is not None and not is_spent(node) and not is_poisoned(node):
-                index = bisect_right(numbers, node.id)
+                index = bisect_right(ids, node.id)
                 node.vjp = wrap(node.vjp, self._events[index - 1][1] if index else None)
             for parent in node.parents:
                 if parent is not None and parent.id not in seen:

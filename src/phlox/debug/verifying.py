@@ -65,17 +65,17 @@ def verify(
         with _alone(_copied(arguments)) as copies:
             return named(fn(*copies), copies)
 
-    right, shaken = eagerly(arguments), eagerly(_shaken(arguments))
+    eager, shaken = eagerly(arguments), eagerly(_shaken(arguments))
     stream = random.current()
     copies = _copied(arguments)
     with random.stream(stream.replay(stream.position)):
         actual = named(compiled(*copies), copies)
-    wrong = _differences(actual, right, shaken)
+    wrong = _differences(actual, eager, shaken)
     if not wrong:
         return
-    lines = [f"{name}: compiled, {len(wrong)} of {len(right)} results differ beyond rounding from an eager call's:"]
+    lines = [f"{name}: compiled, {len(wrong)} of {len(eager)} results differ beyond rounding from an eager call's:"]
     lines += [f"  {label}: {line}" for label, line in wrong[:5]]
-    expected = dict(right)
+    expected = dict(eager)
     lines.append(_origin(fn, arguments, [expected[label] for label, _ in wrong if label in expected]))
     raise CompileError("\n".join(lines))
 
@@ -153,11 +153,11 @@ def _shaken(arguments: Any) -> Any:
 # --- comparing
 
 
-def _differences(actual: Named, right: Named, shaken: Named) -> list[tuple[str, str]]:
-    several = [[name for name, _ in tensors if name.startswith(_RESULT)] for tensors in (actual, right)]
+def _differences(actual: Named, eager: Named, shaken: Named) -> list[tuple[str, str]]:
+    several = [[name for name, _ in tensors if name.startswith(_RESULT)] for tensors in (actual, eager)]
     if several[0] != several[1]:
         return [(_RESULT, f"{len(several[0])} arrays, eagerly {len(several[1])}")]
-    expected, others = dict(right), dict(shaken)
+    expected, others = dict(eager), dict(shaken)
     lines: list[tuple[str, str]] = []
     for name, got in actual:
         line = _difference(got, expected[name], others.get(name))
@@ -277,19 +277,19 @@ def _origin(fn: Callable[..., Any], arguments: Any, wrong: Sequence[Host]) -> st
         with _alone(_copied(arguments)) as held:
             return hosts(every(*held))
 
-    right, shaken = eagerly(arguments), eagerly(_shaken(arguments))
+    eager, shaken = eagerly(arguments), eagerly(_shaken(arguments))
     try:
         stream = random.current()
         with random.stream(stream.replay(stream.position)):
             actual = hosts(compile(every, verify=False)(*_copied(arguments)))
     except Exception as error:  # the difference itself must still be reported
         return f"With the results of all operations the function cannot be compiled: {type(error).__name__}: {error}"
-    for step, expected in right.items():  # a program may have further operations between them, for random draws
+    for step, expected in eager.items():  # a program may have further operations between them, for random draws
         if step in actual and actual[step].shape == expected.shape:
             line = _difference(actual[step], expected, shaken.get(step))
             if line is not None:
                 return f"The first operation that differs: {step[0]}\n  {line}"
-    alike = (label for (label, _), value in right.items() if any(np.array_equal(value, x) for x in wrong))
+    alike = (label for (label, _), value in eager.items() if any(np.array_equal(value, x) for x in wrong))
     return (
         f"The first operation that differs: {next(alike, 'none that was observed')}\n  A program that returns "
         "the results of all operations is right, so the compiler fuses several of them wrongly. Call the function "

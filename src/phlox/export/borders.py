@@ -131,11 +131,11 @@ def at_borders(
                 report.refused.setdefault(name, []).append(trial[name])
                 continue
 
-            def own(values: Sequence[Any] = values) -> list[Any]:
+            def own_outputs(values: Sequence[Any] = values) -> list[Any]:
                 return outputs_of(model, arguments, values, device)
 
             try:
-                differences(call, trial, outputs, expected, got, limit, own)
+                differences(call, trial, outputs, expected, got, limit, own_outputs)
             except ExportError as error:
                 if trial[name] >= assumes:
                     raise ExportError(f"{error}. With sizes=... only those sizes are tried") from None

@@ -138,7 +138,7 @@ def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list
             if not further:
                 return exported, constraints
         constraints += further
-    raise ExportError(f"{_CALL}: the conditions {', '.join(constraints)} do not settle what the open axes are")
+    raise ExportError(f"{_CALL}: the conditions {', '.join(constraints)} do not determine the open axes")
 
 
 def _constraints(assumed: Sequence[tuple[Any, Any]], constraints: Sequence[str]) -> list[str]:

@@ -189,7 +189,7 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
                 for key, sign in (("min", ">="), ("max", "<="))
                 if key in limit
             ]
-    raise ExportError(f"{_CALL}: the ranges of the open axes, {limits}, do not settle")
+    raise ExportError(f"{_CALL}: the ranges of the open axes do not converge: {limits}")
 
 
 def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportError:
@@ -199,7 +199,7 @@ def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportEr
     if not fixed:
         return traced.refuse(_CALL, error)
     return ExportError(
-        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so that none is right for all of them; "
+        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so no single program is right for all; "
         f"give such an axis a size in place of its name. PyTorch says: {' '.join(text.split())[:400]}"
     )
 

@@ -116,7 +116,7 @@ class Traced:
         while cause is not None:  # the engine's own error is more specific
             text, cause = f"{type(cause).__name__}: {' '.join(str(cause).split())}", cause.__cause__
         return ExportError(
-            f"{call}: {layer}{f' ({line})' if line else ''}: {text[:400]}. Where an open axis is the cause, give it a "
+            f"{call}: {layer}{f' ({line})' if line else ''}: {text[:400]}. If an open axis is the cause, give it a "
             "size in place of its name"
         )
 
@@ -227,10 +227,10 @@ def _compared(
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ExportError(f"{call}: {program.runtime} cannot run the file{at and f' at {at}'}: {error}") from error
 
-        def own(values: Sequence[Any] = values) -> list[Any]:
+        def own_outputs(values: Sequence[Any] = values) -> list[Any]:
             return outputs_of(traced.original, traced.arguments, values, device)
 
-        compared += differences(call, sizes, traced.outputs, expected, results, limit, own)
+        compared += differences(call, sizes, traced.outputs, expected, results, limit, own_outputs)
         ran, base = ran + 1, base or sizes
         if ran == _MOST_RUNS:
             break

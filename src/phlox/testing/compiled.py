@@ -107,9 +107,9 @@ def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
         floats = [i for i, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.ndim]
         for scale in (1e-30, 1e15) if floats else ():
             yield tuple(a * scale if i in floats else a for i, a in enumerate(sample)), False
-        for number, step in ((np.nan, 5), (np.inf, 7)) if floats else ():
+        for value, step in ((np.nan, 5), (np.inf, 7)) if floats else ():
             spoilt = [a.copy() if i in floats else a for i, a in enumerate(sample)]
-            spoilt[floats[0]].reshape(-1)[::step] = number
+            spoilt[floats[0]].reshape(-1)[::step] = value
             yield tuple(spoilt), False
 
 
@@ -214,17 +214,17 @@ def _compare(case: CompiledCase, eager: Any, got: Any, backend: Backend) -> Iter
     if got.dtype != eager.dtype or got.shape != eager.shape:
         yield f"{case}: {got.dtype} {got.shape}, eagerly {eager.dtype} {eager.shape}"
         return
-    right = _eager(case, NumPy(float="f64"))
-    right = eager if right is None or right.shape != eager.shape else right
+    exact = _eager(case, NumPy(float="f64"))
+    exact = eager if exact is None or exact.shape != eager.shape else exact
     if eager.dtype.kind != "f" and eager.dtype.name != "bfloat16":
-        wrong = (got != eager) & (got != right.astype(got.dtype))
+        wrong = (got != eager) & (got != exact.astype(got.dtype))
     else:
-        wrong = ~(_near(got, eager, case, backend) | _near(got, right, case, backend))
+        wrong = ~(_near(got, eager, case, backend) | _near(got, exact, case, backend))
     for at in [tuple(index) for index in np.argwhere(wrong)][:1]:
         fits = [a[at] if isinstance(a, np.ndarray) and a.shape == eager.shape else "..." for a in case.sample]
         yield (
             f"{case}: {wrong.sum()} of {wrong.size} differ, as of {', '.join(map(str, fits))}: {got[at]}, eagerly "
-            f"{eager[at]}, right {right[at]}"
+            f"{eager[at]}, right {exact[at]}"
         )
 
 

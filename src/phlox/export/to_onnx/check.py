@@ -132,10 +132,10 @@ def compare(
         compared: list[Difference] = []
         for (trial, values, expected), got in zip(cases, results, strict=True):
 
-            def own(values: list[Any] = values) -> list[Any]:
+            def own_outputs(values: list[Any] = values) -> list[Any]:
                 return outputs_of(model, arguments, values, device)
 
-            compared += differences("export.onnx", trial, outputs, expected, got, limit, own)
+            compared += differences("export.onnx", trial, outputs, expected, got, limit, own_outputs)
         base = cases[0][0]
         border_sizes = [] if bounds is None else sizes_at_borders([*base], base, bounds)
         whole = [trial for trial in border_sizes if all(trial.values())] if _is_fragile(path) else border_sizes

@@ -171,8 +171,8 @@ def arange(A: OnnxEngine, start: int, stop: int, step: int, device: Device) -> A
     """Range."""
     if not any(map(is_open, (start, stop, step))):
         return A.inner.int_arange(start, stop, step, device.on(A.inner))
-    graph, dtype, number = current(), A.host_dtype(Int), A.type_of(Int)
-    bounds = [graph.scalar_size(bound, np.dtype(dtype), number) for bound in (start, stop, step)]
+    graph, dtype, type_number = current(), A.host_dtype(Int), A.type_of(Int)
+    bounds = [graph.scalar_size(bound, np.dtype(dtype), type_number) for bound in (start, stop, step)]
     return A.emit("Range", bounds, (-(-(stop - start) // step),), Int)
 
 

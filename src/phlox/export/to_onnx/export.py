@@ -157,7 +157,7 @@ def _traced(
             raise failed
         shown = " and ".join(", ".join(f"{name}={size}" for name, size in trial.items()) for trial in candidates[:2])
         raise ExportError(
-            f"{failed} (so it is for all {len(candidates)} choices of sizes that were tried, such as {shown}; "
+            f"{failed} (all {len(candidates)} choices of sizes that were tried failed, such as {shown}; "
             f"sizes={{'{arguments.open_axes()[-1]}': (32, 64)}} gives others, and a size in place of a name closes an "
             "axis)"
         ) from failed

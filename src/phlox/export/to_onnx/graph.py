@@ -86,7 +86,7 @@ class Graph:
         self._name_counts[name] = count + 1
         return self.fresh(f"{name}_{count}") if count else name
 
-    def own(self, name: str) -> str:
+    def note_home(self, name: str) -> str:
         """Note that this graph makes a value of this name."""
         self._homes[name] = self
         return name
@@ -118,7 +118,7 @@ class Graph:
         names = [name, *[self.fresh(f"{name}:{index}") for index in range(1, outputs)]]
         self.nodes.append(Node(op, name, inputs, names, attributes, path, line_of_caller()))
         for output in names:
-            self.own(output)
+            self.note_home(output)
             self.makers[output] = self.nodes[-1]
         self._results[key] = names
         return names

@@ -55,7 +55,7 @@ def scan(
         for x in results:
             name = A.name_of(x)
             if not inner.produced_here(name) or name in result_names:
-                name = inner.own(inner.fresh(f"{name}_result"))
+                name = inner.note_home(inner.fresh(f"{name}_result"))
                 inner.nodes.append(_identity(inner, A.name_of(x), name))
             result_names.add(name)
             inner.outputs.append(Interface(name, A.element_name(A.kind_of(x)), A.shape(x)))
@@ -79,7 +79,7 @@ def _numbers(A: OnnxEngine, x: tuple[Any, ...], device: Any) -> Array:
 
 
 def _input(A: OnnxEngine, inner: Graph, name: str, x: Array, shape: Sequence[int]) -> Array:
-    name = inner.own(inner.fresh(name))
+    name = inner.note_home(inner.fresh(name))
     kind = A.kind_of(x)
     inner.inputs.append(Interface(name, A.element_name(kind), tuple(shape)))
     return A.named(name, shape, kind)

@@ -177,8 +177,8 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
         entry = entries[axis]
         if not isinstance(entry, slice):
             index = _from_end(entry, shape[axis])
-            number = graph.scalar_size(index, np.dtype(np.int64), _WIDE)
-            y = A.emit("Gather", [y, number], without(y.shape, (axis,), False), x.kind, axis=axis)
+            operand = graph.scalar_size(index, np.dtype(np.int64), _WIDE)
+            y = A.emit("Gather", [y, operand], without(y.shape, (axis,), False), x.kind, axis=axis)
     return y
 
 

@@ -163,12 +163,12 @@ def _nearest(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array:
     for axis, plan in enumerate(plans, 2):
         if same_size(plan.size, plan.out) and plan.ratio in (None, 1.0):
             continue
-        number = A.int_mul(A.int_arange(0, plan.out, 1, A.device_of(x)), 2)  # counts halves of an element
-        number = A.int_add(number, 1) if plan.mode == "nearest-exact" else number
+        halves = A.int_mul(A.int_arange(0, plan.out, 1, A.device_of(x)), 2)  # counts halves of an element
+        halves = A.int_add(halves, 1) if plan.mode == "nearest-exact" else halves
         if plan.ratio is None:
-            indices = combined(A, "Div", (A.int_mul(number, plan.size), 2 * plan.out), Int, Int)
+            indices = combined(A, "Div", (A.int_mul(halves, plan.size), 2 * plan.out), Int, Int)
         else:
-            wide = A.emit("Cast", [number], (plan.out,), Float, to=_F64)
+            wide = A.emit("Cast", [halves], (plan.out,), Float, to=_F64)
             wide = A.emit("Mul", [wide, current().constant(np.array(plan.ratio / 2.0))], (plan.out,), Float)
             indices = A.int_minimum(A.to_kind(wide, Int), plan.size - 1)  # Cast truncates
         x = A.take(x, indices, axis)

@@ -116,13 +116,13 @@ class Wrapped(Module):
         after = [_state(backend, params[n], y) for n, y in zip(changed, outputs[len(results) :], strict=True)]
         if changed:
             set_together(list(zip([params[n] for n in changed], after, strict=True)))
-        return map_leaves(lambda slot: _tensor(backend, results[slot.number]), outline[0], _Slot)
+        return map_leaves(lambda slot: _tensor(backend, results[slot.position]), outline[0], _Slot)
 
 
 class _Slot(NamedTuple):
     """The placeholder of an array in a result."""
 
-    number: int
+    position: int
 
 
 def _append(arrays: list[Any], x: Any) -> int:
@@ -232,7 +232,7 @@ def _whole(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> Any:
         return leaves[0][1]
     nested, keys = _nested(leaves), [path[0] for path, _ in leaves]
     numbers = [key for key in keys if isinstance(key, int)]
-    return nested if len(numbers) < len(keys) else [nested.get(str(number)) for number in range(max(numbers) + 1)]
+    return nested if len(numbers) < len(keys) else [nested.get(str(index)) for index in range(max(numbers) + 1)]
 
 
 def _at(fields: dict[str, Any], path: tuple[Key, ...]) -> Any:

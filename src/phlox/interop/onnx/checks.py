@@ -139,9 +139,9 @@ _CHECKS: Mapping[str, Callable[[Node, Sequence[str]], Iterator[str]]] = {
 
 def _check_sizes(name: str, graph: Graph, inputs: int, outputs: int) -> Iterator[str]:
     if len(graph.inputs) != inputs:
-        yield f"gives its graph `{name}` {_counted(inputs, 'input')}, and that takes {len(graph.inputs)}"
+        yield f"passes {_counted(inputs, 'input')} to its graph `{name}`, which takes {len(graph.inputs)}"
     if len(graph.outputs) < outputs:
-        yield f"needs {_counted(outputs, 'output')} of its graph `{name}`, and that makes {len(graph.outputs)}"
+        yield f"needs {_counted(outputs, 'output')} of its graph `{name}`, which makes {len(graph.outputs)}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -63,8 +63,8 @@ def _by_schema(schema: Any, output: int, inputs: Sequence[int], first: int) -> i
     formal = schema.outputs[min(output, len(schema.outputs) - 1)]
     if "(" in formal.type_str:
         return element_of(formal.type_str)
-    for number, element in enumerate(inputs):
-        parameter = schema.inputs[min(number, len(schema.inputs) - 1)]
+    for index, element in enumerate(inputs):
+        parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
         if parameter.type_str == formal.type_str and element:
             return element
     for constraint in schema.type_constraints:

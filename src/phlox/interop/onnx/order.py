@@ -24,26 +24,26 @@ def sorted_nodes(nodes: Sequence[Any], initial: set[str], around: Iterable[str],
         seen.add(name)
     missing: list[set[str]] = []
     waiting: dict[str, list[int]] = {}
-    for number, proto in enumerate(nodes):
+    for index, proto in enumerate(nodes):
         lacking = {name for name in inputs_of(proto, outputs) if name not in available}
         if nowhere := sorted(lacking - outputs):
             raise RecordError(f"{location}: the node {called(proto)} uses `{nowhere[0]}`, which nothing makes")
         missing.append(lacking)
         for name in lacking:
-            waiting.setdefault(name, []).append(number)
-    ready = [number for number, lacking in enumerate(missing) if not lacking]  # sorted, and so a heap
+            waiting.setdefault(name, []).append(index)
+    ready = [index for index, lacking in enumerate(missing) if not lacking]  # sorted, and so a heap
     count = 0
     while ready:
         proto = nodes[heappop(ready)]
         count += 1
         yield proto
         for name in proto.output:
-            for number in waiting.pop(name, ()):
-                missing[number].discard(name)
-                if not missing[number]:
-                    heappush(ready, number)
+            for index in waiting.pop(name, ()):
+                missing[index].discard(name)
+                if not missing[index]:
+                    heappush(ready, index)
     if count < len(nodes):
-        stuck = [called(nodes[number]) for number, lacking in enumerate(missing) if lacking]
+        stuck = [called(nodes[index]) for index, lacking in enumerate(missing) if lacking]
         raise RecordError(f"{location}: these nodes wait for each other's results: {', '.join(stuck[:5])}")
 
 

@@ -199,8 +199,8 @@ def _walk(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], A
         for key, value in cast("dict[Any, Any]", tree).items():
             yield from _walk(value, (*keys, str(key)))
     elif isinstance(tree, (list, tuple)):
-        for number, value in enumerate(cast("list[Any]", tree)):
-            yield from _walk(value, (*keys, str(number)))
+        for index, value in enumerate(cast("list[Any]", tree)):
+            yield from _walk(value, (*keys, str(index)))
     else:
         yield keys, tree
 

@@ -58,10 +58,10 @@ def _of_cell(cell: Cell[Any], ours: str = "", end: str = "") -> Iterable[Rule]:
 
 
 def _of_stack(layer: Stack[Any]) -> Iterable[Rule]:
-    for number, cell in enumerate(layer.layers):
-        yield from _of_cell(cell, f"layers.{number}.", f"_l{number}")
-    for number, cell in enumerate(layer.reverse_layers):
-        yield from _of_cell(cell, f"reverse_layers.{number}.", f"_l{number}_reverse")
+    for index, cell in enumerate(layer.layers):
+        yield from _of_cell(cell, f"layers.{index}.", f"_l{index}")
+    for index, cell in enumerate(layer.reverse_layers):
+        yield from _of_cell(cell, f"reverse_layers.{index}.", f"_l{index}_reverse")
 
 
 for _class in (Lstm, Gru, Rnn):

@@ -163,7 +163,7 @@ def _read(source: Record, module: Module, between: Adapter) -> Record:
 
 
 def _record_of(state: State, prefix: str) -> Record:
-    record = state if isinstance(state, Record) else _held(state)
+    record = state if isinstance(state, Record) else _record_of_values(state)
     if not prefix:
         return record
     below = record.select(prefix)
@@ -175,7 +175,7 @@ def _record_of(state: State, prefix: str) -> Record:
     return below
 
 
-def _held(state: Mapping[str, Any]) -> Record:
+def _record_of_values(state: Mapping[str, Any]) -> Record:
     """The values as a record; values that a record cannot contain are unreadable in it, as in a file."""
     entries: dict[str, Any] = {}
     unreadable: dict[str, str] = {}

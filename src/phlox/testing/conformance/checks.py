@@ -146,10 +146,10 @@ def first_gradients(row: Row, backend: Backend, n: int, got: list[np.ndarray[Any
                 width = BY_DIFFERENCES.times(row.factor)
     if got is None:
         got = running.gradients(row, sample, backend)
-    for i, gradient, right in zip(running.differentiable(row, sample), got, expected, strict=True):
+    for i, gradient, target in zip(running.differentiable(row, sample), got, expected, strict=True):
         if half:
-            width = tolerance(row, backend, right).times(4)
-        compare(gradient, right, width, f"{title}, gradient towards argument {i}")
+            width = tolerance(row, backend, target).times(4)
+        compare(gradient, target, width, f"{title}, gradient towards argument {i}")
 
 
 def second_gradients(row: Row, backend: Backend, n: int) -> None:
@@ -165,10 +165,10 @@ def second_gradients(row: Row, backend: Backend, n: int) -> None:
         else:
             expected = running.second_gradients(row, sample, NumPy(float="f64"))
     actual = running.second_gradients(row, sample, backend)
-    for i, got, right in zip(running.differentiable(row, sample), actual, expected, strict=True):
-        got = np.where(np.isnan(right), np.nan, got)
-        width = BY_DIFFERENCES.times(4 * row.factor) if whole else tolerance(row, backend, right).times(16)
-        compare(got, right, width, f"{title}, second derivative towards argument {i}")
+    for i, got, target in zip(running.differentiable(row, sample), actual, expected, strict=True):
+        got = np.where(np.isnan(target), np.nan, got)
+        width = BY_DIFFERENCES.times(4 * row.factor) if whole else tolerance(row, backend, target).times(16)
+        compare(got, target, width, f"{title}, second derivative towards argument {i}")
 
 
 # --- empty tensors
@@ -215,9 +215,9 @@ def empty_tensors(row: Row, backend: Backend) -> None:
             outcome, y = expected_outcome, expected
         if expected_outcome == "value":
             assert outcome == "value", f"{title}: raised {y}, expected {_shown(expected)}"
-            right = _answer(row, sample)
-            right = _common(expected.numpy()) if right is None or right.shape != expected.shape else right
-            check_value(row, y, right, title)
+            target = _answer(row, sample)
+            target = _common(expected.numpy()) if target is None or target.shape != expected.shape else target
+            check_value(row, y, target, title)
             if running.differentiable(row, sample):
                 _outcome(lambda s=sample: running.gradients(row, s, backend))
         else:

@@ -62,16 +62,16 @@ def _sources(plan: Plan) -> Array:
             raise RangeError(f"Resize: coordinate_transformation_mode {other!r} is not known")
 
 
-def _nearest(at: Array, mode: str) -> Array:
+def _nearest(points: Array, mode: str) -> Array:
     match mode:
         case "round_prefer_floor":
-            return np.where(at == np.floor(at) + 0.5, np.floor(at), np.round(at))
+            return np.where(points == np.floor(points) + 0.5, np.floor(points), np.round(points))
         case "round_prefer_ceil":
-            return np.where(at == np.floor(at) + 0.5, np.ceil(at), np.round(at))
+            return np.where(points == np.floor(points) + 0.5, np.ceil(points), np.round(points))
         case "floor":
-            return np.floor(at)
+            return np.floor(points)
         case "ceil":
-            return np.ceil(at)
+            return np.ceil(points)
         case other:
             raise RangeError(f"Resize: nearest_mode {other!r} is not known")
 
@@ -87,17 +87,17 @@ def _kernel(x: Array, mode: str, a: float) -> Array:
 
 def table(plan: Plan) -> tuple[Array, Array, Array]:
     """Indices and weights, both [out, taps], and which elements of the result lie outside of the axis."""
-    at = _sources(plan)
-    outside = (at < 0) | (at > plan.size - 1)
+    points = _sources(plan)
+    outside = (points < 0) | (points > plan.size - 1)
     if plan.mode == "nearest":
-        indices = np.clip(_nearest(at, plan.nearest), 0, plan.size - 1).astype(np.int64)
+        indices = np.clip(_nearest(points, plan.nearest), 0, plan.size - 1).astype(np.int64)
         return indices[:, None], np.ones((plan.out, 1)), outside
     width = max(1.0 / plan.scale, 1.0) if plan.antialias else 1.0
     reach = (1.0 if plan.mode == "linear" else 2.0) * width
-    low = np.floor(at - reach) + 1
+    low = np.floor(points - reach) + 1
     taps = np.arange(math.ceil(2 * reach) + (1 if plan.antialias else 0))
     raw = low[:, None] + taps
-    weights = _kernel((raw - at[:, None]) / width, plan.mode, plan.cubic)
+    weights = _kernel((raw - points[:, None]) / width, plan.mode, plan.cubic)
     inside = (raw >= 0) & (raw <= plan.size - 1)
     if plan.exclude:
         weights = np.where(inside, weights, 0.0)

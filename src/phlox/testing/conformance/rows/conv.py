@@ -26,10 +26,10 @@ def _geometry(x: Any, window: Any, stride: Any, padding: Any, dilation: Any) -> 
     x = np.pad(x, ((0, 0), (0, 0), *_pairs(padding, axes)))
     counts = [(x.shape[2 + a] - dilations[a] * (window[a] - 1) - 1) // strides[a] + 1 for a in range(axes)]
     seen = []
-    for number in itertools.product(*map(range, counts)):
-        starts = [at * step for at, step in zip(number, strides, strict=True)]
+    for position in itertools.product(*map(range, counts)):
+        starts = [at * step for at, step in zip(position, strides, strict=True)]
         ends = [at + d * (k - 1) + 1 for at, d, k in zip(starts, dilations, window, strict=True)]
-        seen.append((number, (..., *(slice(a, e, d) for a, e, d in zip(starts, ends, dilations, strict=True)))))
+        seen.append((position, (..., *(slice(a, e, d) for a, e, d in zip(starts, ends, dilations, strict=True)))))
     return x, seen
 
 
@@ -40,8 +40,8 @@ def _conv(x: Any, w: Any, b: Any = None, stride: Any = 1, padding: Any = 0, dila
     y = np.zeros((len(x), out, *(at + 1 for at in seen[-1][0])))
     for o in range(out):
         first = o // (out // groups) * per_group
-        for number, index in seen:
-            y[:, o, *number] = (x[:, first : first + per_group][index] * w[o]).sum(tuple(range(1, x.ndim)))
+        for position, index in seen:
+            y[:, o, *position] = (x[:, first : first + per_group][index] * w[o]).sum(tuple(range(1, x.ndim)))
     return y if b is None else y + b.reshape(-1, *(1 for _ in window))
 
 

@@ -48,13 +48,13 @@ def _pooled(
             [[at for at in range(start, start + d * (k - 1) + 1, d) if low <= at < high] for start in starts]
         )
     y = np.zeros((*x.shape[:2], *map(len, windows)))
-    for number in itertools.product(*(range(len(along)) for along in windows)):
-        seen = [along[i] for along, i in zip(windows, number, strict=True)]
+    for index in itertools.product(*(range(len(along)) for along in windows)):
+        seen = [along[i] for along, i in zip(windows, index, strict=True)]
         values = []
         for at in itertools.product(*seen):
             inside = all(0 <= i < n for i, n in zip(at, x.shape[2:], strict=True))
             values.append(x[:, :, *at] if inside else np.zeros(x.shape[:2]))
-        y[:, :, *number] = reduce(np.stack(values, -1), axis=-1)
+        y[:, :, *index] = reduce(np.stack(values, -1), axis=-1)
     return y
 
 
