@@ -70,11 +70,11 @@ def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
     if path.suffix == ".npy":
         if len(names) != 1:
             raise DataError(f"{path}: is one array, and the model takes {_described(model)}; give an .npz of them")
-        return {names[0]: _fitting(model.inputs[0], _loaded(path))}, None
+        return {names[0]: _as_input(model.inputs[0], _load_arrays(path))}, None
     if path.suffix == ".npz":
-        arrays: Any = _loaded(path)
+        arrays: Any = _load_arrays(path)
         labels = arrays.get("labels")
-        by_name = {value.name: _fitting(value, arrays[value.name]) for value in model.inputs if value.name in arrays}
+        by_name = {value.name: _as_input(value, arrays[value.name]) for value in model.inputs if value.name in arrays}
         if by_name:
             return by_name, labels
         if (size := _image_size(model)) is None:
@@ -88,7 +88,7 @@ def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
     return {names[0]: images.images}, images.labels
 
 
-def _loaded(path: Path) -> Any:
+def _load_arrays(path: Path) -> Any:
     try:
         content: Any = np.load(path, allow_pickle=False)
         return dict(content) if path.suffix == ".npz" else content
@@ -98,7 +98,7 @@ def _loaded(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read as an array of NumPy ({error})") from None
 
 
-def _fitting(value: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _as_input(value: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array for an input; integers and booleans become floats if the input takes floats."""
     from phlox.interop.onnx.elements import FLOATS
 

@@ -188,7 +188,7 @@ def _await(tensors: Sequence[AnyTensor]) -> None:
 _MARK = "phlox."
 
 
-def _named(phase: Phase, path: str | None) -> str:
+def _scope_name(phase: Phase, path: str | None) -> str:
     # XLA would end the name at a colon, and the scope at a slash.
     return f"{_MARK}{phase[0]}={'(outside)' if path is None else path.replace('/', '|').replace(':', '|')}="
 
@@ -229,7 +229,7 @@ def program_times(
         return False
     times.runs = calls
     for operation in operations:
-        phase, path = _read(operation.scope, paths)
+        phase, path = _phase_and_layer(operation.scope, paths)
         times.add(_chain(path, paths), phase, operation.seconds)
         times.events.append(Event(path, phase, operation.name, operation.start, operation.seconds, operation.thread))
     return True
@@ -260,7 +260,7 @@ def _traced(
     active = True
 
     def scope_of(phase: Phase, path: str | None) -> AbstractContextManager[Any]:
-        name = _named(phase, path)
+        name = _scope_name(phase, path)
         paths[name] = path
         return engine.named_scope(name)
 
@@ -305,7 +305,7 @@ def _traced(
     return results
 
 
-def _read(scope: str, paths: dict[str, str | None]) -> tuple[Phase, str | None]:
+def _phase_and_layer(scope: str, paths: dict[str, str | None]) -> tuple[Phase, str | None]:
     """Phase and layer of an operation, from the innermost of our scopes."""
     start = scope.rfind(_MARK)
     name = scope[start : scope.find("=", scope.find("=", start) + 1) + 1] if start >= 0 else ""

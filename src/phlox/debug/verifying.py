@@ -62,15 +62,15 @@ def verify(
         return tensors
 
     def eagerly(arguments: Any) -> Named:
-        with _alone(_copied(arguments)) as copies:
+        with _eager_scope(_copied(arguments)) as copies:
             return named(fn(*copies), copies)
 
-    eager, shaken = eagerly(arguments), eagerly(_shaken(arguments))
+    eager, nudged = eagerly(arguments), eagerly(_nudged(arguments))
     stream = random.current()
     copies = _copied(arguments)
     with random.stream(stream.replay(stream.position)):
         actual = named(compiled(*copies), copies)
-    wrong = _differences(actual, eager, shaken)
+    wrong = _differences(actual, eager, nudged)
     if not wrong:
         return
     lines = [f"{name}: compiled, {len(wrong)} of {len(eager)} results differ beyond rounding from an eager call's:"]
@@ -84,7 +84,7 @@ def verify(
 
 
 @contextmanager
-def _alone(arguments: Any) -> Generator[Any]:
+def _eager_scope(arguments: Any) -> Generator[Any]:
     """A scope in which a function may be called eagerly with these arguments."""
     with undisturbed() as trace:
         yield map_leaves(lambda optimizer: twin_of(optimizer, trace), arguments, Optimizer)
@@ -136,28 +136,28 @@ def _copied(arguments: Any, change: Callable[[Backend, Any], Any] | None = None)
     return map_leaves(leaf, arguments, (Tensor, Module, Optimizer))
 
 
-def _shaken(arguments: Any) -> Any:
+def _nudged(arguments: Any) -> Any:
     """Copies of the arguments, with floats changed in their last digit."""
     rng = np.random.default_rng(0)
 
-    def shaken(engine: Backend, plain: Any) -> Any:
+    def change(engine: Backend, plain: Any) -> Any:
         host = np.asarray(engine.to_host(plain))
         eps = float(np.spacing(np.ones((), host.dtype)))
         moved = (host * (1.0 + eps * rng.choice([-1.0, 1.0], host.shape))).astype(host.dtype)
         return engine.from_host(moved, Float, engine.device_of(plain))
 
     with np.errstate(all="ignore"):
-        return _copied(arguments, shaken)
+        return _copied(arguments, change)
 
 
 # --- comparing
 
 
-def _differences(actual: Named, eager: Named, shaken: Named) -> list[tuple[str, str]]:
+def _differences(actual: Named, eager: Named, nudged: Named) -> list[tuple[str, str]]:
     several = [[name for name, _ in tensors if name.startswith(_RESULT)] for tensors in (actual, eager)]
     if several[0] != several[1]:
         return [(_RESULT, f"{len(several[0])} arrays, eagerly {len(several[1])}")]
-    expected, others = dict(eager), dict(shaken)
+    expected, others = dict(eager), dict(nudged)
     lines: list[tuple[str, str]] = []
     for name, got in actual:
         line = _difference(got, expected[name], others.get(name))
@@ -166,7 +166,7 @@ def _differences(actual: Named, eager: Named, shaken: Named) -> list[tuple[str, 
     return lines
 
 
-def _difference(got: Host, expected: Host, shaken: Host | None) -> str | None:
+def _difference(got: Host, expected: Host, nudged: Host | None) -> str | None:
     """The largest difference of two arrays and its index, if it is beyond rounding."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"{got.dtype} {got.shape}, eagerly {expected.dtype} {expected.shape}"
@@ -179,7 +179,7 @@ def _difference(got: Host, expected: Host, shaken: Host | None) -> str | None:
         off = np.where(np.isnan(off), np.inf, off)
         size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
         moved = (
-            np.abs(shaken.astype(np.float64) - b) if shaken is not None and shaken.shape == b.shape else np.zeros(())
+            np.abs(nudged.astype(np.float64) - b) if nudged is not None and nudged.shape == b.shape else np.zeros(())
         )
         moved = moved[np.isfinite(moved)].max(initial=0.0)
     bound = _MARGIN * moved + (0.0 if kind is None else _ROUNDINGS[kind] * size)
@@ -237,9 +237,9 @@ class _Watch:
         for x in arrays_in(results):
             self._add(f"`{name}`{where}", backend.strip(x))
             if backend.differentiates and (node := backend.node_of(x)) is not None and node.vjp is not None:
-                node.vjp = self._passing_on(node.vjp, f"the gradient of `{name}`{where}")
+                node.vjp = self._watched_vjp(node.vjp, f"the gradient of `{name}`{where}")
 
-    def _passing_on(self, vjp: Callable[..., None], label: str) -> Callable[..., None]:
+    def _watched_vjp(self, vjp: Callable[..., None], label: str) -> Callable[..., None]:
         def watched(node: Any, g: Any, cotangents: Any) -> None:
             vjp(node, g, cotangents)
             for parent in node.parents:
@@ -274,10 +274,10 @@ def _origin(fn: Callable[..., Any], arguments: Any, wrong: Sequence[Host]) -> st
         return dict(zip(seen[-1], [np.asarray(engine.to_host(x.primitive)) for x in results], strict=True))
 
     def eagerly(arguments: Any) -> dict[tuple[str, int], Host]:
-        with _alone(_copied(arguments)) as held:
+        with _eager_scope(_copied(arguments)) as held:
             return hosts(every(*held))
 
-    eager, shaken = eagerly(arguments), eagerly(_shaken(arguments))
+    eager, nudged = eagerly(arguments), eagerly(_nudged(arguments))
     try:
         stream = random.current()
         with random.stream(stream.replay(stream.position)):
@@ -286,7 +286,7 @@ def _origin(fn: Callable[..., Any], arguments: Any, wrong: Sequence[Host]) -> st
         return f"With the results of all operations the function cannot be compiled: {type(error).__name__}: {error}"
     for step, expected in eager.items():  # a program may have further operations between them, for random draws
         if step in actual and actual[step].shape == expected.shape:
-            line = _difference(actual[step], expected, shaken.get(step))
+            line = _difference(actual[step], expected, nudged.get(step))
             if line is not None:
                 return f"The first operation that differs: {step[0]}\n  {line}"
     alike = (label for (label, _), value in eager.items() if any(np.array_equal(value, x) for x in wrong))

@@ -69,8 +69,8 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
             f"[px.TensorSpec(('batch', 8))], or a dict by the arguments' names; got {type(inputs).__name__}"
         )
     entries: list[Input] = []
-    for title, part in _titled(model, args, kwargs):
-        entries += [_input(f"{title}{_plain(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
+    for title, part in _named_arguments(model, args, kwargs):
+        entries += [_input(f"{title}{_suffix_of(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
     if not entries:
         raise ExportError(
             "export.onnx: there is no tensor among the inputs; give a spec for each argument of the model"
@@ -78,7 +78,7 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
     if names is not None and (isinstance(names, str) or len(names) != len(entries)):
         raise ExportError(f"export.onnx: {len(entries)} inputs need as many names, got {list(names)}")
     params = {path for path, _ in model.named_params()}
-    for entry, name in zip(entries, names or _different([entry.name for entry in entries], params), strict=True):
+    for entry, name in zip(entries, names or _unique_names([entry.name for entry in entries], params), strict=True):
         entry.name = name
     check_names("input_names", [entry.name for entry in entries], params)
     return Arguments(args, kwargs, entries)
@@ -96,14 +96,14 @@ def check_names(option: str, names: Sequence[str], params: Set[str] = frozenset(
 def output_names(paths: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """The names of a model's outputs; if none are given, by their paths in the result."""
     if names is None:
-        return ["output"] if len(paths) == 1 else _different([f"output{_plain(path)}" for path in paths])
+        return ["output"] if len(paths) == 1 else _unique_names([f"output{_suffix_of(path)}" for path in paths])
     if isinstance(names, str) or len(names) != len(paths):
         raise ExportError(f"export.onnx: {len(paths)} outputs need as many output_names, got {names!r}")
     check_names("output_names", names)
     return list(names)
 
 
-def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named_arguments(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each argument with the name of its parameter; `ExportError` if the model does not take them."""
     call = type(model).__call__
     try:
@@ -126,13 +126,13 @@ def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
             yield name, value
 
 
-def _plain(path: str) -> str:
+def _suffix_of(path: str) -> str:
     """A path into a container as the end of a name."""
     parts = re.findall(r"\w+", path)
     return "".join(f"_{part}" for part in parts)
 
 
-def _different(names: list[str], reserved: Set[str] = frozenset()) -> list[str]:
+def _unique_names(names: list[str], reserved: Set[str] = frozenset()) -> list[str]:
     names_so_far: list[str] = []
     for name in names:
         count = 1
@@ -190,7 +190,7 @@ def sizes_to_try(arguments: Arguments, fixed: Mapping[str, Sequence[int]] | None
     rounds = max(count, 2) if len(fixed) == len(names) else max(count, len(guesses))
     candidates = [
         {
-            name: fixed[name][turn % len(fixed[name])] if name in fixed else _apart(guesses[turn % len(guesses)], axis)
+            name: fixed[name][turn % len(fixed[name])] if name in fixed else _spread(guesses[turn % len(guesses)], axis)
             for axis, name in enumerate(names)
         }
         for turn in range(rounds)
@@ -205,7 +205,7 @@ def sizes_to_try(arguments: Arguments, fixed: Mapping[str, Sequence[int]] | None
     return [candidate for index, candidate in enumerate(every) if candidate not in every[:index]]
 
 
-def _apart(size: int, axis: int) -> int:
+def _spread(size: int, axis: int) -> int:
     """A different size for each axis, divisible by the same power of two."""
     step = size & -size
     return size + axis * step * 2 if step > 1 else size + 4 * axis

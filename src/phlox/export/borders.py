@@ -164,13 +164,13 @@ def _special(
     model, device = own
     example = None
     with suppress(Exception):  # the model does not take such values
-        example = case(model, arguments, base, device, []) if any(map(_is_planted, arguments.inputs)) else None
+        example = case(model, arguments, base, device, []) if any(map(_may_be_special, arguments.inputs)) else None
     if example is None:
         return remarks
     for title, values in _SPECIAL.items():
         try:
             planted = [
-                _planted(value, values) if _is_planted(entry) else value
+                _with_special(value, values) if _may_be_special(entry) else value
                 for entry, value in zip(arguments.inputs, example[0], strict=True)
             ]
             expected = outputs_of(model, arguments, planted, device)
@@ -184,7 +184,7 @@ def _special(
             )
             continue
         for name, want, have in zip(outputs, expected, got, strict=True):
-            worst = _unlike(np.asarray(want), np.asarray(have), limit)
+            worst = _first_difference(np.asarray(want), np.asarray(have), limit)
             if worst is not None:
                 remarks.append(
                     f"with {title} in its inputs {name} differs from the model, as at {worst}: "
@@ -193,11 +193,11 @@ def _special(
     return remarks
 
 
-def _is_planted(entry: Any) -> bool:
+def _may_be_special(entry: Any) -> bool:
     return entry.spec.kind is Float and entry.example is None
 
 
-def _planted(values: np.ndarray[Any, Any], special: Sequence[float]) -> np.ndarray[Any, Any]:
+def _with_special(values: np.ndarray[Any, Any], special: Sequence[float]) -> np.ndarray[Any, Any]:
     """The values, with a special value in place of every seventh element."""
     flat: np.ndarray[Any, Any] = values.astype(np.float32).reshape(-1)
     indices = np.arange(0, flat.size, 7)
@@ -205,7 +205,7 @@ def _planted(values: np.ndarray[Any, Any], special: Sequence[float]) -> np.ndarr
     return flat.reshape(values.shape)
 
 
-def _unlike(want: np.ndarray[Any, Any], have: np.ndarray[Any, Any], limit: Limit) -> tuple[int, ...] | None:
+def _first_difference(want: np.ndarray[Any, Any], have: np.ndarray[Any, Any], limit: Limit) -> tuple[int, ...] | None:
     """The first element that differs by more than rounding; NaN and infinities must be the same."""
     if want.shape != have.shape or not want.size:
         return None

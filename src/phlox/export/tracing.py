@@ -178,7 +178,7 @@ def write(
             reference, compared, borders = "", [], BorderReport([], {}, [])
             if check_file:
                 limit = limit_of(traced.engine.float_element, tolerance)
-                reference, compared, borders = _compared(
+                reference, compared, borders = _compare_file(
                     call, traced, device, candidates, program, temporary, limit, bounds=not sizes
                 )
             temporary.replace(target)
@@ -195,7 +195,7 @@ def write(
 _MOST_RUNS = 3
 
 
-def _compared(
+def _compare_file(
     call: str,
     traced: Traced,
     device: Device,

@@ -49,7 +49,7 @@ def awkward(element: str) -> np.ndarray[Any, Any]:
         return np.asarray(sizes + [-x for x in sizes], HOST_DTYPES[element]).astype(np.float64)
 
 
-def _few(element: str) -> np.ndarray[Any, Any]:
+def _few_floats(element: str) -> np.ndarray[Any, Any]:
     """A subset of `awkward`, to form pairs."""
     every = awkward(element)
     return np.concatenate([every[:: max(1, len(every) // 37)], [np.inf, -np.inf, np.nan, 0.0, -0.0, 41.0, 0.1]])
@@ -80,11 +80,11 @@ def _is_elementwise(row: Row, sample: Sample) -> bool:
     )
 
 
-def _stretched(sample: Sample, element: str) -> Sample:
+def _with_special_values(sample: Sample, element: str) -> Sample:
     """Replace a sample's values by special ones: all values, all pairs of a few, or many random triples."""
     kinds = [a.dtype.kind for a in sample if isinstance(a, np.ndarray)]
     all_values: dict[str, Any] = {"f": awkward(element), "i": INTS, "b": np.array([True, False] * 9)}
-    few_values: dict[str, Any] = {**all_values, "f": _few(element)}
+    few_values: dict[str, Any] = {**all_values, "f": _few_floats(element)}
     if len(kinds) == 1:
         columns: list[Any] = [all_values[kinds[0]]]
     elif len(kinds) == 2:
@@ -100,7 +100,7 @@ def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
     full = [s for s in row.samples + row.specials if any(isinstance(a, np.ndarray) and a.size for a in s)]
     elementwise = next((s for s in full if _is_elementwise(row, s)), None)
     if elementwise is not None:
-        yield _stretched(elementwise, element), True
+        yield _with_special_values(elementwise, element), True
         return
     for sample in full[:2]:
         yield sample, False

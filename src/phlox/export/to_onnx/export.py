@@ -86,7 +86,7 @@ def onnx(
     device = _device(model, arguments)
     bounds = set[int]()
     with noting_bounds(bounds):
-        graph, results, tried = _traced(model, arguments, sizes, device, opset)
+        graph, results, tried = _trace_twice(model, arguments, sizes, device, opset)
     run_passes(graph)
     paths = {path for path, _ in model.named_params()} if output_names is None else set[str]()
     names = _output_names(results, output_names, {entry.name for entry in arguments.inputs} | paths)
@@ -131,7 +131,7 @@ def _check_opset(opset: int, package: Any) -> None:
         raise ExportError(f"export.onnx: opset is from {least} to {most}, got {opset}")
 
 
-def _traced(
+def _trace_twice(
     model: Module, arguments: Arguments, sizes: Mapping[str, Sequence[int]] | None, device: Any, opset: int
 ) -> tuple[Graph, Results, list[dict[str, int]]]:
     """The graph, and sizes that the model takes. It traces twice: a difference shows that a size was fixed."""

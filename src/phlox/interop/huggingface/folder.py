@@ -50,7 +50,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     """
     path = Path(folder)
     settings = read_settings(path)
-    family, config = _understood(settings)
+    family, config = _family_and_config(settings)
     try:
         return _loaded(path, family, config, device)
     except RecordError as error:
@@ -110,7 +110,7 @@ def config_from(data: Mapping[str, Any]) -> Config:
     >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
     64
     """
-    return _understood(Settings(data))[1]
+    return _family_and_config(Settings(data))[1]
 
 
 def adapter_for(config: Config) -> Adapter:
@@ -126,7 +126,7 @@ def adapter_for(config: Config) -> Adapter:
     return family.adapter(config, family.saved_prefix(config))
 
 
-def _understood(settings: Settings) -> tuple[Family, Any]:
+def _family_and_config(settings: Settings) -> tuple[Family, Any]:
     kind = settings.text("model_type")
     family = next((family for family in FAMILIES if family.model_type == kind), None)
     if family is None:

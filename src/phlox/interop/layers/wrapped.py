@@ -224,10 +224,10 @@ def _nested(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> dict[str, Any]:
     parts: dict[Key, list[tuple[tuple[Key, ...], Any]]] = {}
     for path, value in leaves:
         parts.setdefault(path[0], []).append((path[1:], value))
-    return {str(key): _whole(below) for key, below in parts.items()}
+    return {str(key): _list_or_dict(below) for key, below in parts.items()}
 
 
-def _whole(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> Any:
+def _list_or_dict(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> Any:
     if len(leaves) == 1 and not leaves[0][0]:
         return leaves[0][1]
     nested, keys = _nested(leaves), [path[0] for path, _ in leaves]

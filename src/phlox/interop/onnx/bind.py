@@ -109,7 +109,7 @@ class Binder:
         lacking = [name for name in outputs if name and name not in names and name not in scope.types]
         if lacking:
             raise RecordError(f"{self.model}: {description}: nothing makes its output `{lacking[0]}`")
-        return _finished(proto.name, inputs + optional, outputs, draft, names)
+        return _finish_graph(proto.name, inputs + optional, outputs, draft, names)
 
     def _make_steps(self, draft: Draft, nodes: Sequence[Any], inputs: Sequence[str]) -> set[str]:
         """Bind the nodes of a graph. Returns the names of all its values."""
@@ -348,11 +348,11 @@ class Binder:
         if lacking:
             raise RecordError(f"{self.model}: {location}: nothing makes its output `{lacking[0]}`")
         outputs = tuple(name if name in names else "" for name in function.output)
-        graph = _finished(function.name, tuple(function.input), outputs, draft, names)
+        graph = _finish_graph(function.name, tuple(function.input), outputs, draft, names)
         return Step(replace(node, output_types=graph.output_types), None, graph)
 
 
-def _finished(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], draft: Draft, names: set[str]) -> Graph:
+def _finish_graph(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], draft: Draft, names: set[str]) -> Graph:
     """The graph of a complete draft; sets, for each step, which values it frees and which operands are constants."""
     steps, constants, weights, types = draft.steps, draft.constants, draft.weights, draft.scope.types
     used = {value: None for step in steps for value in _used(step) if value and value not in names}

@@ -106,14 +106,14 @@ class Step:
                 if position < len(operands) and isinstance(operands[position], Tensor):
                     operands[position] = known_values(node, position, operands[position])
             if not on_host(node, operands):
-                operands = self._together(run, operands)
+                operands = self._on_one_device(run, operands)
             computed = checked(node, operator.compute, operands, operator.compute(node, *operands))
         results = cast("tuple[Any, ...]", computed) if isinstance(computed, tuple) else (computed,)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise UnsupportedError(f"{node.described()}: its output `{node.outputs[len(results)]}` is not computed")
         return results
 
-    def _together(self, run: Run, operands: list[Any]) -> list[Any]:
+    def _on_one_device(self, run: Run, operands: list[Any]) -> list[Any]:
         """The operands on one device: host values move to the device of those that depend on inputs or parameters."""
         device = next((device for operand in operands if (device := _device_of(operand)) is not None), None)
         if device is None:
