@@ -11,12 +11,12 @@ from phlox.host.text import short
 
 
 def page_of_config(config: Structured) -> Page:
-    """The name of its class, and its fields."""
+    """The page of a config: the name of its class, and its fields."""
     return Page("", parts=[Page(type(config).__name__, is_open=True, parts=_fields(config))])
 
 
 def _fields(config: Structured) -> list[Part]:
-    """The table of its fields, and below it the nested configs."""
+    """The table of a config's fields, and below it the nested configs."""
     rows: list[list[Cell]] = []
     nested: list[Part] = []
     for name, value in vars(config).items():
@@ -30,7 +30,7 @@ def _fields(config: Structured) -> list[Part]:
 
 
 def _configs(value: Any) -> list[tuple[str, Any]]:
-    """The parts of a list or dict of configs; nothing of other values."""
+    """The labels and configs of a list or dict of configs; empty for other values."""
     if isinstance(value, Mapping):
         parts = [(f"[{key!r}]", part) for key, part in cast("Mapping[Any, Any]", value).items()]
     elif isinstance(value, (list, tuple)):

@@ -74,7 +74,7 @@ def describe(value: object) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """The known name closest to `name`, if one is close.
+    """The one of `names` that is closest to `name`, if one is close.
 
     >>> nearest("d_inputt", ["d_input", "dropout"])
     'd_input'
@@ -85,6 +85,6 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """A remark with the closest known name; empty if none is close."""
+    """A remark with the closest of `names`; empty if none is close."""
     near = nearest(name, names)
     return f"; did you mean `{near}`?" if near is not None else ""

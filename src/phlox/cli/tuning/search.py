@@ -65,7 +65,7 @@ class Configuration:
         return math.inf if self.problem else statistics.median(time for trial in self.trials for time in trial.windows)
 
     def ratios(self, present: Configuration) -> list[float]:
-        """The time of each round divided by that of the present configuration."""
+        """The time of each round divided by the time of the present configuration."""
         if self.problem or present.problem:
             return []
         return [own.seconds / base.seconds for own, base in zip(self.trials, present.trials, strict=False)]

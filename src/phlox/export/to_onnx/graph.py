@@ -98,7 +98,7 @@ class Graph:
     # --- nodes
 
     def add(self, op: str, inputs: Sequence[str], outputs: int = 1, /, **attributes: Any) -> list[str]:
-        """The results of an operator, or those of an equal node if there is one.
+        """The results of an operator, or the results of an equal node if there is one.
 
         In the body of a loop, a node that depends on nothing in the body is put outside of the body.
         """

@@ -31,7 +31,7 @@ class UnfitSizes(ExportError):
 
 
 Results: TypeAlias = list[tuple[str, AnyTensor]]
-"""The outputs of a traced model: their paths in what it returned, and the values."""
+"""The outputs of a traced model: their paths in the returned value, and the tensors."""
 
 
 def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:

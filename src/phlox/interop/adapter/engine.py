@@ -149,7 +149,7 @@ def _lost(record: Record, path: str, target: str) -> str:
 
 
 class _Result:
-    """The entries of the new record, and which of them share a source."""
+    """The entries of the new record, and the aliases among them that share a source."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}

@@ -96,7 +96,7 @@ def save(
     except (TypeError, ValueError) as error:
         raise ConfigError(f"save: config has a value that JSON cannot express: {error}") from error
     torch_record = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
-    # Readers require the layout: "pt" means that of PyTorch, in rows.
+    # Readers require the entry "format"; "pt" is PyTorch's layout, in rows.
     record = Record(dict(torch_record.tensors), {"format": "pt"}, aliases=torch_record.aliases)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ def onnx() -> ModuleType:
 def read_model(source: Any) -> tuple[Any, Path | None, str]:
     """The model in a file, in bytes or as given; the folder of its external data; and its name in error messages.
 
-    Raises `RecordError` for what is no ONNX model, and `FileNotFoundError` where there is no file.
+    Raises `RecordError` if it is not an ONNX model, and `FileNotFoundError` if there is no file.
     """
     package = onnx()
     if isinstance(source, package.ModelProto):

@@ -1,4 +1,4 @@
-"""What is in an ONNX model, without making a module of it."""
+"""The contents of an ONNX model, without making a module of it."""
 
 from __future__ import annotations
 

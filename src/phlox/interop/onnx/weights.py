@@ -73,7 +73,7 @@ class Weights:
     trained: set[str] = field(default_factory=set[str])
 
     def add(self, name: str, values: np.ndarray[Any, Any], uses: list[Use], *, trained: bool) -> str:
-        """Add a parameter, and return its path: made of its name, or of that of the node that uses it."""
+        """Add a parameter, and return its path, made from its name or from the name of the node that uses it."""
         path = clean(name) if name and not _MADE_UP.match(name) else _by_use(name, uses)
         count = 2
         base = path

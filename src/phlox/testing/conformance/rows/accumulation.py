@@ -53,7 +53,7 @@ def _few(count: int, classes: int) -> np.ndarray[Any, Any]:
 
 
 N = 3000
-"""A sequential sum of so many ones would stop at 256 (bf16) or 2048 (f16)."""
+"""The number of terms: a sequential sum of so many ones would stop at 256 (bf16) or 2048 (f16)."""
 _TALL, _WIDE, _LONG = (N, 3), (3, N), 200_000
 _LABELS = _few(N, 4)
 _TRUTH = np.asarray(np.arange(N) % 3 > 0, np.float64)

@@ -20,7 +20,7 @@ def _pairs(padding: Any, axes: int) -> list[tuple[int, int]]:
 
 
 def _geometry(x: Any, window: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-    """x padded, and for each window its position along every axis and the index of its elements."""
+    """The padded x, and for each window its position along every axis and the index of its elements."""
     axes = len(window)
     strides, dilations = np.broadcast_to(stride, axes).tolist(), np.broadcast_to(dilation, axes).tolist()
     x = np.pad(x, ((0, 0), (0, 0), *_pairs(padding, axes)))

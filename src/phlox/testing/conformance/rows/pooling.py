@@ -34,7 +34,7 @@ def _pooled(
     windows = []
     for n, k, s, d, (before, after) in zip(x.shape[2:], sides, steps, gaps, pads, strict=True):
         starts = range(-before, n + after, s)
-        if ceil_mode:  # every window that begins before the padding behind, until one has reached the end
+        if ceil_mode:  # windows that begin before the padding at the end, up to the first that reaches the end
             whole = [at for at in starts if at + d * (k - 1) < n + after]
             starts = [
                 at

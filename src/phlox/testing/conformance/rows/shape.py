@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 # pyright: standard, reportCallIssue=false, reportArgumentType=false
-"""Shapes, basic indexing, joining, and creation; of that the argument is the device."""
+"""Shapes, basic indexing, joining, and creation, whose calls take a device."""
 
 from __future__ import annotations
 
