@@ -83,7 +83,7 @@ def test_a_hugging_face_folder_says_what_is_missing(tmp_path: Path, capsys: pyte
         (["none", "out.onnx"], "no such folder"),
         (["none.py:net", "out.onnx", "--input", "x:float:4"], "there is no such file"),
         (["nets.py:other", "out.onnx", "--input", "x:float:4"], "defines no other"),
-        (["nets.py:number", "out.onnx", "--input", "x:float:4"], "is no module"),
+        (["nets.py:number", "out.onnx", "--input", "x:float:4"], "is neither a module"),
         (["nets.py:net", "none/out.onnx", "--input", "x:float:n,4"], "there is no folder"),
         (["nets.py:net", "out.onnx", "--input", "x:float:n,5"], "does not fit weight"),
         (["nets.py:net", "out.onnx"], "say what the inputs are"),

@@ -92,7 +92,10 @@ def test_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "data=2", "--model", "bert", "--preset", "1B"], "there is no preset 1B of bert; give its sizes"),
         (["--mesh", "data=2", "--preset", "8B"], "there is no preset 8B of gpt; give --preset 1B, 7B, 70B, its sizes"),
         (["--mesh", "data=8192", "--device", "tpu-v4", "--batch", "8192"], "give it as --network RATE"),
-        (["--mesh", "data=2", "--layout", "tensor-parallel"], "cuts over an axis `model`, which the mesh has not"),
+        (
+            ["--mesh", "data=2", "--layout", "tensor-parallel"],
+            "cuts over an axis `model`, which the mesh does not have",
+        ),
         (["--mesh", "data=2", "--preset", "1B", "--config", "x.json"], "give --config or --preset, not both"),
         (["--mesh", "data=2", "--config", "missing.json"], "missing.json"),
     ],

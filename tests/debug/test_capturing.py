@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said() -> None:
         model(px.ones((1, 4)))
         with pytest.raises(ModuleError, match="is open already"):
             seen.__enter__()
-    with pytest.raises(ModuleError, match="nothing was kept of `blocks`; .*: head"):
+    with pytest.raises(ModuleError, match="nothing was kept of `blocks`, .*: head"):
         seen["blocks"]
     with pytest.raises(ZeroDivisionError), seen:
         _ = 1 // 0

@@ -221,9 +221,9 @@ def test_ranges_of_values() -> None:
 
 
 def test_what_it_cannot_look_at() -> None:
-    with pytest.raises(KindError, match="find_nan: it looks at a model or a function, got int"):
+    with pytest.raises(KindError, match="find_nan: give a model or a function; got int"):
         px.debug.find_nan(3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KindError, match="loss= goes with a model"):
+    with pytest.raises(KindError, match="loss= is for a model"):
         px.debug.find_nan(lambda x: x, X, loss=lambda y: y)
     with pytest.raises(ModuleError, match="returns one number, got a tensor of shape"):
         px.debug.find_nan(nn.Linear(8, 2), X, loss=lambda y: y)

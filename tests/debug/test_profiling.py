@@ -92,7 +92,7 @@ def test_forward_alone_and_a_loss(engine: Backend) -> None:
 def test_jax_eagerly_says_so_and_others_have_no_program() -> None:
     found = px.debug.profile(net(Jax()), X, calls=1, compiled=False)
     assert found.source == "eager" and "timed eagerly" in str(found) and found.rows[0].forward > 0.0
-    with pytest.raises(ModuleError, match="compiled=True: NumPy.* tells no times"):
+    with pytest.raises(ModuleError, match="compiled=True: NumPy.* reports no times"):
         px.debug.profile(net(NumPy()), X, compiled=True)
 
 

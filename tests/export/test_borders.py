@@ -17,7 +17,7 @@ import phlox as px
 from phlox.backend import NumPy
 from phlox.errors import ExportError
 from phlox.export.arguments import read
-from phlox.export.borders import Found, at_borders, sizes_at_borders, work_of
+from phlox.export.borders import BorderReport, at_borders, sizes_at_borders, work_of
 from phlox.export.comparison import limit_of
 from phlox.module.calls import FunctionLayer
 
@@ -27,7 +27,7 @@ PLACE = NumPy().device()
 Run = Callable[[Any], Any]
 
 
-def found_with(run: Run, **options: Any) -> Found:
+def found_with(run: Run, **options: Any) -> BorderReport:
     sizes = sizes_at_borders(["n"], {"n": 7}, [])
     models = MODEL, PLACE, MODEL, PLACE
     return at_borders("export", models, INPUTS, ["y"], sizes, {"n": 7}, run, limit_of("f32", None), 24, **options)
@@ -49,13 +49,13 @@ def test_a_file_that_is_right_is_right_everywhere() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 6, 8])
 def test_a_file_that_is_wrong_at_a_border_is_refused(size: int) -> None:
-    with pytest.raises(ExportError, match=rf"output y at n={size}: the file differs.*sizes=\.\.\. no sizes are tried"):
+    with pytest.raises(ExportError, match=rf"output y at n={size}: the file differs.*sizes=\.\.\. only those"):
         found_with(with_wrong(as_model, size))
 
 
 def test_what_an_exporter_rules_out_is_said() -> None:
     found = found_with(lambda values: [np.ones((1, 4))] if not len(values[0]) else as_model(values), assumes=1)
-    assert found.remarks == ["it is not right where n = 0, which PyTorch's exporter rules out"]
+    assert found.remarks == ["it is wrong where n = 0, which PyTorch's exporter rules out"]
 
 
 @pytest.mark.parametrize(("refused", "said"), [((0, 1, 2), "n >= 3"), ((1,), "n is not 1"), ((2, 8), "n is not 2, 8")])

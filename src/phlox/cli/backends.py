@@ -31,13 +31,13 @@ def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     names = options.backend or backend_names()
     elements = {key: value for key, value in (("float", options.float), ("int", options.int)) if value is not None}
-    found = SupportTable({name: backend(name, elements) for name in names})
+    table = SupportTable({name: backend(name, elements) for name in names})
     if options.into is not None:
-        write_into(Path(options.into), found.markdown())
+        write_into(Path(options.into), table.markdown())
         print(f"wrote the table into {options.into}")
         return DONE
-    print(found.markdown() if options.markdown else found.text())
-    if any(one is None for one in found.backends.values()):
+    print(table.markdown() if options.markdown else table.text())
+    if any(engine is None for engine in table.backends.values()):
         print("\n" + "\n".join(missing(names)))
     return DONE
 
@@ -63,7 +63,7 @@ def backend(name: str, elements: dict[str, str]) -> Backend | None:
 
 
 def missing(names: list[str]) -> list[str]:
-    """What to do about each engine that is not installed."""
+    """The lines that say how to install each missing engine."""
     lines: list[str] = []
     for name in names:
         try:

@@ -51,10 +51,10 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(run=command.run)
         command.arguments(self)
         parse = self.parse_known_intermixed_args if command.intermixed else super().parse_known_args
-        found, rest = parse(args, namespace)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
+        options, unknown = parse(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
 
 def whole(text: str) -> int:

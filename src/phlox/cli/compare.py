@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.file or of_run.path / "predictions.npz"
     images = read_images(file, size=of_run.recipe.model.size).images
     backends = [name.strip() for name in options.on.split(",") if name.strip()]
-    found = compare(
+    comparison = compare(
         of_run.model,
         [images[: max(options.images, 1)]],
         backends,
@@ -51,13 +51,13 @@ def run(options: argparse.Namespace) -> int:
         gradients=not options.no_gradients,
     )
     if options.html is not None:
-        found.to_html(options.html)
+        comparison.to_html(options.html)
     if options.json:
-        named = {"reference": found.reference, "agree": found.ok, "first_beyond": found.first_beyond()}
-        print(json.dumps(plain({**named, "rows": found.rows}), indent=2, allow_nan=False))
+        named = {"reference": comparison.reference, "agree": comparison.ok, "first_beyond": comparison.first_beyond()}
+        print(json.dumps(plain({**named, "rows": comparison.rows}), indent=2, allow_nan=False))
     else:
-        print(found)
-    return DONE if found.ok else DIFFERENT
+        print(comparison)
+    return DONE if comparison.ok else DIFFERENT
 
 
 COMMAND = Command(

@@ -68,26 +68,26 @@ def run(options: argparse.Namespace) -> int:
     written = recorder.save(record, target)
     before = ", ".join(filter(None, (file.format, file.compression, size(file.size))))
     after = ", ".join(filter(None, (recorder.format, recorder.compression, size(written.stat().st_size))))
-    held = count(len(record.tensors), "tensor")
+    contents = count(len(record.tensors), "tensor")
     if record.values:
-        held += f" and {count(len(record.values), 'value')}"
-    print(printable(f"{file.path} ({before}) -> {written} ({after}): {held}"))
+        contents += f" and {count(len(record.values), 'value')}"
+    print(printable(f"{file.path} ({before}) -> {written} ({after}): {contents}"))
     return DONE
 
 
 def _recorder(options: argparse.Namespace) -> Recorder:
     target = Path(options.target)
     named = next((recorder for recorder in RECORDERS if recorder.has_ending(target.name)), None)
-    given = next((recorder for recorder in RECORDERS if recorder.format == options.format), None)
-    if named and given and named is not given:
+    chosen = next((recorder for recorder in RECORDERS if recorder.format == options.format), None)
+    if named and chosen and named is not chosen:
         raise RecordError(
-            f"{target}: has the suffix of {named.format}, not of {given.format}; omit --format, "
-            f"or give a name that ends in {given.suffix}"
+            f"{target}: has the suffix of {named.format}, not of {chosen.format}; omit --format, "
+            f"or give a name that ends in {chosen.suffix}"
         )
     if not named and (reader := next((reader for reader in READERS if reader.has_ending(target.name)), None)):
         formats = ", ".join(recorder.suffix for recorder in RECORDERS)
         raise RecordError(f"{target}: Phlox reads {reader.format} files but does not write them; it writes {formats}")
-    recorder = given or named or SafetensorsRecorder
+    recorder = chosen or named or SafetensorsRecorder
     extra: dict[str, Any] = {}
     for flag, owner, settings in (
         ("no_names", BinaryRecorder, {"names": False}),
@@ -105,7 +105,7 @@ def _recorder(options: argparse.Namespace) -> Recorder:
     return recorder(precision, _compression(target, recorder, options.compression), **extra)
 
 
-def _compression(target: Path, recorder: type[Recorder], given: str | None) -> Compression | None:
+def _compression(target: Path, recorder: type[Recorder], chosen: str | None) -> Compression | None:
     ends: dict[str, Compression | None] = {
         suffix + end: name for suffix in recorder.suffixes() for name, end in SUFFIXES.items()
     }
@@ -113,11 +113,11 @@ def _compression(target: Path, recorder: type[Recorder], given: str | None) -> C
     for end, name in ends.items():
         if name is not None and target.name.endswith(end):
             named = name
-    if given is None:
+    if chosen is None:
         return named
-    if named not in (None, COMPRESSIONS[given]):
-        raise RecordError(f"{target}: has the suffix of {named}, which contradicts --compression {given}")
-    return COMPRESSIONS[given]
+    if named not in (None, COMPRESSIONS[chosen]):
+        raise RecordError(f"{target}: has the suffix of {named}, which contradicts --compression {chosen}")
+    return COMPRESSIONS[chosen]
 
 
 def _target(path: Path, recorder: Recorder) -> Path:
@@ -138,13 +138,13 @@ def _selected(record: Record, options: argparse.Namespace) -> Record:
         return record
     _check_named(record, options.source, "--include and --exclude")
     paths = [*record, *record.aliases, *record.unreadable]
-    meant = selected(options.include, paths) if options.include else set(paths)
-    meant -= selected(options.exclude, paths) if options.exclude else set()
-    if not meant:
+    matching = selected(options.include, paths) if options.include else set(paths)
+    matching -= selected(options.exclude, paths) if options.exclude else set()
+    if not matching:
         raise RecordError(
             f"{options.source}: --include and --exclude leave none of its {count(len(record), 'entry', 'entries')}"
         )
-    return rename(record, lambda path: path if path in meant else None).record
+    return rename(record, lambda path: path if path in matching else None).record
 
 
 def _renamed(record: Record, options: argparse.Namespace) -> Record:
@@ -160,11 +160,11 @@ def _renamed(record: Record, options: argparse.Namespace) -> Record:
     if not remap:
         return record
     _check_named(record, options.source, "--rename")
-    found = rename(record, remap)
-    if found.unused:
+    renaming = rename(record, remap)
+    if renaming.unused:
         shown = ", ".join(record.paths()[:3])
-        raise RecordError(f"--rename: no path matches {found.unused[0]!r}; the first ones are {shown}")
-    return found.record
+        raise RecordError(f"--rename: no path matches {renaming.unused[0]!r}; the first ones are {shown}")
+    return renaming.record
 
 
 def _check_named(record: Record, source: str, option: str) -> None:

@@ -72,22 +72,22 @@ def _recipe(options: argparse.Namespace) -> DigitsRecipe:
     from phlox.models import DigitsRecipe
 
     recipe = DigitsRecipe() if options.config is None else DigitsRecipe.load(options.config)
-    given = {"epochs": options.epochs, "seed": options.seed}
-    return recipe.replace(**{name: value for name, value in given.items() if value is not None})
+    changes = {"epochs": options.epochs, "seed": options.seed}
+    return recipe.replace(**{name: value for name, value in changes.items() if value is not None})
 
 
 def _headline(training: DigitsTraining, device: Device, seed: int, *, compile: bool) -> str:
-    how = "" if not compile else ", compiled" if device.backend.compiles else ", which cannot compile"
+    remark = "" if not compile else ", compiled" if device.backend.compiles else ", which cannot compile"
     images, tests = len(training.data.train_labels), len(training.data.test_labels)
     size = training.learner.model.num_params()
     return (
         f"Handwritten digits: {images:,} for training, {tests} for testing\n"
-        f"Model: {size:,} parameters, on {device}{how}, seed {seed}"
+        f"Model: {size:,} parameters, on {device}{remark}, seed {seed}"
     )
 
 
 def _program() -> str:
-    """How this program was called, so that a hint can call it in the same way."""
+    """The command that started this program, for hints."""
     if Path(sys.argv[0]).name != "phlox":
         return "python -m phlox"
     return "phlox" if shutil.which("phlox") else sys.argv[0]

@@ -50,52 +50,52 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     first, second = opened(options.first, options), opened(options.second, options)
-    found = difference(first.record, second.record, rtol=options.rtol, atol=options.atol)
-    agree = found.ok and not (options.strict and _notes(found))
+    result = difference(first.record, second.record, rtol=options.rtol, atol=options.atol)
+    agree = result.ok and not (options.strict and _notes(result))
     if options.json:
-        lists: dict[str, Any] = {name: _limited(one, options.limit) for name, one in plain(found).items()}
-        print(json.dumps({"agree": agree, "identical": found.identical, **lists}, indent=2, allow_nan=False))
+        lists: dict[str, Any] = {name: _limited(value, options.limit) for name, value in plain(result).items()}
+        print(json.dumps({"agree": agree, "identical": result.identical, **lists}, indent=2, allow_nan=False))
     else:
-        print(_page(first, second, found, options.limit, agree).text(terminal_width()))
+        print(_page(first, second, result, options.limit, agree).text(terminal_width()))
     return DONE if agree else DIFFERENT
 
 
-def _limited(one: Any, limit: int | None) -> Any:
-    return cast("list[Any]", one)[:limit] if isinstance(one, list) else one
+def _limited(value: Any, limit: int | None) -> Any:
+    return cast("list[Any]", value)[:limit] if isinstance(value, list) else value
 
 
-def _notes(found: RecordDifference) -> list[str]:
-    """What differs apart from the entries."""
+def _notes(result: RecordDifference) -> list[str]:
+    """The names of the differences apart from the entries."""
     changes = {
-        "precisions": found.precisions, "ids": found.ids or found.renamed, "aliases": found.aliases,
-        "metadata": found.metadata, "names": found.other_names,
+        "precisions": result.precisions, "ids": result.ids or result.renamed, "aliases": result.aliases,
+        "metadata": result.metadata, "names": result.other_names,
     }  # fmt: skip
-    return [name for name, some in changes.items() if some]
+    return [name for name, entries in changes.items() if entries]
 
 
-def _page(first: RecordFile, second: RecordFile, found: RecordDifference, most: int | None, agree: bool) -> Page:
+def _page(first: RecordFile, second: RecordFile, result: RecordDifference, most: int | None, agree: bool) -> Page:
     """The printed report of a difference."""
     strange = "They were not written with the same names: entries at the same position may be unrelated"
     parts = [
         f"A: {_about(first)}",
         f"B: {_about(second)}",
-        "One of them has no names: the entries are compared in order" if found.by_position else "",
-        strange if found.other_names else "",
-        *sections_of(found, ("A", "B"), (first.record, second.record), most),
-        Page("", parts=[_verdict(found, agree)]),
+        "One of them has no names: the entries are compared in order" if result.by_position else "",
+        strange if result.other_names else "",
+        *sections_of(result, ("A", "B"), (first.record, second.record), most),
+        Page("", parts=[_verdict(result, agree)]),
     ]
     return Page("", parts=parts)
 
 
-def _verdict(found: RecordDifference, agree: bool) -> str:
-    text = found.summary("A", "B")
-    if found.identical:
+def _verdict(result: RecordDifference, agree: bool) -> str:
+    text = result.summary("A", "B")
+    if result.identical:
         return f"Identical: {text}"
-    if not found.ok:
+    if not result.ok:
         return f"Different: {text}"
-    if found.within:
+    if result.within:
         text += " within the tolerance"
-    return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(found))}: {text}"
+    return f"The same: {text}" if agree else f"Different in {' and '.join(_notes(result))}: {text}"
 
 
 def _about(file: RecordFile) -> str:

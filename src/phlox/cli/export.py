@@ -17,24 +17,24 @@ KINDS = ("float", "int", "bool")
 
 def spec(text: str) -> tuple[str, str, tuple[int | str, ...]]:
     """`x:float:batch,1,8,8` as the type of an argument: name, kind and sizes."""
-    name, _, rest = text.partition(":")
-    kind, _, sizes = rest.partition(":")
-    entries = [one.strip() for one in sizes.split(",")] if sizes.strip() else []
-    if not name or kind not in KINDS or not all(one.isdecimal() or one.isidentifier() for one in entries):
+    name, _, kind_and_sizes = text.partition(":")
+    kind, _, sizes = kind_and_sizes.partition(":")
+    entries = [entry.strip() for entry in sizes.split(",")] if sizes.strip() else []
+    if not name or kind not in KINDS or not all(entry.isdecimal() or entry.isidentifier() for entry in entries):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not an input: NAME:KIND:SIZES with a kind of {', '.join(KINDS)}, and a name for each open "
             "axis, such as x:float:batch,1,8,8"
         )
-    return name, kind, tuple([int(one) if one.isdecimal() else one for one in entries])
+    return name, kind, tuple([int(entry) if entry.isdecimal() else entry for entry in entries])
 
 
 def axis_sizes(text: str) -> tuple[str, tuple[int, ...]]:
     """`height=32,64` as the type of an argument."""
-    name, _, rest = text.partition("=")
-    sizes = rest.split(",")
-    if not name.isidentifier() or not all(one.isdecimal() and int(one) for one in sizes):
+    name, _, values = text.partition("=")
+    sizes = values.split(",")
+    if not name.isidentifier() or not all(size.isdecimal() and int(size) for size in sizes):
         raise argparse.ArgumentTypeError(f"{text!r} does not give sizes of an open axis, such as height=32,64")
-    return name, tuple([int(one) for one in sizes])
+    return name, tuple([int(size) for size in sizes])
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def loaded(text: str, record: str | None, device: Any) -> tuple[Any, list[Any]]:
-    """The model, and the inputs that it has if none are given."""
+    """The model, and its default inputs, which count if none are given."""
     path = Path(text)
     if not path.is_dir():
         return _of_python(text, record, device), []
@@ -105,10 +105,10 @@ def loaded(text: str, record: str | None, device: Any) -> tuple[Any, list[Any]]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return content if isinstance(content, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _of_python(text: str, record: str | None, device: Any) -> Any:
@@ -120,39 +120,39 @@ def _of_python(text: str, record: str | None, device: Any) -> Any:
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
         raise RunError(
-            f"{text}: there is no such folder; give that of a run, or FILE.py:NAME for a model, or a config of one, "
-            "that a file makes"
+            f"{text}: there is no such folder; give the folder of a run, or FILE.py:NAME for a model or config in "
+            "a file"
         )
     if not Path(file).is_file():
         raise RunError(f"{file}: there is no such file")
     with default_device(device):
-        there = runpy.run_path(file)
-        if name not in there:
+        namespace = runpy.run_path(file)
+        if name not in namespace:
             raise ExportError(f"{file} defines no {name}")
-        made = there[name]
-        model = made() if callable(made) and not isinstance(made, Module) else made
+        value = namespace[name]
+        model = value() if callable(value) and not isinstance(value, Module) else value
         if isinstance(model, Config) and callable(init := getattr(model, "init", None)):
             model = init()
     if not isinstance(model, Module):
-        raise ExportError(f"{text} is no module, and gives none when it is called, but {type(model).__name__}")
+        raise ExportError(f"{text} is neither a module nor a function that returns one, but {type(model).__name__}")
     model = model.to_device(device)
     if record is not None:
         model.load(record)
     return model
 
 
-def inputs_of(model: Any, given: list[Any], device: Any) -> tuple[Any, list[str]]:
+def inputs_of(model: Any, specs_given: list[Any], device: Any) -> tuple[Any, list[str]]:
     """The inputs as specs: by name if all names are those of arguments; otherwise in order."""
     from phlox.backend.kind import KINDS as kinds
     from phlox.transform import TensorSpec
 
-    if not given:
+    if not specs_given:
         raise ExportError("say what the inputs are: --input x:float:batch,1,8,8, once for each argument of the model")
-    names = [name for name, _, _ in given]
-    specs = [TensorSpec(sizes, kinds[kind], device) for _, kind, sizes in given]
-    known = inspect.signature(type(model).__call__).parameters
-    if len(set(names)) == len(names) and all(name in known for name in names):
-        return dict(zip(names, specs, strict=True)), sorted(names, key=list(known).index)
+    names = [name for name, _, _ in specs_given]
+    specs = [TensorSpec(sizes, kinds[kind], device) for _, kind, sizes in specs_given]
+    parameters = inspect.signature(type(model).__call__).parameters
+    if len(set(names)) == len(names) and all(name in parameters for name in names):
+        return dict(zip(names, specs, strict=True)), sorted(names, key=list(parameters).index)
     return specs, names
 
 

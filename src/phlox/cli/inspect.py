@@ -59,11 +59,11 @@ def run(options: argparse.Namespace) -> int:
     if options.verify:
         _verify(file)
     shown = paths[: options.limit]
-    found = {p: statistics(record.tensors[p].tensor) for p in shown if options.stats and p in record.tensors}
+    stats = {p: statistics(record.tensors[p].tensor) for p in shown if options.stats and p in record.tensors}
     if options.json:
-        print(json.dumps(plain(_as_json(file, paths, shown, found, lost)), indent=2, allow_nan=False))
+        print(json.dumps(plain(_as_json(file, paths, shown, stats, lost)), indent=2, allow_nan=False))
         return DONE
-    parts = [*_about(file), _entries(record, shown, found if options.stats else None, len(paths) - len(shown))]
+    parts = [*_about(file), _entries(record, shown, stats if options.stats else None, len(paths) - len(shown))]
     parts += [
         Page("Cannot be read", parts=[Table(["", ""], [*lost.items()], 2)]),
         Page("Aliases", parts=[Table(["", ""], [[alias, f"-> {path}"] for alias, path in record.aliases.items()], 2)]),
@@ -83,8 +83,8 @@ def _chosen(record: Record, patterns: Sequence[str]) -> tuple[list[str], dict[st
     names = {path: [path] for path in (*record, *record.unreadable)}
     for alias, path in record.aliases.items():
         names[path].append(alias)
-    meant = selected(patterns, names)
-    return [path for path in record if path in meant], {p: why for p, why in record.unreadable.items() if p in meant}
+    chosen = selected(patterns, names)
+    return [path for path in record if path in chosen], {p: why for p, why in record.unreadable.items() if p in chosen}
 
 
 def _bytes(entry: Any) -> int:
@@ -100,10 +100,10 @@ def _checked(file: RecordFile) -> str:
 
 
 def _verify(file: RecordFile) -> None:
-    found = damages(file.record)
-    if found:
-        others = f" (and {count(len(found) - 1, 'other tensor')} cannot be read either)" if len(found) > 1 else ""
-        raise RecordError(f"{found[0].reason}{others}")
+    damaged = damages(file.record)
+    if damaged:
+        others = f" (and {count(len(damaged) - 1, 'other tensor')} cannot be read either)" if len(damaged) > 1 else ""
+        raise RecordError(f"{damaged[0].reason}{others}")
 
 
 def _about(file: RecordFile) -> list[Part]:
@@ -120,14 +120,14 @@ def _about(file: RecordFile) -> list[Part]:
     return [facts(pairs), Page("Metadata", parts=[Table(["", ""], [*metadata.items()], 2)])]
 
 
-def _entries(record: Record, paths: Sequence[str], found: dict[str, Statistics] | None, more: int) -> Table:
-    if found is None:
+def _entries(record: Record, paths: Sequence[str], stats: dict[str, Statistics] | None, hidden: int) -> Table:
+    if stats is None:
         heads = ["path", "kind", "shape", "precision", "bytes", "id or value"]
         rows = [_row(path, record[path]) for path in paths]
-        return Table(heads, rows, {0, 1, 2, 3, 5}, more=more, spare=(1,))  # the precision implies the kind
+        return Table(heads, rows, {0, 1, 2, 3, 5}, more=hidden, spare=(1,))  # the precision implies the kind
     heads = ["path", "shape", "precision", "min", "max", "mean", "not finite", "value"]
-    rows = [_row_of_statistics(path, record[path], found) for path in paths]
-    return Table(heads, rows, {0, 1, 2, 7}, more=more)
+    rows = [_row_of_statistics(path, record[path], stats) for path in paths]
+    return Table(heads, rows, {0, 1, 2, 7}, more=hidden)
 
 
 def _row(path: str, entry: Any) -> list[str]:
@@ -138,12 +138,12 @@ def _row(path: str, entry: Any) -> list[str]:
     return [path, tensor.kind, str(tensor.shape), precision, size(tensor.nbytes), (entry.id or "")[:8]]
 
 
-def _row_of_statistics(path: str, entry: Any, found: dict[str, Statistics]) -> list[str]:
+def _row_of_statistics(path: str, entry: Any, stats: dict[str, Statistics]) -> list[str]:
     if not isinstance(entry, TensorEntry):
         return [path, *[""] * 6, _value(entry)]
-    one, tensor = found[path], entry.tensor
-    numbers = [_number(number) for number in (one.min, one.max, one.mean)]
-    odd = f"{one.non_finite:,}" if one.non_finite else ""
+    s, tensor = stats[path], entry.tensor
+    numbers = [_number(number) for number in (s.min, s.max, s.mean)]
+    odd = f"{s.non_finite:,}" if s.non_finite else ""
     return [path, str(tensor.shape), SHORT_NAMES[tensor.dtype], *numbers, odd]
 
 
@@ -164,8 +164,8 @@ def _total(record: Record, paths: Sequence[str]) -> Page:
     elements, nbytes = sum(tensor.size for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
     said = [f"{count(len(tensors), 'tensor')}{values}", count(elements, "element"), size(nbytes)]
     rows = [
-        [name, count(one.tensors, "tensor"), count(one.elements, "element"), size(one.bytes)]
-        for name, one in totals(entries).items()
+        [name, count(total.tensors, "tensor"), count(total.elements, "element"), size(total.bytes)]
+        for name, total in totals(entries).items()
     ]
     return Page("Total", said, [Table([""] * 4, rows, 1)] if len(rows) > 1 else [])
 
@@ -174,7 +174,7 @@ def _as_json(
     file: RecordFile,
     paths: Sequence[str],
     shown: Sequence[str],
-    found: dict[str, Statistics],
+    stats: dict[str, Statistics],
     lost: dict[str, str],
 ) -> dict[str, Any]:
     record, header = file.record, file.record.header
@@ -183,11 +183,11 @@ def _as_json(
         entry = record[path]
         if isinstance(entry, TensorEntry):
             tensor = entry.tensor
-            one: dict[str, Any] = {
+            item: dict[str, Any] = {
                 "path": path, "kind": tensor.kind, "shape": tensor.shape, "precision": SHORT_NAMES[tensor.dtype],
                 "bytes": tensor.nbytes, "id": entry.id,
             }  # fmt: skip
-            entries.append(one | ({"statistics": found[path]} if path in found else {}))
+            entries.append(item | ({"statistics": stats[path]} if path in stats else {}))
         else:
             entries.append({"path": path, "kind": "value", "value": to_json(entry)})
     return {
@@ -203,7 +203,7 @@ def _as_json(
         "aliases": dict(record.aliases),
         "entries": entries,
         "unreadable": lost,
-        "totals": {name: asdict(one) for name, one in totals(record[path] for path in paths).items()},
+        "totals": {name: asdict(total) for name, total in totals(record[path] for path in paths).items()},
     }
 
 

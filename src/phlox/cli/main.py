@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: PhloxError | OSError) -> str:
-    """What an error says, without the number that an `OSError` begins with."""
+    """The message of an error, without the number at the beginning of an `OSError`."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename}: there is no such file; check the path"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:

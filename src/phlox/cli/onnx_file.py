@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def is_onnx(path: str) -> bool:
-    """Is it an existing file with the suffix of ONNX?"""
+    """Is it an existing file with the suffix .onnx?"""
     return path.lower().endswith(".onnx") and Path(path).is_file()
 
 
@@ -32,10 +32,10 @@ def predict(model_path: str, file: str, device: str, out: str | None) -> int:
     from phlox.interop.onnx import load
 
     model: Any = load(model_path, device=device)
-    given, labels = _inputs(model, Path(file))
-    found: Any = model(**given)
-    outputs: dict[str, Any] = found if len(model.outputs) > 1 else {model.outputs[0].name: found}
-    arrays: Arrays = {name: one.numpy() for name, one in outputs.items() if hasattr(one, "numpy")}
+    inputs, labels = _inputs(model, Path(file))
+    result: Any = model(**inputs)
+    outputs: dict[str, Any] = result if len(model.outputs) > 1 else {model.outputs[0].name: result}
+    arrays: Arrays = {name: x.numpy() for name, x in outputs.items() if hasattr(x, "numpy")}
     if out is not None:
         with Path(out).open("wb") as stream:
             np.savez(stream, **_savable(arrays))
@@ -48,20 +48,20 @@ def predict(model_path: str, file: str, device: str, out: str | None) -> int:
         best = [f"{value:.4g}" for value in first.max(axis=-1).tolist()]
         print_classes("class", first.argmax(axis=-1), best, "value", labels)
         return DONE
-    rows = [[name, str(one.dtype), str(one.shape), *_range(one)] for name, one in arrays.items()]
+    rows = [[name, str(array.dtype), str(array.shape), *_range(array)] for name, array in arrays.items()]
     table = Table(["output", "type", "shape", "min", "max", "mean"], rows, 3)
     print(Page("", parts=[table]).text(terminal_width()))
     return DONE
 
 
 def _savable(arrays: Arrays) -> dict[str, Any]:
-    return {name.replace("/", "."): one for name, one in arrays.items()}
+    return {name.replace("/", "."): array for name, array in arrays.items()}
 
 
 def _range(values: np.ndarray[Any, Any]) -> list[str]:
     if not values.size:
         return ["-", "-", "-"]
-    return [f"{float(one):.4g}" for one in (values.min(), values.max(), values.mean())]
+    return [f"{float(value):.4g}" for value in (values.min(), values.max(), values.mean())]
 
 
 def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
@@ -70,16 +70,16 @@ def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
     if path.suffix == ".npy":
         if len(names) != 1:
             raise DataError(f"{path}: is one array, and the model takes {_described(model)}; give an .npz of them")
-        return {names[0]: _fitting(model.inputs[0], _loaded(path))}, None
+        return {names[0]: _as_input(model.inputs[0], _load_arrays(path))}, None
     if path.suffix == ".npz":
-        arrays: Any = _loaded(path)
+        arrays: Any = _load_arrays(path)
         labels = arrays.get("labels")
-        by_name = {value.name: _fitting(value, arrays[value.name]) for value in model.inputs if value.name in arrays}
+        by_name = {value.name: _as_input(value, arrays[value.name]) for value in model.inputs if value.name in arrays}
         if by_name:
             return by_name, labels
         if (size := _image_size(model)) is None:
-            held = ", ".join(arrays) or "nothing"
-            raise DataError(f"{path}: holds {held}; the model takes {_described(model)}: name the arrays so")
+            keys = ", ".join(arrays) or "nothing"
+            raise DataError(f"{path}: holds {keys}; the model takes {_described(model)}: name the arrays so")
     elif (size := _image_size(model)) is None:
         raise DataError(f"{path}: the model takes {_described(model)}; give an .npz with arrays of these names")
     from phlox.data import read_images
@@ -88,25 +88,25 @@ def _inputs(model: Any, path: Path) -> tuple[Arrays, Any]:
     return {names[0]: images.images}, images.labels
 
 
-def _loaded(path: Path) -> Any:
+def _load_arrays(path: Path) -> Any:
     try:
-        found: Any = np.load(path, allow_pickle=False)
-        return dict(found) if path.suffix == ".npz" else found
+        content: Any = np.load(path, allow_pickle=False)
+        return dict(content) if path.suffix == ".npz" else content
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; check the path") from None
     except Exception as error:
         raise DataError(f"{path}: cannot be read as an array of NumPy ({error})") from None
 
 
-def _fitting(value: Any, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array with elements of the kind that the input has, where whole numbers or truth values stand for it."""
+def _as_input(value: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array for an input; integers and booleans become floats if the input takes floats."""
     from phlox.interop.onnx.elements import FLOATS
 
-    return given.astype(np.float32) if value.element in FLOATS and given.dtype.kind in "iub" else given
+    return array.astype(np.float32) if value.element in FLOATS and array.dtype.kind in "iub" else array
 
 
 def _image_size(model: Any) -> tuple[int, int] | None:
-    """The height and width of the images of one channel that a model takes, if it takes such."""
+    """The height and width of the images of one channel that a model takes, if it takes such images."""
     shape = model.inputs[0].shape if len(model.inputs) == 1 else None
     if shape is None or len(shape) != 4 or shape[1] != 1 or isinstance(shape[2], str) or isinstance(shape[3], str):
         return None
@@ -126,31 +126,31 @@ def inspect(path: str, options: argparse.Namespace) -> int:
     from phlox.interop.onnx.summary import summary_of
 
     proto, folder, name = read_model(path)
-    found = summary_of(proto, Tensors(folder, name))
-    shown = found.initializers
+    summary = summary_of(proto, Tensors(folder, name))
+    shown = summary.initializers
     if options.pattern:
-        meant = selected(options.pattern, [one.name for one in shown])
-        shown = [one for one in shown if one.name in meant]
+        matching = selected(options.pattern, [entry.name for entry in shown])
+        shown = [entry for entry in shown if entry.name in matching]
     if options.stats or options.verify:
         raise RecordError(f"{path}: --stats and --verify are of records; an ONNX file has no checksums")
     if options.sort is not None:
-        shown = sorted(shown, key=lambda one: one.name if options.sort == "name" else -one.bytes)
+        shown = sorted(shown, key=lambda entry: entry.name if options.sort == "name" else -entry.bytes)
     if options.json:
-        print(json.dumps(found.as_json(path, shown[: options.limit]), indent=2))
+        print(json.dumps(summary.as_json(path, shown[: options.limit]), indent=2))
         return DONE
-    counts = Counter(found.operators)
-    marked = [f"{one} {number}{' (unknown)' * (one in found.unknown)}" for one, number in counts.most_common()]
+    counts = Counter(summary.operators)
+    marked = [f"{name} {number}{' (unknown)' * (name in summary.unknown)}" for name, number in counts.most_common()]
     pairs = [
         ("File", path),
-        ("Format", f"ONNX, IR version {found.ir_version}"),
-        ("Operator sets", ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())),
-        ("Written by", found.producer or "unknown"),
-        *(("Input", text) for text in found.inputs),
-        *(("Output", text) for text in found.outputs),
+        ("Format", f"ONNX, IR version {summary.ir_version}"),
+        ("Operator sets", ", ".join(f"{domain} {version}" for domain, version in summary.opsets.items())),
+        ("Written by", summary.producer or "unknown"),
+        *(("Input", text) for text in summary.inputs),
+        *(("Output", text) for text in summary.outputs),
         ("Operators", ", ".join(marked)),
     ]
-    rows = [[one.name, str(one.shape), one.type, size(one.bytes)] for one in shown]
-    total = f"Total: {count(len(shown), 'initializer')}, {size(sum(one.bytes for one in shown))}"
+    rows = [[entry.name, str(entry.shape), entry.type, size(entry.bytes)] for entry in shown]
+    total = f"Total: {count(len(shown), 'initializer')}, {size(sum(entry.bytes for entry in shown))}"
     table = Table(["initializer", "shape", "type", "bytes"], rows, 3, options.limit)
     print(Page("", parts=[facts(pairs), table, total]).text(terminal_width()))
     return DONE

@@ -52,13 +52,13 @@ OPTIMIZERS = {
 
 def mesh(text: str) -> dict[str, int]:
     """`data=8,model=4` as the type of an argument."""
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.partition("=")
-        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in found:
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in axes:
             raise argparse.ArgumentTypeError(f"{text!r} is not a mesh, such as data=8,model=4")
-        found[name] = int(size)
-    return found
+        axes[name] = int(size)
+    return axes
 
 
 def rate(text: str) -> float:
@@ -116,21 +116,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def config_of(options: argparse.Namespace) -> Any:
     """The config that the options describe."""
     cls = CONFIGS[options.model]
-    given: dict[str, Any] = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
+    sizes: dict[str, Any] = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
     if options.config is not None and options.preset is not None:
         raise ConfigError("give --config or --preset, not both")
     if options.preset is not None and (options.model, options.preset) not in PRESETS:
-        known = ", ".join(size for model, size in PRESETS if model == options.model)
-        others = f"--preset {known}, " if known else ""
+        presets = ", ".join(size for model, size in PRESETS if model == options.model)
+        others = f"--preset {presets}, " if presets else ""
         raise ConfigError(
             f"there is no preset {options.preset} of {options.model}; give {others}its sizes (--n-layers, ...), or "
             "--config"
         )
-    if unknown := sorted(set(given) - set(cls().to_dict())):
+    if unknown := sorted(set(sizes) - set(cls().to_dict())):
         raise ConfigError(f"{cls.__name__} has no {unknown[0]}")
     base = cls.load(options.config) if options.config is not None else cls()
     preset = {} if options.preset is None else PRESETS[options.model, options.preset]
-    return base.replace(**preset | given)
+    return base.replace(**preset | sizes)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -141,47 +141,47 @@ def run(options: argparse.Namespace) -> int:
     rows = axes.get("data", next(iter(axes.values())))
     batch = rows if options.batch is None else options.batch
     if layout.startswith("tensor-parallel") and "data" not in axes:
-        axes = {"data": 1, **axes}  # else the rows would be cut over the only axis
+        axes = {"data": 1, **axes}  # otherwise the rows would be cut over the only axis
         batch = 1 if options.batch is None else batch
     if layout.startswith("tensor-parallel") and "model" not in axes:
-        raise ShardingError(f"the layout {layout} cuts over an axis `model`, which the mesh has not; add model=2")
+        raise ShardingError(f"the layout {layout} cuts over an axis `model`, which the mesh does not have; add model=2")
     config = BertMaskedLmConfig(config) if isinstance(config, BertConfig) else config
     model = config.init(NumPy(float=options.precision))
-    making: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "optimizer": getattr(optim, OPTIMIZERS[options.optimizer])(), "checkpoint": not options.no_checkpoint,
     }  # fmt: skip
-    found = plan(model, axes, layout, batch=batch, **making)
+    costs = plan(model, axes, layout, batch=batch, **settings)
     device = ACCELERATORS[options.device]
     peak = options.flops or (device.flops_single if options.precision == "f32" else device.flops_half)
     links = options.link or device.link, options.network or device.network
     if options.json:
-        compute, exchange = found.seconds(device, peak, *links)
-        more = {"layout": layout, "memory": found.memory, "sent": found.sent}
-        print(json.dumps({**asdict(found), **more, "compute_seconds": compute, "exchange_seconds": exchange}, indent=2))
+        compute, exchange = costs.seconds(device, peak, *links)
+        more = {"layout": layout, "memory": costs.memory, "sent": costs.sent}
+        print(json.dumps({**asdict(costs), **more, "compute_seconds": compute, "exchange_seconds": exchange}, indent=2))
         return DONE
-    what = f"{layout}, {options.precision}, {options.optimizer}"
-    print(page(found, options.model, what, device, peak, *links).text())
-    if found.memory > device.memory:
+    setting = f"{layout}, {options.precision}, {options.optimizer}"
+    print(page(costs, options.model, setting, device, peak, *links).text())
+    if costs.memory > device.memory:
         each = batch // (axes[PaperMesh(axes).batch_axis])
-        print(f"\n{_remedy(device, lambda mesh, name: plan(model, mesh, name, batch=each * mesh['data'], **making))}")
+        print(f"\n{_remedy(device, lambda mesh, name: plan(model, mesh, name, batch=each * mesh['data'], **settings))}")
     return DONE
 
 
 def _remedy(device: Accelerator, planned: Callable[[dict[str, int], str], Plan]) -> str:
-    """The smallest mesh of hosts on which a step fits, with as many rows for each part of a batch."""
-    found: list[tuple[Plan, str]] = []
+    """The smallest mesh of hosts on which a step fits, with the same number of rows for each part of a batch."""
+    fitting: list[tuple[Plan, str]] = []
     for name in ("fsdp", "tensor-parallel+fsdp"):
 
-        def made(hosts: int, name: str = name) -> Plan:
+        def planned_on(hosts: int, name: str = name) -> Plan:
             return planned({"data": 8 * hosts} if name == "fsdp" else {"data": hosts, "model": 8}, name)
 
-        with contextlib.suppress(ShardingError):  # heads that do not divide, for one
-            sizes = [1 << power for power in range(10)]  # hosts: the more, the less memory
-            least = bisect_left(sizes, True, key=lambda hosts: made(hosts).memory <= device.memory)
-            found += [(made(hosts), name) for hosts in sizes[least : least + 1]]
-    if not found:
+        with contextlib.suppress(ShardingError):  # such as heads that the mesh does not divide
+            sizes = [1 << power for power in range(10)]  # hosts: more of them need less memory each
+            least = bisect_left(sizes, True, key=lambda hosts: planned_on(hosts).memory <= device.memory)
+            fitting += [(planned_on(hosts), name) for hosts in sizes[least : least + 1]]
+    if not fitting:
         return "it fits on no 4,096 of these devices; give fewer rows (--batch), a shorter --context, another --device"
-    best, name = min(found, key=lambda one: one[0].devices)
+    best, name = min(fitting, key=lambda fit: fit[0].devices)
     shape = ",".join(f"{axis}={length}" for axis, length in best.mesh.items())
     return (
         f"it fits on {best.devices:,} devices, {size(best.memory)} each:\n"
@@ -190,26 +190,26 @@ def _remedy(device: Accelerator, planned: Callable[[dict[str, int], str], Plan])
 
 
 def page(
-    found: Plan, model: str, what: str, device: Accelerator, peak: float, link: float, network: float | None
+    costs: Plan, model: str, setting: str, device: Accelerator, peak: float, link: float, network: float | None
 ) -> Page:
-    """What the plan says."""
-    shape = ", ".join(f"{name}={length}" for name, length in found.mesh.items())
-    kept = "each block recomputed" if found.checkpoint else "all activations kept"
-    other = found.activations if found.checkpoint else found.activations_checkpointed
-    element = 4 if ", f32," in what else 2
-    fits = "fits" if found.memory <= device.memory else "does not fit"
+    """The printed report of a plan."""
+    shape = ", ".join(f"{name}={length}" for name, length in costs.mesh.items())
+    kept = "each block recomputed" if costs.checkpoint else "all activations kept"
+    other = costs.activations if costs.checkpoint else costs.activations_checkpointed
+    element = 4 if ", f32," in setting else 2
+    fits = "fits" if costs.memory <= device.memory else "does not fit"
     memory = [
-        ("parameters", found.parameters, f"{amount(found.parameters // element)} of them, {element} bytes each"),
-        ("gradients", found.gradients, "as the parameters"),
-        ("optimizer", found.optimizer, f"its states, {found.optimizer / found.parameters * element:.3g} bytes each"),
-        ("gathered", found.gathered, "whole parameters, from when they are used to the end of the backward pass"),
-        ("activations", found.activations_checkpointed if found.checkpoint else found.activations,
-         f"{kept}; {size(other)} if {'not' if found.checkpoint else 'they were'}"),
-        ("data", found.data, "tokens and targets"),
-        ("total", found.memory, f"{fits} {size(int(device.memory))} of {device.name}"),
+        ("parameters", costs.parameters, f"{amount(costs.parameters // element)} of them, {element} bytes each"),
+        ("gradients", costs.gradients, "as the parameters"),
+        ("optimizer", costs.optimizer, f"its states, {costs.optimizer / costs.parameters * element:.3g} bytes each"),
+        ("gathered", costs.gathered, "whole parameters, from when they are used to the end of the backward pass"),
+        ("activations", costs.activations_checkpointed if costs.checkpoint else costs.activations,
+         f"{kept}; {size(other)} if {'not' if costs.checkpoint else 'they were'}"),
+        ("data", costs.data, "tokens and targets"),
+        ("total", costs.memory, f"{fits} {size(int(device.memory))} of {device.name}"),
     ]  # fmt: skip
-    sent = [(one.kind, one.what, f"over {', '.join(one.axes)}", size(one.sent)) for one in found.exchanges]
-    compute, exchange = found.seconds(device, peak, link, network)
+    sent = [(e.kind, e.what, f"over {', '.join(e.axes)}", size(e.sent)) for e in costs.exchanges]
+    compute, exchange = costs.seconds(device, peak, link, network)
     together, apart = max(compute, exchange), compute + exchange
     beyond = "" if network is None else f", {size(round(network))}/s beyond"
     rates = f"{amount(round(peak))}FLOP/s, {size(round(link))}/s within {device.per_host:,} devices{beyond}"
@@ -219,15 +219,15 @@ def page(
         f"{compute:.3g} s to compute and {exchange:.3g} s to send, at {rates}",
     ]
     parts = [
-        f"{found.batch:,} rows of {found.context:,} tokens a step",
+        f"{costs.batch:,} rows of {costs.context:,} tokens a step",
         Page(
             "memory a device",
             parts=[Table([""] * 3, [(name, size(number), note) for name, number, note in memory], {0, 2})],
         ),
-        Page("sent by a device, a step", parts=[Table([""] * 4, [*sent, ("total", "", "", size(found.sent))], 3)]),
-        Page("", parts=[f"FLOPs of a device, a step: {amount(found.flops)}", *times]),
+        Page("sent by a device, a step", parts=[Table([""] * 4, [*sent, ("total", "", "", size(costs.sent))], 3)]),
+        Page("", parts=[f"FLOPs of a device, a step: {amount(costs.flops)}", *times]),
     ]  # fmt: skip
-    head = f"{model}, {amount(found.count)} parameters on {found.devices} devices ({shape}): {what}"
+    head = f"{model}, {amount(costs.count)} parameters on {costs.devices} devices ({shape}): {setting}"
     return Page("", parts=[head, *parts])
 
 

@@ -33,19 +33,19 @@ def run(options: argparse.Namespace) -> int:
     from phlox.models import DigitsRun
 
     digits = DigitsRun(options.model, options.device)
-    given = read_images(options.file, size=digits.recipe.model.size)
-    probabilities = digits.predict(given.images)
+    data = read_images(options.file, size=digits.recipe.model.size)
+    probabilities = digits.predict(data.images)
     classes, best = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
-    print_classes("digit", classes, [f"{one:.1%}" for one in best.tolist()], "probability", given.labels)
+    print_classes("digit", classes, [f"{probability:.1%}" for probability in best.tolist()], "probability", data.labels)
     return DONE
 
 
-def print_classes(what: str, classes: Any, values: Sequence[str], called: str, labels: Any) -> None:
+def print_classes(noun: str, classes: Any, values: Sequence[str], value_name: str, labels: Any) -> None:
     """A line for each image: its class, a value of it, and its label if there are labels; and the accuracy."""
-    rows = [[str(number), str(one), value] for number, (one, value) in enumerate(zip(classes, values, strict=True))]
-    for row, one, label in zip(rows, classes, [] if labels is None else labels, strict=False):
-        row += [str(label), "wrong" if label != one else ""]
-    print(Page("", parts=[Table(["image", what, called, "label", ""], rows, {4})]).text())
+    rows = [[str(index), str(cls), value] for index, (cls, value) in enumerate(zip(classes, values, strict=True))]
+    for row, cls, label in zip(rows, classes, [] if labels is None else labels, strict=False):
+        row += [str(label), "wrong" if label != cls else ""]
+    print(Page("", parts=[Table(["image", noun, value_name, "label", ""], rows, {4})]).text())
     if labels is not None:
         correct = int((classes == labels).sum())
         print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")

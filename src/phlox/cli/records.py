@@ -34,9 +34,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         named = getattr(items, "_asdict", None)
-        return [plain(one) for one in items] if named is None else plain(named())
+        return [plain(item) for item in items] if named is None else plain(named())
     if isinstance(value, list):
-        return [plain(one) for one in cast("list[Any]", value)]
+        return [plain(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
+        return {key: plain(item) for key, item in cast("dict[str, Any]", value).items()}
     return to_json(value)

@@ -26,7 +26,7 @@ _OLD_NAMES = {"train_": "train/", "held_out_": "validation/"}
 
 @dataclass
 class Run:
-    """A run, as its files say."""
+    """A run, as described by its files."""
 
     path: Path
     status: str = "finished"
@@ -47,10 +47,10 @@ class Run:
         last = len(self.rows) - 1
         return sum(row.get("seconds", 0.0) for i, row in enumerate(self.rows) if i == last or self.is_epoch(i))
 
-    def is_epoch(self, place: int) -> bool:
-        """Is a row that of an epoch's end? Those in the middle of the next one have the same number of ended epochs."""
-        before = self.rows[place - 1].get("epoch", place) if place else 0
-        return self.rows[place].get("epoch", place + 1) > before
+    def is_epoch(self, index: int) -> bool:
+        """Is this the row of the end of an epoch? Rows within the next epoch have the same number of ended epochs."""
+        before = self.rows[index - 1].get("epoch", index) if index else 0
+        return self.rows[index].get("epoch", index + 1) > before
 
     @property
     def last_epoch(self) -> int:
@@ -65,13 +65,13 @@ class Run:
             values.add(epoch, {name: v for name, v in row.items() if name.startswith(("train/", "validation/"))})
         return values.all()
 
-    def report(self, place: int) -> EpochReport:
+    def report(self, index: int) -> EpochReport:
         """A row as the report of an epoch."""
-        row = self.rows[place]
+        row = self.rows[index]
         seconds = row.get("seconds", 0.0)
         rates = {name.removeprefix("lr/"): value for name, value in row.items() if name.startswith("lr/")}
         return EpochReport(
-            int(row.get("epoch", place + 1)), int(row.get("step", 0)), rates or row.get("lr", 0.0),
+            int(row.get("epoch", index + 1)), int(row.get("step", 0)), rates or row.get("lr", 0.0),
             _nested(row, "train/"), _nested(row, "validation/"), seconds,
             round(row.get("rows_per_second", 0.0) * seconds),
         )  # fmt: skip
@@ -79,16 +79,16 @@ class Run:
 
 def find_runs(folder: Path) -> list[Path]:
     """The folders of runs under a folder, or that folder itself, in the order of their names."""
-    found: list[Path] = []
+    runs: list[Path] = []
     for base, folders, files in os.walk(folder):
-        here = Path(base)
+        path = Path(base)
         if MANIFEST in files or METRICS in files:
-            found.append(here)
-            folders.clear()  # what a run has in folders is its own
-        elif len(here.relative_to(folder).parts) >= _DEPTH:
+            runs.append(path)
+            folders.clear()  # folders inside of a run belong to it
+        elif len(path.relative_to(folder).parts) >= _DEPTH:
             folders.clear()
         folders.sort()
-    return found
+    return runs
 
 
 def read_run(path: Path) -> Run:
@@ -102,7 +102,7 @@ def read_run(path: Path) -> Run:
         if isinstance(epochs := source.get("epochs"), int):
             run.epochs = epochs
     status = manifest.get("status")
-    is_partial = path.name.endswith(".partial")  # as runs of earlier versions are named until they are complete
+    is_partial = path.name.endswith(".partial")  # earlier versions named incomplete runs like this
     if not manifest:
         run.status = "unknown"
     else:
@@ -119,9 +119,9 @@ def read_run(path: Path) -> Run:
 def locate(path: Path) -> Path:
     """The folder of a run; one of an earlier version may be in `NAME.partial`. `RunError` if there is none."""
     partial = path.with_name(path.name + ".partial") if path.name else path
-    for one in (path, partial):
-        if (one / MANIFEST).is_file() or (one / METRICS).is_file():
-            return one
+    for candidate in (path, partial):
+        if (candidate / MANIFEST).is_file() or (candidate / METRICS).is_file():
+            return candidate
     if path.is_dir():
         raise RunError(f"{path}: has neither {MANIFEST} nor {METRICS}, so it is not the folder of a run; give another")
     raise RunError(f"{path}: there is no such run; give the folder of one (`phlox runs FOLDER` lists them)")
@@ -129,17 +129,17 @@ def locate(path: Path) -> Path:
 
 def _json(path: Path, run: Run) -> dict[str, Any]:
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         run.notes.append(f"no {path.name}")
         return {}
     except (OSError, ValueError, RecursionError):
         run.notes.append(f"{path.name} cannot be read")
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         run.notes.append(f"{path.name} is no object")
         return {}
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)
 
 
 def _rows(path: Path, run: Run) -> Iterator[dict[str, float]]:
@@ -167,7 +167,7 @@ def _rows(path: Path, run: Run) -> Iterator[dict[str, float]]:
 
 
 def _name(name: str) -> str:
-    """The name of a value; runs of earlier versions have others."""
+    """The name of a value; runs of earlier versions have other names."""
     for old, new in _OLD_NAMES.items():
         if name.startswith(old):
             return new + name.removeprefix(old)

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         runs = _sorted(runs, options.sort)
     differing = _differing(runs)
     if options.json:
-        print(json.dumps(plain([_as_json(one, folder) for one in runs]), indent=2, allow_nan=False))
+        print(json.dumps(plain([_as_json(r, folder) for r in runs]), indent=2, allow_nan=False))
     else:
         print(Page("", parts=[_table(runs, folder, differing, options.sort)]).text(terminal_width()))
     return DONE
@@ -49,36 +49,36 @@ def run(options: argparse.Namespace) -> int:
 
 def _sorted(runs: list[Run], name: str) -> list[Run]:
     """The runs with the best value first; those without one last."""
-    values = [_value(one, name) for one in runs]
+    values = [_value(r, name) for r in runs]
     if all(value is None for value in values):
-        found = {key for one in runs for row in one.rows for key in row}
-        names = sorted(key for key in found if not key.rpartition("/")[2].isdecimal())
+        available = {key for r in runs for row in r.rows for key in row}
+        names = sorted(key for key in available if not key.rpartition("/")[2].isdecimal())
         raise RunError(f"--sort {name}: no run has such a value; there are: {', '.join(names) or 'none'}")
     sign = -1.0 if better(name) == "max" else 1.0
     keys = [math.inf if value is None or math.isnan(value) else sign * value for value in values]
     return [runs[i] for i in sorted(range(len(runs)), key=keys.__getitem__)]
 
 
-def _value(one: Run, name: str) -> float | None:
-    """The best value of that name; the last one of a name that does not say what is better."""
-    best = one.best().get(name)
-    return best.value if best is not None else one.rows[-1].get(name) if one.rows else None
+def _value(record: Run, name: str) -> float | None:
+    """The best value of that name; the last one if the name does not tell whether larger is better."""
+    best = record.best().get(name)
+    return best.value if best is not None else record.rows[-1].get(name) if record.rows else None
 
 
 def _differing(runs: list[Run]) -> list[str]:
     """The settings that are not the same in all runs that have settings."""
-    with_settings = [one.settings for one in runs if one.settings]
+    with_settings = [r.settings for r in runs if r.settings]
     names = dict.fromkeys(name for settings in with_settings for name in settings)
     return [name for name in names if len({settings.get(name) for settings in with_settings}) > 1]
 
 
 def _shown(runs: list[Run], sort: str | None) -> list[str]:
-    """The values that have columns: what is sorted by, the loss of the validation, and what follows."""
+    """The names of the values that have columns: first the one to sort by, then those of the validation."""
     names = dict.fromkeys([sort] if sort is not None else [])
     for prefix in ("validation/", "train/"):
-        some = {name: None for one in runs for row in one.rows for name in row if name.startswith(prefix)}
+        matching = {name: None for r in runs for row in r.rows for name in row if name.startswith(prefix)}
         if not [name for name in names if name != sort]:
-            names |= dict.fromkeys(name for name in some if not name.rpartition("/")[2].isdecimal())
+            names |= dict.fromkeys(name for name in matching if not name.rpartition("/")[2].isdecimal())
     return [*names][:_VALUES]
 
 
@@ -88,40 +88,40 @@ def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None
     for name in shown:
         heads += [f"best {_short(name)}", "last"]
     rows: list[list[str]] = []
-    for one in runs:
-        best = one.best()
-        of = f"/{one.epochs}" if one.epochs is not None else ""
-        row = [_name(one, folder), one.status, f"{one.last_epoch}{of}", clock(one.seconds) if one.rows else ""]
+    for r in runs:
+        best = r.best()
+        of = f"/{r.epochs}" if r.epochs is not None else ""
+        row = [_name(r, folder), r.status, f"{r.last_epoch}{of}", clock(r.seconds) if r.rows else ""]
         for name in shown:
-            last = one.rows[-1].get(name) if one.rows else None
+            last = r.rows[-1].get(name) if r.rows else None
             row += [amount(name, best[name].value) if name in best else "", "" if last is None else amount(name, last)]
-        notes = [one.reason.partition("\n")[0]] * bool(one.reason) + one.notes
-        rows.append([*row, *(one.settings.get(name, "") for name in differing), "; ".join(notes)])
-    if all(row[-1] == "no config.json" for row in rows):  # then it is no news
+        notes = [r.reason.partition("\n")[0]] * bool(r.reason) + r.notes
+        rows.append([*row, *(r.settings.get(name, "") for name in differing), "; ".join(notes)])
+    if all(row[-1] == "no config.json" for row in rows):  # then the note tells nothing
         rows = [[*row[:-1], ""] for row in rows]
     heads += [*differing, "note"]
     values = range(2, 4 + 2 * len(shown))
-    # What goes first where there is no room: settings from the last, further values, time, the last loss, notes.
+    # The columns to leave out first if there is no room: settings (the last first), further values, time, loss, notes.
     spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3, 5, len(heads) - 1]
     return Table(heads, rows, {*range(len(heads))} - {*values}, spare=spare)
 
 
-def _name(one: Run, folder: Path) -> str:
-    return str(one.path.relative_to(folder)) if one.path != folder else folder.name or str(folder)
+def _name(r: Run, folder: Path) -> str:
+    return str(r.path.relative_to(folder)) if r.path != folder else folder.name or str(folder)
 
 
 def _short(name: str) -> str:
-    part, _, rest = name.partition("/")
-    return f"val {rest}" if part == "validation" else name
+    part, _, value = name.partition("/")
+    return f"val {value}" if part == "validation" else name
 
 
-def _as_json(one: Run, folder: Path) -> dict[str, Any]:
-    last = one.rows[-1] if one.rows else {}
+def _as_json(r: Run, folder: Path) -> dict[str, Any]:
+    last = r.rows[-1] if r.rows else {}
     return {
-        "name": _name(one, folder), "path": str(one.path), "status": one.status, "reason": one.reason or None,
-        "epochs": one.last_epoch, "planned_epochs": one.epochs, "seconds": one.seconds,
-        "best": {name: {"value": best.value, "epoch": int(best.epoch)} for name, best in one.best().items()},
-        "last": last, "settings": one.settings, "notes": one.notes,
+        "name": _name(r, folder), "path": str(r.path), "status": r.status, "reason": r.reason or None,
+        "epochs": r.last_epoch, "planned_epochs": r.epochs, "seconds": r.seconds,
+        "best": {name: {"value": best.value, "epoch": int(best.epoch)} for name, best in r.best().items()},
+        "last": last, "settings": r.settings, "notes": r.notes,
     }  # fmt: skip
 
 

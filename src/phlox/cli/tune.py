@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     search = _search(options)
     if options.dry_run:
-        _say_what_would_be_tried(search)
+        _print_candidates(search)
         return DONE
     if options.save is not None:
-        _see_whether_it_can_be_written(Path(options.save))
+        _check_writable(Path(options.save))
     print(f"Measuring {options.script}. It runs many times, and writes its output files each time.", flush=True)
     try:
         search.go()
@@ -99,20 +99,20 @@ def _search(options: argparse.Namespace) -> Search:
         devices=devices,
         flags=options.xla_flags,
         rounds=options.rounds,
-        tell=lambda one: print(report.line(one), flush=True),
+        tell=lambda configuration: print(report.line(configuration), flush=True),
     )
 
 
-def _say_what_would_be_tried(search: Search) -> None:
+def _print_candidates(search: Search) -> None:
     devices = search.other_devices()
     present = applied().device or "numpy"
     print("First unchanged" + (f"; if SCRIPT names no device, also on {', '.join(devices)}" if devices else ""))
     print("Then, on the fastest of these, each of")
     for name in (present, *devices):
-        tried = [Configuration(one).name for one in search.worth_trying(name.partition(":")[0])]
+        tried = [Configuration(settings).name for settings in search.worth_trying(name.partition(":")[0])]
         print(f"  {name}:")
-        for one in tried:
-            print(f"    {one}")
+        for label in tried:
+            print(f"    {label}")
     print(
         "Then all that helped together, and finally the fastest, alternating with the present configuration, "
         f"{counted(search.rounds, 'time')}"
@@ -121,7 +121,7 @@ def _say_what_would_be_tried(search: Search) -> None:
         print(f"Note: {note}.")
 
 
-def _see_whether_it_can_be_written(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     if path.exists():
         read_file(path)  # fails if it is not a settings file, which is then not overwritten
     elif not path.absolute().parent.is_dir():

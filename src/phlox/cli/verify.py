@@ -19,12 +19,12 @@ def run(options: argparse.Namespace) -> int:
     from phlox.models import DigitsRun
 
     digits = DigitsRun(options.run_folder, options.device)
-    found = digits.verify()
-    ties = ", the others are ties within rounding" if found.ok and found.agreeing < found.images else ""
+    result = digits.verify()
+    ties = ", the others are ties within rounding" if result.ok and result.agreeing < result.images else ""
     print(f"model built from config and record on {digits.device}; no initializer ran")
-    print(f"{found.agreeing} of {found.images} predictions agree{ties}")
-    print(f"largest difference in probability: {found.largest_difference:.1e}")
-    if found.ok:
+    print(f"{result.agreeing} of {result.images} predictions agree{ties}")
+    print(f"largest difference in probability: {result.largest_difference:.1e}")
+    if result.ok:
         return DONE
     print(
         f"phlox: {digits.path}: the predictions differ by more than half precision explains; "

@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
     watcher = _Watcher(_screen())
     try:
         while True:
-            now = read_run(locate(path))
-            watcher.show(now)
-            if now.status != "running":
+            latest = read_run(locate(path))
+            watcher.show(latest)
+            if latest.status != "running":
                 break
             time.sleep(options.interval)
     finally:
@@ -64,67 +64,67 @@ def _screen() -> Screen | None:
 
 
 class _Watcher:
-    """Shows what is new of a run."""
+    """Shows the new rows of a run."""
 
     def __init__(self, screen: Screen | None) -> None:
         self.screen = screen
         self._rows, self._is_open = 0, False
         self._best = BestValues()
 
-    def show(self, now: Run) -> None:
-        """What has come since the last look."""
-        if len(now.rows) < self._rows:  # another run has taken its place
+    def show(self, run: Run) -> None:
+        """Show what was added since the last call."""
+        if len(run.rows) < self._rows:  # another run has replaced it
             self._rows, self._best = 0, BestValues()
-        new = range(self._rows, len(now.rows))
-        self._rows = len(now.rows)
+        new = range(self._rows, len(run.rows))
+        self._rows = len(run.rows)
         if self.screen is not None and not self._is_open:
-            self.screen.open(Snapshot(epochs=now.epochs, doing="starting"))
+            self.screen.open(Snapshot(epochs=run.epochs, doing="starting"))
             self._is_open = True
-        for place in new:
-            self._epoch(now, place)
+        for index in new:
+            self._epoch(run, index)
         if self.screen is not None:
-            self.screen.show(self._snapshot(now))
-        elif now.status != "running":
-            print(plain_line(_ending(now)), flush=True)
+            self.screen.show(self._snapshot(run))
+        elif run.status != "running":
+            print(plain_line(_ending(run)), flush=True)
 
     def close(self) -> None:
         """Put the cursor back."""
         if self.screen is not None and self._is_open:
             self.screen.close()
 
-    def _epoch(self, now: Run, place: int) -> None:
-        report = now.report(place)
+    def _epoch(self, run: Run, index: int) -> None:
+        report = run.report(index)
         values = flattened("train", report.train) | flattened("validation", report.validation)
         best = self._best.add(epoch_label(report.epoch, None), values)
-        if now.is_epoch(place):
-            label = epoch_label(report.epoch, now.epochs)
+        if run.is_epoch(index):
+            label = epoch_label(report.epoch, run.epochs)
         elif report.validation:
-            label = f"{epoch_label(report.epoch + 1, now.epochs)} step {report.step:,}"
+            label = f"{epoch_label(report.epoch + 1, run.epochs)} step {report.step:,}"
         else:
-            return  # of some step: the last one is below the table
+            return  # a step within an epoch: the last one is below the table
         if self.screen is not None:
             self.screen.epoch(label, report.train, report.validation, report.seconds or None, best)
         else:
             print(plain_line(*plain_parts(label, report, "rows")), flush=True)
 
-    def _snapshot(self, now: Run) -> Snapshot:
-        last = now.report(-1) if now.rows else None
+    def _snapshot(self, run: Run) -> Snapshot:
+        last = run.report(-1) if run.rows else None
         left = None
-        if now.epochs is not None and now.rows:
-            left = max(now.epochs - now.last_epoch, 0) * now.seconds / len(now.rows)
-        is_running = now.status == "running"
+        if run.epochs is not None and run.rows:
+            left = max(run.epochs - run.last_epoch, 0) * run.seconds / len(run.rows)
+        is_running = run.status == "running"
         return Snapshot(
-            epoch=now.last_epoch if last else 1, epochs=now.epochs, step=now.last_epoch if is_running else 0,
-            steps=now.epochs, doing="" if last else "waiting for the first epoch",
+            epoch=run.last_epoch if last else 1, epochs=run.epochs, step=run.last_epoch if is_running else 0,
+            steps=run.epochs, doing="" if last else "waiting for the first epoch",
             values=last.train if last and figures(last.train) else {}, rate=last.rate if last and last.rows else None,
-            elapsed=now.seconds, left=left, lr=last.lr if last else None, best=self._best.shown(),
-            ended=None if is_running else _ending(now),
+            elapsed=run.seconds, left=left, lr=last.lr if last else None, best=self._best.shown(),
+            ended=None if is_running else _ending(run),
         )  # fmt: skip
 
 
-def _ending(now: Run) -> str:
-    epochs = f"{now.last_epoch} {'epoch' if now.last_epoch == 1 else 'epochs'}"
-    return f"{now.status} after {epochs}, {clock(now.seconds)}" + (f": {now.reason}" if now.reason else "")
+def _ending(run: Run) -> str:
+    epochs = f"{run.last_epoch} {'epoch' if run.last_epoch == 1 else 'epochs'}"
+    return f"{run.status} after {epochs}, {clock(run.seconds)}" + (f": {run.reason}" if run.reason else "")
 
 
 COMMAND = Command(

@@ -38,8 +38,8 @@ class BaseConfig(Structured):
         if cls.__phlox_root__:
             return
         if "__phlox_scope__" not in vars(cls):
-            here = inspect.currentframe()
-            statement = None if here is None else here.f_back
+            frame = inspect.currentframe()
+            statement = None if frame is None else frame.f_back
             cls.__phlox_scope__ = Scope.of_class_statement(cls, own_annotations(cls).values(), statement)
         declare_fields(cls)
         try:

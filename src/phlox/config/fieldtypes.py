@@ -264,11 +264,11 @@ class UnionType(FieldType):
     def read(self, value: object, path: str, reading: Reading) -> Any:
         trials = [(member, reading.fork()) for member in self._members]
         results = [(member, member.read(value, path, trial)) for member, trial in trials]
-        taken = [(member, result) for member, result in results if result is not INVALID]
-        if not taken:
+        accepted = [(member, result) for member, result in results if result is not INVALID]
+        if not accepted:
             return self._report(value, path, reading, [trial for _, trial in trials])
-        exact = [pair for pair in taken if _same(pair[1], value)]
-        member, result = (exact or taken)[0]
+        exact = [pair for pair in accepted if _same(pair[1], value)]
+        member, result = (exact or accepted)[0]
         if not reading.trusting:
             again = self.read(member.write(result), path, Reading(stored=True, trusting=True))
             if not _same(again, result):

@@ -56,8 +56,8 @@ class LayerConfig(_Parent, Generic[P, M]):
 
     def init(self, device: DeviceLike | None = None) -> M:
         """Create the layer from these hyper-parameters, with its parameters on `device` (None: the default device)."""
-        place = {DEVICE: device} if self.__phlox_takes_device__ else {}
-        return type(self).__phlox_layer__(**vars(self), **place)
+        device_argument = {DEVICE: device} if self.__phlox_takes_device__ else {}
+        return type(self).__phlox_layer__(**vars(self), **device_argument)
 
 
 def config_of(layer: Callable[P, M]) -> type[LayerConfig[P, M]]:
@@ -99,23 +99,23 @@ def config_of(layer: Callable[P, M]) -> type[LayerConfig[P, M]]:
         default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
         annotations[parameter.name] = parameter.annotation
         body[parameter.name] = dataclasses.field(default=default, kw_only=keyword_only)
-    here = inspect.currentframe()
-    caller = None if here is None else here.f_back
+    frame = inspect.currentframe()
+    caller = None if frame is None else frame.f_back
     body["__phlox_scope__"] = _scope(layer, annotations.values(), {} if caller is None else caller.f_locals)
-    made = types.new_class(name, (LayerConfig,), exec_body=lambda namespace: namespace.update(body))
-    return cast("type[LayerConfig[P, M]]", made)
+    config_class = types.new_class(name, (LayerConfig,), exec_body=lambda namespace: namespace.update(body))
+    return cast("type[LayerConfig[P, M]]", config_class)
 
 
 def _check(name: str, parameter: inspect.Parameter, *, follows_device: bool) -> None:
-    place = f"{name}, parameter `{parameter}`"
+    location = f"{name}, parameter `{parameter}`"
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise ConfigError(
-            f"{place}: a field needs a name and one value, so the parameter cannot be starred or positional-only"
+            f"{location}: a field needs a name and one value, so the parameter cannot be starred or positional-only"
         )
     if parameter.annotation is parameter.empty and parameter.name != DEVICE:
-        raise ConfigError(f"{place}: annotate it, since the field has the annotated type")
+        raise ConfigError(f"{location}: annotate it, since the field has the annotated type")
     if follows_device:
-        raise ConfigError(f"{place}: it follows `device`, which is not a field of the config; put `device` last")
+        raise ConfigError(f"{location}: it follows `device`, which is not a field of the config; put `device` last")
 
 
 def _scope(layer: Callable[..., Any], annotations: Iterable[object], caller_names: Mapping[str, Any]) -> Scope:

@@ -90,13 +90,13 @@ class ConfigType(FieldType):
 
     def _alive(self) -> dict[str, list[type[Structured]]]:
         # The interpreter's list of subclasses is weak, so nothing leaks.
-        found: dict[object, type[Structured]] = {}
+        unique: dict[object, type[Structured]] = {}
         for base in self._bases:
             for cls in _with_subclasses(base):
                 local = "<locals>" in cls.__qualname__
-                found[id(cls) if local else (cls.__module__, cls.__qualname__)] = cls  # a later definition replaces
+                unique[id(cls) if local else (cls.__module__, cls.__qualname__)] = cls  # a later definition replaces
         classes: dict[str, list[type[Structured]]] = {}
-        for cls in found.values():
+        for cls in unique.values():
             classes.setdefault(cls.__name__, []).append(cls)
         return classes
 
@@ -114,5 +114,5 @@ def _one_of(classes: Mapping[str, object]) -> str:
 
 
 def _ambiguous(name: str, classes: list[type[Structured]]) -> str:
-    places = ", ".join(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
-    return f"{name} names {len(classes)} classes ({places}); rename all but one"
+    paths = ", ".join(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
+    return f"{name} names {len(classes)} classes ({paths}); rename all but one"

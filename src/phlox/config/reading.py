@@ -73,18 +73,18 @@ def describe(value: object) -> str:
     return "None" if value is None else f"{type(value).__name__} {_short.repr(value)}"
 
 
-def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, if one is close.
+def nearest(name: object, names: Iterable[str]) -> str | None:
+    """The one of `names` that is closest to `name`, if one is close.
 
     >>> nearest("d_inputt", ["d_input", "dropout"])
     'd_input'
     """
     from difflib import get_close_matches  # imported only after an error
 
-    return next(iter(get_close_matches(str(name), list(known), n=1)), None)
+    return next(iter(get_close_matches(str(name), list(names), n=1)), None)
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A remark with the closest known name; empty if none is close."""
-    near = nearest(name, known)
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """A remark with the closest of `names`; empty if none is close."""
+    near = nearest(name, names)
     return f"; did you mean `{near}`?" if near is not None else ""

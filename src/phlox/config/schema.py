@@ -42,7 +42,7 @@ class Schema:
         of a field, or if a default does not have the type of its field.
         """
         fields: dict[str, Field] = {}
-        for declared in dataclasses.fields(owner):  # pyright: ignore[reportArgumentType]  # it is made one when it is declared
+        for declared in dataclasses.fields(owner):  # pyright: ignore[reportArgumentType]  # `declare_fields` makes it one
             inherited = _inherited(owner, declared)
             fields[declared.name] = inherited if inherited is not None else _resolve(owner, declared, scope)
         return Schema(owner, fields)
@@ -53,10 +53,10 @@ class Schema:
         if len(args) > len(positional):
             names = f" ({', '.join(positional)})" if positional else ""
             reading.problem("", f"takes at most {len(positional)} positional values{names}, got {len(args)}")
-        given = dict(zip(positional, args, strict=False))
-        for name in given.keys() & kwargs.keys():
+        values = dict(zip(positional, args, strict=False))
+        for name in values.keys() & kwargs.keys():
             reading.problem(name, "given twice, by position and by name")
-        return {**given, **kwargs}
+        return {**values, **kwargs}
 
     def read(self, values: Mapping[Any, object], path: str, reading: Reading) -> Any:
         """Create a config from `values`, or add all problems and return INVALID."""
@@ -106,17 +106,17 @@ def _inherited(cls: type[Structured], declared: dataclasses.Field[Any]) -> Field
 
 
 def _resolve(cls: type[Structured], declared: dataclasses.Field[Any], scope: Scope) -> Field:
-    place = f"{cls.__name__}.{declared.name}"
+    location = f"{cls.__name__}.{declared.name}"
     try:
         kind = field_type(scope.resolve(declared.type))
     except ConfigError as error:
-        raise type(error)(f"{place}: {error}") from error
+        raise type(error)(f"{location}: {error}") from error
     factory = None if declared.default_factory is MISSING else declared.default_factory
     default: Any = declared.default
     if default is not MISSING:
         reading = Reading()
         default = kind.read(default, "", reading)
-        reading.raise_problems(f"{place}, its default")
+        reading.raise_problems(f"{location}, its default")
     return Field(declared.name, kind, default, factory, bool(declared.kw_only))
 
 
@@ -139,10 +139,10 @@ def declare_fields(cls: type[Structured]) -> None:
             raise ConfigError(
                 f"{cls.__name__} defines {name}, but the constructor is derived from the fields: override validate"
             )
-    known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set[str]()
+    inherited = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set[str]()
     annotations = own_annotations(cls)
     roots = [base for base in cls.__mro__ if issubclass(base, Structured) and base.__phlox_root__]
-    for name in body.keys() & known - annotations.keys():
+    for name in body.keys() & inherited - annotations.keys():
         raise ConfigError(f"{cls.__name__}.{name} is a field: to change its default, repeat its annotation")
     for name in annotations:
         if name == TAG:

@@ -25,8 +25,8 @@ def parse_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(f"{source} is not valid JSON at {place}: {error.msg}") from error
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ConfigError(f"{source} is not valid JSON at {position}: {error.msg}") from error
     except ValueError as error:
         raise ConfigError(f"{source} is not valid JSON: {error}") from error
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""`capture`: what the layers of a model give, by patterns of their paths."""
+"""`capture`: the outputs of a model's layers, selected by patterns of their paths."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Capture:
         """The result of the last call of a layer."""
         if path in self.outputs:
             return self.outputs[path][-1]
-        known = ", ".join(self.outputs) or "none"
-        raise ModuleError(f"capture: nothing was kept of `{path}`; of these layers there is something: {known}")
+        kept = ", ".join(self.outputs) or "none"
+        raise ModuleError(f"capture: nothing was kept of `{path}`, only of these layers: {kept}")
 
     def __enter__(self) -> Self:
         if self._scope is not None:
@@ -106,9 +106,9 @@ class Capture:
             engine = engine_of(x.backend)
             if engine.is_traced(x.backend.strip(x.primitive)) and engine.current_trace() is not self._trace:
                 raise CompileError(
-                    f"capture: `{call.path or 'the model'}` is called while a function is being traced that this scope "
-                    "is outside of, so that there are no values to keep; open the scope inside of that function, and "
-                    "return its .outputs"
+                    f"capture: `{call.path or 'the model'}` is called in a function that is being traced, and this "
+                    "scope is outside of it, so there are no values to keep; open the scope inside of that function, "
+                    "and return its .outputs"
                 )
         kept = value if self.keep is None else map_leaves(self.keep, value, Tensor)
         self.outputs.setdefault(call.path, []).append(kept)
@@ -117,7 +117,7 @@ class Capture:
 def _selected(patterns: Sequence[str], paths: Sequence[str]) -> frozenset[str]:
     """The paths of the layers that are selected."""
 
-    def found(pattern: Any) -> set[str]:
+    def matching(pattern: Any) -> set[str]:
         if not isinstance(pattern, str):
             raise ModuleError(f"capture: {pattern!r} is not a pattern; give paths of layers, such as 'blocks.*.mlp'")
         result = {path for path in paths if matches_exactly(pattern, path)}
@@ -125,4 +125,4 @@ def _selected(patterns: Sequence[str], paths: Sequence[str]) -> frozenset[str]:
             raise ModuleError(f"capture: {no_match(pattern, paths[1:], 'layer')}")
         return result
 
-    return frozenset(select_in_order(patterns, paths, found) if patterns else paths)
+    return frozenset(select_in_order(patterns, paths, matching) if patterns else paths)

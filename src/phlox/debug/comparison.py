@@ -18,7 +18,7 @@ from phlox.module import Module
 
 Weights: TypeAlias = Literal["copy", "theirs", "own"]
 Contestant: TypeAlias = DeviceLike | os.PathLike[str] | Any
-"""An engine; a PyTorch module; the path of an ONNX file, or what the `onnx` package has made of one."""
+"""An engine; a PyTorch module; the path of an ONNX file, or a model of the `onnx` package."""
 
 _TORCH = "phlox.interop.pytorch.beside"
 """Imported by name, because `interop` imports packages that import this one."""
@@ -39,8 +39,8 @@ def compare(
     """Compare a model on several engines, or with its original, layer by layer: values and gradients.
 
     The model runs on each with the same parameters, inputs and random numbers, and is differentiated. Each layer is
-    compared with that of the first of `backends`, the reference. `print` the result, or write it with `.to_html(path)`;
-    `.first_beyond(1e-4)` is the first row with a larger difference, `.rows` has all rows.
+    compared with the same layer on the first of `backends`, the reference. `print` the result, or write it with
+    `.to_html(path)`; `.first_beyond(1e-4)` is the first row with a larger difference, `.rows` has all rows.
 
     Args:
         model: the model, in its current mode; it does not change. Every call of a layer is a row.
@@ -69,41 +69,41 @@ def compare(
     checked_model("compare", model)
     if isinstance(backends, (str, os.PathLike)) or len(backends) < 2:
         raise ModuleError(
-            "compare: give two backends or more, the first of which is the reference: [NumPy(float='f64'), Torch()]"
+            "compare: give two backends or more; the first is the reference: [NumPy(float='f64'), Torch()]"
         )
     if weights not in ("copy", "theirs", "own"):
         raise ModuleError(f"compare: weights is 'copy', 'theirs' or 'own', got {weights!r}")
     args, kwargs = as_arguments(inputs)
-    contestants = [_recorder(one, dict(names or {}), weights) for one in backends]
+    contestants = [_recorder(contestant, dict(names or {}), weights) for contestant in backends]
     if weights == "theirs":
-        theirs = next((one.module for one in contestants if isinstance(one, _TorchRecorder)), None)
-        if theirs is None:
-            raise ModuleError("compare: weights='theirs' goes with a PyTorch module among the backends")
-        model = load(f"{_TORCH}:with_their_weights")(model, theirs, dict(names or {}))
+        torch_module = next((c.module for c in contestants if isinstance(c, _TorchRecorder)), None)
+        if torch_module is None:
+            raise ModuleError("compare: weights='theirs' needs a PyTorch module among the backends")
+        model = load(f"{_TORCH}:with_their_weights")(model, torch_module, dict(names or {}))
     labels = Counter[str]()
     recordings: list[Recording] = []
     rows: tuple[list[Any], list[Any]] = ([], [])
     missing: dict[str, tuple[str, ...]] = {}
-    for one in contestants:
-        found = one(model, args, kwargs, loss, gradients)
-        labels[found.label] += 1
-        if labels[found.label] > 1:
-            found.label += f" #{labels[found.label]}"
-        recordings.append(found)
+    for record in contestants:
+        recording = record(model, args, kwargs, loss, gradients)
+        labels[recording.label] += 1
+        if labels[recording.label] > 1:
+            recording.label += f" #{labels[recording.label]}"
+        recordings.append(recording)
         if len(recordings) > 1:
-            values, others, gone = differences(recordings[0], found)
+            values, others, lacking = differences(recordings[0], recording)
             rows[0].append(values)
             rows[1].append(others)
-            if gone:
-                missing[found.label] = tuple(gone)
-            found.calls, found.parameters = [], {}  # only the reference is kept
+            if lacking:
+                missing[recording.label] = tuple(lacking)
+            recording.calls, recording.parameters = [], {}  # only the reference is kept
     return Comparison(
         reference=recordings[0].label,
-        backends=tuple([one.label for one in recordings[1:]]),
+        backends=tuple([r.label for r in recordings[1:]]),
         rows=[*_interleaved(rows[0]), *_interleaved(rows[1])],
         tolerance=tolerance,
         missing=missing,
-        losses={one.label: one.loss for one in recordings if one.loss is not None},
+        losses={r.label: r.loss for r in recordings if r.loss is not None},
     )
 
 
@@ -111,23 +111,23 @@ def _interleaved(columns: list[list[Any]]) -> list[Any]:
     """The rows of several backends in the order of layers."""
     if len(columns) == 1:
         return columns[0]
-    places: dict[tuple[Any, ...], int] = {}
+    positions: dict[tuple[Any, ...], int] = {}
     for column in columns:
         for row in column:
-            places.setdefault((row.kind, row.path, row.call, row.output), len(places))
-    found = [row for column in columns for row in column]
-    return sorted(found, key=lambda row: places[row.kind, row.path, row.call, row.output])
+            positions.setdefault((row.kind, row.path, row.call, row.output), len(positions))
+    rows = [row for column in columns for row in column]
+    return sorted(rows, key=lambda row: positions[row.kind, row.path, row.call, row.output])
 
 
 Recorder: TypeAlias = Callable[[Module, Any, Any, LossOf | None, bool], Recording]
 
 
-def _recorder(one: Contestant, names: dict[str, str], weights: Weights) -> Recorder:
-    if is_torch_module(one):
-        return _TorchRecorder(one, names, copied=weights == "copy")
-    if is_onnx(one):
-        return _OnnxRecorder(one, names)
-    device = device_named(one) if isinstance(one, str) else as_device(cast("DeviceLike", one))
+def _recorder(contestant: Contestant, names: dict[str, str], weights: Weights) -> Recorder:
+    if is_torch_module(contestant):
+        return _TorchRecorder(contestant, names, copied=weights == "copy")
+    if is_onnx(contestant):
+        return _OnnxRecorder(contestant, names)
+    device = device_named(contestant) if isinstance(contestant, str) else as_device(cast("DeviceLike", contestant))
     device = device.on(engine_of(device.backend))
     label = label_of(device)
 
@@ -157,7 +157,7 @@ class _OnnxRecorder:
 
 
 def is_torch_module(value: Any) -> bool:
-    """Is this a module of PyTorch's? Nothing is imported to find out."""
+    """Is this a PyTorch module? The check imports nothing."""
     return any(cls.__module__ == "torch.nn.modules.module" and cls.__name__ == "Module" for cls in type(value).__mro__)
 
 
@@ -186,6 +186,6 @@ def device_named(text: str) -> Device:
 
 
 def label_of(device: Device) -> str:
-    """How a device is called in tables: `torch:bf16`; with its name where that is not the CPU."""
-    place = "" if device.name == "cpu" else f":{device.name}"
-    return f"{device.backend.name}{place}:{device.backend.float_element}"
+    """The name of a device in tables: `torch:bf16`; with the device's own name if it is not the CPU."""
+    suffix = "" if device.name == "cpu" else f":{device.name}"
+    return f"{device.backend.name}{suffix}:{device.backend.float_element}"

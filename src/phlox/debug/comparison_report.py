@@ -53,12 +53,12 @@ class Difference:
         return 1.0 - self.cosine if measure == "cosine" else getattr(self, measure)
 
     def __str__(self) -> str:
-        what = {"value": "the value of", "gradient": "the gradient at", "parameter": "the gradient of"}[self.kind]
+        subject = {"value": "the value of", "gradient": "the gradient at", "parameter": "the gradient of"}[self.kind]
         name = f"`{self.path}`" if self.path else "the model"
         call = f" (call {self.call + 1})" if self.call else ""
         note = f"; {self.note}" if self.note else ""
         return (
-            f"{what} {name}{call}, {self.layer}, on {self.backend}: largest difference {self.absolute:.3g}, "
+            f"{subject} {name}{call}, {self.layer}, on {self.backend}: largest difference {self.absolute:.3g}, "
             f"relative {self.relative:.3g}, cosine {self.cosine:.6f}{note}"
         )
 
@@ -103,7 +103,7 @@ class Comparison(Report):
         return self.first_beyond() is None
 
     def _page(self, most: int | None = None) -> Page:
-        """`most`: of each engine at most so many gradients of parameters, those that differ most."""
+        """`most`: the number of gradients of parameters to show for each engine, those that differ most."""
         parts: list[Part] = []
         for backend in self.backends:
             rows = self._parameters(backend)
@@ -135,17 +135,17 @@ class Comparison(Report):
         return f"first beyond {self.tolerance:g}: {first}"
 
     def _layers(self, backend: str) -> list[tuple[Difference, Difference | None]]:
-        """The value and the gradient of each call, each of the result that differs most."""
-        found: dict[tuple[str, int], list[Difference | None]] = {}
+        """The value and the gradient of each call, for the result that differs most."""
+        by_call: dict[tuple[str, int], list[Difference | None]] = {}
         for row in self.rows:
             if row.backend != backend or row.kind == "parameter":
                 continue
-            pair = found.setdefault((row.path, row.call), [None, None])
-            place = int(row.kind == "gradient")
-            known = pair[place]
-            if known is None or row.relative > known.relative:
-                pair[place] = row
-        return [(value, gradient) for value, gradient in found.values() if value is not None]
+            pair = by_call.setdefault((row.path, row.call), [None, None])
+            index = int(row.kind == "gradient")
+            row_so_far = pair[index]
+            if row_so_far is None or row.relative > row_so_far.relative:
+                pair[index] = row
+        return [(value, gradient) for value, gradient in by_call.values() if value is not None]
 
     def _cells(self, row: Difference | None) -> list[Cell]:
         if row is None:
@@ -167,18 +167,18 @@ class Comparison(Report):
         return Table([*heads, "gradient: largest", "relative", "cosine"], rows, 3, spare=(8, 5, 1))
 
     def _parameters(self, backend: str) -> list[list[str | Cell]]:
-        those = [row for row in self.rows if row.backend == backend and row.kind == "parameter"]
-        those.sort(key=lambda row: -row.relative)
-        return [[Cell(row.path, code=True), _shape(row.shape), *self._cells(row)] for row in those]
+        rows = [row for row in self.rows if row.backend == backend and row.kind == "parameter"]
+        rows.sort(key=lambda row: -row.relative)
+        return [[Cell(row.path, code=True), _shape(row.shape), *self._cells(row)] for row in rows]
 
     def _remarks(self, backend: str) -> list[str]:
-        found = [f"loss: {self.losses[self.reference]:.8g} and {self.losses[backend]:.8g}"] if (
+        lines = [f"loss: {self.losses[self.reference]:.8g} and {self.losses[backend]:.8g}"] if (
             backend in self.losses and self.reference in self.losses
         ) else []  # fmt: skip
-        gone = self.missing.get(backend, ())
-        if gone:
-            found.append(f"without a counterpart: {listed([path or '(the model)' for path in gone], 8)}")
-        return found
+        missing = self.missing.get(backend, ())
+        if missing:
+            lines.append(f"without a counterpart: {listed([path or '(the model)' for path in missing], 8)}")
+        return lines
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -186,7 +186,7 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _shade(relative: float, tolerance: float) -> float:
-    """How strongly a difference is marked, from 0 at a hundredth of the tolerance to 1 at a hundred times it."""
+    """The strength of a mark, from 0 for a hundredth of the tolerance to 1 for a hundred times the tolerance."""
     if not relative > 0.0:
         return 0.0
     if not np.isfinite(relative) or tolerance <= 0.0:
@@ -198,41 +198,41 @@ def _shade(relative: float, tolerance: float) -> float:
 
 
 def differences(reference: Recording, other: Recording) -> tuple[list[Difference], list[Difference], list[str]]:
-    """Rows of values, rows of gradients in the order in which they come, and the layers that the other has not."""
-    theirs = {(one.path, one.call): one for one in other.calls}
+    """Rows of values, rows of gradients in the order of their arrival, and the layers that `other` lacks."""
+    other_calls = {(c.path, c.call): c for c in other.calls}
     values: list[Difference] = []
     gradients: list[tuple[int, Difference]] = []
     missing: dict[str, None] = {}
-    for mine in reference.calls:
-        found = theirs.get((mine.path, mine.call))
-        if found is None or (mine.values and not found.values):
-            missing[mine.path] = None
+    for call in reference.calls:
+        other_call = other_calls.get((call.path, call.call))
+        if other_call is None or (call.values and not other_call.values):
+            missing[call.path] = None
             continue
-        for place, one in enumerate(mine.values):
-            if place >= len(found.values):
+        for index, value in enumerate(call.values):
+            if index >= len(other_call.values):
                 continue
-            values.append(_difference("value", mine, place, other.label, one, found.values[place]))
-            gradient = mine.gradients[place]
-            its = found.gradients[place]
-            if gradient is not None and its is not None:
-                row = _difference("gradient", mine, place, other.label, gradient, its)
-                gradients.append((mine.arrived[place], row))
+            values.append(_difference("value", call, index, other.label, value, other_call.values[index]))
+            gradient = call.gradients[index]
+            other_gradient = other_call.gradients[index]
+            if gradient is not None and other_gradient is not None:
+                row = _difference("gradient", call, index, other.label, gradient, other_gradient)
+                gradients.append((call.arrived[index], row))
     rows = [row for _, row in sorted(gradients, key=lambda pair: pair[0])]
     return values, [*rows, *_of_parameters(reference, other)], list(missing)
 
 
 def _of_parameters(reference: Recording, other: Recording) -> Iterator[Difference]:
-    classes = {one.path: one.layer for one in reference.calls}
+    classes = {c.path: c.layer for c in reference.calls}
     scales: dict[str, float] = {}
     for path, gradient in reference.parameters.items():
         layer = path.rpartition(".")[0]
         scales[layer] = max(scales.get(layer, 0.0), _magnitude(gradient))
     for path, gradient in reference.parameters.items():
-        its = other.parameters.get(path)
-        if its is not None:
+        other_gradient = other.parameters.get(path)
+        if other_gradient is not None:
             layer = path.rpartition(".")[0]
             call = Recorded(path, 0, classes.get(layer, ""), [])
-            yield _difference("parameter", call, 0, other.label, gradient, its, scales[layer])
+            yield _difference("parameter", call, 0, other.label, gradient, other_gradient, scales[layer])
 
 
 def _magnitude(x: Host) -> float:
@@ -242,30 +242,30 @@ def _magnitude(x: Host) -> float:
 
 
 def _difference(
-    kind: Kind, call: Recorded, output: int, backend: str, mine: Host, its: Host, scale: float | None = None
+    kind: Kind, call: Recorded, output: int, backend: str, expected: Host, actual: Host, scale: float | None = None
 ) -> Difference:
-    one, other = np.asarray(mine, np.float64), np.asarray(its, np.float64)
-    place = (kind, call.path, call.layer, call.call, output, backend, one.shape)
-    if one.size != other.size:
-        return Difference(*place, np.inf, np.inf, 0.0, f"the shapes are {one.shape} and {other.shape}")
-    notes = [] if one.shape == other.shape else [f"the shapes are {one.shape} and {other.shape}"]
-    one, other = one.reshape(-1), other.reshape(-1)
-    alike = (one == other) | (np.isnan(one) & np.isnan(other))  # the same infinity, or NaN in both
-    bad = ~alike & ~(np.isfinite(one) & np.isfinite(other))
+    a, b = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
+    where = (kind, call.path, call.layer, call.call, output, backend, a.shape)
+    if a.size != b.size:
+        return Difference(*where, np.inf, np.inf, 0.0, f"the shapes are {a.shape} and {b.shape}")
+    notes = [] if a.shape == b.shape else [f"the shapes are {a.shape} and {b.shape}"]
+    a, b = a.reshape(-1), b.reshape(-1)
+    alike = (a == b) | (np.isnan(a) & np.isnan(b))  # the same infinity, or NaN in both
+    bad = ~alike & ~(np.isfinite(a) & np.isfinite(b))
     if bad.any():
-        notes.append(f"{np.count_nonzero(bad)} elements are finite in one alone")
+        notes.append(f"{np.count_nonzero(bad)} elements are finite in only one of them")
     with np.errstate(invalid="ignore"):
-        absolute = np.inf if bad.any() else float(np.abs(np.where(alike, 0.0, one - other)).max(initial=0.0))
-    magnitude = _magnitude(one) if scale is None else scale
+        absolute = np.inf if bad.any() else float(np.abs(np.where(alike, 0.0, a - b)).max(initial=0.0))
+    magnitude = _magnitude(a) if scale is None else scale
     relative = absolute / magnitude if magnitude else (0.0 if absolute == 0.0 else np.inf)
-    finite = np.isfinite(one) & np.isfinite(other)
-    return Difference(*place, absolute, float(relative), _cosine(one[finite], other[finite]), "; ".join(notes))
+    finite = np.isfinite(a) & np.isfinite(b)
+    return Difference(*where, absolute, float(relative), _cosine(a[finite], b[finite]), "; ".join(notes))
 
 
-def _cosine(one: Host, other: Host) -> float:
-    largest = max(_magnitude(one), _magnitude(other))
+def _cosine(a: Host, b: Host) -> float:
+    largest = max(_magnitude(a), _magnitude(b))
     if not largest:
         return 1.0
-    one, other = one / largest, other / largest  # squares of what is small do not vanish
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.clip(np.dot(one, other) / norms, -1.0, 1.0)) if norms else 0.0
+    a, b = a / largest, b / largest  # so squares of small values do not underflow
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.clip(np.dot(a, b) / norms, -1.0, 1.0)) if norms else 0.0

@@ -1,4 +1,4 @@
-"""A flame graph as a piece of HTML: what is inside of a frame stands below it, as wide as it is long."""
+"""A flame graph as a piece of HTML: the frames inside of a frame are below it, with widths by their times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from phlox.host.page import Raw
 
 @dataclass(slots=True)
 class Frame:
-    """One frame, and those inside of it."""
+    """One frame, and the frames inside of it."""
 
     name: str
     seconds: float
     kind: str
-    """What it is coloured by: forward, backward, other."""
+    """The kind, which decides the colour: forward, backward, other."""
     inside: list[Frame] = field(default_factory=list["Frame"])
 
 
@@ -30,9 +30,9 @@ def flame(frames: Sequence[Frame]) -> Raw:
 def _drawn(frame: Frame, around: float, whole: float) -> str:
     width = 100.0 * min(frame.seconds / around, 1.0)
     # Rounding, and clocks, may make the parts longer than their sum.
-    inner = max(frame.seconds, sum(one.seconds for one in frame.inside)) or 1.0
+    inner = max(frame.seconds, sum(part.seconds for part in frame.inside)) or 1.0
     title = f"{frame.name}, {frame.kind}: {frame.seconds * 1e3:.3f} ms, {frame.seconds / whole:.1%}"
-    inside = "".join(_drawn(one, inner, whole) for one in frame.inside if one.seconds > 0.0)
+    inside = "".join(_drawn(part, inner, whole) for part in frame.inside if part.seconds > 0.0)
     name = f'<button class="name" title="{escape(title)}">{escape(frame.name)}</button>'
     return (
         f'<div class="f {frame.kind}" data-w="{width:.3f}" style="width: {width:.3f}%">{name}'

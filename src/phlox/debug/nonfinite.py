@@ -52,9 +52,9 @@ def find_nan(
     if isinstance(target, Module):
         return _in_model(target, args, kwargs, loss, backward)
     if not callable(target):
-        raise KindError(f"find_nan: it looks at a model or a function, got {type(target).__name__}")
+        raise KindError(f"find_nan: give a model or a function; got {type(target).__name__}")
     if loss is not None:
-        raise KindError("find_nan: loss= goes with a model; of a function, differentiate inside (px.value_and_grad)")
+        raise KindError("find_nan: loss= is for a model; differentiate inside of a function (px.value_and_grad)")
     return _in_function(target, args, kwargs)
 
 
@@ -70,38 +70,38 @@ def _in_model(
 
     with undisturbed():
         named = [*leaves_of(args, Tensor, "args"), *leaves_of(kwargs, Tensor, "kwargs")]
-        found = bad_parameter({"": view}) or bad_input(named)
-        return found or search({"": view}, run, differentiate=backward)
+        report = bad_parameter({"": view}) or bad_input(named)
+        return report or search({"": view}, run, differentiate=backward)
 
 
 def search(
     models: dict[str, Module], run: Callable[[], tuple[Any, AnyTensor | None]], *, differentiate: bool
 ) -> NonFinite | None:
-    """The first thing that is not finite in `run() -> (results, loss)`, and in the backward pass of that loss.
+    """The first value that is not finite in `run() -> (results, loss)`, or in the backward pass of that loss.
 
-    To be called within `undisturbed`; parameters have been looked at.
+    Call it within `undisturbed`, after checking the parameters.
     """
-    looking = Search(models, run.__code__)
-    with looking.watching():
+    watch = Search(models, run.__code__)
+    with watch.watching():
         try:
             results, loss = run()
         except Exception:
-            # Something has looked at the values, and refused them.
-            if looking.first_forward is not None:
-                return looking.first_forward
+            # Some code checked the values, and raised.
+            if watch.first_forward is not None:
+                return watch.first_forward
             raise
-        found = looking.origin_of([*_tensors(results), *([] if loss is None else [loss])])
-        if found is not None or loss is None or not differentiate:
-            return found
+        report = watch.origin_of([*_tensors(results), *([] if loss is None else [loss])])
+        if report is not None or loss is None or not differentiate:
+            return report
         gradients = loss.backward()
     for name, model in models.items():
         of_params = GradientsParams.from_grads(gradients, model)
         for path, param in model.named_params():
             gradient = of_params.get(param.id)
-            found = None if gradient is None else range_of(gradient.backend, gradient.primitive)
-            if gradient is not None and found is not None and not found.is_finite:
-                origin = looking.known_origin(gradient.primitive) or looking.first_backward
-                return origin or NonFinite("backward", path, "parameter", None, found, model=name)
+            span = None if gradient is None else range_of(gradient.backend, gradient.primitive)
+            if gradient is not None and span is not None and not span.is_finite:
+                origin = watch.known_origin(gradient.primitive) or watch.first_backward
+                return origin or NonFinite("backward", path, "parameter", None, span, model=name)
     return None
 
 
@@ -140,9 +140,9 @@ def _in_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             for name, value in [*zip(names, positional, strict=True), *by_name.items()]
             for path, x in leaves_of(value, Tensor)
         ]
-        found = bad_parameter(models) or bad_input(inputs)
-        if found is not None:
-            return found
+        report = bad_parameter(models) or bad_input(inputs)
+        if report is not None:
+            return report
 
         def run() -> tuple[Any, AnyTensor | None]:
             return cast("Any", function)(*positional, **by_name), None
@@ -155,10 +155,10 @@ def _bound_of(function: Any) -> tuple[Any, ...]:
 
 
 def _names_of(function: Callable[..., Any], count: int) -> list[str]:
-    """What the positional arguments of a function are called."""
+    """The names of the positional arguments of a function."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [*names[:count], *(f"argument {number}" for number in range(len(names), count))]
+    return [*names[:count], *(f"argument {index}" for index in range(len(names), count))]

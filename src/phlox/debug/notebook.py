@@ -1,4 +1,4 @@
-"""`to_html`: what a notebook shows of a value, as a file."""
+"""`to_html`: the page that a notebook shows for a value, as a file."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def _is_result(value: Any) -> bool:
 
 
 def _parts(parts: list[tuple[str, Any]], depth: int) -> Page:
-    more = f"and {len(parts) - MOST_ROWS:,} more" if len(parts) > MOST_ROWS else ""
+    note = f"and {len(parts) - MOST_ROWS:,} more" if len(parts) > MOST_ROWS else ""
     shown = [Page(name, parts=[_part(value, depth + 1)], is_open=True) for name, value in parts[:MOST_ROWS]]
-    return Page("", parts=[*shown, more])
+    return Page("", parts=[*shown, note])

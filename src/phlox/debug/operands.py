@@ -1,4 +1,4 @@
-"""What an array holds, in a few numbers: its shape, the range of its values, and how many are not finite."""
+"""A summary of an array: its shape, the range of its values, and how many are not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Range:
 
     shape: tuple[int, ...]
     low: float
-    """The least finite value; NaN where there is none."""
+    """The least finite value; NaN if there is none."""
     high: float
     """The greatest finite value."""
     nans: int = 0
@@ -35,22 +35,22 @@ class Range:
         return not self.nans and not self.infinities
 
     def what(self) -> str:
-        """What is not finite, and how much: `NaN (3 of 16 elements)`."""
+        """The kind and the number of elements that are not finite: `NaN (3 of 16 elements)`."""
         bad = self.nans + self.infinities
         return f"{'NaN' if self.nans else 'infinity'} ({bad} of {self.size} elements)"
 
     def __str__(self) -> str:
         if not self.shape and self.is_finite:
             return f"{self.low:.4g}"
-        found = [] if np.isnan(self.low) else [f"from {self.low:.4g} to {self.high:.4g}"]
-        found += [f"{self.nans} NaN"] if self.nans else []
-        found += [f"{self.infinities} infinite"] if self.infinities else []
-        return f"{list(self.shape)} {', '.join(found) or 'empty'}"
+        parts = [] if np.isnan(self.low) else [f"from {self.low:.4g} to {self.high:.4g}"]
+        parts += [f"{self.nans} NaN"] if self.nans else []
+        parts += [f"{self.infinities} infinite"] if self.infinities else []
+        return f"{list(self.shape)} {', '.join(parts) or 'empty'}"
 
 
 def range_of(backend: Backend, x: Any) -> Range | None:
     """The range of a backend's own array of floats; None for anything else, and for a tracer."""
-    if isinstance(x, float):  # as NumPy's doubles are
+    if isinstance(x, float):  # NumPy's doubles are floats
         array = np.asarray(x)
     elif isinstance(x, (bool, int, str, tuple, list, dict, slice, type(None))) or not hasattr(x, "shape"):
         return None
@@ -58,12 +58,12 @@ def range_of(backend: Backend, x: Any) -> Range | None:
         try:
             if backend.kind_of(x) is not Float:
                 return None
-            found = host_of(backend, x)
-        except Exception:  # an option of the operation's: no array of the backend's
+            values = host_of(backend, x)
+        except Exception:  # it is an option of the operation, and no array of the backend
             return None
-        if found is None:
+        if values is None:
             return None
-        array = found
+        array = values
     return range_of_values(array)
 
 
@@ -82,8 +82,8 @@ def range_of_values(array: np.ndarray[Any, Any]) -> Range:
 
 def arrays_in(arguments: Sequence[Any]) -> Iterator[Any]:
     """The operands among the arguments of an operation, those in lists and tuples too."""
-    for one in arguments:
-        if isinstance(one, (list, tuple)):
-            yield from arrays_in(cast("Sequence[Any]", one))
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            yield from arrays_in(cast("Sequence[Any]", argument))
         else:
-            yield one
+            yield argument

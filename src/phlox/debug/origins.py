@@ -1,7 +1,7 @@
 """The origin of values that are not finite: each is traced back to the operation that made the first of them.
 
-An operation whose operands are finite and whose result is not is an origin; everything computed from its result,
-forward and backward, comes from there. So an infinity that goes nowhere (a mask of -inf before a softmax) is no origin.
+An operation is an origin if its operands are finite and its result is not; everything computed from its result, forward
+and backward, has this origin. An infinity that reaches no result (a mask of -inf before a softmax) is not reported.
 """
 
 from __future__ import annotations
@@ -58,35 +58,35 @@ class NonFinite:
         return ".".join(part for part in (self.model, self.path) if part)
 
     def __str__(self) -> str:
-        found = self.found.what()
+        text = self.found.what()
         if self.phase in ("parameter", "input"):
-            return f"{found} in the {self.phase} `{self.full_path}`"
+            return f"{text} in the {self.phase} `{self.full_path}`"
         inside = f"`{self.full_path}`" if self.full_path else "the model"
         layer = f"in {inside} ({self.layer})" if self.layer else "outside of all layers"
         if self.phase == "forward":
-            what = f"the output of `{self.operation}` {layer}" if self.operation else f"the output of {inside}"
-            lead = f"{found} in {what if self.operation or self.layer else 'what is computed of the outputs'}"
+            subject = f"the output of `{self.operation}` {layer}" if self.operation else f"the output of {inside}"
+            lead = f"{text} in {subject if self.operation or self.layer else 'a value computed from the outputs'}"
             lead += f" ({self.layer})" if self.layer and not self.operation else ""
         else:
-            way = f"through `{self.operation}` {layer}" if self.operation else f"of {inside}"
-            lead = f"{found} in the gradient {way}"
+            where = f"through `{self.operation}` {layer}" if self.operation else f"of {inside}"
+            lead = f"{text} in the gradient {where}"
         lines = [lead]
         if self.place is not None:
-            text = f": {self.place.text}" if self.place.text else ""
-            lines.append(f"  at {self.place}{text}")
-        given = list(self.inputs)
-        if self.phase == "backward" and given:
-            lines.append(f"  the gradient that reaches it: {given.pop(0)}")
-        lines += [f"  {'operand' if len(given) > 1 else 'its operand'}{f' {n}' * (len(given) > 1)}: {one}"
-                  for n, one in enumerate(given, 1)]  # fmt: skip
+            line = f": {self.place.text}" if self.place.text else ""
+            lines.append(f"  at {self.place}{line}")
+        operands = list(self.inputs)
+        if self.phase == "backward" and operands:
+            lines.append(f"  the gradient that reaches it: {operands.pop(0)}")
+        lines += [f"  {'operand' if len(operands) > 1 else 'its operand'}{f' {n}' * (len(operands) > 1)}: {operand}"
+                  for n, operand in enumerate(operands, 1)]  # fmt: skip
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    found: NonFinite
-    given: bool
-    """Is it deliberate: a constant of infinity, or an operand of unknown origin?"""
+    report: NonFinite
+    is_meant: bool
+    """Did the program mean it: a constant of infinity, or an operand of unknown origin?"""
 
 
 class Search:
@@ -95,15 +95,15 @@ class Search:
     def __init__(self, models: dict[str, Module], run: CodeType) -> None:
         self.models, self.run = models, run
         self.first_backward: NonFinite | None = None
-        self._made: list[_Origin] = []  # forward, but for those that the program has put there itself
+        self._faults: list[_Origin] = []  # in the forward pass, without those that are meant
         self._layer: tuple[str, Call] | None = None
-        self._origins: dict[int, tuple[Any, _Origin]] = {}  # with the array, which is kept so that its id stays its own
+        self._origins: dict[int, tuple[Any, _Origin]] = {}  # by id, with the array: it keeps its id while it exists
         self._wrapped: set[int] = set()
 
     @property
     def first_forward(self) -> NonFinite | None:
         """The first origin that is not deliberate, whether or not it reaches a result."""
-        return self._made[0].found if self._made else None
+        return self._faults[0].report if self._faults else None
 
     @contextmanager
     def watching(self) -> Generator[None]:
@@ -117,15 +117,15 @@ class Search:
 
     def origin_of(self, tensors: Iterable[AnyTensor]) -> NonFinite | None:
         """The origin of the first of these that is not finite."""
-        for one in tensors:
-            found = range_of(one.backend, one.primitive)
-            if found is None or found.is_finite:
+        for tensor in tensors:
+            span = range_of(tensor.backend, tensor.primitive)
+            if span is None or span.is_finite:
                 continue
-            origin = self.known_origin(one.primitive) or self.known_origin(one.backend.strip(one.primitive))
+            origin = self.known_origin(tensor.primitive) or self.known_origin(tensor.backend.strip(tensor.primitive))
             if origin is not None:
                 return origin
-            # Of what is computed where no operation is seen, as by an optimizer, nothing is known.
-            return self.first_forward or self.first_backward or NonFinite("forward", "", "", None, found)
+            # Nothing is known of values that are computed where no operation is observed, as in an optimizer.
+            return self.first_forward or self.first_backward or NonFinite("forward", "", "", None, span)
         return None
 
     # --- layers
@@ -133,7 +133,7 @@ class Search:
     def _entering(self, name: str) -> Callable[[Call], None]:
         def enter(call: Call) -> None:
             call.notes["around"] = self._layer
-            call.notes["known"] = len(self._made)
+            call.notes["known"] = len(self._faults)
             self._layer = name, call
 
         return enter
@@ -141,20 +141,20 @@ class Search:
     def _leaving(self, name: str) -> Callable[[Call], None]:
         def leave(call: Call) -> None:
             self._layer = call.notes["around"]
-            # What arises where no operation is seen, as in a loop that the engine runs, arises in the layer.
-            for one in float_leaves(call.outputs):
-                if self._known(one.primitive) is not None:
+            # A value that arises where no operation is observed, as in a loop that the engine runs, is the layer's.
+            for tensor in float_leaves(call.outputs):
+                if self._lookup(tensor.primitive) is not None:
                     continue
-                found = range_of(one.backend, one.primitive)
-                if found is None or found.is_finite:
+                span = range_of(tensor.backend, tensor.primitive)
+                if span is None or span.is_finite:
                     continue
-                given = float_leaves((call.args, call.kwargs))
-                origin = self._origin_among(one.backend, [x.primitive for x in given])
-                origin = origin or next(iter(self._made[call.notes["known"] :]), None)
+                operands = float_leaves((call.args, call.kwargs))
+                origin = self._origin_among(tensor.backend, [x.primitive for x in operands])
+                origin = origin or next(iter(self._faults[call.notes["known"] :]), None)
                 if origin is None:
-                    inputs = tuple([known for x in given if (known := range_of(x.backend, x.primitive)) is not None])
-                    origin = self._new(self._at("forward", None, found, inputs, None, (name, call)), given=False)
-                self._mark(one.primitive, origin)
+                    inputs = tuple([r for x in operands if (r := range_of(x.backend, x.primitive)) is not None])
+                    origin = self._new(self._at("forward", None, span, inputs, None, (name, call)), is_meant=False)
+                self._mark(tensor.primitive, origin)
 
         return leave
 
@@ -162,15 +162,15 @@ class Search:
         self,
         phase: Phase,
         operation: str | None,
-        found: Range,
+        span: Range,
         inputs: tuple[Range, ...],
         place: Place | None,
         layer: tuple[str, Call] | None,
     ) -> NonFinite:
         if layer is None:
-            return NonFinite(phase, "", "", operation, found, inputs, place)
+            return NonFinite(phase, "", "", operation, span, inputs, place)
         name, call = layer
-        return NonFinite(phase, call.path, layer_name(call.module), operation, found, inputs, place, name)
+        return NonFinite(phase, call.path, layer_name(call.module), operation, span, inputs, place, name)
 
     # --- operations
 
@@ -179,46 +179,46 @@ class Search:
         results = list(arrays_in(cast("Sequence[Any]", result) if isinstance(result, (list, tuple)) else [result]))
         operands = list(arrays_in(arguments))
         ranges = [range_of(backend, x) for x in results]
-        if backend.differentiates and any(one is not None for one in ranges):
+        if backend.differentiates and any(span is not None for span in ranges):
             self._watch_nodes(backend, name, operands, results)
-        bad = [(x, one) for x, one in zip(results, ranges, strict=True) if one is not None and not one.is_finite]
+        bad = [(x, span) for x, span in zip(results, ranges, strict=True) if span is not None and not span.is_finite]
         if not bad:
             return
-        inputs = [one for x in operands if (one := range_of(backend, x)) is not None]
+        inputs = [r for x in operands if (r := range_of(backend, x)) is not None]
         origin = self._origin_among(backend, operands)
-        had_nan = any(one.nans for one in inputs)
-        had_some = any(not one.is_finite for one in inputs)
-        if origin is None and had_nan and self._made:
-            origin = self._made[0]  # it has gone a way that is not seen, such as the stacking of a loop's results
-        for x, found in bad:
-            here = origin
-            if here is None or (here.given and found.nans and not had_nan):
-                # Infinities that the program has put there itself are no fault; a NaN that is made of them is.
-                given = had_some and not (found.nans and not had_nan)
+        had_nan = any(span.nans for span in inputs)
+        had_some = any(not span.is_finite for span in inputs)
+        if origin is None and had_nan and self._faults:
+            origin = self._faults[0]  # it came through an unobserved operation, such as the stacking of results
+        for x, span in bad:
+            cause = origin
+            if cause is None or (cause.is_meant and span.nans and not had_nan):
+                # Infinities that the program itself creates are no fault; a NaN that results from them is one.
+                is_meant = had_some and not (span.nans and not had_nan)
                 place = place_of_call(self.run)
-                here = self._new(self._at("forward", name, found, tuple(inputs), place, self._layer), given=given)
-            self._mark(x, here)
+                cause = self._new(self._at("forward", name, span, tuple(inputs), place, self._layer), is_meant=is_meant)
+            self._mark(x, cause)
 
     def _origin_among(self, backend: Backend, operands: Iterable[Any]) -> _Origin | None:
-        known = [origin for x in operands if (origin := self._known(x)) is not None]
-        return next((origin for origin in known if not origin.given), known[0] if known else None)
+        origins = [origin for x in operands if (origin := self._lookup(x)) is not None]
+        return next((origin for origin in origins if not origin.is_meant), origins[0] if origins else None)
 
-    def _new(self, found: NonFinite, *, given: bool) -> _Origin:
-        origin = _Origin(found, given)
-        if found.phase == "forward" and not given:
-            self._made.append(origin)
-        elif found.phase == "backward" and self.first_backward is None:
-            self.first_backward = found
+    def _new(self, report: NonFinite, *, is_meant: bool) -> _Origin:
+        origin = _Origin(report, is_meant)
+        if report.phase == "forward" and not is_meant:
+            self._faults.append(origin)
+        elif report.phase == "backward" and self.first_backward is None:
+            self.first_backward = report
         return origin
 
     def known_origin(self, x: Any) -> NonFinite | None:
-        """Where a backend's own array comes from, if it is not finite and was seen."""
-        known = self._known(x)
-        return None if known is None else known.found
+        """The origin of a backend's own array, if it is not finite and was observed."""
+        origin = self._lookup(x)
+        return None if origin is None else origin.report
 
-    def _known(self, x: Any) -> _Origin | None:
-        known = self._origins.get(id(x))
-        return None if known is None else known[1]
+    def _lookup(self, x: Any) -> _Origin | None:
+        entry = self._origins.get(id(x))
+        return None if entry is None else entry[1]
 
     def _mark(self, x: Any, origin: _Origin) -> None:
         self._origins.setdefault(id(x), (x, origin))
@@ -229,7 +229,7 @@ class Search:
         layer, lines, inner = self._layer, place_of_call(self.run), backend.inner
         assert inner is not None
         nodes = [node for x in results if (node := backend.node_of(x)) is not None]
-        # Several results of one operation have a node each, and one in common, which has the derivative.
+        # If an operation has several results, each has a node, and they share one more, which has the derivative.
         common = {parent.id: parent for node in nodes for parent in node.parents[:1] if parent is not None}
         if len(nodes) > 1 and len(common) == 1:
             nodes += common.values()
@@ -250,26 +250,26 @@ class Search:
     ) -> Callable[..., None]:
         def watched(node: Node, g: Any, cotangents: Any) -> None:
             parents = [parent.id for parent in node.parents if parent is not None]
-            before = {number: _several(cotangents.get(number)) for number in parents}
+            before = {node_id: _several(cotangents.get(node_id)) for node_id in parents}
             vjp(node, g, cotangents)
-            for number in parents:
-                for x in _several(cotangents.get(number)):
-                    if any(x is old for old in before[number]) or self._known(x) is not None:
+            for node_id in parents:
+                for x in _several(cotangents.get(node_id)):
+                    if any(x is old for old in before[node_id]) or self._lookup(x) is not None:
                         continue
-                    found = range_of(inner, x)
-                    if found is None or found.is_finite:
+                    span = range_of(inner, x)
+                    if span is None or span.is_finite:
                         continue
                     arrived = _several(g)
-                    origin = self._origin_among(inner, [*arrived, *before[number]])
+                    origin = self._origin_among(inner, [*arrived, *before[node_id]])
                     if origin is None:
-                        origin = self._new(self._of_step(found, arrived, inner, step, layer, place), given=False)
+                        origin = self._new(self._of_step(span, arrived, inner, step, layer, place), is_meant=False)
                     self._mark(x, origin)
 
         return watched
 
     def _of_step(
         self,
-        found: Range,
+        span: Range,
         arrived: list[Any],
         inner: Backend,
         step: tuple[Backend, str, list[Any]],
@@ -278,8 +278,8 @@ class Search:
     ) -> NonFinite:
         backend, name, operands = step
         ranges = [range_of(inner, g) for g in arrived[:1]] + [range_of(backend, x) for x in operands]
-        inputs = tuple([one for one in ranges if one is not None])
-        return self._at("backward", name, found, inputs, place, layer)
+        inputs = tuple([span for span in ranges if span is not None])
+        return self._at("backward", name, span, inputs, place, layer)
 
 
 def _several(g: Any) -> list[Any]:
@@ -296,16 +296,16 @@ def bad_parameter(models: dict[str, Module]) -> NonFinite | None:
             if not param.is_initialized or param.kind is not Float:
                 continue
             value = param.val()
-            found = range_of(value.backend, value.primitive)
-            if found is not None and (found.nans or (found.infinities and param.trained)):
-                return NonFinite("parameter", path, "", None, found, model=name)
+            span = range_of(value.backend, value.primitive)
+            if span is not None and (span.nans or (span.infinities and param.trained)):
+                return NonFinite("parameter", path, "", None, span, model=name)
     return None
 
 
 def bad_input(inputs: Iterable[tuple[str, AnyTensor]]) -> NonFinite | None:
     """The first input that has a NaN; an infinity may be a mask."""
     for path, value in inputs:
-        found = range_of(value.backend, value.primitive) if value.kind is Float else None
-        if found is not None and found.nans:
-            return NonFinite("input", path, "", None, found)
+        span = range_of(value.backend, value.primitive) if value.kind is Float else None
+        if span is not None and span.nans:
+            return NonFinite("input", path, "", None, span)
     return None

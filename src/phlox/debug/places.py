@@ -1,4 +1,4 @@
-"""Which line of a program an operation stands in."""
+"""The line of a program that calls an operation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The line itself; empty where the file cannot be read."""
+        """The line itself; empty if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
@@ -35,9 +35,9 @@ class Place:
 
 
 def place_of_call(within: CodeType) -> Place | None:
-    """The innermost line outside of Phlox that led here, as far out as the function `within`.
+    """The innermost line outside of Phlox in the call stack up to the function `within`.
 
-    Where there is none, the innermost line of a layer or model of Phlox's.
+    If there is none, the innermost line of one of Phlox's layers or models.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     own: Place | None = None

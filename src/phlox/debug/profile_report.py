@@ -99,19 +99,19 @@ class Profile(Report):
 
     def to_chrome_trace(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Write the events as a trace that chrome://tracing and https://ui.perfetto.dev open; returns the trace."""
-        threads = {name: number for number, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
-        found: list[dict[str, Any]] = [
+        threads = {name: index for index, name in enumerate(dict.fromkeys(event.thread for event in self.events))}
+        events: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name or self.device}}
             for name, tid in threads.items()
         ]
         for event in self.events:
             where = "outside of all layers" if event.path is None else event.path or "(the model)"
-            found.append({
+            events.append({
                 "ph": "X", "pid": 0, "tid": threads[event.thread], "cat": event.phase,
                 "name": event.name or where, "ts": event.start * 1e6, "dur": event.seconds * 1e6,
                 "args": {"layer": where, "phase": event.phase},
             })  # fmt: skip
-        trace = {"traceEvents": found, "displayTimeUnit": "ms"}
+        trace = {"traceEvents": events, "displayTimeUnit": "ms"}
         if path is not None:
             Path(path).write_text(json.dumps(trace), encoding="utf-8")
         return trace
@@ -145,14 +145,14 @@ class Profile(Report):
             for row in slow
         ]
         runs = f"mean of {count(self.calls, 'run')} on {self.device}"
-        found = [f"one run takes {duration(self.seconds)}, {runs}; most by themselves: {', '.join(shares)}"]
+        lines = [f"one run takes {duration(self.seconds)}, {runs}; most by themselves: {', '.join(shares)}"]
         if self.peak_memory is not None:
-            found.append(f"peak memory: {size(self.peak_memory)}")
-        return [*found, *self.notes]
+            lines.append(f"peak memory: {size(self.peak_memory)}")
+        return [*lines, *self.notes]
 
     def _frames(self) -> list[Frame]:
-        """The layers as frames of a flame graph: forward, backward and what else there is."""
-        found: list[Frame] = []
+        """The layers as frames of a flame graph: forward, backward and the rest of the run."""
+        roots: list[Frame] = []
         for phase in ("forward", "backward"):
             frames: dict[str, Frame] = {}
             for row in self.rows:
@@ -163,19 +163,19 @@ class Profile(Report):
                 if outer is not None:
                     outer.inside.append(frame)
                 elif seconds:
-                    found.append(frame)
-        found.append(Frame("outside of all layers", self.outside_forward + self.outside_backward, "other"))
+                    roots.append(frame)
+        roots.append(Frame("outside of all layers", self.outside_forward + self.outside_backward, "other"))
         if self.optimizer is not None:
-            found.append(Frame("optimizer", self.optimizer, "other"))
-        return [frame for frame in found if frame.seconds > 0.0]
+            roots.append(Frame("optimizer", self.optimizer, "other"))
+        return [frame for frame in roots if frame.seconds > 0.0]
 
 
-def _outer(path: str, known: dict[str, Frame]) -> Frame | None:
-    """The layer around, among those that are known."""
+def _outer(path: str, frames: dict[str, Frame]) -> Frame | None:
+    """The innermost enclosing layer among `frames`."""
     while path:
         path = path.rpartition(".")[0]
-        if path in known:
-            return known[path]
+        if path in frames:
+            return frames[path]
     return None
 
 

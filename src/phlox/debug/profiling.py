@@ -57,8 +57,8 @@ def profile(
         raise ModuleError(f"profile: calls is at least 1 and warmup at least 0, got {calls} and {warmup}")
     view = with_function_layers(with_tape(model) if backward else model)
     args, kwargs = inputs_on(view, (inputs, named))
-    place = place_of(view, (args, kwargs), training=False)
-    engine = engine_of(place.backend)
+    device = place_of(view, (args, kwargs), training=False)
+    engine = engine_of(device.backend)
     times, notes = Times(), list[str]()
     seconds: float | None = None
     with undisturbed() as trace:
@@ -66,20 +66,18 @@ def profile(
             view, args, kwargs, loss, times, calls, backward=backward and is_on_tape(view)
         )
         if compiled and not by_program:
-            raise ModuleError(f"profile: compiled=True: {engine!r} tells no times of the operations of a program")
+            raise ModuleError(f"profile: compiled=True: {engine!r} reports no times of operations in a program")
         if by_program:
-            notes.append("one compiled program; what is fused of several layers counts for the last of them")
+            notes.append("one compiled program; an operation fused from several layers counts for the last of them")
         elif engine.compiles and engine.prefers_compiled:
-            notes.append(
-                "timed eagerly, operation by operation; a compiled program is faster, and in other proportions"
-            )
+            notes.append("timed eagerly, operation by operation; a compiled program is faster, with other proportions")
         if by_program and optimizer is not None:
             notes.append("the optimizer's step is timed eagerly")
         stepped = None if optimizer is None else twin_of(_optimizer_of(optimizer), trace)
         if not by_program or stepped is not None:
             timer = EagerTimer(view, Times())
-            for number in range(warmup + calls):
-                if number == warmup:
+            for index in range(warmup + calls):
+                if index == warmup:
                     timer.times = Times()
                 timer.run(args, kwargs, loss, stepped, backward=backward)
             eager = timer.times
@@ -87,21 +85,21 @@ def profile(
             times = times if by_program else eager
     return Profile(
         rows=rows_of(view, times),
-        device=str(place.on(engine)),
+        device=str(device.on(engine)),
         source="program" if by_program else "eager",
         calls=calls,
         outside_forward=times.own.get((None, "forward"), 0.0) / times.runs,
         outside_backward=times.own.get((None, "backward"), 0.0) / times.runs,
         optimizer=seconds,
-        peak_memory=engine.peak_memory_used(place.on(engine)),
+        peak_memory=engine.peak_memory_used(device.on(engine)),
         events=times.events,
         notes=tuple(notes),
     )
 
 
-def _optimizer_of(given: Any) -> Optimizer:
-    if not isinstance(given, Optimizer) and callable(getattr(given, "init", None)):
-        given = given.init()
-    if not isinstance(given, Optimizer):
-        raise ModuleError(f"profile: optimizer is an optimizer or its config, got {type(given).__name__}")
-    return given
+def _optimizer_of(value: Any) -> Optimizer:
+    if not isinstance(value, Optimizer) and callable(getattr(value, "init", None)):
+        value = value.init()
+    if not isinstance(value, Optimizer):
+        raise ModuleError(f"profile: optimizer is an optimizer or its config, got {type(value).__name__}")
+    return value

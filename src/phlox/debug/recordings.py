@@ -1,4 +1,4 @@
-"""What the layers of a model give, and the gradients that reach them, kept call by call to be compared."""
+"""The outputs of a model's layers, and their gradients, recorded call by call for a comparison."""
 
 from __future__ import annotations
 
@@ -26,91 +26,91 @@ class Recorded:
 
     path: str
     call: int
-    """Which of the layer's calls, from zero."""
+    """The index of the call among the layer's calls."""
     layer: str
     values: list[Host]
-    """The Float tensors that it has returned."""
+    """The Float tensors that it returned."""
     gradients: list[Host | None] = field(default_factory=list[Host | None])
-    """Those of the loss towards them."""
+    """The gradients of the loss with respect to them."""
     arrived: list[int] = field(default_factory=list[int])
-    """In which order the gradients have come."""
+    """The rank of each gradient in the order of arrival."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """One run of a model, by an engine of ours or by another library."""
+    """One run of a model, by one of our engines or by another library."""
 
     label: str
     calls: list[Recorded] = field(default_factory=list[Recorded])
-    """In the order in which they have returned."""
+    """In the order of their returns."""
     parameters: dict[str, Host] = field(default_factory=dict[str, Host])
     """The gradients of parameters, by path."""
     loss: float | None = None
-    """The loss, where one was given."""
+    """The loss, if one was given."""
     counts: Counter[str] = field(default_factory=Counter[str])
     _arrivals: int = 0
 
     def add(self, path: str, layer: str, values: list[Host]) -> Recorded:
-        """Note a call of a layer that has returned."""
-        one = Recorded(path, self.counts[path], layer, values, [None] * len(values), [0] * len(values))
+        """Add a call of a layer that has returned."""
+        entry = Recorded(path, self.counts[path], layer, values, [None] * len(values), [0] * len(values))
         self.counts[path] += 1
-        self.calls.append(one)
-        return one
+        self.calls.append(entry)
+        return entry
 
-    def take_gradient(self, one: Recorded, place: int, gradient: Host) -> None:
-        """Note the gradient towards one of the results of a call; the last is whole, where several come."""
-        if one.gradients[place] is None:
+    def add_gradient(self, entry: Recorded, index: int, gradient: Host) -> None:
+        """Add the gradient of one of the results of a call; if several arrive, the last one is complete."""
+        if entry.gradients[index] is None:
             self._arrivals += 1
-            one.arrived[place] = self._arrivals
-        one.gradients[place] = gradient
+            entry.arrived[index] = self._arrivals
+        entry.gradients[index] = gradient
 
 
 def recorded(
     model: Module, args: Any, kwargs: Any, device: Device, label: str, *, loss: LossOf | None, gradients: bool
 ) -> Recording:
-    """A model run, and differentiated, on a device."""
+    """Run a model on a device, differentiate it, and record its layers."""
     view = with_function_layers(moved(model, device, tape=gradients))
     args, kwargs = inputs_on(view, (args, kwargs), device)
-    found = Recording(label)
+    recording = Recording(label)
     with undisturbed():
-        watch = _Watch(found) if gradients else None
+        watch = _Watch(recording) if gradients else None
 
         def on_call(call: Call) -> None:
             leaves = float_leaves(call.outputs)
-            known = [(x, values) for x in leaves if (values := host_of(x.backend, x.primitive)) is not None]
-            one = found.add(call.path, layer_name(call.module), [values for _, values in known])
+            with_values = [(x, values) for x in leaves if (values := host_of(x.backend, x.primitive)) is not None]
+            entry = recording.add(call.path, layer_name(call.module), [values for _, values in with_values])
             if watch is not None:
-                for place, (x, _) in enumerate(known):
-                    watch.gradient_of(x, one, place)
+                for index, (x, _) in enumerate(with_values):
+                    watch.gradient_of(x, entry, index)
 
         with observed(view, on_call):
             outputs = cast("Callable[..., Any]", view)(*args, **kwargs)
         if gradients or loss is not None:
             value = loss_of(outputs, loss)
             if loss is not None and value is not None:
-                found.loss = value.item()
+                recording.loss = value.item()
             if gradients and value is not None:
-                _take_parameters(found, view, GradientsParams.from_grads(value.backward(), view))
-    return found
+                _add_parameters(recording, view, GradientsParams.from_grads(value.backward(), view))
+    return recording
 
 
-def _take_parameters(found: Recording, model: Module, gradients: GradientsParams) -> None:
+def _add_parameters(recording: Recording, model: Module, gradients: GradientsParams) -> None:
     for path, param in model.named_params():
         gradient = gradients.get(param.id)
         if gradient is not None:
             values = host_of(gradient.backend, gradient.primitive)
             assert values is not None
-            found.parameters[path] = values
+            recording.parameters[path] = values
 
 
 class _Watch:
-    """Takes the gradients of intermediate tensors as the backward pass comes to them."""
+    """Records the gradients of intermediate tensors when the backward pass reaches them."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 
-    def gradient_of(self, x: AnyTensor, one: Recorded, place: int) -> None:
-        """Note the gradient towards a tensor."""
+    def gradient_of(self, x: AnyTensor, entry: Recorded, index: int) -> None:
+        """Record the gradient of a tensor, when it arrives."""
         node = x.backend.node_of(x.primitive)
         if node is None or node.vjp is None or is_spent(node) or is_poisoned(node):
             return
@@ -120,7 +120,7 @@ class _Watch:
             if type(g) is not dict:
                 values = host_of(engine, g)
                 if values is not None:
-                    recording.take_gradient(one, place, values)
+                    recording.add_gradient(entry, index, values)
             vjp(node, g, cotangents)
 
         node.vjp = watched

@@ -1,4 +1,4 @@
-"""Running a model to inspect it: nothing changes, and it draws the random numbers that a call would draw now."""
+"""Runs a model to inspect it: nothing changes, and it draws the random numbers that a call would draw now."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LossOf: TypeAlias = Callable[[Any], AnyTensor]
 def undisturbed() -> Generator[object]:
     """A scope in which parameters may be set and random numbers drawn; its end restores them.
 
-    Compiled functions are called as they are. Yields the trace that optimizers must belong to, see `twin_of`.
+    Compiled functions run eagerly. Yields the trace that optimizers must belong to, see `twin_of`.
     """
     trace = object()
     stream = random.current()
@@ -77,27 +77,27 @@ def moved(model: Module, device: Device, *, tape: bool) -> Module:
 
 
 def inputs_on(model: Module, inputs: Any, device: Device | None = None) -> Any:
-    """Inputs with a tensor in place of each NumPy array, and tensors of another engine, on the model's device.
+    """Inputs, with NumPy arrays as tensors on the model's device, and tensors of other engines moved there.
 
-    With a `device` all tensors are on that.
+    With a `device`, all tensors are moved to it.
     """
-    place = device or place_of(model, inputs, training=False)
-    place = place.on(engine_of(place.backend))
+    target = device or place_of(model, inputs, training=False)
+    target = target.on(engine_of(target.backend))
 
     def onto(value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            return tensor(value, device=place)
-        known = cast("AnyTensor", value)
-        engine = engine_of(known.backend)
-        if device is None and engine is place.backend:
-            return known
-        return Tensor.from_primitive(known.backend.strip(known.primitive), engine, known.kind).to_device(place)
+            return tensor(value, device=target)
+        x = cast("AnyTensor", value)
+        engine = engine_of(x.backend)
+        if device is None and engine is target.backend:
+            return x
+        return Tensor.from_primitive(x.backend.strip(x.primitive), engine, x.kind).to_device(target)
 
     return map_leaves(onto, inputs, (Tensor, np.ndarray))
 
 
 def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as they are given, several in a list or tuple, or by name in a dict, as arguments of a call."""
+    """Inputs (one, several in a list or tuple, or a dict by name) as the arguments of a call."""
     if isinstance(inputs, Mapping):
         return (), dict(cast("Mapping[str, Any]", inputs))
     if isinstance(inputs, (list, tuple)):
@@ -110,10 +110,10 @@ def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def checked_model(what: str, model: Any) -> Module:
+def checked_model(function: str, model: Any) -> Module:
     """The model; `ModuleError` for anything else."""
     if not isinstance(model, Module):
-        raise ModuleError(f"{what}: the model is a Module, got {type(model).__name__}")
+        raise ModuleError(f"{function}: the model is a Module, got {type(model).__name__}")
     return model
 
 
@@ -129,19 +129,19 @@ def loss_of(outputs: Any, loss: LossOf | None) -> AnyTensor | None:
             raise ModuleError(f"loss: it takes the outputs of the model and returns one number, got {shown}")
         return value if value.is_require_grad() else None
     total: AnyTensor | None = None
-    for number, one in enumerate(tensors_of(outputs)):
-        if one.kind is not Float or not one.is_require_grad():
+    for index, x in enumerate(tensors_of(outputs)):
+        if x.kind is not Float or not x.is_require_grad():
             continue
-        direction = np.random.default_rng(number).uniform(0.5, 1.5, one.shape).astype(np.float32)
-        signs = np.where(np.arange(direction.size).reshape(one.shape) % 2, -1.0, 1.0).astype(np.float32)
-        place = one.device.on(engine_of(one.backend))
-        part = (one * tensor(direction * signs, device=place)).sum()
+        direction = np.random.default_rng(index).uniform(0.5, 1.5, x.shape).astype(np.float32)
+        signs = np.where(np.arange(direction.size).reshape(x.shape) % 2, -1.0, 1.0).astype(np.float32)
+        device = x.device.on(engine_of(x.backend))
+        part = (x * tensor(direction * signs, device=device)).sum()
         total = part if total is None else total + part
     return total
 
 
 def host_of(backend: Backend, x: Any) -> np.ndarray[Any, Any] | None:
-    """The values of a backend's own array, also of one in a batch or on a tape; None for a tracer."""
+    """The values of a backend's own array, even if it is in a batch or on a tape; None for a tracer."""
     while isinstance(backend, Decorator):
         x, backend = backend.below(x), backend.inner
     if backend.is_traced(x):
@@ -150,5 +150,5 @@ def host_of(backend: Backend, x: Any) -> np.ndarray[Any, Any] | None:
 
 
 def float_leaves(value: Any) -> list[AnyTensor]:
-    """The Float tensors in what a module takes or returns, without those of modules."""
+    """The Float tensors in arguments or results of a module, without those of modules."""
     return [x for _, x in leaves_of(value, Tensor) if x.kind is Float]

@@ -1,4 +1,4 @@
-"""To which call of a layer each step of the backward pass belongs."""
+"""Assigns each step of the backward pass to a call of a layer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from phlox.module.calls import Call
 from phlox.transform.tree import AnyTensor
 
 Wrap: TypeAlias = Callable[[Vjp, Call | None], Vjp]
-"""From a step of the backward pass and the call that it belongs to, to what is done in its place."""
+"""`(vjp, call)`: the replacement of a step of the backward pass that belongs to this call."""
 
 
 class Timeline:
-    """When calls begin and end, on the clock that numbers the nodes of the tape."""
+    """The begins and ends of calls, as ids from the counter that numbers the nodes of the tape."""
 
     def __init__(self) -> None:
         self._events: list[tuple[int, Call | None]] = []
@@ -29,17 +29,17 @@ class Timeline:
         self._events.append((next_id(), call.within))
 
     def wrap(self, root: AnyTensor, wrap: Wrap) -> None:
-        """Put `wrap(vjp, call)` in place of every step of the backward pass behind a tensor."""
+        """Replace every step of the backward pass from a tensor by `wrap(vjp, call)`."""
         first: Node | None = root.backend.node_of(root.primitive)
         if first is None:
             return
-        numbers = [number for number, _ in self._events]
+        ids = [node_id for node_id, _ in self._events]
         seen, stack = {first.id}, [first]
         while stack:
             node = stack.pop()
             if node.vjp is not None and not is_spent(node) and not is_poisoned(node):
-                place = bisect_right(numbers, node.id)
-                node.vjp = wrap(node.vjp, self._events[place - 1][1] if place else None)
+                index = bisect_right(ids, node.id)
+                node.vjp = wrap(node.vjp, self._events[index - 1][1] if index else None)
             for parent in node.parents:
                 if parent is not None and parent.id not in seen:
                     seen.add(parent.id)
@@ -47,10 +47,10 @@ class Timeline:
 
 
 def around(call: Call) -> list[Call]:
-    """A call and those that it is part of, the innermost first."""
-    found: list[Call] = []
+    """A call and the calls around it, the innermost first."""
+    calls: list[Call] = []
     inner: Call | None = call
     while inner is not None:
-        found.append(inner)
+        calls.append(inner)
         inner = inner.within
-    return found
+    return calls

@@ -25,7 +25,7 @@ from phlox.transform.tree import AnyTensor, map_leaves, tensors_of
 
 Phase: TypeAlias = Literal["forward", "backward", "optimizer"]
 OUTSIDE = None
-"""The path for what is outside of all layers."""
+"""The path of everything outside of all layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Times:
     runs: int = 0
 
     def add(self, chain: Sequence[str | None], phase: Phase, seconds: float) -> None:
-        """Add the time of the first of these layers, which is inside of the others."""
+        """Add time of the first of these layers, which is inside of the others."""
         first = chain[0]
         self.own[first, phase] = self.own.get((first, phase), 0.0) + seconds
         for path in dict.fromkeys(chain):
@@ -83,9 +83,9 @@ class Sizes:
         times.calls[call.path] = times.calls.get(call.path, 0) + 1
         if id(call) in self._parents:
             return
-        inputs = {id(one.primitive) for one in tensors_of((call.args, call.kwargs))}
-        kept = sum(bytes_of(one) for one in tensors_of(call.outputs) if id(one.primitive) not in inputs)
-        for path in {one.path for one in around(call)}:
+        inputs = {id(x.primitive) for x in tensors_of((call.args, call.kwargs))}
+        kept = sum(bytes_of(x) for x in tensors_of(call.outputs) if id(x.primitive) not in inputs)
+        for path in {outer.path for outer in around(call)}:
             times.results[path] = times.results.get(path, 0) + kept
 
 
@@ -101,7 +101,7 @@ class EagerTimer:
         times.events, times.runs = [], times.runs + 1
         begun = perf_counter()
         inside: list[tuple[float, float]] = []
-        """Seconds in the calls that a call has made, and in this timer meanwhile, for each call that goes on."""
+        """For each unfinished call, the seconds in the calls that it made, and in this timer during them."""
         active = True
 
         def enter(call: Call) -> None:
@@ -144,9 +144,9 @@ class EagerTimer:
             line.wrap(value, self._timed(begun, engine_of(value.backend)))
             gradients = value.backward()
         if optimizer is not None:
-            found = GradientsParams.from_grads(gradients, self.model)
+            grads = GradientsParams.from_grads(gradients, self.model)
             start = perf_counter()
-            stepped = optimizer.step(0.0, self.model, found)
+            stepped = optimizer.step(0.0, self.model, grads)
             _await([param.val() for param in stepped.params()])
             self._outside("optimizer", "step", start, begun)
 
@@ -159,15 +159,15 @@ class EagerTimer:
         times = self.times
 
         def wrap(vjp: Vjp, call: Call | None) -> Vjp:
-            chain: list[str | None] = [OUTSIDE] if call is None else [one.path for one in around(call)]
+            chain: list[str | None] = [OUTSIDE] if call is None else [outer.path for outer in around(call)]
 
             def timed(node: Node, g: Any, cotangents: Any) -> None:
                 start = perf_counter()
                 vjp(node, g, cotangents)
                 for parent in node.parents:
-                    known = None if parent is None else cotangents.get(parent.id)
-                    if known is not None and type(known) is not dict:
-                        engine.await_array(engine.strip(known))
+                    gradient = None if parent is None else cotangents.get(parent.id)
+                    if gradient is not None and type(gradient) is not dict:
+                        engine.await_array(engine.strip(gradient))
                 seconds = perf_counter() - start
                 times.add(chain, "backward", seconds)
                 times.events.append(Event(chain[0], "backward", "", start - begun, seconds))
@@ -178,9 +178,9 @@ class EagerTimer:
 
 
 def _await(tensors: Sequence[AnyTensor]) -> None:
-    """Wait until they are computed, on an engine that returns before that."""
-    for one in tensors:
-        one.backend.await_array(one.primitive)
+    """Wait until the tensors are computed, on an engine that computes asynchronously."""
+    for tensor in tensors:
+        tensor.backend.await_array(tensor.primitive)
 
 
 # --- compiled programs
@@ -188,50 +188,50 @@ def _await(tensors: Sequence[AnyTensor]) -> None:
 _MARK = "phlox."
 
 
-def _named(phase: Phase, path: str | None) -> str:
-    # A colon would end the name for XLA, and a slash the scope.
+def _scope_name(phase: Phase, path: str | None) -> str:
+    # XLA would end the name at a colon, and the scope at a slash.
     return f"{_MARK}{phase[0]}={'(outside)' if path is None else path.replace('/', '|').replace(':', '|')}="
 
 
 def program_times(
     model: Module, args: Any, kwargs: Any, loss: LossOf | None, times: Times, calls: int, *, backward: bool
 ) -> bool:
-    """Time a model as one compiled program, by the names in its trace; False where the engine has no such trace."""
+    """Time a model as one compiled program, by the names in its trace; False if the engine has no such trace."""
     params = list(model.structure().params)
     engine = engine_of(params[0].backend) if params else None
     if engine is None or not engine.compiles or any(engine_of(param.backend) is not engine for param in params):
         return False
     leaves = tensors_of((args, kwargs))
     arrays = [param.val().backend.strip(param.val().primitive) for param in params]
-    given = [one.backend.strip(one.primitive) for one in leaves]
+    inputs = [tensor.backend.strip(tensor.primitive) for tensor in leaves]
     stream = random.current()
     paths: dict[str, str | None] = {}
     done: list[bool] = []
 
     def body(donated: Any, kept: Any) -> list[Any]:
-        words, *rest = kept
+        words, *arrays_in = kept
         with random.stream(random.TracedStream(words)), resumed(()):
-            again = _around_arrays(model, params, rest)
-            values = iter(rest[len(params) :])
+            copy = _around_arrays(model, params, arrays_in)
+            values = iter(arrays_in[len(params) :])
             own_args, own_kwargs = map_leaves(
                 lambda x: Tensor.from_primitive(next(values), engine, x.kind), (args, kwargs), Tensor
             )
             sizes = Sizes(Times())
-            found = _traced(engine, again, own_args, own_kwargs, loss, sizes, paths, backward=backward)
+            results = _traced(engine, copy, own_args, own_kwargs, loss, sizes, paths, backward=backward)
             if not done:
                 times.calls, times.results = sizes.times.calls, sizes.times.results
                 done.append(True)
-        return found
+        return results
 
     run = engine.compile(body, lambda: None)
-    operations = engine.profile_operations(run, [], [stream.words(), *arrays, *given], calls)
+    operations = engine.profile_operations(run, [], [stream.words(), *arrays, *inputs], calls)
     if not operations:
         return False
     times.runs = calls
-    for one in operations:
-        phase, path = _read(one.scope, paths)
-        times.add(_chain(path, paths), phase, one.seconds)
-        times.events.append(Event(path, phase, one.name, one.start, one.seconds, one.thread))
+    for operation in operations:
+        phase, path = _phase_and_layer(operation.scope, paths)
+        times.add(_chain(path, paths), phase, operation.seconds)
+        times.events.append(Event(path, phase, operation.name, operation.start, operation.seconds, operation.thread))
     return True
 
 
@@ -254,13 +254,13 @@ def _traced(
     *,
     backward: bool,
 ) -> list[Any]:
-    """The results of a run, each operation of which is traced in the scope of its layer."""
+    """The results of a run, in which each operation is traced in the scope of its layer."""
     line = Timeline()
     open_scopes: list[AbstractContextManager[Any]] = []
     active = True
 
     def scope_of(phase: Phase, path: str | None) -> AbstractContextManager[Any]:
-        name = _named(phase, path)
+        name = _scope_name(phase, path)
         paths[name] = path
         return engine.named_scope(name)
 
@@ -268,9 +268,9 @@ def _traced(
         if active:
             line.entered(call)
             sizes.entered(call)
-            one = scope_of("forward", call.path)
-            one.__enter__()
-            open_scopes.append(one)
+            scope = scope_of("forward", call.path)
+            scope.__enter__()
+            open_scopes.append(scope)
 
     def leave(call: Call) -> None:
         if active:
@@ -289,35 +289,35 @@ def _traced(
         with observed(model, leave, on_enter=enter):
             outputs = cast("Callable[..., Any]", model)(*args, **kwargs)
             active = False
-            found = [one.backend.strip(one.primitive) for one in tensors_of(outputs)]
+            results = [x.backend.strip(x.primitive) for x in tensors_of(outputs)]
             with scope_of("forward", None):
                 value = loss_of(outputs, loss) if backward or loss is not None else None
             if value is not None:
-                found.append(value.backend.strip(value.primitive))
+                results.append(value.backend.strip(value.primitive))
             if value is not None and backward:
                 line.wrap(value, wrap)
                 gradients = GradientsParams.from_grads(value.backward(), model)
-                known = [gradients.get(param.id) for param in model.params()]
-                found += [one.backend.strip(one.primitive) for one in known if one is not None]
+                grads = [gradients.get(param.id) for param in model.params()]
+                results += [x.backend.strip(x.primitive) for x in grads if x is not None]
     finally:
-        while open_scopes:  # an exception has come between
+        while open_scopes:  # after an exception
             open_scopes.pop().__exit__(None, None, None)
-    return found
+    return results
 
 
-def _read(scope: str, paths: dict[str, str | None]) -> tuple[Phase, str | None]:
-    """Phase and layer of an operation: those of the innermost scope of ours."""
-    place = scope.rfind(_MARK)
-    name = scope[place : scope.find("=", scope.find("=", place) + 1) + 1] if place >= 0 else ""
+def _phase_and_layer(scope: str, paths: dict[str, str | None]) -> tuple[Phase, str | None]:
+    """Phase and layer of an operation, from the innermost of our scopes."""
+    start = scope.rfind(_MARK)
+    name = scope[start : scope.find("=", scope.find("=", start) + 1) + 1] if start >= 0 else ""
     phase: Phase = "backward" if name.startswith(f"{_MARK}b") else "forward"
     return phase, paths.get(name)
 
 
 def _chain(path: str | None, paths: dict[str, str | None]) -> list[str | None]:
-    """A layer and those around it, the innermost first."""
+    """A layer and the layers around it, the innermost first."""
     if path is None:
         return [OUTSIDE]
-    known = set(paths.values())
+    layers = set(paths.values())
     parts = path.split(".")
     outer = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
-    return [path, *(one for one in outer if one in known), *([""] if path else [])]
+    return [path, *(layer for layer in outer if layer in layers), *([""] if path else [])]

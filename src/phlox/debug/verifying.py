@@ -1,4 +1,4 @@
-"""`px.compile(..., verify=True)`: a compiled call beside an eager one, on copies, before it happens."""
+"""`px.compile(..., verify=True)`: before a compiled call, compares it with an eager call, both on copies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Host = np.ndarray[Any, Any]
 Named = list[tuple[str, Host]]
 
 _ROUNDINGS = {"f64": 1e-10, "f32": 1e-4, "f16": 5e-2, "bf16": 3e-1}
-"""What the roundings of a step may change, relative to the largest magnitude of a tensor, by float dtype."""
+"""The accepted difference due to rounding, relative to the largest magnitude of a tensor, by float dtype."""
 _RESULT = "the result"
 _MARGIN = 50.0
-"""How much more than arguments that are off by their last digit."""
+"""The accepted multiple of the difference that a change of the arguments in their last digit causes."""
 
 
 def verify(
@@ -46,48 +46,48 @@ def verify(
     names: Sequence[str],
     donated: frozenset[str],
 ) -> None:
-    """Compare what a compiled call would give, and leave, with an eager call; nothing of the arguments changes.
+    """Compare the results of a compiled call, and the arguments after it, with an eager call; no argument changes.
 
-    `names` are those of positional arguments; a donated module is not looked at after the call.
-    A difference is beyond rounding if it is larger than what arguments that are off by their last digit would cause,
-    and than some roundings of the largest element. Raises `CompileError`, with the first operation that differs.
+    `names` are those of positional arguments; donated modules are not compared after the call.
+    A difference is beyond rounding if it is larger than a change of the arguments in their last digit would cause, plus
+    some roundings of the largest element. Raises `CompileError`, with the first operation that differs.
     """
-    given = values, kwargs
+    arguments = values, kwargs
 
-    def named(result: Any, held: Any) -> Named:
-        found = list(_hosts(result, _RESULT))
-        for argument, value in (*zip(names, held[0], strict=True), *held[1].items()):
+    def named(result: Any, arguments_after: Any) -> Named:
+        tensors = list(_hosts(result, _RESULT))
+        for argument, value in (*zip(names, arguments_after[0], strict=True), *arguments_after[1].items()):
             for path, leaf in leaves_of(value, Optimizer if argument in donated else (Module, Optimizer)):
-                found += _hosts(leaf, f"`{argument}{path}` after the call,")
-        return found
+                tensors += _hosts(leaf, f"`{argument}{path}` after the call,")
+        return tensors
 
-    def eagerly(given: Any) -> Named:
-        with _alone(_copied(given)) as held:
-            return named(fn(*held), held)
+    def eagerly(arguments: Any) -> Named:
+        with _eager_scope(_copied(arguments)) as copies:
+            return named(fn(*copies), copies)
 
-    right, shaken = eagerly(given), eagerly(_shaken(given))
+    eager, nudged = eagerly(arguments), eagerly(_nudged(arguments))
     stream = random.current()
-    held = _copied(given)
+    copies = _copied(arguments)
     with random.stream(stream.replay(stream.position)):
-        found = named(compiled(*held), held)
-    wrong = _differences(found, right, shaken)
+        actual = named(compiled(*copies), copies)
+    wrong = _differences(actual, eager, nudged)
     if not wrong:
         return
-    lines = [f"{name}: compiled, {len(wrong)} of {len(right)} results differ beyond rounding from an eager call's:"]
-    lines += [f"  {what}: {line}" for what, line in wrong[:5]]
-    known = dict(right)
-    lines.append(_origin(fn, given, [known[what] for what, _ in wrong if what in known]))
+    lines = [f"{name}: compiled, {len(wrong)} of {len(eager)} results differ beyond rounding from an eager call's:"]
+    lines += [f"  {label}: {line}" for label, line in wrong[:5]]
+    expected = dict(eager)
+    lines.append(_origin(fn, arguments, [expected[label] for label, _ in wrong if label in expected]))
     raise CompileError("\n".join(lines))
 
 
-# --- what a call gives and leaves
+# --- the results of a call, and the arguments after it
 
 
 @contextmanager
-def _alone(held: Any) -> Generator[Any]:
+def _eager_scope(arguments: Any) -> Generator[Any]:
     """A scope in which a function may be called eagerly with these arguments."""
     with undisturbed() as trace:
-        yield map_leaves(lambda optimizer: twin_of(optimizer, trace), held, Optimizer)
+        yield map_leaves(lambda optimizer: twin_of(optimizer, trace), arguments, Optimizer)
 
 
 def _hosts(value: Any, name: str) -> Iterable[tuple[str, Host]]:
@@ -100,11 +100,11 @@ def _hosts(value: Any, name: str) -> Iterable[tuple[str, Host]]:
             if param.is_initialized:
                 yield from _hosts(param.val(), f"{name} `{path}`")
     elif isinstance(value, GradientsParams):
-        for number, one in enumerate(value._tensors.values()):  # pyright: ignore[reportPrivateUsage]
-            yield from _hosts(one, f"{name}, gradient {number}")
+        for index, gradient in enumerate(value._tensors.values()):  # pyright: ignore[reportPrivateUsage]
+            yield from _hosts(gradient, f"{name}, gradient {index}")
     elif isinstance(value, Optimizer):
-        for path, one in value.into_record().tensors.items():
-            yield f"{name} its state `{path}`", one.tensor.read()
+        for path, entry in value.into_record().tensors.items():
+            yield f"{name} its state `{path}`", entry.tensor.read()
     elif isinstance(value, (bool, int, float, np.ndarray)):
         yield name, np.asarray(value)
     else:
@@ -112,8 +112,8 @@ def _hosts(value: Any, name: str) -> Iterable[tuple[str, Host]]:
             yield from _hosts(part, name + label)
 
 
-def _copied(given: Any, change: Callable[[Backend, Any], Any] | None = None) -> Any:
-    """The arguments in memory of their own, which a program may overwrite."""
+def _copied(arguments: Any, change: Callable[[Backend, Any], Any] | None = None) -> Any:
+    """Copies of the arguments, which a program may overwrite."""
 
     def copied(value: AnyTensor) -> AnyTensor:
         backend = value.backend
@@ -121,8 +121,8 @@ def _copied(given: Any, change: Callable[[Backend, Any], Any] | None = None) -> 
         if engine.is_traced(plain):
             return value
         array = engine.duplicate(plain) if change is None or value.kind is not Float else change(engine, plain)
-        made: AnyTensor = Tensor.from_primitive(array, backend, value.kind)
-        return made.require_grad() if value.is_require_grad() else made
+        copy: AnyTensor = Tensor.from_primitive(array, backend, value.kind)
+        return copy.require_grad() if value.is_require_grad() else copy
 
     def leaf(value: Any) -> Any:
         if isinstance(value, Module):
@@ -133,53 +133,53 @@ def _copied(given: Any, change: Callable[[Backend, Any], Any] | None = None) -> 
             return twin
         return copied(value)
 
-    return map_leaves(leaf, given, (Tensor, Module, Optimizer))
+    return map_leaves(leaf, arguments, (Tensor, Module, Optimizer))
 
 
-def _shaken(given: Any) -> Any:
-    """The arguments with floats that are off by their last digit."""
+def _nudged(arguments: Any) -> Any:
+    """Copies of the arguments, with floats changed in their last digit."""
     rng = np.random.default_rng(0)
 
-    def shaken(engine: Backend, plain: Any) -> Any:
+    def change(engine: Backend, plain: Any) -> Any:
         host = np.asarray(engine.to_host(plain))
         eps = float(np.spacing(np.ones((), host.dtype)))
         moved = (host * (1.0 + eps * rng.choice([-1.0, 1.0], host.shape))).astype(host.dtype)
         return engine.from_host(moved, Float, engine.device_of(plain))
 
     with np.errstate(all="ignore"):
-        return _copied(given, shaken)
+        return _copied(arguments, change)
 
 
 # --- comparing
 
 
-def _differences(found: Named, right: Named, shaken: Named) -> list[tuple[str, str]]:
-    several = [[name for name, _ in some if name.startswith(_RESULT)] for some in (found, right)]
+def _differences(actual: Named, eager: Named, nudged: Named) -> list[tuple[str, str]]:
+    several = [[name for name, _ in tensors if name.startswith(_RESULT)] for tensors in (actual, eager)]
     if several[0] != several[1]:
         return [(_RESULT, f"{len(several[0])} arrays, eagerly {len(several[1])}")]
-    wanted, others = dict(right), dict(shaken)
+    expected, others = dict(eager), dict(nudged)
     lines: list[tuple[str, str]] = []
-    for name, got in found:
-        line = _difference(got, wanted[name], others.get(name))
+    for name, got in actual:
+        line = _difference(got, expected[name], others.get(name))
         if line is not None:
             lines.append((name, line))
     return lines
 
 
-def _difference(got: Host, wanted: Host, shaken: Host | None) -> str | None:
-    """Where two arrays differ most, if that is beyond rounding."""
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return f"{got.dtype} {got.shape}, eagerly {wanted.dtype} {wanted.shape}"
+def _difference(got: Host, expected: Host, nudged: Host | None) -> str | None:
+    """The largest difference of two arrays and its index, if it is beyond rounding."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"{got.dtype} {got.shape}, eagerly {expected.dtype} {expected.shape}"
     if not got.size:
         return None
     kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(got.dtype.name)
     with np.errstate(all="ignore"):
-        a, b = got.astype(np.float64), wanted.astype(np.float64)
+        a, b = got.astype(np.float64), expected.astype(np.float64)
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
         off = np.where(np.isnan(off), np.inf, off)
         size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
         moved = (
-            np.abs(shaken.astype(np.float64) - b) if shaken is not None and shaken.shape == b.shape else np.zeros(())
+            np.abs(nudged.astype(np.float64) - b) if nudged is not None and nudged.shape == b.shape else np.zeros(())
         )
         moved = moved[np.isfinite(moved)].max(initial=0.0)
     bound = _MARGIN * moved + (0.0 if kind is None else _ROUNDINGS[kind] * size)
@@ -187,7 +187,7 @@ def _difference(got: Host, wanted: Host, shaken: Host | None) -> str | None:
         return None
     at = np.unravel_index(int(off.argmax()), off.shape)
     where = f" at {tuple(map(int, at))}" if got.ndim else ""
-    return f"{got[at]!s} instead of {wanted[at]!s}{where}; {int((off > bound).sum())} of {got.size} elements"
+    return f"{got[at]!s} instead of {expected[at]!s}{where}; {int((off > bound).sum())} of {got.size} elements"
 
 
 # --- the first operation that differs
@@ -195,14 +195,14 @@ def _difference(got: Host, wanted: Host, shaken: Host | None) -> str | None:
 
 @dataclass(slots=True)
 class _Step:
-    """One result of an operation, or a gradient that it gave."""
+    """One result of an operation, or a gradient that it passed back."""
 
-    what: str
+    label: str
     value: Any
 
 
 class _Watch:
-    """Collects the results of the operations of one call, and the gradients that they give back."""
+    """Collects the results of the operations of one call, and the gradients that they pass back."""
 
     def __init__(self, engine: Backend, within: CodeType) -> None:
         self.engine, self.within = engine, within
@@ -220,10 +220,10 @@ class _Watch:
             stack.enter_context(observed_operations(self._on_operation))
             yield
 
-    def _add(self, what: str, array: Any) -> None:
+    def _add(self, label: str, array: Any) -> None:
         # A loop's own tracers cannot leave it.
         if self.engine.current_trace() is self._trace:
-            self.steps.append(_Step(what, array))
+            self.steps.append(_Step(label, array))
 
     def _on_operation(self, ops: Ops, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         backend = ops.backend
@@ -237,24 +237,24 @@ class _Watch:
         for x in arrays_in(results):
             self._add(f"`{name}`{where}", backend.strip(x))
             if backend.differentiates and (node := backend.node_of(x)) is not None and node.vjp is not None:
-                node.vjp = self._passing_on(node.vjp, f"the gradient of `{name}`{where}")
+                node.vjp = self._watched_vjp(node.vjp, f"the gradient of `{name}`{where}")
 
-    def _passing_on(self, vjp: Callable[..., None], what: str) -> Callable[..., None]:
+    def _watched_vjp(self, vjp: Callable[..., None], label: str) -> Callable[..., None]:
         def watched(node: Any, g: Any, cotangents: Any) -> None:
             vjp(node, g, cotangents)
             for parent in node.parents:
-                found = None if parent is None else cotangents.get(parent.id)
-                if found is not None and type(found) is not dict:
-                    self._add(what, found)
+                gradient = None if parent is None else cotangents.get(parent.id)
+                if gradient is not None and type(gradient) is not dict:
+                    self._add(label, gradient)
 
         return watched
 
 
-def _origin(fn: Callable[..., Any], given: Any, wrong: Sequence[Host]) -> str:
-    """A sentence on the first operation that differs where a program returns the results of all, or that of `wrong`."""
+def _origin(fn: Callable[..., Any], arguments: Any, wrong: Sequence[Host]) -> str:
+    """A sentence on the first operation that differs when a program returns the results of all operations."""
     tensors = [
-        *leaves_of(given, Tensor),
-        *((path, param) for _, one in leaves_of(given, Module) for path, param in one.named_params()),
+        *leaves_of(arguments, Tensor),
+        *((path, param) for _, module in leaves_of(arguments, Module) for path, param in module.named_params()),
     ]
     engine = engine_of(tensors[0][1].backend)  # of a compiled call
     seen: list[list[tuple[str, int]]] = []
@@ -266,32 +266,32 @@ def _origin(fn: Callable[..., Any], given: Any, wrong: Sequence[Host]) -> str:
         counts = Counter[str]()
         seen.append([])
         for step in watch.steps:
-            seen[-1].append((step.what, counts[step.what]))
-            counts[step.what] += 1
+            seen[-1].append((step.label, counts[step.label]))
+            counts[step.label] += 1
         return [Tensor.from_primitive(step.value, engine, engine.kind_of(step.value)) for step in watch.steps]
 
     def hosts(results: list[AnyTensor]) -> dict[tuple[str, int], Host]:
         return dict(zip(seen[-1], [np.asarray(engine.to_host(x.primitive)) for x in results], strict=True))
 
-    def eagerly(given: Any) -> dict[tuple[str, int], Host]:
-        with _alone(_copied(given)) as held:
+    def eagerly(arguments: Any) -> dict[tuple[str, int], Host]:
+        with _eager_scope(_copied(arguments)) as held:
             return hosts(every(*held))
 
-    right, shaken = eagerly(given), eagerly(_shaken(given))
+    eager, nudged = eagerly(arguments), eagerly(_nudged(arguments))
     try:
         stream = random.current()
         with random.stream(stream.replay(stream.position)):
-            found = hosts(compile(every, verify=False)(*_copied(given)))
-    except Exception as error:  # the difference itself must be told all the same
+            actual = hosts(compile(every, verify=False)(*_copied(arguments)))
+    except Exception as error:  # the difference itself must still be reported
         return f"With the results of all operations the function cannot be compiled: {type(error).__name__}: {error}"
-    for step, wanted in right.items():  # a program may have other operations between them, as to draw
-        if step in found and found[step].shape == wanted.shape:
-            line = _difference(found[step], wanted, shaken.get(step))
+    for step, expected in eager.items():  # a program may have further operations between them, for random draws
+        if step in actual and actual[step].shape == expected.shape:
+            line = _difference(actual[step], expected, nudged.get(step))
             if line is not None:
                 return f"The first operation that differs: {step[0]}\n  {line}"
-    alike = (what for (what, _), one in right.items() if any(np.array_equal(one, x) for x in wrong))
+    alike = (label for (label, _), value in eager.items() if any(np.array_equal(value, x) for x in wrong))
     return (
-        f"The first operation that differs: {next(alike, 'none of those that are seen')}\n  Where the program returns "
-        "the results of all operations, it is right: the compiler makes something wrong of several. Call the function "
+        f"The first operation that differs: {next(alike, 'none that was observed')}\n  A program that returns "
+        "the results of all operations is right, so the compiler fuses several of them wrongly. Call the function "
         "without px.compile."
     )

@@ -27,7 +27,7 @@ class Input:
     name: str
     spec: TensorSpec
     example: np.ndarray[Any, Any] | None
-    """Its values, where a tensor or an array was given."""
+    """Its values, if a tensor or an array was given."""
 
 
 @dataclass(slots=True)
@@ -40,17 +40,17 @@ class Arguments:
 
     def filled(self, value_of: Callable[[Input], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with `value_of(input)` for each input."""
-        rest = iter(self.inputs)
+        remaining = iter(self.inputs)
 
         def visit(part: Any, path: str) -> Any:
-            return value_of(next(rest)) if isinstance(part, LEAVES) else map_parts(visit, part, path)
+            return value_of(next(remaining)) if isinstance(part, LEAVES) else map_parts(visit, part, path)
 
         args = tuple([visit(part, "") for part in self.args])
         return args, {name: visit(part, "") for name, part in self.kwargs.items()}
 
     def open_axes(self) -> list[str]:
         """The names of the open axes, in order."""
-        return list(dict.fromkeys(name for one in self.inputs for name in one.spec.open_axes.values()))
+        return list(dict.fromkeys(name for entry in self.inputs for name in entry.spec.open_axes.values()))
 
 
 def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
@@ -68,42 +68,42 @@ def read(model: Module, inputs: Any, names: Sequence[str] | None) -> Arguments:
             "export.onnx: inputs are a list of specs, tensors or arrays, one for each argument of the model, such as "
             f"[px.TensorSpec(('batch', 8))], or a dict by the arguments' names; got {type(inputs).__name__}"
         )
-    found: list[Input] = []
-    for title, part in _titled(model, args, kwargs):
-        found += [_input(f"{title}{_plain(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
-    if not found:
+    entries: list[Input] = []
+    for title, part in _named_arguments(model, args, kwargs):
+        entries += [_input(f"{title}{_suffix_of(path)}", leaf) for path, leaf in leaves_of(part, LEAVES)]
+    if not entries:
         raise ExportError(
             "export.onnx: there is no tensor among the inputs; give a spec for each argument of the model"
         )
-    if names is not None and (isinstance(names, str) or len(names) != len(found)):
-        raise ExportError(f"export.onnx: {len(found)} inputs need as many names, got {list(names)}")
+    if names is not None and (isinstance(names, str) or len(names) != len(entries)):
+        raise ExportError(f"export.onnx: {len(entries)} inputs need as many names, got {list(names)}")
     params = {path for path, _ in model.named_params()}
-    for one, name in zip(found, names or _different([one.name for one in found], params), strict=True):
-        one.name = name
-    check_names("input_names", [one.name for one in found], params)
-    return Arguments(args, kwargs, found)
+    for entry, name in zip(entries, names or _unique_names([entry.name for entry in entries], params), strict=True):
+        entry.name = name
+    check_names("input_names", [entry.name for entry in entries], params)
+    return Arguments(args, kwargs, entries)
 
 
-def check_names(what: str, names: Sequence[str], params: Set[str] = frozenset()) -> None:
+def check_names(option: str, names: Sequence[str], params: Set[str] = frozenset()) -> None:
     """Raise `ExportError` for a name that is empty, given twice, or the path of a parameter."""
-    for place, name in enumerate(names):
-        if not isinstance(name, str) or not name or name in names[:place]:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ExportError(f"export.onnx: {what} must be different strings that are not empty, got {list(names)}")
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name or name in names[:index]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ExportError(f"export.onnx: {option} must be different strings that are not empty, got {list(names)}")
         if name in params:
-            raise ExportError(f"export.onnx: {what}: {name!r} is the path of a parameter; choose another")
+            raise ExportError(f"export.onnx: {option}: {name!r} is the path of a parameter; choose another")
 
 
-def output_names(paths: Sequence[str], given: Sequence[str] | None) -> list[str]:
+def output_names(paths: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """The names of a model's outputs; if none are given, by their paths in the result."""
-    if given is None:
-        return ["output"] if len(paths) == 1 else _different([f"output{_plain(path)}" for path in paths])
-    if isinstance(given, str) or len(given) != len(paths):
-        raise ExportError(f"export.onnx: {len(paths)} outputs need as many output_names, got {given!r}")
-    check_names("output_names", given)
-    return list(given)
+    if names is None:
+        return ["output"] if len(paths) == 1 else _unique_names([f"output{_suffix_of(path)}" for path in paths])
+    if isinstance(names, str) or len(names) != len(paths):
+        raise ExportError(f"export.onnx: {len(paths)} outputs need as many output_names, got {names!r}")
+    check_names("output_names", names)
+    return list(names)
 
 
-def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named_arguments(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each argument with the name of its parameter; `ExportError` if the model does not take them."""
     call = type(model).__call__
     try:
@@ -112,36 +112,36 @@ def _titled(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
     except TypeError as error:
         raise ExportError(f"export.onnx: {type(model).__name__} does not take these inputs: {error}") from None
     except ValueError:
-        yield from [(f"input_{place}", part) for place, part in enumerate(args)]
+        yield from [(f"input_{index}", part) for index, part in enumerate(args)]
         return
-    for place, (name, value) in enumerate(bound.arguments.items()):
+    for index, (name, value) in enumerate(bound.arguments.items()):
         kind = signature.parameters[name].kind
-        if place == 0:
+        if index == 0:
             continue
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            yield from [(f"{name}_{number}", part) for number, part in enumerate(value)]
+            yield from [(f"{name}_{index}", part) for index, part in enumerate(value)]
         elif kind is inspect.Parameter.VAR_KEYWORD:
             yield from value.items()
         else:
             yield name, value
 
 
-def _plain(path: str) -> str:
+def _suffix_of(path: str) -> str:
     """A path into a container as the end of a name."""
     parts = re.findall(r"\w+", path)
     return "".join(f"_{part}" for part in parts)
 
 
-def _different(names: list[str], taken: Set[str] = frozenset()) -> list[str]:
-    found: list[str] = []
+def _unique_names(names: list[str], reserved: Set[str] = frozenset()) -> list[str]:
+    names_so_far: list[str] = []
     for name in names:
         count = 1
         free = name
-        while free in found or free in taken:
+        while free in names_so_far or free in reserved:
             count += 1
             free = f"{name}_{count}"
-        found.append(free)
-    return found
+        names_so_far.append(free)
+    return names_so_far
 
 
 def _input(name: str, leaf: Any) -> Input:
@@ -163,49 +163,49 @@ def _input(name: str, leaf: Any) -> Input:
 _GUESSES = ((7, 12), (4, 6), (3, 2), (8, 16), (32, 12), (37, 30), (64, 96), (224, 256))
 """The sizes to try if none are given, since it is not known which sizes a model takes (a window, a context).
 
-All but the first, which are no multiples of much, are in the order of the work that they make."""
+The first pair has few common divisors; the others are in the order of the work that they cause."""
 _FEW = (2, 3, 5)
-"""The sizes of a batch beside them, which a model nearly always takes."""
+"""The sizes of a batch with these guesses; nearly all models take them."""
 
 
-def sizes_to_try(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
-    """Sizes of the open axes with which the model is traced, and run; the axes have different ones if they can.
+def sizes_to_try(arguments: Arguments, fixed: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
+    """Sizes of the open axes with which the model is traced and run; different for each axis, if possible.
 
     Raises `ExportError` for names that no axis has, and for invalid sizes.
     """
     names = arguments.open_axes()
-    given = {} if given is None else dict(given)
-    for name, sizes in given.items():
+    fixed = {} if fixed is None else dict(fixed)
+    for name, sizes in fixed.items():
         if name not in names:
             raise ExportError(
                 f"export.onnx: sizes are given for {name!r}, which is no open axis; "
                 f"{'they are ' + ', '.join(names) if names else 'no axis has a name'}"
             )
-        if isinstance(sizes, int) or not sizes or any(isinstance(one, bool) or one < 1 for one in sizes):
+        if isinstance(sizes, int) or not sizes or any(isinstance(size, bool) or size < 1 for size in sizes):
             raise ExportError(f"export.onnx: sizes of {name!r} must be a list of positive integers, got {sizes!r}")
     if not names:
         return [{}]
-    count = max([len(sizes) for sizes in given.values()], default=0)
+    count = max([len(sizes) for sizes in fixed.values()], default=0)
     guesses = [guess for pair in _GUESSES for guess in pair]
-    rounds = max(count, 2) if len(given) == len(names) else max(count, len(guesses))
-    found = [
+    rounds = max(count, 2) if len(fixed) == len(names) else max(count, len(guesses))
+    candidates = [
         {
-            name: given[name][turn % len(given[name])] if name in given else _apart(guesses[turn % len(guesses)], place)
-            for place, name in enumerate(names)
+            name: fixed[name][turn % len(fixed[name])] if name in fixed else _spread(guesses[turn % len(guesses)], axis)
+            for axis, name in enumerate(names)
         }
         for turn in range(rounds)
     ]
-    firsts = {name for one in arguments.inputs for axis, name in one.spec.open_axes.items() if axis == 0}
-    batches = firsts - {name for one in arguments.inputs for axis, name in one.spec.open_axes.items() if axis}
+    firsts = {name for entry in arguments.inputs for axis, name in entry.spec.open_axes.items() if axis == 0}
+    batches = firsts - {name for entry in arguments.inputs for axis, name in entry.spec.open_axes.items() if axis}
     few = [
-        {name: _FEW[turn % len(_FEW)] if name in batches - given.keys() else size for name, size in sizes.items()}
-        for turn, sizes in enumerate(found[2:])
+        {name: _FEW[turn % len(_FEW)] if name in batches - fixed.keys() else size for name, size in sizes.items()}
+        for turn, sizes in enumerate(candidates[2:])
     ]
-    every = [*found[:2], *few, *found[2:]]
-    return [one for place, one in enumerate(every) if one not in every[:place]]
+    every = [*candidates[:2], *few, *candidates[2:]]
+    return [candidate for index, candidate in enumerate(every) if candidate not in every[:index]]
 
 
-def _apart(size: int, place: int) -> int:
-    """Another size for each axis, divided by the same powers of two."""
+def _spread(size: int, axis: int) -> int:
+    """A different size for each axis, divisible by the same power of two."""
     step = size & -size
-    return size + place * step * 2 if step > 1 else size + 4 * place
+    return size + axis * step * 2 if step > 1 else size + 4 * axis

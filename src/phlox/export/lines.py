@@ -1,4 +1,4 @@
-"""Lines of code for messages: of a layer, a model or the user's code."""
+"""Lines of code for messages: in a layer, in a model or in the user's code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 _SOURCE = Path(__file__).parents[1]
 _PARTS = ("autodiff", "backend", "batching", "export", "host", "module", "random", "tensor", "transform")
 _MACHINERY = tuple([f"{_SOURCE / name}" for name in _PARTS])
-"""The parts of a call stack that are not shown, since they are the same for every layer."""
+"""Files whose lines in a call stack are not shown, since they are the same for every layer."""
 _ENGINES = tuple([f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in ("jax", "torch")])
 
 
@@ -25,13 +25,13 @@ def line_of_caller() -> str:
 
 def line_of_error(error: BaseException) -> str:
     """The line where an error was raised."""
-    found, trace = "", error.__traceback__
+    line, trace = "", error.__traceback__
     while trace is not None:
         if not _is_machinery(trace.tb_frame.f_code.co_filename):
-            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+            line = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return line
 
 
 def _is_machinery(file: str) -> bool:
-    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file or any(one in file for one in _ENGINES)
+    return file.startswith((*_MACHINERY, "<")) or "contextlib" in file or any(folder in file for folder in _ENGINES)

@@ -47,19 +47,19 @@ class ExportReport(Report):
     constraints: tuple[str, ...] = ()
     """The conditions on the sizes of open axes; the file refuses other sizes."""
     tried: tuple[dict[str, int], ...] = ()
-    """Sizes at borders (0, 1, 2, one beside another) at which the file gives what the model gives, too."""
+    """Sizes at borders (0, 1, 2, one more or less than another) at which file and model agree, too."""
     remarks: tuple[str, ...] = ()
-    """What the file does not do as the model does: what it gives for NaN or infinities, where that differs."""
+    """Other differences between the file and the model, such as different results for NaN or infinities."""
 
     @property
     def largest_difference(self) -> float:
         """The largest difference of an element of any output, at any of the sizes that were tried."""
-        return max([one.absolute for one in self.differences], default=0.0)
+        return max([difference.absolute for difference in self.differences], default=0.0)
 
     @property
     def largest_relative_difference(self) -> float:
         """The largest difference, relative to the largest element of its output."""
-        return max([one.relative for one in self.differences], default=0.0)
+        return max([difference.relative for difference in self.differences], default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
@@ -68,33 +68,33 @@ class ExportReport(Report):
     def _tried(self) -> list[str]:
         """The sizes at borders, by axis."""
         base = self.differences[0].sizes if self.differences else {}
-        found = {name: sorted({one[name] for one in self.tried} - {size}) for name, size in base.items()}
-        return [f"{name} = {', '.join(map(str, sizes))}" for name, sizes in found.items() if sizes]
+        sizes_by_axis = {name: sorted({tried[name] for tried in self.tried} - {size}) for name, size in base.items()}
+        return [f"{name} = {', '.join(map(str, sizes))}" for name, sizes in sizes_by_axis.items() if sizes]
 
     def _about(self) -> tuple[list[str], str]:
-        """What the first line says of the file, and a line about its content."""
+        """Parts of the first line about the file, and a line about its content."""
         return [], ""
 
     def _page(self) -> Page:
         said, content = self._about()
         ends = [["input", Cell(name, code=True), text] for name, text in self.inputs.items()]
         ends += [["output", Cell(name, code=True), text] for name, text in self.outputs.items()]
-        parts: list[Part] = [Table(["", "", ""], ends, 3), content, *[f"only where {one}" for one in self.constraints]]
+        parts: list[Part] = [Table(["", "", ""], ends, 3), content, *[f"only where {it}" for it in self.constraints]]
         if self.runtime:
             rows = [
                 [
-                    Cell(one.output, code=True),
-                    ", ".join(f"{name}={size}" for name, size in one.sizes.items()) or "as given",
-                    f"{one.absolute:.2g}",
-                    f"{one.relative:.2g}",
+                    Cell(difference.output, code=True),
+                    ", ".join(f"{name}={size}" for name, size in difference.sizes.items()) or "as given",
+                    f"{difference.absolute:.2g}",
+                    f"{difference.relative:.2g}",
                 ]
-                for one in self.differences
+                for difference in self.differences
             ]
             parts += [
                 f"run by {self.runtime}, compared with {self.reference}:",
                 Table(["output", "sizes", "largest difference", "of the largest element"], rows, 2),
                 f"largest difference {self.largest_difference:.3g}",
-                *[f"the same at {one}" for one in self._tried()],
+                *[f"the same at {sizes}" for sizes in self._tried()],
                 *self.remarks,
             ]
         badge = ("run and compared", "good") if self.runtime else ("not run", "bad")

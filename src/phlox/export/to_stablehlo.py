@@ -1,6 +1,6 @@
 """`phlox.export.stablehlo`: a model as a program that JAX alone loads and runs."""
 
-# JAX's annotations leave much unsaid.
+# JAX's type annotations are incomplete.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -93,7 +93,7 @@ def stablehlo(
 
 
 def _width(jax: Any, traced: Traced) -> AbstractContextManager[Any]:
-    """Within this scope JAX has elements of 64 bits, if the model has."""
+    """A scope in which JAX has elements of 64 bits, if the model has them."""
     engine = traced.engine
     return jax.enable_x64(True) if "f64" in engine.float_element or "i64" in engine.int_element else nullcontext()
 
@@ -107,21 +107,21 @@ def _jax() -> Any:
         import jax.export as _  # noqa: F401
     except ImportError:
         raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install 'phlox[jax]'") from None
-    if find_spec("flatbuffers") is None:  # with which JAX writes programs, and which it does not ask for
+    if find_spec("flatbuffers") is None:  # JAX writes programs with it, but does not require it
         raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: pip install 'phlox[jax]'")
     return jax
 
 
 def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list[str]]:
-    """The program, and its conditions on open axes: it is traced until no further condition is needed."""
+    """The program, and its conditions on open axes; the model is traced again until no further condition is needed."""
     names = traced.arguments.open_axes()
     constraints: list[str] = []
     for _ in range(_ROUNDS):
         specs = _specs(jax, traced.arguments, traced, names, constraints)
 
         def program(*arrays: Any) -> Any:
-            found = traced(arrays)
-            return found[0] if len(found) == 1 else dict(zip(traced.outputs, found, strict=True))
+            outputs = traced(arrays)
+            return outputs[0] if len(outputs) == 1 else dict(zip(traced.outputs, outputs, strict=True))
 
         assumed: list[tuple[Any, Any]] = []
         try:
@@ -130,20 +130,20 @@ def _exported(jax: Any, traced: Traced, platforms: list[str]) -> tuple[Any, list
         except ExportError:
             raise
         except Exception as error:
-            more = _constraints(assumed, constraints)
-            if not more:
+            further = _constraints(assumed, constraints)
+            if not further:
                 raise traced.refuse(_CALL, error) from error
         else:
-            more = _constraints(assumed, constraints)
-            if not more:
+            further = _constraints(assumed, constraints)
+            if not further:
                 return exported, constraints
-        constraints += more
-    raise ExportError(f"{_CALL}: the conditions {', '.join(constraints)} do not settle what the open axes are")
+        constraints += further
+    raise ExportError(f"{_CALL}: the conditions {', '.join(constraints)} do not determine the open axes")
 
 
-def _constraints(assumed: Sequence[tuple[Any, Any]], known: Sequence[str]) -> list[str]:
-    found = dict.fromkeys(f"{one} >= {other}" for one, other in assumed)
-    return [one for one in found if one not in known]
+def _constraints(assumed: Sequence[tuple[Any, Any]], constraints: Sequence[str]) -> list[str]:
+    conditions = dict.fromkeys(f"{left} >= {right}" for left, right in assumed)
+    return [condition for condition in conditions if condition not in constraints]
 
 
 def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], constraints: list[str]) -> list[Any]:
@@ -151,22 +151,22 @@ def _specs(jax: Any, arguments: Arguments, traced: Traced, names: list[str], con
     open_sizes = (
         dict(zip(names, jax.export.symbolic_shape(", ".join(names), scope=scope), strict=True)) if names else {}
     )
-    shapes = [tuple([open_sizes.get(cast(Any, size), size) for size in one.spec.shape]) for one in arguments.inputs]
-    elements = [traced.engine.element(one.spec.kind) for one in arguments.inputs]
-    return [jax.ShapeDtypeStruct(*one) for one in zip(shapes, elements, strict=True)]
+    shapes = [tuple([open_sizes.get(cast(Any, size), size) for size in entry.spec.shape]) for entry in arguments.inputs]
+    elements = [traced.engine.element(entry.spec.kind) for entry in arguments.inputs]
+    return [jax.ShapeDtypeStruct(*spec) for spec in zip(shapes, elements, strict=True)]
 
 
 def _in_order(exported: Any, traced: Traced) -> list[Any]:
     """The shapes of the outputs; a dict's are in the order of its keys."""
-    order = sorted(range(len(traced.outputs)), key=lambda place: traced.outputs[place])
-    found = [None] * len(order)
-    for place, aval in zip(order, exported.out_avals, strict=True):
-        found[place] = aval
-    return found
+    order = sorted(range(len(traced.outputs)), key=lambda index: traced.outputs[index])
+    avals = [None] * len(order)
+    for index, aval in zip(order, exported.out_avals, strict=True):
+        avals[index] = aval
+    return avals
 
 
 def _device(jax: Any, platforms: Sequence[str]) -> str:
-    """The first platform of which there is a device here."""
+    """The first platform that has a device on this machine."""
     for platform in platforms:
         try:
             if jax.devices("gpu" if platform in ("cuda", "rocm") else platform):
@@ -190,11 +190,11 @@ def _runner(jax: Any, traced: Traced, platform: str, file: Path) -> Any:
     def run(values: Sequence[Any]) -> list[Any]:
         with _width(jax, traced):
             arrays = [
-                jax.device_put(np.asarray(value).astype(traced.engine.element(one.spec.kind)), device)
-                for value, one in zip(values, traced.arguments.inputs, strict=True)
+                jax.device_put(np.asarray(value).astype(traced.engine.element(entry.spec.kind)), device)
+                for value, entry in zip(values, traced.arguments.inputs, strict=True)
             ]
-            found = program.call(*arrays)
-        outputs = [found[name] for name in traced.outputs] if isinstance(found, dict) else [found]
-        return [np.asarray(one) for one in outputs]
+            result = program.call(*arrays)
+        outputs = [result[name] for name in traced.outputs] if isinstance(result, dict) else [result]
+        return [np.asarray(x) for x in outputs]
 
     return run

@@ -1,6 +1,6 @@
-"""`phlox.export.torch`: a model as a program of PyTorch's (.pt2), which PyTorch alone loads and runs."""
+"""`phlox.export.torch`: a model as a PyTorch program (.pt2), which PyTorch alone loads and runs."""
 
-# PyTorch's annotations leave much unsaid.
+# PyTorch's type annotations are incomplete.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -97,14 +97,14 @@ def _torch() -> Any:
 
 
 def _example(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> tuple[dict[str, int], list[Any]]:
-    """Sizes that the model takes, none of them 1, which PyTorch takes for a size that broadcasts; values for them."""
+    """Sizes that the model takes, and inputs of these sizes. No size is 1, which PyTorch regards as broadcasting."""
     refused: list[Exception] = []
     for sizes in candidates:
         if 1 in sizes.values() and len(candidates) > 1:
             continue
-        taken = case(traced.model, traced.arguments, sizes, traced.device, refused)
-        if taken is not None:
-            return dict(sizes), _tensors(traced, taken[0])
+        example = case(traced.model, traced.arguments, sizes, traced.device, refused)
+        if example is not None:
+            return dict(sizes), _tensors(traced, example[0])
     raise ExportError(
         f"{_CALL}: the model takes none of the sizes that were tried, such as {candidates[0]}; sizes=... gives others. "
         f"The first failed with: {refused[0] if refused else 'a size of 1 cannot be traced with'}"
@@ -114,7 +114,7 @@ def _example(traced: Traced, candidates: Sequence[Mapping[str, int]]) -> tuple[d
 def _tensors(traced: Traced, values: Sequence[Any]) -> list[Any]:
     import torch
 
-    elements = [traced.engine.element(one.spec.kind) for one in traced.arguments.inputs]
+    elements = [traced.engine.element(entry.spec.kind) for entry in traced.arguments.inputs]
     return [torch.from_numpy(np.array(value)).to(element) for value, element in zip(values, elements, strict=True)]
 
 
@@ -125,7 +125,7 @@ def _save(pytorch: Any, program: Any, file: Path) -> None:
 
 
 def _program(pytorch: Any, traced: Traced) -> Any:
-    """The model as a module of PyTorch's, whose parameters have our paths."""
+    """The model as a PyTorch module, whose parameters have our paths."""
     root = pytorch.nn.Module()
     names: dict[str, tuple[Any, str]] = {}
     for path, array in traced.parameters().items():
@@ -145,10 +145,10 @@ def _program(pytorch: Any, traced: Traced) -> Any:
     class Program(pytorch.nn.Module):
         def forward(self, *arrays: Any) -> Any:
             with noting_assumptions() as assumed:
-                found = traced(arrays, {path: getattr(*place) for path, place in names.items()})
-            for one, other in assumed:
-                pytorch._check(one >= other)
-            return found[0] if len(found) == 1 else dict(zip(traced.outputs, found, strict=True))
+                outputs = traced(arrays, {path: getattr(*owner_and_name) for path, owner_and_name in names.items()})
+            for left, right in assumed:
+                pytorch._check(left >= right)
+            return outputs[0] if len(outputs) == 1 else dict(zip(traced.outputs, outputs, strict=True))
 
     root.__class__ = Program
     return root
@@ -161,7 +161,7 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
     root = _program(pytorch, traced)
     for _ in range(_ROUNDS):
         dims = {name: pytorch.export.Dim(name, **limit) for name, limit in limits.items()}
-        shapes = tuple({axis: dims[name] for axis, name in one.spec.open_axes.items()} or None for one in inputs)
+        shapes = tuple({axis: dims[name] for axis, name in entry.spec.open_axes.items()} or None for entry in inputs)
         try:
             with warnings.catch_warnings(), pytorch.no_grad(), cast(Any, traced.engine).sizes_stay_open():
                 warnings.simplefilter("ignore")
@@ -173,14 +173,14 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
         except PhloxError as error:
             raise traced.refuse(_CALL, error) from error
         except Exception as error:
-            found = {
+            suggested = {
                 name: {key: int(value) for key, value in (("min", low), ("max", high)) if value}
                 for name, low, high in _FIX.findall(str(error))
                 if name in limits
             }
-            if not any(limits[name] != {**limits[name], **limit} for name, limit in found.items()):
+            if not any(limits[name] != {**limits[name], **limit} for name, limit in suggested.items()):
                 raise _refused(traced, error, list(limits)) from error
-            for name, limit in found.items():
+            for name, limit in suggested.items():
                 limits[name].update(limit)
         else:
             return program, [
@@ -189,7 +189,7 @@ def _exported(pytorch: Any, traced: Traced, example: tuple[dict[str, int], list[
                 for key, sign in (("min", ">="), ("max", "<="))
                 if key in limit
             ]
-    raise ExportError(f"{_CALL}: the ranges of the open axes, {limits}, do not settle")
+    raise ExportError(f"{_CALL}: the ranges of the open axes do not converge: {limits}")
 
 
 def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportError:
@@ -199,17 +199,17 @@ def _refused(traced: Traced, error: Exception, names: Sequence[str]) -> ExportEr
     if not fixed:
         return traced.refuse(_CALL, error)
     return ExportError(
-        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so that none is right for all of them; "
+        f"{_CALL}: the program depends on the sizes of {', '.join(fixed)}, so no single program is right for all; "
         f"give such an axis a size in place of its name. PyTorch says: {' '.join(text.split())[:400]}"
     )
 
 
 def _check_operators(graph: Any) -> None:
-    """Raise `ExportError` if the program has an operator of ours, which only a process with Phlox would have."""
+    """Raise `ExportError` if the program has an operator of Phlox, which would not exist without Phlox."""
     for module in graph.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if str(node.target).startswith("phlox."):
-                raise ExportError(f"{_CALL}: the program has {node.target}, which is not an operator of PyTorch's")
+                raise ExportError(f"{_CALL}: the program has {node.target}, which is not one of PyTorch's operators")
 
 
 _SHORT = {f"torch.{name}": short for short, name in
@@ -219,11 +219,11 @@ _SHORT = {f"torch.{name}": short for short, name in
 
 def _outputs(program: Any, traced: Traced) -> list[tuple[Sequence[Any], str]]:
     (node,) = program.graph.find_nodes(op="output")
-    values = [one.meta["val"] for one in node.args[0]]
+    values = [x.meta["val"] for x in node.args[0]]
     named: dict[str, str] = {}
-    given = [one.meta["val"] for one in program.graph.find_nodes(op="placeholder")][-len(traced.arguments.inputs) :]
-    for one, value in zip(traced.arguments.inputs, given, strict=True):
-        named |= {str(value.shape[axis]): name for axis, name in one.spec.open_axes.items()}
+    placeholders = [x.meta["val"] for x in program.graph.find_nodes(op="placeholder")][-len(traced.arguments.inputs) :]
+    for entry, value in zip(traced.arguments.inputs, placeholders, strict=True):
+        named |= {str(value.shape[axis]): name for axis, name in entry.spec.open_axes.items()}
     return [
         (
             [re.sub(r"\bs\d+\b", lambda at: named.get(at[0], at[0]), str(size)) for size in value.shape],
@@ -240,8 +240,8 @@ def _runner(pytorch: Any, traced: Traced, file: Path) -> Any:
 
     def run(values: Sequence[Any]) -> list[Any]:
         with pytorch.no_grad():
-            found = program(*_tensors(traced, values))
-        outputs = [found[name] for name in traced.outputs] if isinstance(found, dict) else [found]
-        return [one.float().numpy() if one.dtype == pytorch.bfloat16 else one.numpy() for one in outputs]
+            result = program(*_tensors(traced, values))
+        outputs = [result[name] for name in traced.outputs] if isinstance(result, dict) else [result]
+        return [x.float().numpy() if x.dtype == pytorch.bfloat16 else x.numpy() for x in outputs]
 
     return run

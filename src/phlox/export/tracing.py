@@ -1,6 +1,6 @@
 """Tracing a model with an engine's exporter, then writing, running and comparing the program.
 
-While the model runs it has other values for its parameters, and the layer that is at work is known.
+While the model runs, its parameters have other values, and the name of the running layer is known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phlox.backend.contract.backend import engine_of
 from phlox.backend.tracing.slices import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, output_names, read, sizes_to_try
-from phlox.export.borders import Found, at_borders, sizes_at_borders
+from phlox.export.borders import BorderReport, at_borders, sizes_at_borders
 from phlox.export.comparison import Limit, case, differences, limit_of, outputs_of, reference_model
 from phlox.export.lines import line_of_error
 from phlox.export.report import Difference, ExportReport
@@ -43,32 +43,32 @@ def of_call(name: str) -> Generator[None]:
         raise ExportError(str(error).replace("export.onnx", name, 1)).with_traceback(error.__traceback__) from error
 
 
-def engine_for(model: Module, place: Device, name: str) -> Device:
+def engine_for(model: Module, device: Device, name: str) -> Device:
     """The default device of the engine `name`, at the precision of the model."""
-    engine = engine_of(place.backend)
+    engine = engine_of(device.backend)
     if engine.name == name:
-        return place.on(engine)
+        return device.on(engine)
     return type(cast(Any, backend_by_name(name)))(float=engine.float_element).device()
 
 
 @contextmanager
-def undisturbed(place: Device) -> Generator[None]:
+def undisturbed(device: Device) -> Generator[None]:
     """A scope that does not change random streams or parameters."""
-    with default_device(place), random.stream(Stream((0, 0))), restoring_params():
+    with default_device(device), random.stream(Stream((0, 0))), restoring_params():
         yield
 
 
 class Traced:
-    """A model on an engine, to be called by that engine's exporter.
+    """A model on an engine, for that engine's exporter to call.
 
     Attributes:
         outputs: the names of its outputs, once it was called.
-        bounds: where it cuts open axes.
+        bounds: the positions at which it cuts open axes.
         path: the layer that is being called.
     """
 
     def __init__(self, model: Module, arguments: Arguments, device: Device, names: Sequence[str] | None) -> None:
-        self.given, self.model = model, model.to_device(device)
+        self.original, self.model = model, model.to_device(device)
         self.arguments, self.device, self._names = arguments, device, names
         self.engine: Backend = engine_of(device.backend)
         self.outputs: list[str] = []
@@ -85,9 +85,9 @@ class Traced:
         return tensor.backend.strip(tensor.primitive)
 
     def __call__(self, arrays: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[Any]:
-        """The engine's arrays that the model gives for others, in the order of its inputs."""
-        rest = iter(arrays)
-        args, kwargs = self.arguments.filled(lambda one: Tensor.from_primitive(next(rest), self.engine, one.spec.kind))
+        """The model's outputs as arrays of the engine, for arrays in the order of its inputs."""
+        remaining = iter(arrays)
+        args, kwargs = self.arguments.filled(lambda x: Tensor.from_primitive(next(remaining), self.engine, x.spec.kind))
         model = with_function_layers(self.model if parameters is None else self._with(parameters))
         self.paths.clear()
         with (
@@ -95,14 +95,14 @@ class Traced:
             noting_bounds(self.bounds),
             observed(model, lambda call: self.paths.pop(), on_enter=lambda call: self.paths.append(call.path)),
         ):
-            found = cast("Callable[..., Any]", model)(*args, **kwargs)
-        tensors = list(leaves_of(found, Tensor))
+            result = cast("Callable[..., Any]", model)(*args, **kwargs)
+        tensors = list(leaves_of(result, Tensor))
         if not tensors:
             raise ExportError(
-                f"export.onnx: {type(self.model).__name__} returned no tensor, but {type(found).__name__}"
+                f"export.onnx: {type(self.model).__name__} returned no tensor, but {type(result).__name__}"
             )
         self.outputs = output_names([path for path, _ in tensors], self._names)
-        return [self.engine_array(one) for _, one in tensors]
+        return [self.engine_array(x) for _, x in tensors]
 
     def _with(self, parameters: Mapping[str, Any]) -> Module:
         return with_values(self.model, lambda path, param: (parameters[path], engine_of(param.backend)))
@@ -113,10 +113,10 @@ class Traced:
         layer = f"layer `{self.paths[-1]}`" if self.paths and self.paths[-1] else "the model"
         text = " ".join(str(error).split())
         cause = error.__cause__
-        while cause is not None:  # the engine's own error says more
+        while cause is not None:  # the engine's own error is more specific
             text, cause = f"{type(cause).__name__}: {' '.join(str(cause).split())}", cause.__cause__
         return ExportError(
-            f"{call}: {layer}{f' ({line})' if line else ''}: {text[:400]}. Where an open axis is the cause, give it a "
+            f"{call}: {layer}{f' ({line})' if line else ''}: {text[:400]}. If an open axis is the cause, give it a "
             "size in place of its name"
         )
 
@@ -126,7 +126,7 @@ Run: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Program(NamedTuple):
-    """The program that an engine's exporter has made."""
+    """A program made by an engine's exporter."""
 
     save: Callable[[Path], object]
     load: Callable[[Path], Run]
@@ -136,13 +136,13 @@ class Program(NamedTuple):
     runtime: str
     """The name of the runtime for the file."""
     refuses: tuple[type[Exception], ...]
-    """The exceptions for sizes that the file does not take."""
+    """The exceptions that it raises for sizes that the file does not take."""
     borders: int
-    """At how many sizes at borders the file is run."""
+    """The number of sizes at borders with which the file is run."""
     least: int = 0
     """The smallest size that an axis may have."""
     assumes: int = 0
-    """The exporter assumes that no axis is smaller: what the file gives for such a one is remarked upon."""
+    """The exporter assumes that no axis is smaller; a wrong result at a smaller size is only a remark in the report."""
 
 
 def write(
@@ -159,34 +159,34 @@ def write(
     check_file: bool,
     tolerance: float | None,
 ) -> ExportReport:
-    """Trace the model on an engine, write what `make` makes of it, and run the file; `call` is its name in errors."""
+    """Trace the model on an engine, write the program of `make`, and run the file; error messages begin with `call`."""
     started = time.perf_counter()
     target = target_of(call, path)
     model = valid(call, model)
     with of_call(call):
         arguments = read(model, inputs, input_names)
         candidates = candidates_of(arguments, sizes)
-        place = place_of(model, [one.spec for one in arguments.inputs], training=False)
-        traced = Traced(model, arguments, engine_for(model, place, engine), output_names)
+        device = place_of(model, [entry.spec for entry in arguments.inputs], training=False)
+        traced = Traced(model, arguments, engine_for(model, device, engine), output_names)
         program = make(traced, candidates)
         with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
-            made = Path(folder) / target.name
+            temporary = Path(folder) / target.name
             try:
-                program.save(made)
+                program.save(temporary)
             except Exception as error:
                 raise traced.refuse(call, error) from error
-            reference, found, borders = "", [], Found([], {}, [])
+            reference, compared, borders = "", [], BorderReport([], {}, [])
             if check_file:
                 limit = limit_of(traced.engine.float_element, tolerance)
-                reference, found, borders = _compared(
-                    call, traced, place, candidates, program, made, limit, bounds=not sizes
+                reference, compared, borders = _compare_file(
+                    call, traced, device, candidates, program, temporary, limit, bounds=not sizes
                 )
-            made.replace(target)
+            temporary.replace(target)
     return ExportReport(
         path=target, size=target.stat().st_size,
         inputs=_inputs_of(traced),
-        outputs={name: text_of(*one) for name, one in zip(traced.outputs, program.outputs, strict=True)},
-        runtime=program.runtime if check_file else "", reference=reference, differences=tuple(found),
+        outputs={name: text_of(*output) for name, output in zip(traced.outputs, program.outputs, strict=True)},
+        runtime=program.runtime if check_file else "", reference=reference, differences=tuple(compared),
         seconds=time.perf_counter() - started, tried=tuple(borders.sizes), remarks=tuple(borders.remarks),
         constraints=tuple(dict.fromkeys([*program.constraints, *borders.constraints()])),
     )  # fmt: skip
@@ -195,29 +195,29 @@ def write(
 _MOST_RUNS = 3
 
 
-def _compared(
+def _compare_file(
     call: str,
     traced: Traced,
-    place: Device,
+    device: Device,
     candidates: Sequence[Mapping[str, int]],
     program: Program,
     file: Path,
     limit: Limit,
     *,
     bounds: bool,
-) -> tuple[str, list[Difference], Found]:
-    """The reference of the comparison, and the differences, at some sizes that model and file take."""
-    twin, there = reference_model(traced.given, place)
+) -> tuple[str, list[Difference], BorderReport]:
+    """The name of the reference, the differences at some sizes that model and file take, and the runs at borders."""
+    twin, twin_device = reference_model(traced.original, device)
     run = program.load(file)
-    found: list[Difference] = []
+    compared: list[Difference] = []
     refused: list[Exception] = []
     base: Mapping[str, int] | None = None
     ran = 0
     for sizes in candidates:
-        taken = case(twin, traced.arguments, sizes, there, refused)
-        if taken is None:
+        values_and_outputs = case(twin, traced.arguments, sizes, twin_device, refused)
+        if values_and_outputs is None:
             continue
-        values, wanted = taken
+        values, expected = values_and_outputs
         try:
             results = run(values)
         except program.refuses as error:
@@ -227,29 +227,29 @@ def _compared(
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ExportError(f"{call}: {program.runtime} cannot run the file{at and f' at {at}'}: {error}") from error
 
-        def own(values: Sequence[Any] = values) -> list[Any]:
-            return outputs_of(traced.given, traced.arguments, values, place)
+        def own_outputs(values: Sequence[Any] = values) -> list[Any]:
+            return outputs_of(traced.original, traced.arguments, values, device)
 
-        found += differences(call, sizes, traced.outputs, wanted, results, limit, own)
+        compared += differences(call, sizes, traced.outputs, expected, results, limit, own_outputs)
         ran, base = ran + 1, base or sizes
         if ran == _MOST_RUNS:
             break
     if base is None:
         raise ExportError(f"{call}: no sizes were found that model and file take; the first failed with: {refused[0]}")
-    more = sizes_at_borders([*base], base, traced.bounds) if bounds else []
-    more = [one for one in more if min(one.values()) >= program.least]
-    models = twin, there, traced.given, place
+    border_sizes = sizes_at_borders([*base], base, traced.bounds) if bounds else []
+    border_sizes = [chosen for chosen in border_sizes if min(chosen.values()) >= program.least]
+    models = twin, twin_device, traced.original, device
     borders = at_borders(
-        call, models, traced.arguments, traced.outputs, more, base, run, limit, program.borders, program.assumes
+        call, models, traced.arguments, traced.outputs, border_sizes, base, run, limit, program.borders, program.assumes
     )
-    return f"the model on {there.backend!r}", found, borders
+    return f"the model on {twin_device.backend!r}", compared, borders
 
 
-def candidates_of(arguments: Arguments, given: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
-    """Sizes to try: two choices, then one for all axes, then others that may fit."""
-    found = sizes_to_try(arguments, given)
-    single = [dict.fromkeys(found[0], 1)] if found[0] and not given else []
-    return [*found[:2], *single, *found[2:]]
+def candidates_of(arguments: Arguments, requested: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
+    """Sizes to try: two choices, then a size of one for all axes, then others that may fit."""
+    candidates = sizes_to_try(arguments, requested)
+    single = [dict.fromkeys(candidates[0], 1)] if candidates[0] and not requested else []
+    return [*candidates[:2], *single, *candidates[2:]]
 
 
 def valid(call: str, model: object) -> Module:
@@ -260,7 +260,7 @@ def valid(call: str, model: object) -> Module:
 
 
 def target_of(call: str, path: str | os.PathLike[str]) -> Path:
-    """The file to write; `ExportError` for a folder, or one in no folder."""
+    """The file to write; `ExportError` if it is a folder, or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
         raise ExportError(f"{call}: {target} is a folder; give the path of a file")
@@ -275,7 +275,7 @@ def text_of(shape: Sequence[Any], element: str) -> str:
 
 
 def _inputs_of(traced: Traced) -> dict[str, str]:
-    """The inputs as a report has them."""
+    """The text of each input in a report, by name."""
     engine = traced.engine
     elements = {"float": engine.float_element, "int": engine.int_element, "bool": "bool"}
-    return {one.name: text_of(one.spec.shape, elements[one.spec.kind.name]) for one in traced.arguments.inputs}
+    return {entry.name: text_of(entry.spec.shape, elements[entry.spec.kind.name]) for entry in traced.arguments.inputs}

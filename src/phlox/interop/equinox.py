@@ -1,6 +1,6 @@
 """Layers of Equinox in a model: `wrap`."""
 
-# Equinox's objects are used by their methods alone, and the library is imported when a layer is wrapped.
+# Equinox is imported only when a layer is wrapped; of its objects only methods are used.
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def wrap(
         raise ModuleError(f"{_NAME}: a {type(layer).__name__} has no __call__; give call=(function of the layer, ...)")
     if state is not None and not isinstance(state, eqx.nn.State):
         raise ModuleError(f"{_NAME}: state is an eqx.nn.State, of eqx.nn.make_with_state; got {type(state).__name__}")
-    arrays, rest = eqx.partition((layer, state), eqx.is_array)
-    found = jax.tree_util.tree_flatten_with_path(arrays)[0]
-    elements = Elements([leaf for _, leaf in found])
-    signed = elements.to_params([leaf for _, leaf in found])
-    of_state = [path_of(keys[:1]) == (1,) for keys, _ in found]
-    trained = [eqx.is_inexact_array(leaf) and not kept for (_, leaf), kept in zip(found, of_state, strict=True)]
+    arrays, remainder = eqx.partition((layer, state), eqx.is_array)
+    keyed_leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
+    elements = Elements([leaf for _, leaf in keyed_leaves])
+    signed = elements.to_params([leaf for _, leaf in keyed_leaves])
+    of_state = [path_of(keys[:1]) == (1,) for keys, _ in keyed_leaves]
+    trained = [eqx.is_inexact_array(leaf) and not kept for (_, leaf), kept in zip(keyed_leaves, of_state, strict=True)]
     leaves = [
         Leaf((*(("state",) if kept else ()), *path_of(keys[1:])), array, train, train, not train)
-        for (keys, _), array, kept, train in zip(found, signed, of_state, trained, strict=True)
+        for (keys, _), array, kept, train in zip(keyed_leaves, signed, of_state, trained, strict=True)
     ]
-    rests = tuple([(eqx.nn.inference_mode(rest[0], value=value), rest[1]) for value in (True, False)])
+    rests = tuple([(eqx.nn.inference_mode(remainder[0], value=value), remainder[1]) for value in (True, False)])
     hull = jax.tree.map(_array, arrays)
     form = _Form(cast("type[Any]", type(layer)), hull, rests, elements, call or _call)
     return Wrapped(form, leaves, device)
 
 
 def _array(x: Any) -> bool:
-    """What stands in the place of an array in what is left of a layer."""
+    """The placeholder of an array in a layer without its arrays."""
     return True
 
 
@@ -89,10 +89,10 @@ class _Form(FormOfJax):
         super().__init__(cls, rests, elements, call)
         self._hull = hull
 
-    def _apply(self, rest: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
+    def _apply(self, remainder: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
         eqx, jax = _library(), import_module("jax")
         before = self._elements.from_params(arrays)
-        layer, state = eqx.combine(jax.tree.unflatten(jax.tree.structure(self._hull), before), rest)
+        layer, state = eqx.combine(jax.tree.unflatten(jax.tree.structure(self._hull), before), remainder)
         if state is None:
             return self._call(layer, *args, **kwargs), arrays
         result, state = self._call(layer, *args, state=state, **kwargs)
@@ -101,7 +101,7 @@ class _Form(FormOfJax):
 
     def _is_like(self, other: Any) -> bool:
         flatten = import_module("jax").tree.flatten
-        mine, structure = flatten((self._hull, self._rests))
-        its, other_structure = flatten((other._hull, other._rests))
+        own, structure = flatten((self._hull, self._rests))
+        others, other_structure = flatten((other._hull, other._rests))
         same = structure == other_structure
-        return same and all(type(x) is type(y) and (x is y or x == y) for x, y in zip(mine, its, strict=True))
+        return same and all(type(x) is type(y) and (x is y or x == y) for x, y in zip(own, others, strict=True))

@@ -1,6 +1,6 @@
 """Layers of Flax NNX in a model: `wrap`."""
 
-# Flax's objects are used by their methods alone, and the library is imported when a layer is wrapped.
+# Flax is imported only when a layer is wrapped; of its objects only methods are used.
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def wrap(layer: Any, *, call: Callable[..., Any] | None = None, device: DeviceLi
 
     Its variables are parameters with Flax's paths (`kernel`, `layers.0.bias`): those of `nnx.Param` are trained. The
     others (`nnx.BatchStat`, counts and keys of random streams) are not, but are saved, and a call changes them. `train`
-    and `valid` are Flax's `train()` and `eval()`. The layer itself stays as it is, but for its random streams, which
-    move on: the module goes on with the old ones, and what is made of the layer later draws other numbers.
+    and `valid` are Flax's `train()` and `eval()`. The layer itself does not change, except for its random streams: the
+    module continues the old ones, and the layer gets new ones, so that a later module of it draws other numbers.
 
     Args:
         layer: an instance of `nnx.Module`. A layer of Flax Linen becomes one by `nnx.bridge.ToNNX`.
@@ -42,8 +42,8 @@ def wrap(layer: Any, *, call: Callable[..., Any] | None = None, device: DeviceLi
     check_layer(layer, nnx.Module, _NAME)
     if call is None and not callable(layer):
         raise ModuleError(f"{_NAME}: a {type(layer).__name__} has no __call__; give call=(function of the layer, ...)")
-    form, leaves = _taken_apart(nnx, layer, call or _call)
-    for node in {id(one): one for _, one in nnx.iter_graph(layer) if isinstance(one, nnx.RngStream)}.values():
+    form, leaves = _split(nnx, layer, call or _call)
+    for node in {id(node): node for _, node in nnx.iter_graph(layer) if isinstance(node, nnx.RngStream)}.values():
         node.key.set_value(_moved_on(node.key.get_value()))
     return Wrapped(form, leaves, device)
 
@@ -59,38 +59,38 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     return layer(*args, **kwargs)
 
 
-def _taken_apart(nnx: Any, layer: Any, call: Callable[..., Any]) -> tuple[_Form, list[Leaf]]:
+def _split(nnx: Any, layer: Any, call: Callable[..., Any]) -> tuple[_Form, list[Leaf]]:
     tree_util = import_module("jax").tree_util
     graph, state = nnx.split(layer)
-    found, structure = tree_util.tree_flatten_with_path(state)
+    keyed_leaves, structure = tree_util.tree_flatten_with_path(state)
     trained = {path for path, _ in tree_util.tree_flatten_with_path(nnx.split(layer, nnx.Param, ...)[1])[0]}
     graphs: list[Any] = []
     for set_mode in (nnx.Module.eval, nnx.Module.train):
         twin = nnx.merge(graph, state)
         set_mode(twin)
         graphs.append(nnx.split(twin)[0])
-    elements = Elements([leaf for _, leaf in found])
+    elements = Elements([leaf for _, leaf in keyed_leaves])
     form = _Form(cast("type[Any]", type(layer)), (graphs[0], graphs[1]), structure, elements, call)
     leaves = [
         Leaf(_path(keys), array, keys in trained, keys in trained, keys not in trained)
-        for (keys, _), array in zip(found, elements.to_params([leaf for _, leaf in found]), strict=True)
+        for (keys, _), array in zip(keyed_leaves, elements.to_params([leaf for _, leaf in keyed_leaves]), strict=True)
     ]
     return form, leaves
 
 
 def _path(keys: Sequence[Any]) -> Any:
-    """Without the step from a variable to its value."""
+    """The path of a leaf, without the step from a variable to its value."""
     return path_of([key for key in keys if getattr(key, "name", None) != "value"])
 
 
 def _moved_on(keys: Any) -> Any:
     jax = import_module("jax")
-    fold_in: Any = partial(jax.random.fold_in, data=0xFFFFFFFF)  # no count comes so far
+    fold_in: Any = partial(jax.random.fold_in, data=0xFFFFFFFF)  # larger than any count
     return jax.vmap(fold_in)(keys.reshape(-1)).reshape(keys.shape)
 
 
 class _Form(FormOfJax):
-    """The rests are Flax's graphs."""
+    """`_rests` are Flax's graphs, one for each mode."""
 
     library = "Flax NNX"
 
@@ -100,14 +100,14 @@ class _Form(FormOfJax):
         super().__init__(cls, graphs, elements, call)
         self._structure = structure
 
-    def _apply(self, rest: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
+    def _apply(self, remainder: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
         nnx, tree_util = _library(), import_module("jax").tree_util
         before = self._elements.from_params(arrays)
-        layer = nnx.merge(rest, tree_util.tree_unflatten(self._structure, before))
+        layer = nnx.merge(remainder, tree_util.tree_unflatten(self._structure, before))
         result = self._call(layer, *args, **kwargs)
         after, structure = tree_util.tree_flatten(nnx.split(layer)[1])
         if structure != self._structure:
-            nnx.pop(layer, nnx.Intermediate)  # what was sown for others to look at
+            nnx.pop(layer, nnx.Intermediate)  # values that the layer has sown for inspection
             after, structure = tree_util.tree_flatten(nnx.split(layer)[1])
         if structure != self._structure:
             raise ModuleError(

@@ -21,18 +21,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="TEXT", help="only cases with this text in their name")
     parser.add_argument("--part", action="append", choices=PARTS, help="a part of the suite; by default all")
     parser.add_argument("--autodiff", action="store_true", help="run it on Autodiff(backend)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        found = _backends(given.backend, given.float)
+        backends = _backends(options.backend, options.float)
     except (PhloxError, ImportError, AttributeError, TypeError) as error:
-        sys.stderr.write(f"phlox.testing: {given.backend}: {error}\n")
+        sys.stderr.write(f"phlox.testing: {options.backend}: {error}\n")
         return 2
     ok = True
-    for backend in found:
+    for backend in backends:
         report = check_backend(
-            Autodiff(backend) if given.autodiff else backend,
-            only=given.only,
-            parts=given.part or PARTS,
+            Autodiff(backend) if options.autodiff else backend,
+            only=options.only,
+            parts=options.part or PARTS,
             raises=False,
             progress=_Progress() if sys.stderr.isatty() else None,
         )
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Progress:
-    """Shows on the terminal which part is running."""
+    """Shows the part that is running on the terminal."""
 
     def __init__(self) -> None:
         self.part = ""

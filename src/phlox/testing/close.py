@@ -1,4 +1,4 @@
-"""`assert_close`: compare a tensor with another tensor or an array; and differences in place of derivatives."""
+"""`assert_close`: compare a tensor with another tensor or an array; and derivatives by central differences."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def assert_close(
     Traceback (most recent call last):
     AssertionError: y: 1 of 2 elements are off; worst at (1,): got 2.0, expected 2.5 (tolerance rtol=1e-05, atol=2e-06)
     """
-    wanted = np.asarray(expected.numpy() if isinstance(expected, Tensor) else expected)
-    if actual.shape != wanted.shape:
-        raise AssertionError(f"{name}: has shape {actual.shape}, expected {wanted.shape}")
+    expected_array = np.asarray(expected.numpy() if isinstance(expected, Tensor) else expected)
+    if actual.shape != expected_array.shape:
+        raise AssertionError(f"{name}: has shape {actual.shape}, expected {expected_array.shape}")
     if tolerance is None:
         tolerance = tolerance_of(actual.backend) if actual.kind.name == "float" else _EXACT
-    compare(actual.numpy(), wanted, tolerance, name)
+    compare(actual.numpy(), expected_array, tolerance, name)
 
 
-def compare(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], tolerance: Tolerance, name: str) -> None:
+def compare(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, name: str) -> None:
     """`assert_close` for arrays of one shape."""
-    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        error = np.abs(got - wanted)
-        off = ~((error <= tolerance.atol + tolerance.rtol * np.abs(wanted)) | (got == wanted))
-    off &= ~(np.isnan(got) & np.isnan(wanted))
+        error = np.abs(got - expected)
+        off = ~((error <= tolerance.atol + tolerance.rtol * np.abs(expected)) | (got == expected))
+    off &= ~(np.isnan(got) & np.isnan(expected))
     # An infinite expected value would make the tolerance infinite.
-    off |= np.isinf(wanted) & (got != wanted)
+    off |= np.isinf(expected) & (got != expected)
     if not off.any():
         return
     ranked = np.where(off, np.where(np.isnan(error), np.inf, error), -1.0)
-    place = np.unravel_index(int(ranked.argmax()), ranked.shape)
-    where = tuple(int(i) for i in place)
+    worst = np.unravel_index(int(ranked.argmax()), ranked.shape)
+    index = tuple(int(i) for i in worst)
     raise AssertionError(
-        f"{name}: {int(off.sum())} of {off.size} elements are off; worst at {where}: got {float(got[place])!r}, "
-        f"expected {float(wanted[place])!r} (tolerance rtol={tolerance.rtol:.3g}, atol={tolerance.atol:.3g})"
+        f"{name}: {int(off.sum())} of {off.size} elements are off; worst at {index}: got {float(got[worst])!r}, "
+        f"expected {float(expected[worst])!r} (tolerance rtol={tolerance.rtol:.3g}, atol={tolerance.atol:.3g})"
     )
 
 

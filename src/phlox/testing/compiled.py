@@ -36,7 +36,7 @@ _ULPS = 24
 
 
 def awkward(element: str) -> np.ndarray[Any, Any]:
-    """Floats that are hard for formulas, rounded to a dtype, of both signs; not a multiple of the SIMD width."""
+    """Floats of both signs that are hard for formulas, rounded to a dtype; not a multiple of the SIMD width."""
     info = ml_dtypes.finfo(HOST_DTYPES[element])
     tiny, largest, eps, least = (float(x) for x in (info.tiny, info.max, info.eps, info.smallest_subnormal))
     sizes = [0.0, least, tiny / 4, tiny, tiny * 3, tiny**0.5, tiny**0.5 / 2, eps / 2, eps, 1 - eps / 2, 1.0, 1 + eps]
@@ -49,7 +49,7 @@ def awkward(element: str) -> np.ndarray[Any, Any]:
         return np.asarray(sizes + [-x for x in sizes], HOST_DTYPES[element]).astype(np.float64)
 
 
-def _few(element: str) -> np.ndarray[Any, Any]:
+def _few_floats(element: str) -> np.ndarray[Any, Any]:
     """A subset of `awkward`, to form pairs."""
     every = awkward(element)
     return np.concatenate([every[:: max(1, len(every) // 37)], [np.inf, -np.inf, np.nan, 0.0, -0.0, 41.0, 0.1]])
@@ -72,27 +72,27 @@ def _is_elementwise(row: Row, sample: Sample) -> bool:
         if isinstance(a, np.ndarray):
             a.reshape(-1)[0] = a.reshape(-1)[-1]
     try:
-        found = [_value(row.call(*running.tensors(one, NumPy(float="f64")))) for one in (sample, moved)]
+        values = [_value(row.call(*running.tensors(s, NumPy(float="f64")))) for s in (sample, moved)]
     except PhloxError:
         return False
-    return all(y is not None and y.shape == arrays[0].shape for y in found) and np.array_equal(
-        found[0].reshape(-1)[1:], found[1].reshape(-1)[1:], equal_nan=found[0].dtype.kind == "f"
+    return all(y is not None and y.shape == arrays[0].shape for y in values) and np.array_equal(
+        values[0].reshape(-1)[1:], values[1].reshape(-1)[1:], equal_nan=values[0].dtype.kind == "f"
     )
 
 
-def _stretched(sample: Sample, element: str) -> Sample:
-    """Replace a sample's values by special ones: all of them, all pairs of some, or many random draws."""
+def _with_special_values(sample: Sample, element: str) -> Sample:
+    """Replace a sample's values by special ones: all values, all pairs of a few, or many random triples."""
     kinds = [a.dtype.kind for a in sample if isinstance(a, np.ndarray)]
-    whole: dict[str, Any] = {"f": awkward(element), "i": INTS, "b": np.array([True, False] * 9)}
-    some: dict[str, Any] = {**whole, "f": _few(element)}
+    all_values: dict[str, Any] = {"f": awkward(element), "i": INTS, "b": np.array([True, False] * 9)}
+    few_values: dict[str, Any] = {**all_values, "f": _few_floats(element)}
     if len(kinds) == 1:
-        columns: list[Any] = [whole[kinds[0]]]
+        columns: list[Any] = [all_values[kinds[0]]]
     elif len(kinds) == 2:
-        columns = [grid.reshape(-1) for grid in np.meshgrid(*(some[kind] for kind in kinds), indexing="ij")]
+        columns = [grid.reshape(-1) for grid in np.meshgrid(*(few_values[kind] for kind in kinds), indexing="ij")]
     else:
-        columns = [np.random.default_rng(at).choice(some[kind], 515) for at, kind in enumerate(kinds)]
-    rest = iter(columns)
-    return tuple(next(rest) if isinstance(a, np.ndarray) else a for a in sample)
+        columns = [np.random.default_rng(index).choice(few_values[kind], 515) for index, kind in enumerate(kinds)]
+    remaining = iter(columns)
+    return tuple(next(remaining) if isinstance(a, np.ndarray) else a for a in sample)
 
 
 def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
@@ -100,16 +100,16 @@ def samples(row: Row, element: str) -> Iterator[tuple[Sample, bool]]:
     full = [s for s in row.samples + row.specials if any(isinstance(a, np.ndarray) and a.size for a in s)]
     elementwise = next((s for s in full if _is_elementwise(row, s)), None)
     if elementwise is not None:
-        yield _stretched(elementwise, element), True
+        yield _with_special_values(elementwise, element), True
         return
     for sample in full[:2]:
         yield sample, False
-        floats = [at for at, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.ndim]
+        floats = [i for i, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.ndim]
         for scale in (1e-30, 1e15) if floats else ():
-            yield tuple(a * scale if at in floats else a for at, a in enumerate(sample)), False
-        for number, step in ((np.nan, 5), (np.inf, 7)) if floats else ():
-            spoilt = [a.copy() if at in floats else a for at, a in enumerate(sample)]
-            spoilt[floats[0]].reshape(-1)[::step] = number
+            yield tuple(a * scale if i in floats else a for i, a in enumerate(sample)), False
+        for value, step in ((np.nan, 5), (np.inf, 7)) if floats else ():
+            spoilt = [a.copy() if i in floats else a for i, a in enumerate(sample)]
+            spoilt[floats[0]].reshape(-1)[::step] = value
             yield tuple(spoilt), False
 
 
@@ -144,11 +144,11 @@ def cases(rows: Iterable[Row], element: str, *, gradients: bool = False) -> Iter
     """The cases of rows at a precision."""
     for row in rows:
         for sample, elementwise in samples(row, element):
-            held = running.rounded_sample(sample, element)
-            if held is None:
+            rounded = running.rounded_sample(sample, element)
+            if rounded is None:
                 continue
-            places: list[int | None] = list(running.differentiable(row, held)) if gradients else [None]
-            yield from (CompiledCase(row, held, elementwise, place) for place in places)
+            arguments: list[int | None] = list(running.differentiable(row, rounded)) if gradients else [None]
+            yield from (CompiledCase(row, rounded, elementwise, argument) for argument in arguments)
 
 
 def _value(y: Any) -> Any:
@@ -179,68 +179,68 @@ def differences(cases: Iterable[CompiledCase], backend: Backend, *, together: in
         yield from _compare_all(waiting, backend)
 
 
-def _compare_all(found: list[tuple[CompiledCase, Any]], backend: Backend) -> Iterator[str]:
+def _compare_all(cases: list[tuple[CompiledCase, Any]], backend: Backend) -> Iterator[str]:
     try:
-        values = _compiled([case for case, _ in found], backend)
+        values = _compiled([case for case, _ in cases], backend)
     except Exception:
         # A program cannot contain a case whose shape depends on values: find it by bisection.
-        if len(found) > 1:
-            half = len(found) // 2
-            yield from _compare_all(found[:half], backend)
-            yield from _compare_all(found[half:], backend)
+        if len(cases) > 1:
+            half = len(cases) // 2
+            yield from _compare_all(cases[:half], backend)
+            yield from _compare_all(cases[half:], backend)
         return
-    for (case, eager), got in zip(found, values, strict=True):
+    for (case, eager), got in zip(cases, values, strict=True):
         yield from _compare(case, eager, got, backend)
 
 
 def _compiled(cases: list[CompiledCase], backend: Backend) -> list[np.ndarray[Any, Any]]:
     arguments = [running.tensors(case.sample, backend) for case in cases]
-    places = [[at for at, a in enumerate(one) if isinstance(a, px.Tensor)] for one in arguments]
+    indices = [[index for index, a in enumerate(args) if isinstance(a, px.Tensor)] for args in arguments]
 
     def program(tensors: list[list[Any]]) -> list[Any]:
         results: list[Any] = []
-        for case, one, at, given in zip(cases, arguments, places, tensors, strict=True):
-            here = list(one)
-            for place, tensor in zip(at, given, strict=True):
-                here[place] = tensor
-            results.append(case.call(backend, here))
+        for case, args, positions, tensors_of_case in zip(cases, arguments, indices, tensors, strict=True):
+            copy = list(args)
+            for position, tensor in zip(positions, tensors_of_case, strict=True):
+                copy[position] = tensor
+            results.append(case.call(backend, copy))
         return results
 
-    given = [[one[place] for place in at] for one, at in zip(arguments, places, strict=True)]
-    return [y.numpy() for y in px.compile(program)(given)]
+    inputs = [[args[index] for index in positions] for args, positions in zip(arguments, indices, strict=True)]
+    return [y.numpy() for y in px.compile(program)(inputs)]
 
 
 def _compare(case: CompiledCase, eager: Any, got: Any, backend: Backend) -> Iterator[str]:
     if got.dtype != eager.dtype or got.shape != eager.shape:
         yield f"{case}: {got.dtype} {got.shape}, eagerly {eager.dtype} {eager.shape}"
         return
-    right = _eager(case, NumPy(float="f64"))
-    right = eager if right is None or right.shape != eager.shape else right
+    exact = _eager(case, NumPy(float="f64"))
+    exact = eager if exact is None or exact.shape != eager.shape else exact
     if eager.dtype.kind != "f" and eager.dtype.name != "bfloat16":
-        wrong = (got != eager) & (got != right.astype(got.dtype))
+        wrong = (got != eager) & (got != exact.astype(got.dtype))
     else:
-        wrong = ~(_near(got, eager, case, backend) | _near(got, right, case, backend))
-    for at in [tuple(place) for place in np.argwhere(wrong)][:1]:
+        wrong = ~(_near(got, eager, case, backend) | _near(got, exact, case, backend))
+    for at in [tuple(index) for index in np.argwhere(wrong)][:1]:
         fits = [a[at] if isinstance(a, np.ndarray) and a.shape == eager.shape else "..." for a in case.sample]
         yield (
             f"{case}: {wrong.sum()} of {wrong.size} differ, as of {', '.join(map(str, fits))}: {got[at]}, eagerly "
-            f"{eager[at]}, right {right[at]}"
+            f"{eager[at]}, right {exact[at]}"
         )
 
 
-def _near(got: Any, wanted: Any, case: CompiledCase, backend: Backend) -> Any:
-    """Where they are equal up to rounding: relative to each element, or to the largest where sums cancel."""
+def _near(got: Any, expected: Any, case: CompiledCase, backend: Backend) -> Any:
+    """Where two arrays are equal up to rounding, relative to each element, or to the largest if sums may cancel."""
     info = ml_dtypes.finfo(got.dtype)
     ulps = 3 if backend.float_element in running.HALVES else _ULPS
     with np.errstate(all="ignore"):
-        got, wanted = got.astype(np.float64), wanted.astype(got.dtype).astype(np.float64)
-        size = np.abs(wanted)
+        got, expected = got.astype(np.float64), expected.astype(got.dtype).astype(np.float64)
+        size = np.abs(expected)
         if not case.elementwise:
             ulps, size = 16 * ulps, np.maximum(size, size[np.isfinite(size)].max(initial=0.0))
         if case.towards is not None:
-            size = np.maximum(size, 1.0)  # for 1 - x^2 with x near 1, and the like
-        close = np.abs(got - wanted) <= ulps * float(info.eps) * size + 2 * float(info.tiny)
-        return close | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+            size = np.maximum(size, 1.0)  # for formulas such as 1 - x^2 with x near 1
+        close = np.abs(got - expected) <= ulps * float(info.eps) * size + 2 * float(info.tiny)
+        return close | (got == expected) | (np.isnan(got) & np.isnan(expected))
 
 
 def main() -> None:

@@ -46,12 +46,12 @@ def check_gradients(
     """
     if order not in (1, 2):
         raise AutodiffError(f"check_gradients: order must be 1 or 2, got {order!r}")
-    given = [_mapped(value, f"inputs[{i}]", _to(_device(inputs)), _same) for i, value in enumerate(inputs)]
-    if not _call(fn, [_mapped(value, "", _STAY, _tracked) for value in given]).is_require_grad():
+    prepared = [_mapped(value, f"inputs[{i}]", _to(_device(inputs)), _same) for i, value in enumerate(inputs)]
+    if not _call(fn, [_mapped(value, "", _STAY, _tracked) for value in prepared]).is_require_grad():
         raise AutodiffError("check_gradients: the result does not depend on any input through autodiff")
-    _compare(fn, given, step, tolerance, "gradient")
+    _compare(fn, prepared, step, tolerance, "gradient")
     if order == 2:
-        _compare(_Directional(fn), given, step, tolerance, "second derivative")
+        _compare(_Directional(fn), prepared, step, tolerance, "second derivative")
 
 
 def _compare(
@@ -69,16 +69,16 @@ def _compare(
     gradients = y.backward(tensor(weights, device=_below(y.device))) if y.is_require_grad() else None
     for path, leaf in leaves:
         values = leaf.numpy().astype(np.float64)
-        found = None if gradients is None else leaf.grad(gradients)
-        got = np.zeros_like(values) if found is None else found.numpy()
-        wanted = np.empty_like(values)
+        gradient = None if gradients is None else leaf.grad(gradients)
+        got = np.zeros_like(values) if gradient is None else gradient.numpy()
+        expected = np.empty_like(values)
 
         def total(near: np.ndarray[Any, Any], path: str = path) -> float:
             return float((_call(fn, changed(_setter(path, near))).numpy() * weights).sum())
 
-        for place in np.ndindex(*values.shape):
-            wanted[place] = central_difference(total, values, place, step)
-        compare(got, wanted, tolerance, f"{name} towards {path}")
+        for index in np.ndindex(*values.shape):
+            expected[index] = central_difference(total, values, index, step)
+        compare(got, expected, tolerance, f"{name} towards {path}")
 
 
 class _Directional:
@@ -97,9 +97,9 @@ class _Directional:
         gradients = y.backward(tensor(_weights(y.shape), device=below))
         for i, value in enumerate(lifted):
             for _, leaf in _leaves(value, f"inputs[{i}]"):
-                found = leaf.grad(gradients)
-                if found is not None:
-                    total = total + (found * tensor(_weights(found.shape), device=below)).sum()
+                gradient = leaf.grad(gradients)
+                if gradient is not None:
+                    total = total + (gradient * tensor(_weights(gradient.shape), device=below)).sum()
         return total
 
 
@@ -124,9 +124,9 @@ def _below(device: Device) -> Device:
 
 
 def _device(inputs: tuple[Any, ...]) -> Device:
-    """The device to compute on: that of the first float64 tensor, else NumPy."""
-    found = (leaf.device for _, leaf in _leaves(inputs, ""))
-    device = next((d for d in found if d.backend.float_element == "f64"), NumPy(float="f64").device())
+    """The device to compute on: the device of the first float64 tensor, otherwise NumPy."""
+    candidates = (leaf.device for _, leaf in _leaves(inputs, ""))
+    device = next((d for d in candidates if d.backend.float_element == "f64"), NumPy(float="f64").device())
     return device if device.backend.differentiates else device.on(Autodiff(device.backend))
 
 
@@ -139,15 +139,15 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Tensor[Any, Any, Any]]
     elif isinstance(value, Module):
         yield from ((f"{path}.{name}", param.val()) for name, param in value.named_params() if param.trained)
     elif isinstance(value, dict):
-        for key, one in cast("dict[Any, Any]", value).items():
-            yield from _leaves(one, f"{path}[{key!r}]")
+        for key, part in cast("dict[Any, Any]", value).items():
+            yield from _leaves(part, f"{path}[{key!r}]")
     elif isinstance(value, (list, tuple)):
-        for i, one in enumerate(cast("list[Any]", value)):
-            yield from _leaves(one, f"{path}[{i}]")
+        for i, part in enumerate(cast("list[Any]", value)):
+            yield from _leaves(part, f"{path}[{i}]")
 
 
 class _Move(NamedTuple):
-    """Where tensors and modules go before their leaves are visited."""
+    """How tensors and modules are moved before their leaves are visited."""
 
     tensor: Callable[[Tensor[Any, Any, Any]], Tensor[Any, Any, Any]]
     module: Callable[[Module], Module]
@@ -172,7 +172,7 @@ def _lifted(module: Module) -> Module:
 
 
 _STAY, _LIFT = _Move(_unchanged, _unchanged), _Move(Tensor.from_inner, _lifted)
-"""Nowhere; and to one more tape, as constants, keeping lower history."""
+"""No move; and a move onto one more tape, as constants, which keeps the history below."""
 
 
 def _same(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
@@ -184,20 +184,20 @@ def _tracked(path: str, x: Tensor[Any, Any, Any]) -> Tensor[Any, Any, Any]:
 
 
 def _mapped(value: Any, path: str, move: _Move, visit: _Visit) -> Any:
-    """The same structure, moved, with `visit(path, tensor)` in place of each tensor to differentiate."""
+    """The same structure after a move, with `visit(path, tensor)` in place of each tensor to differentiate."""
     if isinstance(value, Tensor):
         x = move.tensor(cast("Tensor[Any, Any, Any]", value))
         return visit(path, x) if x.kind is Float else x
     if isinstance(value, Module):
         return move.module(value).map(
-            # Not by `Param.map`, which detaches values from every tape, including that of the second order.
+            # `Param.map` would detach values from every tape, including the tape of the second order.
             lambda name, param: param.holding(visit(f"{path}.{name}", param.val())) if param.trained else param
         )
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        return {key: _mapped(one, f"{path}[{key!r}]", move, visit) for key, one in entries.items()}
+        return {key: _mapped(part, f"{path}[{key!r}]", move, visit) for key, part in entries.items()}
     if isinstance(value, (list, tuple)):
         items = cast("list[Any]", value)
-        mapped = [_mapped(one, f"{path}[{i}]", move, visit) for i, one in enumerate(items)]
+        mapped = [_mapped(part, f"{path}[{i}]", move, visit) for i, part in enumerate(items)]
         return mapped if isinstance(value, list) else tuple(mapped)
     return value

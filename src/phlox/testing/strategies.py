@@ -24,7 +24,7 @@ from phlox.host.dtypes import INT_RANGES
 from phlox.tensor import Tensor, tensor
 
 Shape: TypeAlias = tuple[int, ...]
-Given: TypeAlias = "Shape | st.SearchStrategy[Shape]"
+ShapeOrStrategy: TypeAlias = "Shape | st.SearchStrategy[Shape]"
 
 __all__ = ["axes", "axis", "broadcastable", "devices", "elements", "shapes", "tensors"]
 
@@ -49,8 +49,8 @@ def broadcastable(count: int = 2, *, min_side: int = 0, max_dims: int = 3, max_s
     ... def test(three): np.broadcast_shapes(*three)
     >>> test()
     """
-    found = hnp.mutually_broadcastable_shapes(num_shapes=count, min_side=min_side, max_dims=max_dims, max_side=max_side)
-    return found.map(lambda result: result.input_shapes)
+    sizes = hnp.mutually_broadcastable_shapes(num_shapes=count, min_side=min_side, max_dims=max_dims, max_side=max_side)
+    return sizes.map(lambda result: result.input_shapes)
 
 
 def axis(rank: int) -> st.SearchStrategy[int]:
@@ -62,8 +62,8 @@ def axes(rank: int, *, min_size: int = 0) -> st.SearchStrategy[Shape]:
     """Distinct axes of a tensor of this rank, in any order, each positive or negative."""
     chosen = st.lists(st.integers(0, max(0, rank - 1)), min_size=min_size, max_size=rank, unique=True)
 
-    def from_either_end(places: Sequence[int]) -> st.SearchStrategy[Shape]:
-        return st.tuples(*(st.sampled_from((place, place - rank)) for place in places))
+    def from_either_end(indices: Sequence[int]) -> st.SearchStrategy[Shape]:
+        return st.tuples(*(st.sampled_from((index, index - rank)) for index in indices))
 
     return chosen.flatmap(from_either_end)
 
@@ -88,7 +88,7 @@ def elements(backend: Backend, kind: type[Kind] = Float, *, special: bool = Fals
     width = 64 if backend.float_element == "f64" else 32
     limits: dict[str, Any] = {} if special else {"min_value": -8.0, "max_value": 8.0, "allow_subnormal": False}
 
-    def held(value: float) -> float:
+    def rounded(value: float) -> float:
         with np.errstate(over="ignore"):
             return float(np.asarray(value, np.float64).astype(dtype))
 
@@ -96,14 +96,14 @@ def elements(backend: Backend, kind: type[Kind] = Float, *, special: bool = Fals
     if not special:
         # No tiny values except zero: they would vanish in sums.
         numbers = numbers.map(lambda x: x if abs(x) >= 2.0**-6 else 0.0)
-    return numbers.map(held)
+    return numbers.map(rounded)
 
 
 @st.composite
 def tensors(
     draw: st.DrawFn,
     device: DeviceLike | st.SearchStrategy[Device] | None = None,
-    shape: Given | None = None,
+    shape: ShapeOrStrategy | None = None,
     kind: type[Kind] | st.SearchStrategy[type[Kind]] = Float,
     *,
     elements: st.SearchStrategy[Any] | None = None,
@@ -119,14 +119,14 @@ def tensors(
     ... def test_negation(x): assert bool((-(-x) == x).all())
     >>> test_negation()
     """
-    place: Any = draw(device) if isinstance(device, st.SearchStrategy) else device
-    place = as_device(place)
+    target: Any = draw(device) if isinstance(device, st.SearchStrategy) else device
+    target = as_device(target)
     sizes: Shape = draw(shape) if isinstance(shape, st.SearchStrategy) else draw(shapes()) if shape is None else shape
     of: Any = draw(kind) if isinstance(kind, st.SearchStrategy) else kind
-    numbers = _elements(place.backend, of, special=special) if elements is None else elements
+    numbers = _elements(target.backend, of, special=special) if elements is None else elements
     dtype = {"float": np.float64, "int": np.int64, "bool": np.bool_}[of.name]
     values = draw(hnp.arrays(dtype, sizes, elements=numbers))
-    return tensor(values, device=place, kind=of)
+    return tensor(values, device=target, kind=of)
 
 
 _elements = elements

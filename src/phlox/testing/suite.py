@@ -121,8 +121,8 @@ def cases(backend: Backend) -> Iterator[Case]:
     for name in checks.DRAWS:
         yield Case("draws", name, lambda n=name: checks.draw(n, backend))
     for edge in EDGES:
-        for place in (backend,) if backend.differentiates else (backend, Autodiff(backend)):
-            yield Case("edges", edge.section, lambda e=edge, b=place: check_edge(e, b))
+        for variant in (backend,) if backend.differentiates else (backend, Autodiff(backend)):
+            yield Case("edges", edge.section, lambda e=edge, b=variant: check_edge(e, b))
 
 
 def _check_provided(backend: Backend, name: str) -> None:
@@ -133,5 +133,5 @@ def _check_provided(backend: Backend, name: str) -> None:
 
 
 def _provisions(backend: Backend) -> dict[str, int]:
-    found = [provision(backend, name) for name in (*REQUIRED, *DERIVED)]
-    return {kind: found.count(kind) for kind in ("native", "derived", "unsupported")}
+    kinds = [provision(backend, name) for name in (*REQUIRED, *DERIVED)]
+    return {kind: kinds.count(kind) for kind in ("native", "derived", "unsupported")}

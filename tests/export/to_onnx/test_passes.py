@@ -26,7 +26,7 @@ def test_equal_nodes_and_constants_are_one() -> None:
 def test_what_a_loop_does_not_change_is_computed_outside() -> None:
     outer = graph()
     inner = Graph(20, outer)
-    inner.own("state")
+    inner.note_home("state")
     (fixed,) = inner.add("Exp", ["x"])
     (moving,) = inner.add("Add", ["state", fixed])
     inner.outputs = [Interface(moving, "f32", ())]

@@ -228,15 +228,15 @@ def scan(**more: Any) -> Any:
 
 FITS: dict[str, tuple[Any, str]] = {
     "no end": (loop("", "", "x"), "has neither a number of iterations nor a condition, so it would never end"),
-    "few inputs": (loop("count", "", "x", "x"), "gives its graph `body` 4 inputs, and that takes 3"),
+    "few inputs": (loop("count", "", "x", "x"), "passes 4 inputs to its graph `body`, which takes 3"),
     "few outputs": (
-        loop("count", "", "x", outputs=("y", "z")), "needs 3 outputs of its graph `body`, and that makes 2"
+        loop("count", "", "x", outputs=("y", "z")), "needs 3 outputs of its graph `body`, which makes 2"
     ),
     "a branch with inputs": (
-        choice(("y",), graph("a"), graph("b", inputs=1)), "gives its graph `else_branch` 0 inputs, and that takes 1"
+        choice(("y",), graph("a"), graph("b", inputs=1)), "passes 0 inputs to its graph `else_branch`, which takes 1"
     ),
     "a branch of few outputs": (
-        choice(("y", "z"), graph("a", "b"), graph("c")), "needs 2 outputs of its graph `else_branch`, and that makes 1"
+        choice(("y", "z"), graph("a", "b"), graph("c")), "needs 2 outputs of its graph `else_branch`, which makes 1"
     ),
     "a scan of too many": (scan(num_scan_inputs=2), "has num_scan_inputs=2, and 1 input"),
     "a scan of none": (scan(num_scan_inputs=0), "has num_scan_inputs=0, and 1 input"),

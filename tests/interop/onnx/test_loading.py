@@ -385,11 +385,11 @@ def test_sizes_that_contradict() -> None:
 def test_absurd_sizes_are_refused_when_they_are_made() -> None:
     nodes = [node("ConstantOfShape", ["n"], ["big"]), node("Add", ["x", "big"], ["y"])]
     loaded = load(model(nodes, [value("x", [1])], [value("y", None)], {"n": np.array([1 << 20, 1 << 20])}))
-    with pytest.raises(RangeError, match="absurd"):
+    with pytest.raises(RangeError, match="impossible"):
         loaded(np.ones(1, np.float32))
     nodes = [node("Expand", ["x", "n"], ["y"])]
     loaded = load(model(nodes, [value("x", [1])], [value("y", None)], {"n": np.array([1 << 20, 1 << 20])}))
-    with pytest.raises(RangeError, match="absurd"):
+    with pytest.raises(RangeError, match="impossible"):
         loaded(np.ones(1, np.float32))
 
 

@@ -119,7 +119,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no such folder"):
         orbax.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RecordError, match="no complete checkpoint of Orbax"):
+    with pytest.raises(RecordError, match="not a complete Orbax checkpoint"):
         orbax.load(tmp_path / "empty")
 
 

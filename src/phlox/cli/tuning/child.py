@@ -32,7 +32,7 @@ from phlox.transform.compile.api import Compiled
 from phlox.transform.tree import AnyTensor, leaves_of
 
 WARM_UP = 2
-"""The number of calls before the first one that is measured; programs are compiled in them."""
+"""The number of calls before the first measured one; programs are compiled in them."""
 _WINDOW = 0.05
 """Wait for a result about every so many seconds: with short steps, a program runs ahead of its asynchronous engine."""
 _LEAST = 3
@@ -81,20 +81,20 @@ class Watch:
                 setattr(cls, name, self._around(vars(cls)[name]))
 
     def step(self) -> tuple[str, Seen] | None:
-        """The function in whose calls most of the time was spent, if there is one."""
+        """The function whose calls took most of the time, if there is one."""
         measured = [(name, seen) for name, seen in self.seen.items() if seen.windows]
-        return max(measured, key=lambda one: one[1].busy, default=None)
+        return max(measured, key=lambda item: item[1].busy, default=None)
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def timed(it: Any, *args: Any, **kwargs: Any) -> Any:
+        def timed(target: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(self._inside, "a_step", False) or tracing.get() is not None:
-                return call(it, *args, **kwargs)
+                return call(target, *args, **kwargs)
             self._inside.a_step = True
             try:
                 begun = perf_counter()
-                result = call(it, *args, **kwargs)
-                name, steps = _name_and_steps(it)
+                result = call(target, *args, **kwargs)
+                name, steps = _name_and_steps(target)
                 if self._only in (None, name):
                     self._note(name, steps, result, begun)
             finally:
@@ -129,11 +129,11 @@ def _with_subclasses(cls: type[Any]) -> set[type[Any]]:
     return {cls}.union(*map(_with_subclasses, cls.__subclasses__()))
 
 
-def _name_and_steps(it: Any) -> tuple[str, int]:
-    """The name of a compiled function, or an optimizer's step, and how many steps one call takes."""
-    if isinstance(it, Compiled):
-        return str(it._name), 1 if it._steps is None else int(it._steps.number)  # pyright: ignore[reportPrivateUsage]
-    return f"{type(it).__name__}.step", 1
+def _name_and_steps(target: Any) -> tuple[str, int]:
+    """The name of a compiled function or of an optimizer's step, and the number of steps in one call."""
+    if isinstance(target, Compiled):
+        return str(target._name), 1 if target._steps is None else int(target._steps.number)  # pyright: ignore[reportPrivateUsage]
+    return f"{type(target).__name__}.step", 1
 
 
 def tensors_in(result: Any) -> list[AnyTensor]:
@@ -172,24 +172,24 @@ def value_and_device(result: Any) -> tuple[float | None, str]:
 
 def main(arguments: list[str]) -> None:
     """Run the program of the command line."""
-    report, seconds, only, script, *rest = arguments
+    report, seconds, only, script, *arguments_of_script = arguments
     begun = perf_counter()
 
     def finish(name: str | None, seen: Seen) -> None:
         windows = seen.windows or [perf_counter() - begun]
-        found = Trial(None, name, windows, seen.value, seen.device, peak_bytes() or None)
+        trial = Trial(None, name, windows, seen.value, seen.device, peak_bytes() or None)
         part = Path(f"{report}.part")
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        part.write_text(json.dumps(asdict(trial)), encoding="utf-8")
         part.replace(report)
 
     def enough(name: str, seen: Seen) -> None:
         finish(name, seen)
-        # Nothing more of the program runs, not even code at its end, which might save a model.
+        # The rest of the program does not run, not even code at its end, which might save a model.
         os._exit(0)
 
     watch = Watch(float(seconds), only or None, enough)
     watch.install()
-    sys.argv = [script, *rest]
+    sys.argv = [script, *arguments_of_script]
     sys.path.insert(0, str(Path(script).absolute().parent))
     try:
         runpy.run_path(script, run_name="__main__")

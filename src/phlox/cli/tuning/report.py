@@ -13,38 +13,38 @@ from phlox.host.text import count, printable, size
 _HEADS = ("configuration", "ms/step", "ratio", "in rounds", "memory", "")
 
 
-def line(one: Configuration) -> str:
+def line(configuration: Configuration) -> str:
     """One line about a configuration after its first measurement."""
-    found = one.trials[0]
-    where = f" on {found.device}" if found.device else ""
-    said = one.problem or f"{_milliseconds(one.seconds())} ms{where}"
-    return f"  {printable(one.name)}: {printable(said)}"
+    trial = configuration.trials[0]
+    where = f" on {trial.device}" if trial.device else ""
+    outcome = configuration.problem or f"{_milliseconds(configuration.seconds())} ms{where}"
+    return f"  {printable(configuration.name)}: {printable(outcome)}"
 
 
 def results(search: Search) -> Page:
     """The table, fastest first, and the notes below it."""
-    measured = [one for one in search.configurations if one.trials]
+    measured = [c for c in search.configurations if c.trials]
     measured.sort(key=Configuration.seconds)
-    rows = [_row(one, search.present) for one in measured]
+    rows = [_row(c, search.present) for c in measured]
     step = search.step
-    what = f"A step is a call of {step}" if step else "No step was detected; the time is that of the whole script"
-    rounds = max(len(one.trials) for one in measured)
-    head = f"{what}. The fastest were run {count(rounds, 'time')}, alternating."
-    return Page("", parts=[head, Table(_HEADS, rows, {0, 5}, spare=(4, 3)), *[f"Note: {one}." for one in search.notes]])
+    meaning = f"A step is a call of {step}" if step else "No step was detected; the time is that of the whole script"
+    rounds = max(len(c.trials) for c in measured)
+    head = f"{meaning}. The fastest were run {count(rounds, 'time')}, alternating."
+    return Page("", parts=[head, Table(_HEADS, rows, {0, 5}, spare=(4, 3)), *[f"Note: {n}." for n in search.notes]])
 
 
-def _row(one: Configuration, present: Configuration) -> list[str]:
-    if one.problem:
-        return [one.name, "", "", "", "", one.problem]
-    ratios = one.ratios(present)
-    peaks = [trial.peak_memory for trial in one.trials if trial.peak_memory is not None]
+def _row(configuration: Configuration, present: Configuration) -> list[str]:
+    if configuration.problem:
+        return [configuration.name, "", "", "", "", configuration.problem]
+    ratios = configuration.ratios(present)
+    peaks = [trial.peak_memory for trial in configuration.trials if trial.peak_memory is not None]
     return [
-        one.name,
-        _milliseconds(one.seconds()),
+        configuration.name,
+        _milliseconds(configuration.seconds()),
         _ratio(statistics.median(ratios)) if ratios else "",
-        f"{_ratio(min(ratios))} to {_ratio(max(ratios))}" if len(ratios) > 1 and one is not present else "",
+        f"{_ratio(min(ratios))} to {_ratio(max(ratios))}" if len(ratios) > 1 and configuration is not present else "",
         size(max(peaks)) if peaks else "",
-        f"different values: {one.differs}" if one.differs else "",
+        f"different values: {configuration.differs}" if configuration.differs else "",
     ]
 
 
@@ -60,8 +60,8 @@ def advice(search: Search, saved: str | None) -> str:
     """The settings to use."""
     best = search.best()
     if best is search.present:
-        found = "Nothing was clearly faster than the present configuration; keep it."
-        return f"{found}\nWrote the present settings to {saved}." if saved else found
+        text = "Nothing was clearly faster than the present configuration; keep it."
+        return f"{text}\nWrote the present settings to {saved}." if saved else text
     gain = f", {_ratio(statistics.median(best.ratios(search.present)))} of the present time"
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in best.settings.variables().items())
     lines = [f"Fastest: {printable(best.name)}{gain}. To use it, set", f"  {variables}"]
@@ -83,6 +83,6 @@ def remarks(search: Search) -> dict[str, object]:
 
 def listing(present: Settings, choices: dict[str, list[str]]) -> str:
     """All settings, and their present values."""
-    given = present.given()
-    rows = [[key, *parts, str(given.get(key, "-"))] for key, parts in choices.items()]
+    values = present.given()
+    rows = [[key, *parts, str(values.get(key, "-"))] for key, parts in choices.items()]
     return Page("", parts=[Table(("setting", "variable", "values", "now"), rows, 4)]).text()

@@ -20,7 +20,7 @@ GAIN = 0.97
 """The ratio below which a change is worthwhile; a smaller gain may be noise."""
 _FINALISTS = 3
 _TOLERANCE = 1e-3
-"""Of the first value, relative: engines round differently."""
+"""The accepted relative difference of first values: engines round differently."""
 
 
 def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
@@ -31,13 +31,13 @@ def candidates(engine: str, flags: Sequence[str] = ()) -> list[Settings]:
     >>> list(candidates("numpy")[0].given())
     ['allocator']
     """
-    found = [Settings(allocator=one) for one in (allocator.KEEP, allocator.SYSTEM) if one != allocator.DEFAULT]
-    found += [Settings(threads=1 << power) for power in range((cores() - 1).bit_length())]
+    settings = [Settings(allocator=name) for name in (allocator.KEEP, allocator.SYSTEM) if name != allocator.DEFAULT]
+    settings += [Settings(threads=1 << power) for power in range((cores() - 1).bit_length())]
     try:
         backend = load_backend(engine)
     except (DeviceError, EngineNotInstalledError):
-        return found
-    return [*found, *backend.tunings, *[Settings(xla_flags=text) for text in flags if backend.takes_xla_flags]]
+        return settings
+    return [*settings, *backend.tunings, *[Settings(xla_flags=text) for text in flags if backend.takes_xla_flags]]
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Configuration:
     settings: Settings
     trials: list[Trial] = field(default_factory=list[Trial])
     differs: str | None = None
-    """How its first value differs from that of the present configuration, if it does."""
+    """How its first value differs from the first value of the present configuration, if it does."""
 
     @property
     def name(self) -> str:
@@ -62,10 +62,10 @@ class Configuration:
 
     def seconds(self) -> float:
         """The median of the seconds per step."""
-        return math.inf if self.problem else statistics.median(one for trial in self.trials for one in trial.windows)
+        return math.inf if self.problem else statistics.median(time for trial in self.trials for time in trial.windows)
 
     def ratios(self, present: Configuration) -> list[float]:
-        """The time of each round divided by that of the present configuration."""
+        """The time of each round divided by the time of the present configuration."""
         if self.problem or present.problem:
             return []
         return [own.seconds / base.seconds for own, base in zip(self.trials, present.trials, strict=False)]
@@ -112,16 +112,16 @@ class Search:
         self._try(self.present)
         if self.present.problem:
             return
-        place = self._place()
+        on_device = self._fastest_device()
         singles: list[Configuration] = []
-        for single in self.worth_trying(place.trials[0].device.partition(":")[0] or "numpy"):
-            one = Configuration(single.over(place.settings))
-            if all(one.settings != other.settings for other in self.configurations):
-                singles.append(one)
-                self.configurations.append(one)
-                self._try(one)
-        self._join(place, singles)
-        self._repeat(place)
+        for single in self.worth_trying(on_device.trials[0].device.partition(":")[0] or "numpy"):
+            candidate = Configuration(single.over(on_device.settings))
+            if all(candidate.settings != other.settings for other in self.configurations):
+                singles.append(candidate)
+                self.configurations.append(candidate)
+                self._try(candidate)
+        self._join(on_device, singles)
+        self._repeat(on_device)
 
     def other_devices(self) -> list[str]:
         """The default devices to try besides the present one."""
@@ -130,80 +130,80 @@ class Search:
 
     def worth_trying(self, engine: str) -> list[Settings]:
         """The single settings to try on an engine, without those that are already set."""
-        found = candidates(engine, self._flags)
+        singles = candidates(engine, self._flags)
         fixed = [name for name in THREADS if environment_before().get(name)]
         if fixed:
             self.notes.append(f"{fixed[0]} is set and overrides PHLOX_THREADS, so no thread counts were tried")
-            found = [one for one in found if one.threads is None]
-        return [one for one in found if one.over(self._settings) != self._settings]
+            singles = [single for single in singles if single.threads is None]
+        return [single for single in singles if single.over(self._settings) != self._settings]
 
     def best(self) -> Configuration:
-        """The fastest configuration of the same value, or the present one if none was faster in every round.
+        """The fastest configuration with the same value, or the present one if none was faster in every round.
 
         Among configurations that are equally fast, up to noise, it is the one with the fewest settings.
         """
-        found: list[tuple[float, Configuration]] = []
-        for one in self.configurations:
-            ratios = one.ratios(self.present)
+        faster: list[tuple[float, Configuration]] = []
+        for candidate in self.configurations:
+            ratios = candidate.ratios(self.present)
             finished = len(ratios) >= min(self.rounds, len(self.present.trials))
-            if ratios and finished and not one.differs and max(ratios) < 1.0 and statistics.median(ratios) < GAIN:
-                found.append((statistics.median(ratios), one))
-        least = min((ratio for ratio, _ in found), default=1.0)
-        alike = [(len(one.settings.given()), ratio, one) for ratio, one in found if GAIN * ratio <= least]
+            if ratios and finished and not candidate.differs and max(ratios) < 1.0 and statistics.median(ratios) < GAIN:
+                faster.append((statistics.median(ratios), candidate))
+        least = min((ratio for ratio, _ in faster), default=1.0)
+        alike = [(len(c.settings.given()), ratio, c) for ratio, c in faster if GAIN * ratio <= least]
         return min(alike, key=lambda each: each[:2], default=(0, 1.0, self.present))[2]
 
-    def _place(self) -> Configuration:
+    def _fastest_device(self) -> Configuration:
         """The configuration with the fastest default device."""
-        first, found = self.present.trials[0], [self.present]
+        first, comparable = self.present.trials[0], [self.present]
         for name in self.other_devices():
-            one = Configuration(Settings(device=name))
-            trial = self._try(one)
+            candidate = Configuration(Settings(device=name))
+            trial = self._try(candidate)
             if trial.problem and "EngineNotInstalledError" in trial.problem:
                 self.notes.append(f"{name} was not tried, because its engine is not installed")
                 continue
             if trial.step and trial.device == first.device:
                 self.notes.append(f"the script names its device ({first.device}), so the default makes no difference")
                 break
-            self.configurations.append(one)
-            if not one.differs:
-                found.append(one)
-        return min(found, key=Configuration.seconds)
+            self.configurations.append(candidate)
+            if not candidate.differs:
+                comparable.append(candidate)
+        return min(comparable, key=Configuration.seconds)
 
-    def _join(self, place: Configuration, singles: list[Configuration]) -> None:
-        """Measure the best value of each setting that beat the device alone, all together."""
+    def _join(self, on_device: Configuration, singles: list[Configuration]) -> None:
+        """Measure together the best values of all settings that were faster than the device alone."""
         best: dict[str, Settings] = {}
-        for one in sorted(singles, key=Configuration.seconds):
-            if one.seconds() < GAIN * place.seconds() and not one.differs:
-                key = next(key for key in one.settings.given() if key not in place.settings.given())
-                best.setdefault(key, one.settings)
+        for single in sorted(singles, key=Configuration.seconds):
+            if single.seconds() < GAIN * on_device.seconds() and not single.differs:
+                key = next(key for key in single.settings.given() if key not in on_device.settings.given())
+                best.setdefault(key, single.settings)
         if len(best) > 1:
-            joined = place.settings
+            joined = on_device.settings
             for settings in best.values():
                 joined = settings.over(joined)
             self.configurations.append(Configuration(joined))
             self._try(self.configurations[-1])
 
-    def _repeat(self, place: Configuration) -> None:
+    def _repeat(self, on_device: Configuration) -> None:
         """Measure the best, their device alone, and the present configuration again, alternating."""
-        others = [one for one in self.configurations[1:] if not one.problem]
-        others.sort(key=lambda one: (one.differs is not None, one.seconds()))
-        finalists = list(dict.fromkeys([self.present, place, *others[:_FINALISTS]]))
-        for one in finalists * (self.rounds - 1) if len(finalists) > 1 else ():
-            self._try(one)
+        others = [c for c in self.configurations[1:] if not c.problem]
+        others.sort(key=lambda c: (c.differs is not None, c.seconds()))
+        finalists = list(dict.fromkeys([self.present, on_device, *others[:_FINALISTS]]))
+        for finalist in finalists * (self.rounds - 1) if len(finalists) > 1 else ():
+            self._try(finalist)
 
-    def _try(self, one: Configuration) -> Trial:
-        trial = run(self.program, one.settings, self.step)
-        one.trials.append(trial)
+    def _try(self, configuration: Configuration) -> Trial:
+        trial = run(self.program, configuration.settings, self.step)
+        configuration.trials.append(trial)
         differs = None if trial.problem or not self._compared else _difference(trial, self.present.trials[0])
-        if differs and one is self.present:
+        if differs and configuration is self.present:
             self._compared = False
             self.notes.append("two runs of the same configuration disagreed (no seed?), so no values were compared")
             for other in self.configurations:
                 other.differs = None
         else:
-            one.differs = one.differs or differs
-        if len(one.trials) == 1:
-            self._tell(one)
+            configuration.differs = configuration.differs or differs
+        if len(configuration.trials) == 1:
+            self._tell(configuration)
         return trial
 
 

@@ -1,4 +1,4 @@
-"""The file is run, at several sizes of the open axes, and compared with the model."""
+"""Runs the file at several sizes of the open axes, and compares it with the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from phlox.backend import Device
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments
-from phlox.export.borders import Found, at_borders, sizes_at_borders
+from phlox.export.borders import BorderReport, at_borders, sizes_at_borders
 from phlox.export.comparison import case, differences, feeds, limit_of, outputs_of, reference_model
 from phlox.export.report import Difference
 from phlox.export.to_onnx.model_file import onnx_package
@@ -31,17 +31,17 @@ def validate(path: Path) -> None:
         raise ExportError(f"export.onnx: onnx.checker refuses the file: {error}") from error
 
 
-def runtimes(path: Path, wanted: str | None) -> list[tuple[str, Callable[[], Runner]]]:
+def runtimes(path: Path, name: str | None) -> list[tuple[str, Callable[[], Runner]]]:
     """The runtimes that may run the file, by name, with a function that makes each; the first that works is used."""
-    known: list[tuple[str, Callable[[], Runner]]] = [
+    available: list[tuple[str, Callable[[], Runner]]] = [
         ("onnxruntime", lambda: _onnxruntime(path)),
         ("onnx.reference", lambda: _reference(path)),
     ]
-    if wanted is None:
-        return known
-    chosen = [one for one in known if one[0] == wanted]
+    if name is None:
+        return available
+    chosen = [entry for entry in available if entry[0] == name]
     if not chosen:
-        raise ExportError(f"export.onnx: runtime is 'onnxruntime' or 'onnx.reference', got {wanted!r}")
+        raise ExportError(f"export.onnx: runtime is 'onnxruntime' or 'onnx.reference', got {name!r}")
     return chosen
 
 
@@ -71,13 +71,13 @@ def _reference(path: Path) -> Runner:
 
 
 def _is_fragile(path: Path) -> bool:
-    """Would an empty axis end the whole process? onnxruntime's recurrent operators do that."""
+    """Would an empty axis crash the process? It does in onnxruntime's recurrent operators."""
     model = onnx_package().load(str(path), load_external_data=False)
     return any(node.op_type in ("LSTM", "GRU", "RNN") for node in model.graph.node)
 
 
 def _misread(path: Path) -> str | None:
-    """An operator of the file that the reference evaluator is known to compute wrongly, if there is one."""
+    """Why the reference evaluator would compute the file wrongly; None if no such operator is in it."""
     model = onnx_package().load(str(path), load_external_data=False)
     for node in model.graph.node:
         if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 4 and node.input[4]:
@@ -91,28 +91,28 @@ def compare(
     arguments: Arguments,
     outputs: Sequence[str],
     sizes: Sequence[Mapping[str, int]],
-    place: Device,
+    device: Device,
     *,
     runtime: str | None,
     tolerance: float | None,
     bounds: Iterable[int] | None,
-) -> tuple[str, str, list[Difference], Found]:
-    """The name of the runtime, that of the reference, how far they are apart, and what is found at borders.
+) -> tuple[str, str, list[Difference], BorderReport]:
+    """The name of the runtime, the name of the reference, the differences, and the runs at borders.
 
-    Of open axes these are around `bounds`, where the model cuts them; none are tried if they are None.
+    Borders of open axes are around `bounds`, where the model cuts the axes; None means no runs at borders.
 
     Raises `ExportError` if they differ by more than the tolerance, and if no runtime can run the file.
     """
-    limit = limit_of(place.backend.float_element, tolerance)
-    twin, there = reference_model(model, place)
-    reference = f"the model on {there.backend!r}"
+    limit = limit_of(device.backend.float_element, tolerance)
+    twin, twin_device = reference_model(model, device)
+    reference = f"the model on {twin_device.backend!r}"
     refused: list[Exception] = []
-    tried = [(one, case(twin, arguments, one, there, refused)) for one in sizes]
-    cases = [(one, *taken) for one, taken in tried if taken is not None]
+    tried = [(trial, case(twin, arguments, trial, twin_device, refused)) for trial in sizes]
+    cases = [(trial, *example) for trial, example in tried if example is not None]
     if not cases:
         raise ExportError(
-            f"export.onnx: the model takes none of the sizes {[dict(one) for one in sizes]} that were tried; give some "
-            f"that it takes: sizes={{'batch': (1, 3)}}. The first failed with: {refused[0]}"
+            f"export.onnx: the model takes none of the sizes {[dict(trial) for trial in sizes]} that were tried; give "
+            f"some that it takes: sizes={{'batch': (1, 3)}}. The first failed with: {refused[0]}"
         ) from refused[0]
     reasons: list[str] = []
     for name, make in runtimes(path, runtime):
@@ -122,33 +122,33 @@ def compare(
             results: list[Any] = []
             for at, values, _ in cases:
                 trying = f" at {dict(at)}" if at else ""
-                results.append(run(feeds(arguments, values, place.backend)))
+                results.append(run(feeds(arguments, values, device.backend)))
         except ImportError:
             reasons.append(f"{name} is not installed")
             continue
         except Exception as error:
             reasons.append(f"{name}{trying}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}")
             continue
-        found: list[Difference] = []
-        for (one, values, expected), got in zip(cases, results, strict=True):
+        compared: list[Difference] = []
+        for (trial, values, expected), got in zip(cases, results, strict=True):
 
-            def own(values: list[Any] = values) -> list[Any]:
-                return outputs_of(model, arguments, values, place)
+            def own_outputs(values: list[Any] = values) -> list[Any]:
+                return outputs_of(model, arguments, values, device)
 
-            found += differences("export.onnx", one, outputs, expected, got, limit, own)
+            compared += differences("export.onnx", trial, outputs, expected, got, limit, own_outputs)
         base = cases[0][0]
-        more = [] if bounds is None else sizes_at_borders([*base], base, bounds)
-        whole = [one for one in more if all(one.values())] if _is_fragile(path) else more
+        border_sizes = [] if bounds is None else sizes_at_borders([*base], base, bounds)
+        whole = [trial for trial in border_sizes if all(trial.values())] if _is_fragile(path) else border_sizes
         borders = at_borders(
-            "export.onnx", (twin, there, model, place), arguments, outputs, whole, base,
-            lambda values, run=run: run(feeds(arguments, values, place.backend)), limit, _MOST_BORDERS,
+            "export.onnx", (twin, twin_device, model, device), arguments, outputs, whole, base,
+            lambda values, run=run: run(feeds(arguments, values, device.backend)), limit, _MOST_BORDERS,
         )  # fmt: skip
-        if len(whole) < len(more):
+        if len(whole) < len(border_sizes):
             borders.remarks.append(
-                "it was not tried with empty axes, where onnxruntime's recurrent operators end Python"
+                "it was not tried with empty axes, for which onnxruntime's recurrent operators crash Python"
             )
-        return name, reference, found, borders
+        return name, reference, compared, borders
     raise ExportError(
-        f"export.onnx: nothing has run the file, so that it cannot be compared: {'; '.join(reasons)}. check_file=False "
-        "leaves it unchecked"
+        f"export.onnx: no runtime could run the file, so it was not compared: {'; '.join(reasons)}. check_file=False "
+        "skips the check"
     )

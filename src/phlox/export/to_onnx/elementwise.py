@@ -1,4 +1,4 @@
-"""Operations on elements as operators, and arrays out of nothing: constants, unless a size is open."""
+"""Operations on elements as operators, and operations that take no array: constants, unless a size is open."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 def operator(name: str, op: str) -> Callable[..., Array]:
     """The rule of an operation that is one operator on operands of one kind."""
-    given, result = KINDS[name.partition("_")[0]], kind_of_result(name)
+    kind, result = KINDS[name.partition("_")[0]], kind_of_result(name)
 
     def rule(A: OnnxEngine, *operands: Any) -> Array:
         options = {"to": A.type_of(result)} if op == "Cast" else {"fmod": 0} if op == "Mod" else {}
-        return combined(A, op, operands, given, result, **options)
+        return combined(A, op, operands, kind, result, **options)
 
     return rule
 
 
 def combined(
-    A: OnnxEngine, op: str, operands: Sequence[Any], given: type[Kind], result: type[Kind], **options: Any
+    A: OnnxEngine, op: str, operands: Sequence[Any], kind: type[Kind], result: type[Kind], **options: Any
 ) -> Array:
     """An operator on operands that broadcast."""
     shape, _ = broadcast(A, operands)
-    return A.emit(op, [A.operand(x, given) for x in operands], shape, result, **options)
+    return A.emit(op, [A.operand(x, kind) for x in operands], shape, result, **options)
 
 
 def same(A: OnnxEngine, x: Array, *options: Any) -> Array:
@@ -49,14 +49,14 @@ def same(A: OnnxEngine, x: Array, *options: Any) -> Array:
 
 
 def expm1(A: OnnxEngine, x: Array) -> Array:
-    """exp(x) - 1; near zero 2 t / (1 - t), of t = tanh(x / 2), which cancels nothing."""
+    """exp(x) - 1; near zero 2 t / (1 - t) with t = tanh(x / 2), which avoids cancellation."""
     t = A.float_tanh(A.float_mul(x, 0.5))
     near = A.float_div(A.float_mul(t, 2.0), A.float_sub(1.0, t))
     return A.where(A.float_less(A.float_abs(x), 0.5), near, A.float_sub(A.float_exp(x), 1.0))
 
 
 def log1p(A: OnnxEngine, x: Array) -> Array:
-    """log(1 + x): of the rounded sum u, log(u) x / (u - 1) (Kahan)."""
+    """log(1 + x): log(u) x / (u - 1), where u is the rounded sum (Kahan)."""
     u = A.float_add(x, 1.0)
     excess = A.float_sub(u, 1.0)
     exact = A.bool_or(A.float_equal(excess, 0.0), A.float_equal(u, math.inf))
@@ -65,7 +65,7 @@ def log1p(A: OnnxEngine, x: Array) -> Array:
 
 
 def fmod(A: OnnxEngine, lhs: Any, rhs: Any) -> Array:
-    """Mod of the dividend's sign."""
+    """Mod, with the sign of the dividend."""
     return combined(A, "Mod", (lhs, rhs), Float, Float, fmod=1)
 
 
@@ -73,11 +73,11 @@ def clip(kind: str) -> Callable[..., Array]:
     """Clip if both bounds are scalars; otherwise Max and Min."""
 
     def rule(A: OnnxEngine, x: Array, low: Any, high: Any) -> Array:
-        bounds = [one for one in (low, high) if one is not None]
-        if all(isinstance(one, (int, float)) for one in bounds) and bounds:
-            if kind == "float":  # without a bound, runtimes take the largest finite number for one
+        bounds = [bound for bound in (low, high) if bound is not None]
+        if all(isinstance(bound, (int, float)) for bound in bounds) and bounds:
+            if kind == "float":  # runtimes replace a missing bound by the largest finite number
                 low, high = -math.inf if low is None else low, math.inf if high is None else high
-            ends = [None if one is None else A.operand(one, KINDS[kind]) for one in (low, high)]
+            ends = [None if bound is None else A.operand(bound, KINDS[kind]) for bound in (low, high)]
             return A.emit("Clip", [x, *ends] if high is not None else [x, ends[0]], A.shape(x), KINDS[kind])
         return getattr(ElementwiseOps, f"{kind}_clip")(A, x, low, high)
 
@@ -95,7 +95,7 @@ def floordiv(A: OnnxEngine, lhs: Any, rhs: Any) -> Array:
 def where(A: OnnxEngine, condition: Array, chosen: Any, other: Any) -> Array:
     """Where."""
     like = SHAPES["where"](A, condition, chosen, other)
-    if like.kind is Bool:  # of which not all runtimes choose
+    if like.kind is Bool:  # not all runtimes have Where for booleans
         chosen, other = (A.bool_full((), x, A.device()) if isinstance(x, bool) else x for x in (chosen, other))
         return A.bool_or(A.bool_and(condition, chosen), A.bool_and(A.bool_not(condition), other))
     operands = [condition, A.operand(chosen, like.kind), A.operand(other, like.kind)]
@@ -132,17 +132,17 @@ def hardsigmoid(A: OnnxEngine, x: Array) -> Array:
 
 
 def shrink(*, soft: bool) -> Callable[..., Array]:
-    """Shrink, and NaN where x is: of which runtimes make zero."""
+    """Shrink; NaN, which runtimes turn into zero, stays NaN."""
 
     def rule(A: OnnxEngine, x: Array, bound: float) -> Array:
-        found = A.emit("Shrink", [x], A.shape(x), Float, lambd=float(bound), bias=float(bound) if soft else 0.0)
-        return A.where(A.float_isnan(x), x, found)
+        shrunk = A.emit("Shrink", [x], A.shape(x), Float, lambd=float(bound), bias=float(bound) if soft else 0.0)
+        return A.where(A.float_isnan(x), x, shrunk)
 
     return rule
 
 
 def gelu(A: OnnxEngine, x: Array, approximate: bool) -> Array:
-    """Gelu, which operator sets have from 20 on."""
+    """Gelu, an operator from opset 20 on."""
     if current().opset < 20:
         return DenseOps.gelu(A, x, approximate)
     return A.emit("Gelu", [x], A.shape(x), Float, approximate="tanh" if approximate else "none")
@@ -160,25 +160,24 @@ def full(kind: str) -> Callable[..., Array]:
 
 
 def filled(A: OnnxEngine, shape: Shape, value: float, kind: str) -> Array:
-    """A value of the graph, every element of which is one number."""
+    """A value of the graph whose elements are all the same number."""
     scalar = A.scalar(value, KINDS[kind])
-    made = A.emit("Expand", [scalar, current().vector(shape)], shape, KINDS[kind])
-    made.fill = None if is_open(value) else value
-    return made
+    y = A.emit("Expand", [scalar, current().vector(shape)], shape, KINDS[kind])
+    y.fill = None if is_open(value) else value
+    return y
 
 
 def arange(A: OnnxEngine, start: int, stop: int, step: int, device: Device) -> Array:
     """Range."""
     if not any(map(is_open, (start, stop, step))):
         return A.inner.int_arange(start, stop, step, device.on(A.inner))
-    graph, dtype, number = current(), A.host_dtype(Int), A.type_of(Int)
-    bounds = [graph.scalar_size(one, np.dtype(dtype), number) for one in (start, stop, step)]
+    graph, dtype, type_number = current(), A.host_dtype(Int), A.type_of(Int)
+    bounds = [graph.scalar_size(bound, np.dtype(dtype), type_number) for bound in (start, stop, step)]
     return A.emit("Range", bounds, (-(-(stop - start) // step),), Int)
 
 
 def refuse_random(A: OnnxEngine, *arguments: Any) -> Array:
     """Raise `ExportError`: random draws, which differ in each call, cannot be exported."""
     raise current().refuse(
-        "draws random numbers, which an exported model does not; export model.valid(), or pass what is drawn as an "
-        "input"
+        "draws random numbers, which an exported model cannot; export model.valid(), or pass the numbers as an input"
     )

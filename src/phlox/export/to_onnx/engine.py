@@ -1,8 +1,8 @@
 """The engine whose arrays are values of a graph: a model that runs on it writes its computation as nodes.
 
-Shapes are found by the rules of `phlox.transform.abstract`; an operation of the table writes an operator, any other one
-is the contract's definition, in operations of the table. Operations on arrays that do have values are the inner
-engine's, so constants are folded.
+The rules of `phlox.transform.abstract` give the shapes. An operation in the table writes an operator; any other one
+runs the contract's definition, which calls operations of the table. The inner engine computes operations on arrays that
+have values, so constants are folded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OnnxEngine(Abstract):
     _complete: ClassVar[set[Backend]] = set()
 
     def __new__(cls, inner: Backend) -> Self:
-        from phlox.export.to_onnx import table  # which is written in terms of this class
+        from phlox.export.to_onnx import table  # the table uses this class
 
         cls.rules, cls.rules_from_nothing = table.RULES, table.FROM_NOTHING
         self = super().__new__(cls, inner)
@@ -72,7 +72,7 @@ class OnnxEngine(Abstract):
         def operation(*arguments: Any) -> Any:
             for x in arguments:
                 if type(x) in _OPEN or (isinstance(x, (list, tuple)) and _has_open(cast("Sequence[Any]", x))):
-                    return rule(self, *[self.as_value(one) for one in arguments])
+                    return rule(self, *[self.as_value(argument) for argument in arguments])
             return getattr(inner, name)(*arguments)
 
         return operation
@@ -80,25 +80,25 @@ class OnnxEngine(Abstract):
     # --- making values
 
     def blank(self, shape: Sequence[int], kind: type[Kind] = Float, device: Device | None = None) -> Value:
-        made = cast(Value, super().blank(shape, kind, device))
-        made.name, made.fill, made.made_by = "", None, None
-        return made
+        value = cast(Value, super().blank(shape, kind, device))
+        value.name, value.fill, value.made_by = "", None, None
+        return value
 
     def named(self, name: str, shape: Sequence[int], kind: type[Kind], device: Device | None = None) -> Value:
         """A value of the graph."""
-        made = self.blank(shape, kind, device)
-        made.name = name
-        return made
+        value = self.blank(shape, kind, device)
+        value.name = name
+        return value
 
     def as_value(self, x: Any) -> Any:
         """A constant array as a value; anything else unchanged."""
         if type(x) is Value or not hasattr(x, "dtype") or not hasattr(x, "shape"):
             return x
         host = self.inner.to_host(x)
-        made = self.named(self.name_of(x), host.shape, self.inner.kind_of(x))
+        value = self.named(self.name_of(x), host.shape, self.inner.kind_of(x))
         first = host.flat[0] if host.size else np.zeros(())
-        made.fill = first.item() if host.size and bool((host == first).all()) else None
-        return made
+        value.fill = first.item() if host.size and bool((host == first).all()) else None
+        return value
 
     def emit(
         self, op: str, operands: Sequence[Any], shape: Sequence[int], kind: type[Kind], /, **attributes: Any
@@ -113,7 +113,7 @@ class OnnxEngine(Abstract):
     ) -> list[Value]:  # fmt: skip
         """The results of an operator that has several."""
         names = current().add(op, [self.name_of(x) for x in operands], len(results), **attributes)
-        return [self.named(name, *one) for name, one in zip(names, results, strict=False)]
+        return [self.named(name, *result) for name, result in zip(names, results, strict=False)]
 
     def name_of(self, x: Any) -> str:
         """The name in the graph of a value or a constant array; a name is returned unchanged."""
@@ -165,9 +165,9 @@ class OnnxEngine(Abstract):
             below = below.inner
         if type(x) is not Value or below is None or below is self:
             return super().cast(x, target, device)
-        made = below.to_kind(x, x.kind)
-        made.fill = x.fill
-        return made
+        value = below.to_kind(x, x.kind)
+        value.fill = x.fill
+        return value
 
     def duplicate(self, x: Array) -> Array:
         return x
@@ -191,8 +191,8 @@ class OnnxEngine(Abstract):
         n, states = self.shape(emitted)[1:]
         never = self._ctc_never()
 
-        def body(carry: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
-            before, (emission, now) = carry[0], one
+        def body(carry: tuple[Array, ...], xs_of_step: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            before, (emission, now) = carry[0], xs_of_step
             leap = self.float_add(self._shifted_states(before, 2, never), skip)
             arrived = self._logaddexp3(before, self._shifted_states(before, 1, never), leap)
             after = self.float_add(self.where(self.reshape(now, (n, 1)), start, arrived), emission)
@@ -205,8 +205,8 @@ class OnnxEngine(Abstract):
         if not is_open(self.shape(x)[-1]):
             return SortingOps._search(self, before, x, values, right)
         rank = len(self.shape(x))
-        rows, wanted = self.expand_dims(x, (rank - 1,)), self.expand_dims(values, (rank,))
-        is_before = self.bool_not(before(wanted, rows)) if right else before(rows, wanted)
+        rows, columns = self.expand_dims(x, (rank - 1,)), self.expand_dims(values, (rank,))
+        is_before = self.bool_not(before(columns, rows)) if right else before(rows, columns)
         return self.int_sum(self.bool_into_int(is_before), (rank,), False)
 
     # --- errors
@@ -216,7 +216,7 @@ class OnnxEngine(Abstract):
 
 
 _OPEN = frozenset({Value, Dimension, DimensionReal})
-"""An operation with one of these becomes part of the graph: a value of it, or a scalar that depends on open axes."""
+"""An operation on one of these becomes part of the graph: a value of the graph, or a scalar of open sizes."""
 
 
 def _has_open(parts: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from phlox.backend.tracing.slices import noting_bounds
 from phlox.errors import ExportError
 from phlox.export.arguments import Arguments, read, sizes_to_try
 from phlox.export.arguments import output_names as names_of_outputs
-from phlox.export.borders import Found
+from phlox.export.borders import BorderReport
 from phlox.export.to_onnx import check, model_file
 from phlox.export.to_onnx.graph import OPSETS, Graph, Interface
 from phlox.export.to_onnx.passes import rename, run_passes
@@ -83,45 +83,45 @@ def onnx(
     _check_opset(opset, package)
     model = valid("export.onnx", model)
     arguments = read(model, inputs, input_names)
-    place = _place(model, arguments)
+    device = _device(model, arguments)
     bounds = set[int]()
     with noting_bounds(bounds):
-        graph, results, tried = _traced(model, arguments, sizes, place, opset)
+        graph, results, tried = _trace_twice(model, arguments, sizes, device, opset)
     run_passes(graph)
     paths = {path for path, _ in model.named_params()} if output_names is None else set[str]()
-    names = _output_names(results, output_names, {one.name for one in arguments.inputs} | paths)
+    names = _output_names(results, output_names, {entry.name for entry in arguments.inputs} | paths)
     _rename_outputs(graph, names)
     metadata = {"phlox.model": type(model).__name__}
     if (config := model_file.config_text(model)) is not None:
         metadata["phlox.config"] = config
     with tempfile.TemporaryDirectory(prefix=".phlox-", dir=target.parent) as folder:
-        made = model_file.write(
+        files = model_file.write(
             graph, Path(folder) / target.name, title=type(model).__name__, metadata=metadata, external=external_data
         )
-        check.validate(made[0])
-        ran, reference, found, borders = "", "", [], Found([], {}, [])
+        check.validate(files[0])
+        ran, reference, differences, borders = "", "", [], BorderReport([], {}, [])
         if check_file:
-            ran, reference, found, borders = check.compare(
-                made[0], model, arguments, names, tried, place, runtime=runtime, tolerance=tolerance,
+            ran, reference, differences, borders = check.compare(
+                files[0], model, arguments, names, tried, device, runtime=runtime, tolerance=tolerance,
                 bounds=None if sizes else bounds,
             )  # fmt: skip
-        files = _put(made, target)
+        written = _move(files, target)
     return OnnxReport(
-        path=target, files=files, size=sum(file.stat().st_size for file in files), opset=opset,
+        path=target, files=written, size=sum(file.stat().st_size for file in written), opset=opset,
         inputs=_texts(graph.inputs), outputs=_texts(graph.outputs), operators=_operators(graph), runtime=ran,
-        reference=reference, differences=tuple(found), seconds=time.perf_counter() - started,
+        reference=reference, differences=tuple(differences), seconds=time.perf_counter() - started,
         constraints=tuple(borders.constraints()), tried=tuple(borders.sizes), remarks=tuple(borders.remarks),
     )  # fmt: skip
 
 
-def _place(model: Module, arguments: Arguments) -> Device:
+def _device(model: Module, arguments: Arguments) -> Device:
     """The device of the model's parameters, or of the inputs if it has only statistics."""
-    found = place_of(model, [one.spec for one in arguments.inputs], training=False)
+    device = place_of(model, [entry.spec for entry in arguments.inputs], training=False)
     params = [param for param in model.params() if param.kind is Float]
     if not params or any(not param.full_precision for param in params):
-        return found
-    place = params[0].device
-    return found if found.backend.full_precision() is place.backend else place
+        return device
+    params_device = params[0].device
+    return device if device.backend.full_precision() is params_device.backend else params_device
 
 
 def _check_opset(opset: int, package: Any) -> None:
@@ -131,88 +131,88 @@ def _check_opset(opset: int, package: Any) -> None:
         raise ExportError(f"export.onnx: opset is from {least} to {most}, got {opset}")
 
 
-def _traced(
-    model: Module, arguments: Arguments, sizes: Mapping[str, Sequence[int]] | None, place: Any, opset: int
+def _trace_twice(
+    model: Module, arguments: Arguments, sizes: Mapping[str, Sequence[int]] | None, device: Any, opset: int
 ) -> tuple[Graph, Results, list[dict[str, int]]]:
-    """The graph, and sizes that the model takes. It is traced twice: a difference shows a size that was fixed."""
+    """The graph, and sizes that the model takes. It traces twice: a difference shows that a size was fixed."""
     parameters = host_parameters(model)
-    found: list[tuple[Graph, Results]] = []
+    traces: list[tuple[Graph, Results]] = []
     tried: list[dict[str, int]] = []
     failed: Exception | None = None
     candidates = sizes_to_try(arguments, sizes)
-    for one in candidates:
+    for trial in candidates:
         try:
-            traced = trace(model, arguments, one, place, opset, parameters)
+            traced = trace(model, arguments, trial, device, opset, parameters)
         except UnfitSizes as error:
             failed = failed or error
             continue
-        if not tried or all(one[name] != tried[0][name] for name in one):
-            found.append(traced)
-            tried.append(one)
-        if len(found) == 2:
+        if not tried or all(trial[name] != tried[0][name] for name in trial):
+            traces.append(traced)
+            tried.append(trial)
+        if len(traces) == 2:
             break
-    if not found:
+    if not traces:
         assert failed is not None
         if len(candidates) == 1:
             raise failed
-        shown = " and ".join(", ".join(f"{name}={size}" for name, size in one.items()) for one in candidates[:2])
+        shown = " and ".join(", ".join(f"{name}={size}" for name, size in trial.items()) for trial in candidates[:2])
         raise ExportError(
-            f"{failed} (so it is for all {len(candidates)} choices of sizes that were tried, such as {shown}; "
+            f"{failed} (all {len(candidates)} choices of sizes that were tried failed, such as {shown}; "
             f"sizes={{'{arguments.open_axes()[-1]}': (32, 64)}} gives others, and a size in place of a name closes an "
             "axis)"
         ) from failed
-    if len(found) == 2:
-        fixed = difference(found[0][0], found[1][0])
+    if len(traces) == 2:
+        fixed = difference(traces[0][0], traces[1][0])
         if fixed is not None:
             raise ExportError(
                 f"export.onnx: {fixed}: the graph depends on the size of an open axis ({tried[0]} and {tried[1]} give "
                 "different ones); a size must not become a number there, by int(...), a loop or a comparison. Give "
                 "that axis a size in place of its name"
             )
-    count = max([len(one) for one in (sizes or {}).values()], default=0)
-    given = [dict(one) for one in candidates[:count] if one not in tried]
-    single = [dict.fromkeys(one, 1) for one in tried[:1] if one and not sizes]
-    return *found[0], [*tried, *given, *single]
+    count = max([len(choices) for choices in (sizes or {}).values()], default=0)
+    requested = [dict(candidate) for candidate in candidates[:count] if candidate not in tried]
+    single = [dict.fromkeys(open_sizes, 1) for open_sizes in tried[:1] if open_sizes and not sizes]
+    return *traces[0], [*tried, *requested, *single]
 
 
-def _output_names(results: Results, given: Sequence[str] | None, taken: set[str]) -> list[str]:
-    names = names_of_outputs([path for path, _ in results], given)
-    if given is not None and taken & set(names):
-        raise ExportError(f"export.onnx: output_names {sorted(taken & set(names))} are names of inputs too")
-    while taken & set(names):
-        names = [f"new_{name}" if name in taken else name for name in names]
+def _output_names(results: Results, requested: Sequence[str] | None, reserved: set[str]) -> list[str]:
+    names = names_of_outputs([path for path, _ in results], requested)
+    if requested is not None and reserved & set(names):
+        raise ExportError(f"export.onnx: output_names {sorted(reserved & set(names))} are names of inputs too")
+    while reserved & set(names):
+        names = [f"new_{name}" if name in reserved else name for name in names]
     return names
 
 
 def _rename_outputs(graph: Graph, names: Sequence[str]) -> None:
     """Give the outputs their names; other values with these names are renamed."""
-    wanted = {output.name: name for output, name in zip(graph.outputs, names, strict=True)}
-    others = {name for node in graph.nodes for name in node.outputs} - wanted.keys()
-    away = {name: graph.fresh(f"{name}_inside") for name in others & set(names)}
-    rename(graph, {**wanted, **away})
+    new_names = {output.name: name for output, name in zip(graph.outputs, names, strict=True)}
+    others = {name for node in graph.nodes for name in node.outputs} - new_names.keys()
+    moved_aside = {name: graph.fresh(f"{name}_inside") for name in others & set(names)}
+    rename(graph, {**new_names, **moved_aside})
     for name in set(names) & (graph.parameters.keys() | graph.constants.keys()):
         raise ExportError(f"export.onnx: output_names: {name!r} is the path of a parameter; choose another")
 
 
-def _put(made: Sequence[Path], target: Path) -> tuple[Path, ...]:
-    """The files in their place: the weights first."""
+def _move(sources: Sequence[Path], target: Path) -> tuple[Path, ...]:
+    """Move the files to their final paths, the weights first."""
     files: list[Path] = []
-    for file in reversed(made):
-        place = target.with_name(file.name)
-        file.replace(place)
-        files.insert(0, place)
+    for file in reversed(sources):
+        path = target.with_name(file.name)
+        file.replace(path)
+        files.insert(0, path)
     return tuple(files)
 
 
-def _texts(those: Sequence[Interface]) -> dict[str, str]:
-    return {one.name: text_of(one.shape, one.element) for one in those}
+def _texts(interfaces: Sequence[Interface]) -> dict[str, str]:
+    return {interface.name: text_of(interface.shape, interface.element) for interface in interfaces}
 
 
 def _operators(graph: Graph) -> dict[str, int]:
     counts: Counter[str] = Counter()
 
-    def count(one: Graph) -> None:
-        for node in one.nodes:
+    def count(part: Graph) -> None:
+        for node in part.nodes:
             counts[node.op] += 1
             for value in node.attributes.values():
                 if isinstance(value, Graph):

@@ -32,7 +32,7 @@ class Node:
     outputs: list[str]
     attributes: dict[str, Any]
     path: str
-    """The layer in which it was made: `blocks.0.attention`, empty for the model itself."""
+    """The layer that made it: `blocks.0.attention`, empty for the model itself."""
     line: str
     """The line of code in a layer or the user's program: `model.py:12`."""
 
@@ -70,8 +70,8 @@ class Graph:
         outer = self.outer
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.root: Graph = self if outer is None else outer.root
-        self._known: dict[Any, list[str]] = {}
-        self._taken: dict[str, int] = {} if outer is None else outer._taken
+        self._results: dict[Any, list[str]] = {}
+        self._name_counts: dict[str, int] = {} if outer is None else outer._name_counts
         self._homes: dict[str, Graph] = {} if outer is None else outer._homes
         self._shared: dict[Any, str] = {} if outer is None else outer._shared
         self.makers: dict[str, Node] = {} if outer is None else outer.makers
@@ -81,52 +81,52 @@ class Graph:
     # --- names
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has yet."""
-        count = self._taken.get(name, 0)
-        self._taken[name] = count + 1
+        """A name that is not used yet."""
+        count = self._name_counts.get(name, 0)
+        self._name_counts[name] = count + 1
         return self.fresh(f"{name}_{count}") if count else name
 
-    def own(self, name: str) -> str:
-        """Note that a value of this name is made here."""
+    def note_home(self, name: str) -> str:
+        """Note that this graph makes a value of this name."""
         self._homes[name] = self
         return name
 
     def produced_here(self, name: str) -> bool:
-        """Is this the result of a node of this graph?"""
+        """Is this the name of a result of a node of this graph?"""
         return self._homes.get(name) is self and name in self.makers
 
     # --- nodes
 
     def add(self, op: str, inputs: Sequence[str], outputs: int = 1, /, **attributes: Any) -> list[str]:
-        """The results of an operator, or those of an equal node if there is one.
+        """The results of an operator, or the results of an equal node if there is one.
 
-        In the body of a loop, a node that depends on nothing in it is put outside of it.
+        In the body of a loop, a node that depends on nothing in the body is put outside of the body.
         """
         if any(isinstance(value, Graph) for value in attributes.values()):
             return self._add(op, list(inputs), outputs, attributes)  # a body may read anything that is made here
         homes = [self._homes.get(name) for name in inputs]
-        home = max((one for one in homes if one is not None), key=lambda one: one.depth, default=self.root)
+        home = max((graph for graph in homes if graph is not None), key=lambda graph: graph.depth, default=self.root)
         return home._add(op, list(inputs), outputs, attributes)
 
     def _add(self, op: str, inputs: list[str], outputs: int, attributes: dict[str, Any]) -> list[str]:
         key = (op, tuple(inputs), tuple(sorted((name, _hashable(value)) for name, value in attributes.items())))
-        known = self._known.get(key)
-        if known is not None and len(known) >= outputs:
-            return known
+        results = self._results.get(key)
+        if results is not None and len(results) >= outputs:
+            return results
         path = self.paths[-1] if self.paths else ""
         name = self.fresh(f"{path}/{op}" if path else op)
-        names = [name, *[self.fresh(f"{name}:{place}") for place in range(1, outputs)]]
+        names = [name, *[self.fresh(f"{name}:{index}") for index in range(1, outputs)]]
         self.nodes.append(Node(op, name, inputs, names, attributes, path, line_of_caller()))
-        for one in names:
-            self.own(one)
-            self.makers[one] = self.nodes[-1]
-        self._known[key] = names
+        for output in names:
+            self.note_home(output)
+            self.makers[output] = self.nodes[-1]
+        self._results[key] = names
         return names
 
     # --- constants
 
     def constant(self, value: Any, dtype: np.dtype[Any] | None = None) -> str:
-        """The name of a constant; equal ones are one."""
+        """The name of a constant; equal constants are stored once."""
         array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
         key = (array.dtype.str, array.dtype.name, array.shape, array.tobytes())
         name = self._shared.get(key)
@@ -139,7 +139,7 @@ class Graph:
         return name
 
     def integers(self, values: Iterable[int]) -> str:
-        """A constant vector of 64-bit integers, as shapes and axes are given."""
+        """A constant vector of 64-bit integers, the form of shapes and axes."""
         return self.constant(np.array([*map(int, values)], _WIDE))
 
     # --- sizes of open axes
@@ -158,15 +158,15 @@ class Graph:
     def vector(self, sizes: Sequence[int]) -> str:
         """Sizes as a vector."""
         parts: list[str] = []
-        known: list[int] = []
+        constants: list[int] = []
         for size in sizes:
             if isinstance(size, Dimension):
-                parts += [self.integers(known)] if known else []
-                known = []
+                parts += [self.integers(constants)] if constants else []
+                constants = []
                 parts.append(self.size(size))
             else:
-                known.append(size)
-        parts += [self.integers(known)] if known or not parts else []
+                constants.append(size)
+        parts += [self.integers(constants)] if constants or not parts else []
         return parts[0] if len(parts) == 1 else self.add("Concat", parts, axis=0)[0]
 
     def _terms(self, terms: Terms) -> str:
@@ -191,26 +191,26 @@ class Graph:
             return self.add("Shape", [name], start=axis, end=axis + 1)[0]
         operation, left, right = atom
         op = {"floordiv": "Div", "min": "Min", "max": "Max"}[operation]
-        one, other = self._terms(left), self._terms(right)
-        if op == "Div" and any(monomial for monomial, _ in right):  # of an axis that may be empty
-            other = self.add("Where", [self.add("Equal", [other, self.integers([0])])[0], self.integers([1]), other])[0]
+        x, y = self._terms(left), self._terms(right)
+        if op == "Div" and any(monomial for monomial, _ in right):  # the divisor may be the size of an empty axis
+            y = self.add("Where", [self.add("Equal", [y, self.integers([0])])[0], self.integers([1]), y])[0]
         if op == "Div" and _needs_remainder(left):
-            one = self.add("Sub", [one, self.add("Mod", [one, other])[0]])[0]
-        return self.add(op, [one, other])[0]
+            x = self.add("Sub", [x, self.add("Mod", [x, y])[0]])[0]
+        return self.add(op, [x, y])[0]
 
     def real(self, value: DimensionReal, dtype: np.dtype[Any], type_of: int) -> str:
         """A number that depends on sizes, as a scalar of this type."""
         name, *operands = value.tree
         op = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow"}[name]
-        found = [
-            self.real(one, dtype, type_of)
-            if isinstance(one, DimensionReal)
-            else self.scalar_size(one, dtype, type_of)
-            if isinstance(one, Dimension)
-            else self.constant(np.array(one, dtype))
-            for one in operands
+        names = [
+            self.real(x, dtype, type_of)
+            if isinstance(x, DimensionReal)
+            else self.scalar_size(x, dtype, type_of)
+            if isinstance(x, Dimension)
+            else self.constant(np.array(x, dtype))
+            for x in operands
         ]
-        return self.add(op, found)[0]
+        return self.add(op, names)[0]
 
     # --- where in the model
 
@@ -230,7 +230,7 @@ _current: ContextVar[Graph | None] = ContextVar("phlox_onnx_graph", default=None
 
 
 def writing(graph: Graph) -> AbstractContextManager[Graph | None]:
-    """Within this scope operations are written into this graph."""
+    """A scope in which operations are written into this graph."""
     return scope(_current, graph)
 
 
@@ -243,9 +243,9 @@ def current() -> Graph:
 
 
 def _needs_remainder(dividend: Terms) -> bool:
-    """Must the remainder be taken off before a Div? It rounds toward zero, and open sizes may be subtracted here.
+    """Must the remainder be subtracted before a Div? Div rounds toward zero, and the dividend may be negative.
 
-    Of a constant too: it may be negative, and onnxruntime takes a * (1 / b) for a / b, of integers as well.
+    A constant needs it too: it may be negative, and onnxruntime computes a / b as a * (1 / b), even for integers.
     """
     return any(monomial and count < 0 for monomial, count in dividend) or not any(monomial for monomial, _ in dividend)
 

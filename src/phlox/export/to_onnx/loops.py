@@ -1,7 +1,7 @@
 """Loops along an axis as the operator Scan, whose body is a graph of its own, and recurrent layers as operators.
 
-Runtimes have the operators of recurrent layers only for f32: at other precisions a layer is a loop of its definition.
-The graph puts their weights into the operators' order.
+Runtimes have the operators of recurrent layers only for f32; at other precisions a layer is a loop of its definition.
+The graph reorders the weights as the operators need them.
 """
 
 from __future__ import annotations
@@ -34,52 +34,52 @@ def scan(
     """`TracingOps.scan` as one Scan: its states are the carry, and its scanned inputs are the xs."""
     if carry and _is_words(carry[0]):
 
-        def without(state: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
-            after, found = body((carry[0], *state), one)
-            return after[1:], found
+        def without(state: tuple[Array, ...], xs_of_step: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            after, ys_of_step = body((carry[0], *state), xs_of_step)
+            return after[1:], ys_of_step
 
-        last, found = scan(A, without, carry[1:], xs, length, reverse)
-        return (carry[0], *last), found
+        last, outputs = scan(A, without, carry[1:], xs, length, reverse)
+        return (carry[0], *last), outputs
     arrays = [x for x in (*carry, *xs) if not isinstance(x, tuple)]
-    place = A.device_of(arrays[0]) if arrays else A.device()
-    entries = [_numbers(A, cast("tuple[Any, ...]", x), place) if isinstance(x, tuple) else x for x in xs]
+    device = A.device_of(arrays[0]) if arrays else A.device()
+    entries = [_numbers(A, cast("tuple[Any, ...]", x), device) if isinstance(x, tuple) else x for x in xs]
     if not entries:
-        entries = [A.int_arange(0, length, 1, place)]
+        entries = [A.int_arange(0, length, 1, device)]
     inner = Graph(current().opset, current())
     before = [_input(A, inner, "state", x, A.shape(x)) for x in carry]
-    given = [_input(A, inner, "element", x, A.shape(x)[1:]) for x in entries]
+    elements = [_input(A, inner, "element", x, A.shape(x)[1:]) for x in entries]
     with writing(inner):
-        after, ys = body(tuple(before), tuple(given[: len(xs)]))
+        after, ys = body(tuple(before), tuple(elements[: len(xs)]))
         results = [*after, *ys]
-        taken: set[str] = set()
+        result_names: set[str] = set()
         for x in results:
             name = A.name_of(x)
-            if not inner.produced_here(name) or name in taken:
-                name = inner.own(inner.fresh(f"{name}_result"))
+            if not inner.produced_here(name) or name in result_names:
+                name = inner.note_home(inner.fresh(f"{name}_result"))
                 inner.nodes.append(_identity(inner, A.name_of(x), name))
-            taken.add(name)
+            result_names.add(name)
             inner.outputs.append(Interface(name, A.element_name(A.kind_of(x)), A.shape(x)))
     shapes = [(A.shape(x), A.kind_of(x)) for x in carry]
     shapes += [((length, *A.shape(y)), A.kind_of(y)) for y in ys]
     options = {"scan_input_directions": [1] * len(entries), "scan_output_directions": [1] * len(ys)} if reverse else {}
     options = {name: value for name, value in options.items() if value}
     operands = [*carry, *entries]
-    found = A.emit_several("Scan", operands, shapes, body=inner, num_scan_inputs=len(entries), **options)
-    return tuple(found[: len(carry)]), tuple(found[len(carry) :])
+    outputs = A.emit_several("Scan", operands, shapes, body=inner, num_scan_inputs=len(entries), **options)
+    return tuple(outputs[: len(carry)]), tuple(outputs[len(carry) :])
 
 
 def _is_words(x: Any) -> bool:
-    """Is this the state of the random stream? It is no value: a loop that is exported draws nothing."""
+    """Is this the state of the random stream? It is not a value of the graph: an exported loop draws nothing."""
     return isinstance(x, np.ndarray) and cast("np.ndarray[Any, Any]", x).dtype == np.uint32
 
 
-def _numbers(A: OnnxEngine, x: tuple[Any, ...], place: Any) -> Array:
+def _numbers(A: OnnxEngine, x: tuple[Any, ...], device: Any) -> Array:
     array = np.asarray(x)
-    return A.inner.from_host(array, Int if array.dtype.kind == "i" else Float, place.on(A.inner))
+    return A.inner.from_host(array, Int if array.dtype.kind == "i" else Float, device.on(A.inner))
 
 
 def _input(A: OnnxEngine, inner: Graph, name: str, x: Array, shape: Sequence[int]) -> Array:
-    name = inner.own(inner.fresh(name))
+    name = inner.note_home(inner.fresh(name))
     kind = A.kind_of(x)
     inner.inputs.append(Interface(name, A.element_name(kind), tuple(shape)))
     return A.named(name, shape, kind)
@@ -91,25 +91,25 @@ def _identity(inner: Graph, source: str, name: str) -> Any:
 
 
 def cumulative(name: str, combine: str, start: float) -> Callable[..., Array]:
-    """An operation that combines each element with all before it; along an open axis, a loop from `start`."""
+    """An operation that combines each element with all elements before it; a loop from `start` along an open axis."""
 
     def rule(A: OnnxEngine, x: Array, axis: int) -> Array:
         if not is_open(A.shape(x)[axis]):
             return getattr(ReductionOps, name)(A, x, axis)
         rank = len(A.shape(x))
-        order = (axis, *[one for one in range(rank) if one != axis])
+        order = (axis, *[dim for dim in range(rank) if dim != axis])
         lines = A.permute_dims(x, order)
-        size, *rest = A.shape(lines)
+        size, *other_sizes = A.shape(lines)
         kind = A.kind_of(x)
         first = INT_RANGES[A.int_element][start > 0] if kind is Int and math.isinf(start) else start
-        begin = getattr(A, f"{kind.name}_full")(tuple(rest), first, A.device_of(x))
+        begin = getattr(A, f"{kind.name}_full")(tuple(other_sizes), first, A.device_of(x))
 
-        def body(carry: tuple[Array, ...], one: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
-            total = getattr(A, combine)(carry[0], one[0])
+        def body(carry: tuple[Array, ...], element: tuple[Array, ...]) -> tuple[Sequence[Array], Sequence[Array]]:
+            total = getattr(A, combine)(carry[0], element[0])
             return [total], [total]
 
-        _, (found,) = A.scan(body, [begin], [lines], size)
-        return A.permute_dims(found, tuple([order.index(one) for one in range(rank)]))
+        _, (totals,) = A.scan(body, [begin], [lines], size)
+        return A.permute_dims(totals, tuple([order.index(dim) for dim in range(rank)]))
 
     return rule
 
@@ -117,39 +117,39 @@ def cumulative(name: str, combine: str, start: float) -> Callable[..., Array]:
 def _operator(
     op: str, definition: Callable[..., Any], states: int, weights: int, order: tuple[int, ...], **options: Any
 ) -> Callable[..., Any]:
-    """The rule of a layer with so many states and weights; `order` has our place of each of the operator's gates."""
+    """The rule of a layer with these numbers of states and weights; `order`: our index of each gate of the operator."""
 
     def rule(A: OnnxEngine, x: Array, *operands: Any) -> tuple[Array, ...]:
         alive, reverse, *activation = operands[states + weights :]
         if not _has_operator(A, alive):
             return definition(A, x, *operands)
         own = options | ({"activations": [name.capitalize() for name in activation]} if activation else {})
-        given = _Weights(A, order, *operands[states : states + weights])
-        return _layer(A, op, x, given, operands[:states], alive, reverse, **own)
+        layer_weights = _Weights(A, order, *operands[states : states + weights])
+        return _layer(A, op, x, layer_weights, operands[:states], alive, reverse, **own)
 
     return rule
 
 
 def _has_operator(A: OnnxEngine, alive: Array | None) -> bool:
-    """Can the operator be used? Runtimes take f32, and lengths: all elements must come before the padding."""
+    """Can the operator be used? Runtimes take only f32, and lengths: the padding must be at the end."""
     return A.float_element == "f32" and (alive is None or _is_of_lengths(alive.name))
 
 
 def _is_of_lengths(name: str) -> bool:
-    """Is this mask [time, batch, 1] a comparison of 0, 1, 2, ... with lengths, or a constant like that?"""
+    """Is this mask [time, batch, 1] a comparison of 0, 1, 2, ... with lengths, or a constant of this form?"""
     graph = current()
-    known = graph.root.constants.get(name)
-    if known is not None:
-        return bool((known[1:] <= known[:-1]).all())
+    mask = graph.root.constants.get(name)
+    if mask is not None:
+        return bool((mask[1:] <= mask[:-1]).all())
     node = graph.makers.get(name)
     while node is not None and node.op in ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand"):
         node = graph.makers.get(node.inputs[0])
     if node is None or node.op != "Less":
         return False
-    place = node.inputs[0]
-    while (maker := graph.makers.get(place)) is not None and maker.op in ("Reshape", "Unsqueeze", "Expand"):
-        place = maker.inputs[0]
-    numbers = graph.root.constants.get(place)
+    operand = node.inputs[0]
+    while (maker := graph.makers.get(operand)) is not None and maker.op in ("Reshape", "Unsqueeze", "Expand"):
+        operand = maker.inputs[0]
+    numbers = graph.root.constants.get(operand)
     if numbers is not None:
         return np.array_equal(numbers.ravel(), np.arange(numbers.size))
     first = None if maker is None or maker.op != "Range" else graph.root.constants.get(maker.inputs[0])
@@ -157,7 +157,7 @@ def _is_of_lengths(name: str) -> bool:
 
 
 class _Weights:
-    """The three weights that an operator takes: [1, gates * width, ...], the gates in its order."""
+    """The three weights that an operator takes: [1, gates * width, ...], with the gates in the operator's order."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class _Weights:
         self.recurrent = self._ordered(A, A.permute_dims(recurrent, (1, 0)))
         self.bias: Array | None = None
         if bias is not None or recurrent_bias is not None:
-            place = A.device_of(weight)
-            first = A.float_full((count * width,), 0.0, place) if bias is None else bias
-            second = A.float_full((count * width,), 0.0, place)
-            if recurrent_bias is not None:  # of the last gate alone, which stays the last
-                second = A.concat([A.float_full(((count - 1) * width,), 0.0, place), recurrent_bias], 0)
+            device = A.device_of(weight)
+            first = A.float_full((count * width,), 0.0, device) if bias is None else bias
+            second = A.float_full((count * width,), 0.0, device)
+            if recurrent_bias is not None:  # it belongs to the last gate alone, which stays the last
+                second = A.concat([A.float_full(((count - 1) * width,), 0.0, device), recurrent_bias], 0)
             self.bias = A.concat([self._ordered(A, first), A.expand_dims(second, (0,))], 1)
 
     def _ordered(self, A: OnnxEngine, x: Array) -> Array:
@@ -198,14 +198,14 @@ def _layer(
     reverse: bool,
     **options: Any,
 ) -> tuple[Array, ...]:
-    """[time, batch, width] and the last states, of one direction."""
+    """The outputs [time, batch, width] and the last states of one direction."""
     time, batch, _ = A.shape(x)
     width = weights.width
     lengths = None
     if alive is not None:
         lengths = A.int_sum(A.bool_into_int(alive), (0, 2), False)
         lengths = lengths if A.int_element == "i32" else current().add("Cast", [lengths.name], to=6)[0]
-    states = [None if getattr(one, "fill", None) == 0.0 else A.expand_dims(one, (0,)) for one in start]
+    states = [None if getattr(state, "fill", None) == 0.0 else A.expand_dims(state, (0,)) for state in start]
     while states and states[-1] is None:
         states.pop()
     operands = [x, weights.weight, weights.recurrent, weights.bias, lengths, *states]
@@ -214,7 +214,7 @@ def _layer(
     options |= {"direction": "reverse"} if reverse else {}
     shapes = [((time, 1, batch, width), Float), *[((1, batch, width), Float)] * len(start)]
     y, *last = A.emit_several(op, operands, shapes, hidden_size=width, **options)
-    return A.squeeze(y, (1,)), *[A.squeeze(one, (0,)) for one in last]
+    return A.squeeze(y, (1,)), *[A.squeeze(state, (0,)) for state in last]
 
 
 lstm = _operator("LSTM", RecurrentOps.lstm, 2, 3, (0, 3, 1, 2))  # gates i, o, f, g

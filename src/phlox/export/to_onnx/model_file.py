@@ -37,14 +37,14 @@ def onnx_package() -> Any:
 
 
 def write(graph: Graph, path: Path, *, title: str, metadata: Mapping[str, str], external: bool | None) -> list[Path]:
-    """Write the graph to `path`, and large weights to `path` with `.data` after it. Returns the files."""
+    """Write the graph to `path`, and large weights to `path` + ".data". Returns the paths of the files."""
     onnx = onnx_package()
     weights: dict[str, np.ndarray[Any, Any]] = {**graph.parameters, **graph.constants}
     total = sum(array.nbytes for array in weights.values())
     if external is False and total > _MOST:
         raise ExportError(
             f"export.onnx: weights of {total:,} bytes do not fit into one file, which holds 2 GB; leave external_data "
-            "out, and they go into a file beside it"
+            "out, then they go to a second file"
         )
     outside = total > INLINE if external is None else external
     data = path.with_name(f"{path.name}.data")
@@ -80,11 +80,11 @@ def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _model(onnx: Any, graph: Graph, title: str, tensors: list[Any], metadata: Mapping[str, str]) -> Any:
-    made = _graph(onnx, graph, title)
-    made.initializer.extend(tensors)
+    proto = _graph(onnx, graph, title)
+    proto.initializer.extend(tensors)
     opset = onnx.helper.make_opsetid("", graph.opset)
     model = onnx.helper.make_model(
-        made, opset_imports=[opset], producer_name="phlox", producer_version=__version__,
+        proto, opset_imports=[opset], producer_name="phlox", producer_version=__version__,
         ir_version=onnx.helper.find_min_ir_version_for([opset]),
     )  # fmt: skip
     onnx.helper.set_model_props(model, dict(metadata))
@@ -95,8 +95,8 @@ def _graph(onnx: Any, graph: Graph, title: str) -> Any:
     return onnx.helper.make_graph(
         [_node(onnx, node) for node in graph.nodes],
         title,
-        [_interface(onnx, one) for one in graph.inputs],
-        [_interface(onnx, one) for one in graph.outputs],
+        [_interface(onnx, interface) for interface in graph.inputs],
+        [_interface(onnx, interface) for interface in graph.outputs],
     )
 
 
@@ -105,14 +105,14 @@ def _node(onnx: Any, node: Node) -> Any:
         name: _graph(onnx, value, f"{node.name}/body") if isinstance(value, Graph) else value
         for name, value in node.attributes.items()
     }
-    made = onnx.helper.make_node(node.op, node.inputs, node.outputs, name=node.name, **attributes)
+    proto = onnx.helper.make_node(node.op, node.inputs, node.outputs, name=node.name, **attributes)
     if node.line:
-        made.doc_string = node.line
-    return made
+        proto.doc_string = node.line
+    return proto
 
 
-def _interface(onnx: Any, one: Interface) -> Any:
-    return onnx.helper.make_tensor_value_info(one.name, TYPES[one.element], _sizes(one.shape))
+def _interface(onnx: Any, interface: Interface) -> Any:
+    return onnx.helper.make_tensor_value_info(interface.name, TYPES[interface.element], _sizes(interface.shape))
 
 
 def _sizes(shape: Iterable[int]) -> list[int | str]:

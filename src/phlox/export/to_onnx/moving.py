@@ -1,7 +1,7 @@
 """Operations that move elements, as operators.
 
-A reshape has 0 for a size that it keeps and -1 for one that follows from the others; only other sizes are computed in
-the graph. Two reshapes in a row become one, and so do two transposes; an operation that changes nothing adds no node.
+A reshape has 0 for a size that it keeps, and -1 for a size that follows from the others; only other sizes are computed
+in the graph. Two reshapes or two transposes in a row become one; an operation that changes nothing adds no node.
 """
 
 from __future__ import annotations
@@ -44,55 +44,55 @@ def _filled(A: OnnxEngine, x: Value, shape: Sequence[int]) -> Array:
 
 def reshape(A: OnnxEngine, x: Value, shape: Shape) -> Array:
     """Reshape."""
-    wanted = SHAPES["reshape"](A, x, shape).shape
-    if _same(x.shape, wanted):
+    target = SHAPES["reshape"](A, x, shape).shape
+    if _same(x.shape, target):
         return x
     if x.fill is not None:
-        return _filled(A, x, wanted)
+        return _filled(A, x, target)
     source = x.made_by[1] if x.made_by is not None and x.made_by[0] == "reshape" else x
-    if _same(source.shape, wanted):
+    if _same(source.shape, target):
         return source
-    places, zeros = _places(source.shape, wanted)
+    sizes, zeros = _reshape_sizes(source.shape, target)
     options = {"allowzero": 1} if zeros else {}
-    made = A.emit("Reshape", [source, current().vector(places)], wanted, x.kind, **options)
-    made.made_by = ("reshape", source, ())
-    return made
+    reshaped = A.emit("Reshape", [source, current().vector(sizes)], target, x.kind, **options)
+    reshaped.made_by = ("reshape", source, ())
+    return reshaped
 
 
-def _places(have: Shape, want: Shape) -> tuple[list[int], bool]:
+def _reshape_sizes(have: Shape, want: Shape) -> tuple[list[int], bool]:
     """The sizes for `Reshape`, and whether 0 means a size of zero."""
     if 0 in [size for size in want if not is_open(size)]:
         return list(want), True
-    kept = [place < len(have) and is_open(size) and same_size(have[place], size) for place, size in enumerate(want)]
-    left = [place for place, size in enumerate(want) if is_open(size) and not kept[place]]
-    if len(left) > 1 or (left and any(kept)):  # any of them may be zero, and then -1 could be anything
+    kept = [axis < len(have) and is_open(size) and same_size(have[axis], size) for axis, size in enumerate(want)]
+    left = [axis for axis, size in enumerate(want) if is_open(size) and not kept[axis]]
+    if len(left) > 1 or (left and any(kept)):  # if one of them is zero, -1 is ambiguous
         return list(want), True
-    places = [0 if kept[place] else size for place, size in enumerate(want)]
+    sizes = [0 if kept[axis] else size for axis, size in enumerate(want)]
     if left:
-        places[left[0]] = -1
-    return places, False
+        sizes[left[0]] = -1
+    return sizes, False
 
 
 def _computes(have: Shape, want: Shape) -> bool:
     """Does a reshape to this shape need a size that is computed in the graph?"""
-    return any(map(is_open, _places(have, want)[0]))
+    return any(map(is_open, _reshape_sizes(have, want)[0]))
 
 
 def expand_dims(A: OnnxEngine, x: Value, axes: Axes) -> Array:
     """Reshape or, if that would have to compute sizes, Unsqueeze."""
     sizes = iter(x.shape)
-    wanted = tuple([1 if axis in axes else next(sizes) for axis in range(len(x.shape) + len(axes))])
-    if x.fill is not None or not _computes(x.shape, wanted):
-        return reshape(A, x, wanted)
-    return A.emit("Unsqueeze", [x, current().integers(axes)], wanted, x.kind)
+    target = tuple([1 if axis in axes else next(sizes) for axis in range(len(x.shape) + len(axes))])
+    if x.fill is not None or not _computes(x.shape, target):
+        return reshape(A, x, target)
+    return A.emit("Unsqueeze", [x, current().integers(axes)], target, x.kind)
 
 
 def squeeze(A: OnnxEngine, x: Value, axes: Axes) -> Array:
     """Reshape or, if that would have to compute sizes, Squeeze."""
-    wanted = without(x.shape, axes, False)
-    if x.fill is not None or not _computes(x.shape, wanted):
-        return reshape(A, x, wanted)
-    return A.emit("Squeeze", [x, current().integers(axes)], wanted, x.kind)
+    target = without(x.shape, axes, False)
+    if x.fill is not None or not _computes(x.shape, target):
+        return reshape(A, x, target)
+    return A.emit("Squeeze", [x, current().integers(axes)], target, x.kind)
 
 
 def permute_dims(A: OnnxEngine, x: Value, axes: Axes) -> Array:
@@ -106,21 +106,21 @@ def permute_dims(A: OnnxEngine, x: Value, axes: Axes) -> Array:
         return source
     if x.fill is not None:
         return _filled(A, x, shape)
-    made = A.emit("Transpose", [source], shape, x.kind, perm=list(axes))
-    made.made_by = ("transpose", source, tuple(axes))
-    return made
+    y = A.emit("Transpose", [source], shape, x.kind, perm=list(axes))
+    y.made_by = ("transpose", source, tuple(axes))
+    return y
 
 
 def broadcast_to(A: OnnxEngine, x: Value, shape: Shape) -> Array:
     """Expand."""
     if _same(x.shape, shape):
         return x
-    wanted = SHAPES["broadcast_to"](A, x, shape).shape
+    target = SHAPES["broadcast_to"](A, x, shape).shape
     if x.fill is not None:
-        return _filled(A, x, wanted)
-    have = (1,) * (len(wanted) - len(x.shape)) + x.shape
-    sizes = [1 if same_size(one, size) else size for one, size in zip(have, wanted, strict=True)]
-    return A.emit("Expand", [x, current().vector(sizes)], wanted, x.kind)
+        return _filled(A, x, target)
+    have = (1,) * (len(target) - len(x.shape)) + x.shape
+    sizes = [1 if same_size(old, size) else size for old, size in zip(have, target, strict=True)]
+    return A.emit("Expand", [x, current().vector(sizes)], target, x.kind)
 
 
 def tile(A: OnnxEngine, x: Value, times: Shape) -> Array:
@@ -137,7 +137,7 @@ def flip(A: OnnxEngine, x: Value, axes: Axes) -> Array:
     graph, count = current(), len(axes)
     if not axes or x.fill is not None:
         return x
-    bounds = [graph.integers([one] * count) for one in (-1, -_FAR)]
+    bounds = [graph.integers([bound] * count) for bound in (-1, -_FAR)]
     operands = [x, *bounds, graph.integers(axes), graph.integers([-1] * count)]
     return A.emit("Slice", operands, x.shape, x.kind)
 
@@ -151,7 +151,7 @@ def concat(A: OnnxEngine, arrays: Sequence[Array], axis: int) -> Array:
 
 
 def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
-    """Slice, and Gather for the integers, whose axes go."""
+    """Slice, and Gather for integers, which remove their axis."""
     graph, shape = current(), x.shape
     if x.fill is not None:
         return _filled(A, x, indexed(shape, entries))
@@ -168,7 +168,7 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
     y = x
     if axes:
         every = tuple(
-            [one if isinstance(one, slice) else slice(0, n, 1) for one, n in zip(entries, shape, strict=True)]
+            [entry if isinstance(entry, slice) else slice(0, n, 1) for entry, n in zip(entries, shape, strict=True)]
         )
         bounds = [graph.vector(starts), graph.vector(stops), graph.integers(axes)]
         bounds += [] if steps == [1] * len(steps) else [graph.integers(steps)]
@@ -176,21 +176,21 @@ def index(A: OnnxEngine, x: Value, entries: Index) -> Array:
     for axis in reversed(range(len(entries))):
         entry = entries[axis]
         if not isinstance(entry, slice):
-            place = _from_end(entry, shape[axis])
-            number = graph.scalar_size(place, np.dtype(np.int64), _WIDE)
-            y = A.emit("Gather", [y, number], without(y.shape, (axis,), False), x.kind, axis=axis)
+            index = _from_end(entry, shape[axis])
+            operand = graph.scalar_size(index, np.dtype(np.int64), _WIDE)
+            y = A.emit("Gather", [y, operand], without(y.shape, (axis,), False), x.kind, axis=axis)
     return y
 
 
 def _from_end(bound: int, size: int, least: int = 0) -> int:
-    """A bound that is a number of elements before the end of an open axis, as a negative number.
+    """A bound at a fixed distance from the end of an open axis, as a negative number.
 
-    `Slice` itself keeps to the axis, and ends where it starts: of a bound that is clipped the number alone is enough.
+    `Slice` clips bounds to the axis, and is empty if its end is before its start, so a clipped bound needs no clipping.
     """
     if not is_open(bound):
         return bound
     before, first = int(size) - int(bound), int(bound)
-    if before > 0 and any(same_size(bound, one) for one in (size - before, larger(least, larger(size - before, 0)))):
+    if before > 0 and any(same_size(bound, end) for end in (size - before, larger(least, larger(size - before, 0)))):
         return -before
     return first if first > 0 and same_size(bound, larger(least, smaller(first, size))) else bound
 
@@ -240,11 +240,11 @@ def take(A: OnnxEngine, x: Array, indices: Array, axis: int) -> Array:
 
 
 def take_along_axis(A: OnnxEngine, x: Array, indices: Array, axis: int) -> Array:
-    """GatherElements, of operands that are equal beside the axis."""
-    have, given = A.shape(x), A.shape(indices)
-    others = broadcast_sizes([replaced(have, axis, 1), replaced(given, axis, 1)])
+    """GatherElements, of operands whose other axes are broadcast to equal sizes."""
+    have, index_shape = A.shape(x), A.shape(indices)
+    others = broadcast_sizes([replaced(have, axis, 1), replaced(index_shape, axis, 1)])
     x = A.broadcast_to(x, replaced(others, axis, have[axis]))
-    shape = replaced(others, axis, given[axis])
+    shape = replaced(others, axis, index_shape[axis])
     return A.emit("GatherElements", [x, A.broadcast_to(indices, shape)], shape, A.kind_of(x), axis=axis)
 
 
@@ -252,8 +252,8 @@ def scatter(kind: str) -> Callable[..., Array]:
     """ScatterND."""
 
     def rule(A: OnnxEngine, x: Array, positions: Array, updates: Array, mode: str) -> Array:
-        places = A.expand_dims(positions, (1,))
-        wide = current().add("Cast", [A.name_of(places)], to=_WIDE)[0]
+        columns = A.expand_dims(positions, (1,))
+        wide = current().add("Cast", [A.name_of(columns)], to=_WIDE)[0]
         options = {} if mode == "set" else {"reduction": mode}
         return A.emit("ScatterND", [x, wide, updates], A.shape(x), KINDS[kind], **options)
 
@@ -261,7 +261,7 @@ def scatter(kind: str) -> Callable[..., Array]:
 
 
 def frame(A: OnnxEngine, x: Value, length: int, hop: int) -> Array:
-    """Windows of a signal of open length are gathered."""
+    """Windows of a signal; for an open length they are gathered."""
     if is_open(x.shape[-1]):
         return A.windows(x, len(x.shape) - 1, length, hop)
     return SignalOps.frame(A, x, length, hop)

@@ -10,54 +10,54 @@ from phlox.export.to_onnx.graph import Graph, Node
 
 
 def fuse_batch_norms(graph: Graph) -> None:
-    """x * scale + shift, of running statistics, as BatchNormalization, which runtimes fuse into convolutions."""
+    """x * scale + shift with running statistics becomes BatchNormalization, which runtimes fuse into convolutions."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     for node in graph.nodes:
-        found = _batch_norm(node, makers, graph)
-        if found is not None:
-            inputs, epsilon = found
+        match = _batch_norm(node, makers, graph)
+        if match is not None:
+            inputs, epsilon = match
             node.op, node.inputs, node.attributes = "BatchNormalization", inputs, {"epsilon": epsilon}
 
 
 def _batch_norm(node: Node, makers: dict[str, Node], graph: Graph) -> tuple[list[str], float] | None:
-    """The inputs and epsilon of a batch norm whose last addition this is: x * s + t, with s = g / sqrt(v + e)."""
+    """The inputs and epsilon of the batch norm that ends with this addition: x * s + t, with s = g / sqrt(v + e)."""
 
-    def made(name: str, op: str) -> list[str] | None:
+    def inputs_of(name: str, op: str) -> list[str] | None:
         maker = makers.get(name)
         return maker.inputs if maker is not None and maker.op == op else None
 
     def per_channel(name: str) -> str:
-        reshaped = made(name, "Reshape")
+        reshaped = inputs_of(name, "Reshape")
         return name if reshaped is None else reshaped[0]
 
     def standard_deviation(name: str) -> tuple[str, float] | None:
-        inverse = made(name, "Reciprocal")
-        root = None if inverse is None else made(inverse[0], "Sqrt")
-        total = None if root is None else made(root[0], "Add")
+        inverse = inputs_of(name, "Reciprocal")
+        root = None if inverse is None else inputs_of(inverse[0], "Sqrt")
+        total = None if root is None else inputs_of(root[0], "Add")
         if total is None or total[0] not in graph.parameters or graph.constants.get(total[1]) is None:
             return None
         return total[0], float(graph.constants[total[1]])
 
     if node.op != "Add" or len(node.inputs) != 2:
         return None
-    product = made(node.inputs[0], "Mul")
+    product = inputs_of(node.inputs[0], "Mul")
     if product is None:
         return None
     scale, shift = per_channel(product[1]), per_channel(node.inputs[1])
     gamma: str | None = None
     spread = standard_deviation(scale)
-    if spread is None and (factors := made(scale, "Mul")) is not None:
+    if spread is None and (factors := inputs_of(scale, "Mul")) is not None:
         spread, gamma = standard_deviation(factors[0]), factors[1]
     if spread is None:
         return None
     beta: str | None = None
-    moved = made(shift, "Sub")  # beta - mean * scale
+    moved = inputs_of(shift, "Sub")  # beta - mean * scale
     if moved is not None:
-        beta, towards = moved[0], made(moved[1], "Mul")
+        beta, towards = moved[0], inputs_of(moved[1], "Mul")
         mean = None if towards is None or towards[1] != scale else towards[0]
     else:
-        towards = made(shift, "Mul")  # -mean * scale
-        negative = None if towards is None or towards[1] != scale else made(towards[0], "Neg")
+        towards = inputs_of(shift, "Mul")  # -mean * scale
+        negative = None if towards is None or towards[1] != scale else inputs_of(towards[0], "Neg")
         mean = None if negative is None else negative[0]
     variance, epsilon = spread
     if mean not in graph.parameters:
@@ -71,7 +71,7 @@ def _batch_norm(node: Node, makers: dict[str, Node], graph: Graph) -> tuple[list
 
 
 def fuse_biases(graph: Graph) -> None:
-    """The bias that is added to a transposed convolution as its third input."""
+    """A bias that is added to a transposed convolution becomes its third input."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     uses: dict[str, int] = {}
     for name in [name for node in graph.nodes for name in node.inputs] + [output.name for output in graph.outputs]:
@@ -89,7 +89,7 @@ def fuse_biases(graph: Graph) -> None:
 
 
 def name_outputs(graph: Graph) -> None:
-    """Each output as the result of a node: an input, a parameter or a value that is given twice by an Identity."""
+    """Make each output the result of a node of its own: inputs, parameters and repeated outputs get an Identity."""
     results = {name for node in graph.nodes for name in node.outputs}
     seen: set[str] = set()
     for output in graph.outputs:
@@ -119,21 +119,21 @@ def remove_dead_nodes(graph: Graph) -> None:
 
 
 def _read(graph: Graph) -> set[str]:
-    """The values that a body reads, its own and those outside of it."""
-    found = {output.name for output in graph.outputs}
+    """The values that a body reads, from inside and outside of it."""
+    names = {output.name for output in graph.outputs}
     for node in graph.nodes:
-        found.update(node.inputs)
+        names.update(node.inputs)
         for value in node.attributes.values():
             if isinstance(value, Graph):
-                found |= _read(value)
-    return found
+                names |= _read(value)
+    return names
 
 
 PASSES: tuple[Callable[[Graph], None], ...] = (fuse_batch_norms, fuse_biases, name_outputs, remove_dead_nodes)
 
 
 def rename(graph: Graph, names: dict[str, str]) -> None:
-    """Values under other names, everywhere in the graph and in its loops."""
+    """Rename values everywhere in the graph and in its loops."""
     for node in graph.nodes:
         node.inputs = [names.get(name, name) for name in node.inputs]
         node.outputs = [names.get(name, name) for name in node.outputs]
@@ -145,6 +145,6 @@ def rename(graph: Graph, names: dict[str, str]) -> None:
 
 
 def run_passes(graph: Graph) -> None:
-    """All passes, in order."""
-    for one in PASSES:
-        one(graph)
+    """Run all passes, in order."""
+    for run_pass in PASSES:
+        run_pass(graph)

@@ -33,7 +33,7 @@ def max_pool(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widt
 
 
 def _fits(padding: Widths, sides: Shape) -> bool:
-    """Runtimes take padding of a width that is known, and less than the window."""
+    """Do runtimes take the padding? Its widths must be known, and smaller than the window."""
     return all(not is_open(width) and width < side for pair, side in zip(padding, sides, strict=True) for width in pair)
 
 
@@ -43,7 +43,7 @@ def _shape(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths
 
 
 def avg_pool(A: OnnxEngine, x: Array, sides: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
-    """AveragePool if all of the padding counts, or none; otherwise the definition."""
+    """AveragePool if all of the padding counts, or none of it; otherwise the definition."""
     all_counts = all(all(map(same_size, *pairs)) for pairs in zip(padding, counted, strict=True))
     none_counts = not pads(counted)
     if not 1 <= len(sides) <= 3 or not (all_counts or none_counts) or not _fits(padding, sides):
@@ -78,7 +78,7 @@ def adaptive_avg_pool(A: OnnxEngine, x: Array, counts: Shape) -> Array:
         inside = A.bool_into_float(_inside(A, x, size, count))
         shares = A.float_div(inside, A.float_sum(inside, (1,), True))
         rank = len(A.shape(x))
-        order = (*[one for one in range(rank) if one != axis], axis)
+        order = (*[dim for dim in range(rank) if dim != axis], axis)
         y = A.float_matmul(A.permute_dims(x, order), A.permute_dims(shares, (1, 0)))
         x = A.permute_dims(y, (*range(axis), rank - 1, *range(axis, rank - 1)))
     return x
@@ -92,8 +92,8 @@ def _changed(A: OnnxEngine, x: Array, counts: Shape) -> list[tuple[int, int]]:
     """The axes that get another size."""
     spatial = A.shape(x)[2:]
     return [
-        (2 + place, count)
-        for place, (count, size) in enumerate(zip(counts, spatial, strict=True))
+        (2 + index, count)
+        for index, (count, size) in enumerate(zip(counts, spatial, strict=True))
         if not same_size(count, size)
     ]
 
@@ -104,13 +104,13 @@ def _around(A: OnnxEngine, x: Array, axis: int) -> tuple[Shape, int, Shape]:
 
 
 def _inside(A: OnnxEngine, like: Array, size: int, count: int) -> Array:
-    """[count, size]: is an element in a window, which goes from floor(i size / count) to ceil((i + 1) size / count)?"""
-    place = A.device_of(like)
-    number = A.reshape(A.int_arange(0, count, 1, place), (count, 1))
-    element = A.reshape(A.int_arange(0, size, 1, place), (1, size))
+    """[count, size]: is the element in window i, from floor(i size / count) to ceil((i + 1) size / count)?"""
+    device = A.device_of(like)
+    window_index = A.reshape(A.int_arange(0, count, 1, device), (count, 1))
+    element = A.reshape(A.int_arange(0, size, 1, device), (1, size))
     # element >= floor(i size / count), and element < ceil((i + 1) size / count), in whole numbers
-    above = A.int_less(A.int_mul(number, size), A.int_mul(A.int_add(element, 1), count))
-    below = A.int_less(A.int_mul(element, count), A.int_mul(A.int_add(number, 1), size))
+    above = A.int_less(A.int_mul(window_index, size), A.int_mul(A.int_add(element, 1), count))
+    below = A.int_less(A.int_mul(element, count), A.int_mul(A.int_add(window_index, 1), size))
     return A.bool_and(above, below)
 
 
@@ -133,13 +133,13 @@ def interpolate(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array
     first = plans[0]
     if first.mode == "area" and opened:
         return adaptive_avg_pool(A, x, shape[2:])
-    if not opened and (A.float_element == "f64" or not _is_exact(plans)):  # whose weights are f32 in runtimes
+    if not opened and (A.float_element == "f64" or not _is_exact(plans)):  # runtimes have weights in f32
         return SamplingOps.interpolate(A, x, plans)
     if first.mode in ("nearest", "nearest-exact") and not all(map(_is_whole, plans)):
         return _nearest(A, x, plans)
     if first.mode == "cubic" and len(plans) == 1:
-        one = Resampling(1, 1, first.mode, first.align_corners, None, first.antialias)
-        return A.squeeze(interpolate(A, A.expand_dims(x, (2,)), (one, *plans)), (2,))
+        identity = Resampling(1, 1, first.mode, first.align_corners, None, first.antialias)
+        return A.squeeze(interpolate(A, A.expand_dims(x, (2,)), (identity, *plans)), (2,))
     options = dict(_MODES[first.mode])
     if first.align_corners:
         options["coordinate_transformation_mode"] = "align_corners"
@@ -152,26 +152,26 @@ def interpolate(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array
 
 
 def _is_whole(plan: Resampling) -> bool:
-    """Is it a size that stays, or a whole multiple of it? Of others a runtime may read the neighbour."""
+    """Is the new size a whole multiple of the old one? For other sizes a runtime may read a neighbouring element."""
     if plan.ratio is not None:
         return (1.0 / plan.ratio).is_integer()
     return same_size(plan.out, plan.out // plan.size * plan.size)
 
 
 def _nearest(A: OnnxEngine, x: Array, plans: tuple[Resampling, ...]) -> Array:
-    """A gather an axis, of places as the definition has them: in whole numbers, or in f64."""
+    """A gather for each axis, at the indices of the definition, computed in whole numbers or in f64."""
     for axis, plan in enumerate(plans, 2):
         if same_size(plan.size, plan.out) and plan.ratio in (None, 1.0):
             continue
-        number = A.int_mul(A.int_arange(0, plan.out, 1, A.device_of(x)), 2)  # of halves of an element
-        number = A.int_add(number, 1) if plan.mode == "nearest-exact" else number
+        halves = A.int_mul(A.int_arange(0, plan.out, 1, A.device_of(x)), 2)  # counts halves of an element
+        halves = A.int_add(halves, 1) if plan.mode == "nearest-exact" else halves
         if plan.ratio is None:
-            places = combined(A, "Div", (A.int_mul(number, plan.size), 2 * plan.out), Int, Int)
+            indices = combined(A, "Div", (A.int_mul(halves, plan.size), 2 * plan.out), Int, Int)
         else:
-            wide = A.emit("Cast", [number], (plan.out,), Float, to=_F64)
+            wide = A.emit("Cast", [halves], (plan.out,), Float, to=_F64)
             wide = A.emit("Mul", [wide, current().constant(np.array(plan.ratio / 2.0))], (plan.out,), Float)
-            places = A.int_minimum(A.to_kind(wide, Int), plan.size - 1)  # Cast cuts off what is behind the point
-        x = A.take(x, places, axis)
+            indices = A.int_minimum(A.to_kind(wide, Int), plan.size - 1)  # Cast truncates
+        x = A.take(x, indices, axis)
     return x
 
 

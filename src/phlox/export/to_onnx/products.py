@@ -25,7 +25,7 @@ def matmul(A: OnnxEngine, x: Array, y: Array) -> Array:
 
 
 def linear(A: OnnxEngine, x: Array, weight: Array, bias: Array | None) -> Array:
-    """Gemm of two matrices; of more axes MatMul and Add, which runtimes join."""
+    """Gemm for two matrices; for more axes MatMul and Add, which runtimes fuse."""
     *batch, _ = A.shape(x)
     shape = (*batch, A.shape(weight)[1])
     if len(batch) == 1 and bias is not None:
@@ -59,7 +59,7 @@ def conv(
 
 
 def pad_first(A: OnnxEngine, x: Array, padding: Widths, value: float) -> tuple[Array, Widths]:
-    """x padded, where a width is open, and what is left to be padded."""
+    """x, padded if a width is open, and the padding that is left."""
     if not any(is_open(width) for pair in padding for width in pair):
         return x, padding
     return A.pad(x, ((0, 0), (0, 0), *padding), value), ((0, 0),) * len(padding)
@@ -68,9 +68,9 @@ def pad_first(A: OnnxEngine, x: Array, padding: Widths, value: float) -> tuple[A
 def window(sides: Shape, stride: Shape, padding: Widths, dilation: Shape) -> dict[str, Any]:
     """The attributes of operators with windows."""
     pads = [before for before, _ in padding] + [after for _, after in padding]
-    given = {"kernel_shape": list(sides), "strides": list(stride)}
-    given |= {"pads": pads} if any(pads) else {}
-    return given | ({"dilations": list(dilation)} if any(one != 1 for one in dilation) else {})
+    options = {"kernel_shape": list(sides), "strides": list(stride)}
+    options |= {"pads": pads} if any(pads) else {}
+    return options | ({"dilations": list(dilation)} if any(step != 1 for step in dilation) else {})
 
 
 def conv_dx(
@@ -102,7 +102,7 @@ def det(A: OnnxEngine, a: Array) -> Array:
 def attention(
     A: OnnxEngine, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
 ) -> Array:
-    """Attention, which operator sets have from 23 on; else its products around a Softmax."""
+    """Attention, an operator from opset 23 on; otherwise its products around a Softmax."""
     if kept is not None:
         return AttentionOps.attention(A, query, key, value, bias, allowed, kept, weighting)
     causal, scale, _ = weighting
@@ -121,7 +121,7 @@ def attention(
     if seen is not None:
         scores = A.where(seen, scores, -math.inf)
     weights = A.softmax(scores, 3)
-    # What sees nothing at all, of which Softmax makes NaN, gets zeros.
+    # A query that sees no key gets zeros, where Softmax gives NaN.
     if bias is not None:
         weights = A.where(A.float_equal(A.float_max(scores, (3,), True), -math.inf), 0.0, weights)
     elif allowed is not None:
@@ -131,7 +131,7 @@ def attention(
 
 
 def _products(A: OnnxEngine, query: Array, key: Array, heads: int, n: int) -> Array:
-    """[batch, heads, n, m]: of each query with each key of its group."""
+    """[batch, heads, n, m]: the product of each query with each key of its group."""
     folded = A._by_group(query, key)  # pyright: ignore[reportPrivateUsage]
     return A._per_head(A.float_matmul(folded, A.permute_dims(key, (0, 1, 3, 2))), heads, n)  # pyright: ignore[reportPrivateUsage]
 
@@ -143,7 +143,7 @@ def layer_norm(A: OnnxEngine, x: Array, gamma: Array | None, beta: Array | None,
 
 
 def rms_norm(A: OnnxEngine, x: Array, gamma: Array | None, epsilon: float) -> Array:
-    """RMSNormalization, which operator sets have from 23 on."""
+    """RMSNormalization, an operator from opset 23 on."""
     if current().opset < 23:
         return NormOps.rms_norm(A, x, gamma, epsilon)
     operands = [x, _ones(A, x) if gamma is None else gamma]
@@ -155,16 +155,16 @@ def _ones(A: OnnxEngine, x: Array) -> Array:
 
 
 def group_norm(A: OnnxEngine, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float) -> Array:
-    """InstanceNormalization of the groups as channels; of single channels with their scales."""
+    """InstanceNormalization with the groups as channels; if each channel is a group, with its own scales."""
     shape: Any = A.shape(x)
-    place = A.device_of(x)
+    device = A.device_of(x)
     if (groups,) == shape[1:2] and len(shape) > 2:
-        scale = A.float_full((groups,), 1.0, place) if gamma is None else gamma
-        shift = A.float_full((groups,), 0.0, place) if beta is None else beta
+        scale = A.float_full((groups,), 1.0, device) if gamma is None else gamma
+        shift = A.float_full((groups,), 0.0, device) if beta is None else beta
         return A.emit("InstanceNormalization", [x, scale, shift], shape, Float, epsilon=float(epsilon))
     n, channels, *sizes = shape
     rows = A.reshape(x, (n, groups, channels // groups * math.prod(sizes)))
-    scales = [A.float_full((groups,), one, place) for one in (1.0, 0.0)]
+    scales = [A.float_full((groups,), value, device) for value in (1.0, 0.0)]
     y = A.emit("InstanceNormalization", [rows, *scales], A.shape(rows), Float, epsilon=float(epsilon))
     y = A.reshape(y, shape)
     for scale, apply in ((gamma, A.float_mul), (beta, A.float_add)):

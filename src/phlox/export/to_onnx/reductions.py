@@ -31,24 +31,24 @@ def reduction(op: str) -> Callable[..., Array]:
 
 
 def mean(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
-    """ReduceMean, which is zero of no elements: then 0 / 0 is added, and 0 / n of n."""
+    """ReduceMean, which gives zero for no elements: for an open count n, 0 / n is added, which is NaN for n = 0."""
     y = reduction("ReduceMean")(A, x, axes, keepdims)
     count = math.prod([x.shape[axis] for axis in axes])
     return A.float_add(y, count * 0.0 / count) if is_open(count) else y
 
 
 def any_of(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
-    """How many are true, as a truth."""
+    """Is the number of true elements not zero?"""
     return A.to_kind(A.int_sum(A.to_kind(x, Int), axes, keepdims), Bool)
 
 
 def all_of(A: OnnxEngine, x: Value, axes: Axes, keepdims: bool) -> Array:
-    """None is false."""
+    """Is no element false?"""
     return A.bool_not(any_of(A, A.bool_not(x), axes, keepdims))
 
 
 def arg_reduction(op: str) -> Callable[..., Array]:
-    """ArgMax and ArgMin: the first of equal ones."""
+    """ArgMax and ArgMin: the index of the first of equal elements."""
 
     def rule(A: OnnxEngine, x: Value, axis: int) -> Array:
         (name,) = current().add(op, [x.name], axis=axis, keepdims=0)
@@ -58,7 +58,7 @@ def arg_reduction(op: str) -> Callable[..., Array]:
 
 
 def _index(A: OnnxEngine, name: str, shape: tuple[int, ...]) -> Array:
-    """64-bit integers as this engine's."""
+    """64-bit integers, converted to this engine's integers."""
     if A.int_element == "i64":
         return A.named(name, shape, Int)
     return A.emit("Cast", [name], shape, Int, to=A.type_of(Int))
@@ -85,7 +85,7 @@ def _topk(A: OnnxEngine, x: Value, k: int, axis: int, largest: bool) -> tuple[st
 
 
 def argsort(A: OnnxEngine, x: Value, axis: int, descending: bool) -> Array:
-    """TopK of all: of equal elements the first comes first, in either direction."""
+    """TopK of all elements: equal elements keep their order, in either direction."""
     return _index(A, *_topk(A, x, x.shape[axis], axis, descending))
 
 

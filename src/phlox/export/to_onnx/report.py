@@ -30,8 +30,8 @@ class OnnxReport(ExportReport):
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
-        found = ExportReport.to_dict(self)
-        return found | {"files": [str(file) for file in self.files], "nodes": self.nodes}
+        values = ExportReport.to_dict(self)
+        return values | {"files": [str(file) for file in self.files], "nodes": self.nodes}
 
     def _about(self) -> tuple[list[str], str]:
         content = ", ".join(f"{number} {operator}" for operator, number in self.operators.items())

@@ -1,7 +1,7 @@
 """The table from operations of the contract to ONNX operators, one line for each operation.
 
-An operation without a line is exported by its definition in the contract. `a + b` of two lines is one operator for two
-kinds. Rules with more than one operator are in the modules beside this one, by family.
+An operation without a line is exported by its definition in the contract. Rules with more than one operator are in the
+modules beside this one, by family.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ OPERATORS: dict[str, str] = {
 
 
 def _both(name: str, rule: Rule) -> dict[str, Rule]:
-    """One rule for the operation on floats and that on integers."""
+    """One rule for the operations on floats and on integers."""
     return {f"{kind}_{name}": rule for kind in ("float", "int")}
 
 
 RULES: dict[str, Rule] = {
     # elementwise
     **{name: elementwise.operator(name, op) for name, op in OPERATORS.items()},
-    "float_expm1": elementwise.expm1,  # Exp - 1, where that loses no digits; else by Tanh
+    "float_expm1": elementwise.expm1,  # Exp - 1, where that loses no digits; otherwise by Tanh
     "float_log1p": elementwise.log1p,  # Log, corrected for the rounding of 1 + x
     "float_fmod": elementwise.fmod,  # Mod with fmod=1
     "float_clip": elementwise.clip("float"),  # Clip

@@ -1,4 +1,4 @@
-"""A model run on values of a graph."""
+"""Runs a model on values of a graph."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ class UnfitSizes(ExportError):
 
 
 Results: TypeAlias = list[tuple[str, AnyTensor]]
-"""The outputs of a traced model: their paths in what it returned, and the values."""
+"""The outputs of a traced model: their paths in the returned value, and the tensors."""
 
 
 def host_parameters(model: Module) -> dict[str, np.ndarray[Any, Any]]:
     """The values of all parameters by path, without a copy on the NumPy backend."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    values: dict[str, np.ndarray[Any, Any]] = {}
     for path, param in model.structure().named():
         tensor = param.val()
-        found[path] = tensor.backend.to_host(tensor.backend.strip(tensor.primitive))
-    return found
+        values[path] = tensor.backend.to_host(tensor.backend.strip(tensor.primitive))
+    return values
 
 
 def trace(
-    model: Module, arguments: Arguments, sizes: Mapping[str, int], place: Device, opset: int, parameters: dict[str, Any]
+    model: Module, arguments: Arguments, sizes: Mapping[str, int], device: Device, opset: int, params: dict[str, Any]
 ) -> tuple[Graph, Results]:
     """The graph of a call with open axes of these sizes; `ExportError` names the layer that cannot be exported."""
     graph = Graph(opset)
     dimensions = {name: Dimension.named(name, size) for name, size in sizes.items()}
     with writing(graph):
-        values = iter([_input(graph, one, dimensions, place) for one in arguments.inputs])
+        values = iter([_input(graph, entry, dimensions, device) for entry in arguments.inputs])
         args, kwargs = arguments.filled(lambda one: next(values))
-        twin = with_function_layers(_with_values(model, graph, parameters))
+        twin = with_function_layers(_with_values(model, graph, params))
         try:
             with (
-                _undisturbed(place),
+                _undisturbed(device),
                 observed(twin, lambda call: graph.paths.pop(), on_enter=lambda call: graph.paths.append(call.path)),
             ):
                 outputs = cast("Callable[..., Any]", twin)(*args, **kwargs)
@@ -74,15 +74,15 @@ def trace(
     return graph, results
 
 
-def _input(graph: Graph, one: Input, sizes: Mapping[str, Dimension], place: Device) -> AnyTensor:
-    engine = OnnxEngine(engine_of(place.backend))
-    shape = tuple([sizes[cast(Any, entry)] if isinstance(entry, str) else entry for entry in one.spec.shape])
-    for axis, name in one.spec.open_axes.items():
-        graph.axes.setdefault(name, (one.name, axis))
-    graph.fresh(one.name)
-    graph.inputs.append(Interface(one.name, engine.element_name(one.spec.kind), shape))
-    value = engine.named(one.name, shape, one.spec.kind, place.on(engine))
-    return Tensor.from_primitive(value, engine, one.spec.kind)
+def _input(graph: Graph, entry: Input, sizes: Mapping[str, Dimension], device: Device) -> AnyTensor:
+    engine = OnnxEngine(engine_of(device.backend))
+    shape = tuple([sizes[cast(Any, entry)] if isinstance(entry, str) else entry for entry in entry.spec.shape])
+    for axis, name in entry.spec.open_axes.items():
+        graph.axes.setdefault(name, (entry.name, axis))
+    graph.fresh(entry.name)
+    graph.inputs.append(Interface(entry.name, engine.element_name(entry.spec.kind), shape))
+    value = engine.named(entry.name, shape, entry.spec.kind, device.on(engine))
+    return Tensor.from_primitive(value, engine, entry.spec.kind)
 
 
 def _output(tensor: AnyTensor) -> Interface:
@@ -92,7 +92,7 @@ def _output(tensor: AnyTensor) -> Interface:
 
 
 def engine_of_values(tensor: AnyTensor) -> OnnxEngine:
-    """The engine inside the decorators of a tensor's backend; one for what is a constant of an engine."""
+    """The engine inside the decorators of a tensor's backend; a new one if the tensor is a constant of an engine."""
     below = tensor.backend
     while not isinstance(below, OnnxEngine):
         if below.inner is None:
@@ -114,35 +114,35 @@ def _with_values(model: Module, graph: Graph, parameters: Mapping[str, Any]) -> 
 
 
 @contextmanager
-def _undisturbed(place: Device) -> Generator[None]:
-    """As `undisturbed`, on values of a graph; compiled functions are called."""
-    engine = OnnxEngine(engine_of(place.backend))
-    with scope(tracing, object()), undisturbed(place.on(engine)):
+def _undisturbed(device: Device) -> Generator[None]:
+    """As `undisturbed`, on values of a graph; compiled functions run uncompiled."""
+    engine = OnnxEngine(engine_of(device.backend))
+    with scope(tracing, object()), undisturbed(device.on(engine)):
         yield
 
 
-def difference(one: Graph, other: Graph) -> str | None:
-    """The first difference of two traces with different sizes, where a size was fixed; None if they are the same."""
-    for first, second in zip(_every(one), _every(other), strict=False):
+def difference(first_graph: Graph, second_graph: Graph) -> str | None:
+    """The first difference of two traces with different sizes, which shows a fixed size; None if there is none."""
+    for first, second in zip(_every(first_graph), _every(second_graph), strict=False):
         alike = (first.op, first.inputs, _settings(first)) == (second.op, second.inputs, _settings(second))
-        values = [(one.constants.get(a), other.constants.get(a)) for a in first.inputs] if alike else []
+        values = [(first_graph.constants.get(a), second_graph.constants.get(a)) for a in first.inputs] if alike else []
         if not alike or any(a is not None and not _equal(a, b) for a, b in values if b is not None):
             layer = f"layer `{first.path}`" if first.path else "the model"
             return f"{layer} ({first.line}), where {first.op} is made"
-    if sum(1 for _ in _every(one)) != sum(1 for _ in _every(other)):
-        last = max((one, other), key=lambda graph: len(graph.nodes)).nodes[-1]
+    if sum(1 for _ in _every(first_graph)) != sum(1 for _ in _every(second_graph)):
+        last = max((first_graph, second_graph), key=lambda graph: len(graph.nodes)).nodes[-1]
         return f"layer `{last.path}` ({last.line}), where a loop runs over it"
-    for place, (first, second) in enumerate(zip(one.outputs, other.outputs, strict=True)):
+    for index, (first, second) in enumerate(zip(first_graph.outputs, second_graph.outputs, strict=True)):
         pairs = zip(first.shape, second.shape, strict=False)
         if len(first.shape) != len(second.shape) or any(a != b and not is_open(a) for a, b in pairs):
-            return f"output {place}, whose shape is {first.shape} and {second.shape}"
+            return f"output {index}, whose shape is {first.shape} and {second.shape}"
     return None
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(a: Any, b: Any) -> bool:
     """Are two constants equal? NaN is equal to itself."""
-    floats = np.asarray(one).dtype.kind in "fV"  # V: bfloat16
-    return np.array_equal(*(np.asarray(x, np.float64) if floats else x for x in (one, other)), equal_nan=floats)
+    floats = np.asarray(a).dtype.kind in "fV"  # V: bfloat16
+    return np.array_equal(*(np.asarray(x, np.float64) if floats else x for x in (a, b)), equal_nan=floats)
 
 
 def _every(graph: Graph) -> Iterable[Any]:

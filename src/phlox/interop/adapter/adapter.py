@@ -113,10 +113,10 @@ class Adapter:
         origin: dict[str, tuple[str, ...]] = {path: (path,) for path in (*record, *record.aliases)}
         for stage in self._stages:
             ways = reading(stage)
-            found = assigned(record, ways)
+            assignment = assigned(record, ways)
             origin = {
                 target: tuple(dict.fromkeys(first for path in group.paths for first in origin.get(path, (path,))))
-                for group in found.groups
+                for group in assignment.groups
                 if len(group.paths) == len(group.way.sources)
                 for target in group.targets()
             }

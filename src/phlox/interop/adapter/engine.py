@@ -77,7 +77,7 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
             else:
                 exact.setdefault(pattern.text, []).append((way, i))
     groups: dict[tuple[int, tuple[str, ...]], Group] = {}
-    known: set[str] = set()
+    matched: set[str] = set()
     problems: list[str] = []
     for path in (*record, *record.aliases, *record.unreadable):
         matches: list[tuple[Way, int, tuple[str, ...]]] = [(way, i, ()) for way, i in exact.get(path, ())]
@@ -90,9 +90,9 @@ def assigned(record: Record, ways: Sequence[Way]) -> Assigned:
             both = " and ".join(repr(way.sources[i].text) for way, i, _ in matches[:2])
             problems.append(f"{shown(path)}: two rules match it, {both}; make one of them more specific")
         for way, i, captures in matches[:1]:
-            known.add(record.aliases.get(path, path))
+            matched.add(record.aliases.get(path, path))
             groups.setdefault((id(way), captures), Group(way, captures, {})).parts[i] = path
-    unknown = [path for path in (*record, *record.unreadable) if path not in known]
+    unknown = [path for path in (*record, *record.unreadable) if path not in matched]
     return Assigned(list(groups.values()), unknown, problems)
 
 
@@ -100,11 +100,11 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
     """The converted record; RecordError with all problems. See `Adapter.read`."""
     if record.positional:
         raise RecordError("cannot adapt a positional record: it has no names")
-    found = assigned(record, ways)
-    problems = found.problems
+    assignment = assigned(record, ways)
+    problems = assignment.problems
     result = _Result()
-    kept = dict.fromkeys(found.unknown)
-    for group in found.groups:
+    kept = dict.fromkeys(assignment.unknown)
+    for group in assignment.groups:
         way = group.way
         if len(group.parts) < len(way.sources):
             lacking = [p.filled(group.captures) for i, p in enumerate(way.sources) if i not in group.parts]
@@ -113,7 +113,7 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
                 others = ", ".join(map(shown, lacking))
                 problems.append(f"{shown(group.paths[0])}: its rule also needs {others}, which is missing")
         elif lost := [path for path in group.paths if path in record.unreadable]:
-            # All results of this rule cannot be read either.
+            # Then no result of this rule can be read.
             result.unreadable |= {target: _lost(record, lost[0], target) for target in group.targets()}
         elif way.targets:
             problems += _put(record, group, result)
@@ -121,7 +121,7 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
             path = shown(group.paths[0])
             problems.append(f"{path}: theirs has no entry for it, and its value is not the default of its rule")
     if strict:
-        problems += _unknown(found.unknown, ways)
+        problems += _unknown(assignment.unknown, ways)
     else:
         for path in kept:
             if path in record.unreadable:
@@ -137,8 +137,8 @@ def adapted(record: Record, ways: Sequence[Way], strict: bool) -> Record:
             problems += result.add(path, constant, path, None)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise RecordError(f"cannot adapt the record, {count}:\n  " + "\n  ".join([*problems[:_SHOWN], *more]))
+        further = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise RecordError(f"cannot adapt the record, {count}:\n  " + "\n  ".join([*problems[:_SHOWN], *further]))
     unreadable = {path: why for path, why in result.unreadable.items() if path not in result}
     return Record(result.entries, record.metadata, aliases=result.aliases, unreadable=unreadable)
 
@@ -149,24 +149,24 @@ def _lost(record: Record, path: str, target: str) -> str:
 
 
 class _Result:
-    """The entries of the new record, and which of them share a source."""
+    """The entries of the new record, and the aliases among them that share a source."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
         self._origins: dict[str, str] = {}
-        self._made: dict[object, str] = {}
+        self._first_paths: dict[object, str] = {}
 
     def __contains__(self, path: str) -> bool:
         return path in self._origins
 
-    def add(self, path: str, entry: Entry, origin: str, made: object) -> list[str]:
-        """Add an entry, or an alias if another entry was `made` in the same way. Returns the problem, if any."""
+    def add(self, path: str, entry: Entry, origin: str, origin_key: object) -> list[str]:
+        """Add an entry, or an alias if another entry has the same `origin_key`. Returns the problem, if any."""
         if path in self:
             return [f"{shown(origin)}: it becomes `{shown(path)}`, as does `{shown(self._origins[path])}`"]
         self._origins[path] = origin
-        if made is not None and (first := self._made.setdefault(made, path)) != path:
+        if origin_key is not None and (first := self._first_paths.setdefault(origin_key, path)) != path:
             self.aliases[path] = first
         else:
             self.entries[path] = entry
@@ -185,22 +185,22 @@ def _put(record: Record, group: Group, result: _Result) -> list[str]:
             return [f"{shown(path)}: it is a plain value; its rule is for tensors"]
         tensors.append(entry.tensor)
     try:
-        made = layout.forward(tensors)
+        results = layout.forward(tensors)
     except RecordError as error:
         return [f"{', '.join(map(shown, paths))}: {error}"]
     id = entries[0].id if len(paths) == len(targets) == 1 else None
     problems: list[str] = []
-    for i, (target, tensor) in enumerate(zip(targets, made, strict=True)):
+    for i, (target, tensor) in enumerate(zip(targets, results, strict=True)):
         problems += result.add(target, TensorEntry(tensor, id), paths[0], (stored, layout, i))
     return problems
 
 
 def _unknown(paths: list[str], ways: Sequence[Way]) -> list[str]:
-    known: Mapping[str, None] = dict.fromkeys(pattern.text for way in ways for pattern in way.sources)
+    patterns: Mapping[str, None] = dict.fromkeys(pattern.text for way in ways for pattern in way.sources)
     problems: list[str] = []
     for i, path in enumerate(paths):
         # Wildcards usually match numbers.
         pattern = ".".join("*" if segment.isdecimal() else segment for segment in path.split("."))
-        near = (nearest(path, known) or nearest(pattern, known)) if i < _MAX_SUGGESTIONS else None
+        near = (nearest(path, patterns) or nearest(pattern, patterns)) if i < _MAX_SUGGESTIONS else None
         problems.append(f"{shown(path)}: no rule matches it" + (f"; did you mean {near!r}?" if near else ""))
     return problems

@@ -95,9 +95,9 @@ class Parts:
         axis = self._axis(first.shape)
         shapes = [tensor.shape for tensor in tensors]
         lengths = [shape[axis] if len(shape) > axis else -1 for shape in shapes]
-        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+        other_axes = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
         unit = sum(lengths) // sum(self.ratio)
-        if len(rest) > 1 or lengths != [unit * share for share in self.ratio]:
+        if len(other_axes) > 1 or lengths != [unit * share for share in self.ratio]:
             raise RecordError(
                 f"shapes {', '.join(map(str, shapes))} cannot be joined {self._text()} along axis {self.axis}"
             )
@@ -155,20 +155,20 @@ class Then:
 class Converted:
     """Custom functions on the arrays of single tensors."""
 
-    there: Callable[[Any], Any]
-    back: Callable[[Any], Any] | None
+    forward_function: Callable[[Any], Any]
+    backward_function: Callable[[Any], Any] | None
     shape: ShapeFunction | None = None
     shape_back: ShapeFunction | None = None
 
     def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
-        return [tensor.map(self.there, _shaped(self.shape, tensor)) for tensor in tensors]
+        return [tensor.map(self.forward_function, _shaped(self.shape, tensor)) for tensor in tensors]
 
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `Layout`."""
-        if self.back is None:
+        if self.backward_function is None:
             raise RecordError("its rule has no inverse; give `convert` the function `backward`")
-        return [tensor.map(self.back, _shaped(self.shape_back, tensor)) for tensor in tensors]
+        return [tensor.map(self.backward_function, _shaped(self.shape_back, tensor)) for tensor in tensors]
 
 
 def _shaped(function: ShapeFunction | None, tensor: LazyTensor) -> Shape:
@@ -180,9 +180,9 @@ def _slicer(axis: int, start: int, stop: int) -> Callable[[Any], Any]:
     return lambda array: array[index]
 
 
-def ratio_of(sizes: Sequence[int] | None, count: int, where: str) -> tuple[int, ...]:
+def ratio_of(sizes: Sequence[int] | None, count: int, location: str) -> tuple[int, ...]:
     """`sizes` as a ratio of `count` parts; equal parts for None."""
     ratio = (1,) * count if sizes is None else tuple(sizes)
     if len(ratio) != count or any(type(share) is not int or share < 1 for share in ratio):
-        raise RecordError(f"{where}: sizes={sizes!r} are not {count} integers from 1, one for each part")
+        raise RecordError(f"{location}: sizes={sizes!r} are not {count} integers from 1, one for each part")
     return ratio

@@ -40,8 +40,8 @@ class Pattern:
         """What the wildcards match in `path`, in order; None if it does not match."""
         if self._regex is None:
             return () if path == self.text else None
-        found = self._regex.fullmatch(f"{path}.")
-        return None if found is None else tuple(text or "" for text in found.groups())
+        match = self._regex.fullmatch(f"{path}.")
+        return None if match is None else tuple(text or "" for text in match.groups())
 
     def filled(self, captures: tuple[str, ...]) -> str:
         """The path with these in place of the wildcards."""

@@ -13,17 +13,17 @@ from phlox.interop.huggingface.settings import ACTIVATION_NAMES, Settings
 
 
 class Entry(NamedTuple):
-    """One setting of theirs, and the field of our config that it is."""
+    """A setting in `config.json`, and the field of our config that corresponds to it."""
 
     theirs: str
     ours: str
     read: Callable[[Settings, str, Any], Any]
-    """`Settings.whole` and the like, with the default of `transformers`."""
+    """The method of `Settings` that reads it; `default` is the default of `transformers`."""
     default: Any
     saved: str = ""
-    """The attribute of our config that is saved where the field is None."""
+    """The attribute of our config that is saved if the field is None."""
     same_as: str = ""
-    """The field before this one that has the same value where ours is None, in both directions."""
+    """An earlier field: if this one is None, it has the value of that field, when read and when saved."""
 
 
 class Family(ABC):
@@ -43,7 +43,7 @@ class Family(ABC):
     other_names: ClassVar[dict[str, str]] = {}
     """Other names of settings that `transformers` reads, each with its own one."""
     harmless: ClassVar[frozenset[str]] = frozenset()
-    """Settings that change nothing of what our models compute, beside those that are so for all families."""
+    """Settings that do not affect what our models compute, besides those that are harmless in all families."""
     entries: ClassVar[tuple[Entry, ...]]
     """The settings that are fields of our config."""
 
@@ -66,19 +66,19 @@ class Family(ABC):
     def fields_from(self, settings: Settings) -> dict[str, Any]:
         """The fields of our config that are settings."""
         fields: dict[str, Any] = {}
-        for one in self.entries:
-            value = one.read(settings, one.theirs, one.default)
-            fields[one.ours] = None if one.same_as and value == fields[one.same_as] else value
+        for entry in self.entries:
+            value = entry.read(settings, entry.theirs, entry.default)
+            fields[entry.ours] = None if entry.same_as and value == fields[entry.same_as] else value
         return fields
 
     def entries_of(self, config: Any) -> dict[str, Any]:
         """The inverse."""
-        found: dict[str, Any] = {}
-        for one in self.entries:
-            other = one.same_as or one.saved
-            value = getattr(config, other if other and getattr(config, one.ours) is None else one.ours)
-            found[one.theirs] = ACTIVATION_NAMES[value] if one.read is Settings.activation else value
-        return found
+        values: dict[str, Any] = {}
+        for entry in self.entries:
+            other = entry.same_as or entry.saved
+            value = getattr(config, other if other and getattr(config, entry.ours) is None else entry.ours)
+            values[entry.theirs] = ACTIVATION_NAMES[value] if entry.read is Settings.activation else value
+        return values
 
     def saved_prefix(self, config: Any) -> str:
         """The prefix of a model with this config in current files."""
@@ -102,7 +102,7 @@ class Family(ABC):
         name: Any = cast("list[Any]", names)[0] if isinstance(names, list) else names
         if name not in self.architectures:
             raise ConfigError(
-                f"{settings.place}: the architecture {str(name)[:100]} is not supported; the supported "
+                f"{settings.location}: the architecture {str(name)[:100]} is not supported; the supported "
                 f"{self.model_type} models are: {', '.join(self.architectures)}"
             )
         return name
@@ -121,7 +121,7 @@ class CausalFamily(Family):
     """Language models, with one config. The first architecture has a head; the second one has none."""
 
     embedding: ClassVar[str]
-    """Their name of the embedding, whose transpose the head may be."""
+    """The name of the embedding in the file; the head may be its transpose."""
 
     @abstractmethod
     def rules(self) -> list[Rule]:
@@ -137,7 +137,7 @@ class CausalFamily(Family):
         whole, headless = self.architectures
         if architecture == headless and not fields["tied"]:
             raise ConfigError(
-                f"{settings.place}: {headless} has no head, and with tie_word_embeddings=False its embedding cannot "
+                f"{settings.location}: {headless} has no head, and with tie_word_embeddings=False its embedding cannot "
                 f"replace one; save it as {whole}"
             )
         return self.configs[0](**fields, **self.further_fields(settings, fields))
@@ -190,4 +190,4 @@ _HARMLESS = frozenset({
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "unsloth_version", "unsloth_fixed",
 })  # fmt: skip
-"""What is about tokenizers, training, generation and the form of results: `transformers` writes most of it itself."""
+"""Settings of tokenizers, training, generation and the form of results; `transformers` writes most of them itself."""

@@ -51,7 +51,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     """
     path = Path(folder)
     settings = read_settings(path)
-    family, config = _understood(settings)
+    family, config = _family_and_config(settings)
     try:
         return _loaded(path, family, config, device)
     except RecordError as error:
@@ -61,7 +61,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
 
 
 _END_OF_TEXT = 50256
-"""GPT-2's only special token, which `transformers` takes for the first and the last one unless a config says others."""
+"""GPT-2's only special token: the default of `transformers` for the first and for the last token."""
 
 
 def save(
@@ -96,9 +96,9 @@ def save(
         text = format_json({**_without_defaults(family.model_type, ours), **further, **settings})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"save: config has a value that JSON cannot express: {error}") from error
-    theirs = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
-    # Readers require the layout: "pt" means that of PyTorch, in rows.
-    record = Record(dict(theirs.tensors), {"format": "pt"}, aliases=theirs.aliases)
+    torch_record = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
+    # Readers require the entry "format"; "pt" is PyTorch's layout, in rows.
+    record = Record(dict(torch_record.tensors), {"format": "pt"}, aliases=torch_record.aliases)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     SafetensorsRecorder(precision).save(record, path / "model.safetensors")
@@ -111,7 +111,7 @@ def config_from(data: Mapping[str, Any]) -> Config:
     >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
     64
     """
-    return _understood(Settings(data))[1]
+    return _family_and_config(Settings(data))[1]
 
 
 def adapter_for(config: Config) -> Adapter:
@@ -127,13 +127,13 @@ def adapter_for(config: Config) -> Adapter:
     return family.adapter(config, family.saved_prefix(config))
 
 
-def _understood(settings: Settings) -> tuple[Family, Any]:
+def _family_and_config(settings: Settings) -> tuple[Family, Any]:
     kind = settings.text("model_type")
     family = next((family for family in FAMILIES if family.model_type == kind), None)
     if family is None:
-        known = ", ".join(family.model_type for family in FAMILIES)
+        supported = ", ".join(family.model_type for family in FAMILIES)
         raise ConfigError(
-            f"{settings.place}: models of the type {kind[:100]!r} are not supported; supported are: {known}"
+            f"{settings.location}: models of the type {kind[:100]!r} are not supported; supported are: {supported}"
         )
     settings = settings.renamed(family.other_names)
     family.check(settings)
@@ -142,9 +142,9 @@ def _understood(settings: Settings) -> tuple[Family, Any]:
         family.check_all_read(settings)
         return family, config
     except ConfigError as error:
-        if str(error).startswith(settings.place):
+        if str(error).startswith(settings.location):
             raise
-        raise ConfigError(f"{settings.place}: {error}") from error
+        raise ConfigError(f"{settings.location}: {error}") from error
 
 
 def _family_of(config: Any, name: str) -> Family:
@@ -199,12 +199,12 @@ def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: P
     return Record(entries, record.metadata, unreadable=record.unreadable)
 
 
-def _equal(one: object, other: object) -> bool:
-    if one is other:
+def _equal(entry: object, other: object) -> bool:
+    if entry is other:
         return True
-    if not isinstance(one, TensorEntry) or not isinstance(other, TensorEntry):
+    if not isinstance(entry, TensorEntry) or not isinstance(other, TensorEntry):
         return False
-    a, b = one.tensor, other.tensor
+    a, b = entry.tensor, other.tensor
     return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
@@ -223,7 +223,7 @@ def _never() -> NoReturn:
 
 
 def _without_defaults(model_type: str, config: Any) -> dict[str, None]:
-    """The entries whose defaults in `transformers` are tokens that a smaller vocabulary has not: there are none."""
+    """Explicit nulls for special tokens whose defaults in `transformers` are outside of a smaller vocabulary."""
     if model_type != "gpt2" or config.vocabulary > _END_OF_TEXT:
         return {}
     return {"bos_token_id": None, "eos_token_id": None}

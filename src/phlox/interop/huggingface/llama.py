@@ -100,16 +100,16 @@ class Llama(CausalFamily):
 def _rotary(settings: Settings, context: int) -> dict[str, Any]:
     rotary = settings.table("rope_scaling")
     if rotary is None:
-        rotary = settings.table("rope_parameters") or Settings({}, settings.place)
+        rotary = settings.table("rope_parameters") or Settings({}, settings.location)
     settings.get("rope_parameters", None)  # newer files have both
     for key, value in rotary.data.items():
         if isinstance(value, dict):
-            raise ConfigError(f"{rotary.place}: {key}: rotary positions that differ by layer are not supported")
+            raise ConfigError(f"{rotary.location}: {key}: rotary positions that differ by layer are not supported")
     for table in (settings, rotary):
         if table.number("partial_rotary_factor", 1.0) != 1.0:
             raise ConfigError(
-                f"{table.place}: partial_rotary_factor={table.get('partial_rotary_factor')} is not supported: a part "
-                "of each head would not be rotated"
+                f"{table.location}: partial_rotary_factor={table.get('partial_rotary_factor')} is not supported: a "
+                "part of each head would not be rotated"
             )
     base = rotary.number("rope_theta", settings.number("rope_theta", 10000.0))
     kind = rotary.text("rope_type", rotary.text("type", "default"))
@@ -126,7 +126,7 @@ def _rotary(settings: Settings, context: int) -> dict[str, Any]:
         )
     elif kind != "default":
         raise ConfigError(
-            f"{rotary.place}: rotary positions of rope_type={kind!r} are not supported; "
+            f"{rotary.location}: rotary positions of rope_type={kind!r} are not supported; "
             "supported are: default, linear, llama3"
         )
     return {"rotary_base": base, "rotary_scaling": scaling}

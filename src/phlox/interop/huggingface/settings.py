@@ -39,7 +39,7 @@ ACTIVATION_NAMES: dict[ActivationName, str] = {
 
 
 class Settings:
-    """The entries of a `config.json`, or of an object in it; `place` names it in errors.
+    """The entries of a `config.json`, or of an object in it; error messages begin with `location`.
 
     A null entry counts as missing. Every method raises `ConfigError` for an entry of another type, or for one that is
     missing and has no default.
@@ -48,8 +48,8 @@ class Settings:
     (2, 1e-05)
     """
 
-    def __init__(self, data: Mapping[str, Any], place: str = "config.json") -> None:
-        self.data, self.place = data, place
+    def __init__(self, data: Mapping[str, Any], location: str = "config.json") -> None:
+        self.data, self.location = data, location
         self._read = set[str]()
         self._tables: dict[str, Settings] = {}
 
@@ -60,7 +60,7 @@ class Settings:
         if value is not None:
             return value
         if default is _REQUIRED:
-            raise ConfigError(f"{self.place}: {key} is missing")
+            raise ConfigError(f"{self.location}: {key} is missing")
         return default
 
     def whole(self, key: str, default: Any = _REQUIRED) -> Any:
@@ -73,7 +73,7 @@ class Settings:
         try:
             return value if value is None else float(value)
         except OverflowError:
-            raise ConfigError(f"{self.place}: {key} is beyond the range of a float") from None
+            raise ConfigError(f"{self.location}: {key} is beyond the range of a float") from None
 
     def flag(self, key: str, default: Any = _REQUIRED) -> Any:
         """True or false."""
@@ -88,12 +88,12 @@ class Settings:
         value = self._typed(key, None, (dict,), "an object")
         if value is None:
             return None
-        found = Settings(cast("dict[str, Any]", value), f"{self.place}: {key}")
-        self._tables[key] = found
-        return found
+        table = Settings(cast("dict[str, Any]", value), f"{self.location}: {key}")
+        self._tables[key] = table
+        return table
 
     def renamed(self, names: Mapping[str, str]) -> Settings:
-        """The entries under their own names, where they have others; `ConfigError` for two that differ."""
+        """The entries under their main names; `ConfigError` if two names of one setting have different values."""
         data = dict(self.data)
         for other, name in names.items():
             if data.get(other) is None:
@@ -101,14 +101,14 @@ class Settings:
             value = data.pop(other)
             if data.get(name, value) not in (None, value):
                 raise ConfigError(
-                    f"{self.place}: {other}={short(value)} and {name}={short(data[name])} are two names of one "
+                    f"{self.location}: {other}={short(value)} and {name}={short(data[name])} are two names of one "
                     "setting; leave one of them"
                 )
             data[name] = value
-        return Settings(data, self.place)
+        return Settings(data, self.location)
 
     def check_all_read(self, harmless: Collection[str]) -> None:
-        """`ConfigError` for entries that nothing has read, and that are not known to change nothing."""
+        """`ConfigError` for entries that nothing has read and that are not known to be harmless."""
         unknown = {
             key: value
             for key, value in self.data.items()
@@ -117,8 +117,8 @@ class Settings:
         if unknown:
             shown = ", ".join(f"{key}={short(value)}" for key, value in list(unknown.items())[:5])
             raise ConfigError(
-                f"{self.place}: {shown} {'is' if len(unknown) == 1 else 'are'} not known, and may change what the "
-                "model computes; delete what does not from the file"
+                f"{self.location}: {shown} {'is' if len(unknown) == 1 else 'are'} not known, and may change what the "
+                "model computes; delete from the file what does not"
             )
         for key, table in self._tables.items():
             if key not in harmless:
@@ -129,7 +129,7 @@ class Settings:
         name = self.text(key, default)
         if name not in ACTIVATIONS:
             raise ConfigError(
-                f"{self.place}: the activation {key}={name!r} is not supported; supported are: {', '.join(ACTIVATIONS)}"
+                f"{self.location}: the activation {key}={name!r} is not supported; these are: {', '.join(ACTIVATIONS)}"
             )
         return ACTIVATIONS[name]
 
@@ -137,14 +137,14 @@ class Settings:
         """`ConfigError` if the entry exists and is not `allowed`; `why` says what is not supported."""
         value = self.get(key, allowed)
         if value != allowed or type(value) is not type(allowed):
-            raise ConfigError(f"{self.place}: {key}={short(value)} is not supported: {why}")
+            raise ConfigError(f"{self.location}: {key}={short(value)} is not supported: {why}")
 
     def _typed(self, key: str, default: Any, types: tuple[type, ...], expected: str) -> Any:
         value = self.get(key, default)
         if self.data.get(key) is None:
             return default
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise ConfigError(f"{self.place}: {key} must be {expected}, got {short(value)}")
+            raise ConfigError(f"{self.location}: {key} must be {expected}, got {short(value)}")
         return value
 
 

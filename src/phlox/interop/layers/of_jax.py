@@ -22,8 +22,8 @@ class Elements:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         of = trees()
-        self._given = [of.element_of(of.typed(leaf)) for leaf in leaves]
-        self._odd = [isinstance(it, str) or it.kind in "iu" for it in self._given]
+        self._elements = [of.element_of(of.typed(leaf)) for leaf in leaves]
+        self._odd = [isinstance(element, str) or element.kind in "iu" for element in self._elements]
 
     def to_params(self, leaves: Sequence[Any]) -> list[Any]:
         """The arrays that parameters may have."""
@@ -34,7 +34,7 @@ class Elements:
     def from_params(self, arrays: Sequence[Any]) -> list[Any]:
         """The inverse; floats have the precision of the model."""
         of = trees()
-        pairs = zip(arrays, self._given, self._odd, strict=True)
+        pairs = zip(arrays, self._elements, self._odd, strict=True)
         return [of.from_signed(x, element) if odd else x for x, element, odd in pairs]
 
     def after(self, arrays: Sequence[Any], before: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
@@ -43,23 +43,23 @@ class Elements:
         return [x if new is old else y for x, old, new, y in zip(arrays, before, leaves, new, strict=True)]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Elements) and self._given == other._given
+        return isinstance(other, Elements) and self._elements == other._elements
 
     def __hash__(self) -> int:
-        return len(self._given)
+        return len(self._elements)
 
 
 class FormOfJax:
-    """What a layer is besides its arrays, in both modes: what the libraries have in common."""
+    """A layer without its arrays, in both modes: the part that the libraries for JAX have in common."""
 
     engine = "jax"
     library = ""
-    places: tuple[tuple[Key, ...], ...] = ()
+    field_paths: tuple[tuple[Key, ...], ...] = ()
 
     def __init__(self, cls: type[Any], rests: Sequence[Any], elements: Elements, call: Callable[..., Any]) -> None:
         self._class, self._elements, self._call = cls, elements, call
         self._rests = tuple(rests)
-        """By mode, without and with training, what is left of the layer."""
+        """The layer without its arrays: in evaluation mode, and in training mode."""
 
     @property
     def arrays(self) -> type[Any]:
@@ -70,7 +70,7 @@ class FormOfJax:
         """See `Form`."""
         return partial(self._apply, self._rests[training])
 
-    def _apply(self, rest: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
+    def _apply(self, remainder: Any, arrays: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
         raise NotImplementedError
 
     def _is_like(self, other: Any) -> bool:
@@ -96,8 +96,8 @@ class FormOfJax:
 
 def path_of(keys: Sequence[Any]) -> tuple[Key, ...]:
     """The path of a leaf from JAX's keys."""
-    found: list[Key] = []
+    path: list[Key] = []
     for key in keys:
         at: Any = next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
-        found.append(at if isinstance(at, int) else str(at))
-    return tuple(found)
+        path.append(at if isinstance(at, int) else str(at))
+    return tuple(path)

@@ -44,13 +44,13 @@ class Leaf(NamedTuple):
 
 
 class Form(Protocol):
-    """What a layer is besides its arrays. It does not change, and is equal for equal layers, as static fields are."""
+    """A layer without its arrays. It does not change, and forms of equal layers are equal, as static fields are."""
 
     engine: str
     """The engine that the library computes with."""
     library: str
-    places: tuple[tuple[Key, ...], ...]
-    """Where the parameters are in the fields of the module, which says so."""
+    field_paths: tuple[tuple[Key, ...], ...]
+    """The path of each parameter in the fields of the module; the module sets it."""
 
     @property
     def arrays(self) -> type[Any]:
@@ -78,7 +78,7 @@ class Wrapped(Module):
         if device is not None:
             params = [param.to_device(device) for param in params]
         names = [(_free(leaf.path[0]), *leaf.path[1:]) for leaf in leaves]
-        form.places = tuple(names)
+        form.field_paths = tuple(names)
         fields_of(self).update(_nested(list(zip(names, params, strict=True))))
 
     if TYPE_CHECKING:  # its fields have the names of another library
@@ -87,7 +87,7 @@ class Wrapped(Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         form, fields = self._layer, fields_of(self)
-        params = [_at(fields, path) for path in form.places]
+        params = [_at(fields, path) for path in form.field_paths]
         tensors: list[Tensor[Any, Any, Any]] = []
         map_leaves(tensors.append, (args, kwargs), Tensor)
         _check_engine(form, [param.device for param in params[:1]], [x.device for x in tensors])
@@ -99,53 +99,53 @@ class Wrapped(Module):
 
         def run(*arrays: Any) -> tuple[Any, ...]:
             left = iter(arrays[count:])
-            given, named = map_leaves(lambda x: next(left), (args, kwargs), Tensor)
-            result, after = apply(arrays[:count], given, named)
+            native_args, native_kwargs = map_leaves(lambda x: next(left), (args, kwargs), Tensor)
+            result, after = apply(arrays[:count], native_args, native_kwargs)
             changed[:] = [n for n, (old, new) in enumerate(zip(arrays, after, strict=False)) if new is not old]
-            found: list[Any] = []
-            outline[:] = [map_leaves(lambda x: _Place(_put(found, x)), result, form.arrays)]
+            arrays_of_result: list[Any] = []
+            outline[:] = [map_leaves(lambda x: _Slot(_append(arrays_of_result, x)), result, form.arrays)]
             engine = engine_of(backend)
             own = [engine_of(params[n].backend) for n in changed]
             return (
-                *[_as_element(engine, x) for x in found],
+                *[_as_element(engine, x) for x in arrays_of_result],
                 *[_as_element(target, after[n]) for n, target in zip(changed, own, strict=True)],
             )
 
-        found = backend.call_native(run, *[_operand(x, backend) for x in (*values, *tensors)])
-        results = found[: len(found) - len(changed)]
-        after = [_state(backend, params[n], y) for n, y in zip(changed, found[len(results) :], strict=True)]
+        outputs = backend.call_native(run, *[_operand(x, backend) for x in (*values, *tensors)])
+        results = outputs[: len(outputs) - len(changed)]
+        after = [_state(backend, params[n], y) for n, y in zip(changed, outputs[len(results) :], strict=True)]
         if changed:
             set_together(list(zip([params[n] for n in changed], after, strict=True)))
-        return map_leaves(lambda place: _tensor(backend, results[place.number]), outline[0], _Place)
+        return map_leaves(lambda slot: _tensor(backend, results[slot.position]), outline[0], _Slot)
 
 
-class _Place(NamedTuple):
-    """Stands for an array in a result."""
+class _Slot(NamedTuple):
+    """The placeholder of an array in a result."""
 
-    number: int
+    position: int
 
 
-def _put(found: list[Any], x: Any) -> int:
-    found.append(x)
-    return len(found) - 1
+def _append(arrays: list[Any], x: Any) -> int:
+    arrays.append(x)
+    return len(arrays) - 1
 
 
 # --- a call
 
 
-def _check_engine(form: Form, own: Sequence[Any], given: Sequence[Any]) -> None:
-    for what, devices in (("its parameters are", own), ("a tensor is", given)):
+def _check_engine(form: Form, own: Sequence[Any], inputs: Sequence[Any]) -> None:
+    for subject, devices in (("its parameters are", own), ("a tensor is", inputs)):
         for device in devices:
             if engine_of(device.backend).name != form.engine:
                 raise BackendError(
-                    f"a layer of {form.library} computes on {form.engine!r}, and {what} on {str(device)!r}; move the "
-                    f"whole model and its inputs there, model.to_device({form.engine!r}), or write the layer with "
+                    f"a layer of {form.library} computes on {form.engine!r}, and {subject} on {str(device)!r}; move "
+                    f"the whole model and its inputs there, model.to_device({form.engine!r}), or write the layer with "
                     "phlox.nn"
                 )
 
 
 def _backend_of(values: Sequence[Any], tensors: Sequence[Any]) -> Backend:
-    """The backend that the call is on: without what is kept at full precision in a model of half precision."""
+    """The backend of the call. In a model of half precision, values kept at full precision do not count."""
     if not values and not tensors:
         raise KindError("it has no parameters and was called without a tensor, so its backend is unknown")
     half = any(x.backend.float_element in HALF_ELEMENTS for x in (*values, *tensors))
@@ -157,7 +157,7 @@ def _backend_of(values: Sequence[Any], tensors: Sequence[Any]) -> Backend:
 
 
 def _operand(x: Any, backend: Backend) -> Any:
-    """A tensor as the backend's own array; one of full precision stays so."""
+    """A tensor as the backend's own array; a tensor of full precision keeps it."""
     if x.backend is backend or joined(backend, x.backend) is backend:
         return x._on(backend).primitive if x.backend is not backend else x.primitive
     if x.backend.batch_of(x.primitive):
@@ -182,7 +182,7 @@ def _state(backend: Backend, param: Param, y: Any) -> Tensor[Any, Any, Any]:
     """The new value of a parameter, without history, where the parameter is."""
     kind, array = backend.kind_of(y), backend.strip(y)
     batched = bool(backend.batch_of(y))
-    if batched and not param.backend.batched:  # which it refuses
+    if batched and not param.backend.batched:  # the parameter refuses a batch
         return _tensor(backend, y).detach()
     return Tensor.from_primitive(array, param.backend, kind)
 
@@ -214,7 +214,7 @@ def _param(leaf: Leaf, backend: Backend) -> Param:
 
 
 def _free(name: Key) -> str:
-    """The name of a field: one that would hide what every module has gets an underscore."""
+    """The name of a field; a name that would hide an attribute of every module gets an underscore."""
     text = str(name)
     return f"{text}_" if hasattr(Wrapped, text) or text == "_layer" else text
 
@@ -224,15 +224,15 @@ def _nested(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> dict[str, Any]:
     parts: dict[Key, list[tuple[tuple[Key, ...], Any]]] = {}
     for path, value in leaves:
         parts.setdefault(path[0], []).append((path[1:], value))
-    return {str(key): _whole(rest) for key, rest in parts.items()}
+    return {str(key): _list_or_dict(below) for key, below in parts.items()}
 
 
-def _whole(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> Any:
+def _list_or_dict(leaves: Sequence[tuple[tuple[Key, ...], Any]]) -> Any:
     if len(leaves) == 1 and not leaves[0][0]:
         return leaves[0][1]
-    made, keys = _nested(leaves), [path[0] for path, _ in leaves]
+    nested, keys = _nested(leaves), [path[0] for path, _ in leaves]
     numbers = [key for key in keys if isinstance(key, int)]
-    return made if len(numbers) < len(keys) else [made.get(str(number)) for number in range(max(numbers) + 1)]
+    return nested if len(numbers) < len(keys) else [nested.get(str(index)) for index in range(max(numbers) + 1)]
 
 
 def _at(fields: dict[str, Any], path: tuple[Key, ...]) -> Any:
@@ -247,7 +247,7 @@ def _at(fields: dict[str, Any], path: tuple[Key, ...]) -> Any:
 
 
 def check_layer(layer: Any, cls: type[Any], name: str) -> None:
-    """Raise `ModuleError` for anything but a layer of this class; `name` is that of the function, with its package."""
+    """Raise `ModuleError` for anything but a layer of this class; `name` is the full name of the calling function."""
     if isinstance(layer, Fields):
         raise ModuleError(f"{name}: a {type(layer).__name__} is a module of Phlox; put it into the field as it is")
     if isinstance(layer, type):

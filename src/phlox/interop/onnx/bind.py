@@ -1,4 +1,4 @@
-"""From the protocol buffer to a graph that is ready to run: every operator found, or all that are not known named."""
+"""From the protocol buffer to a graph that is ready to run; one error lists all unknown operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNFOLDED = _UNSTABLE | {"Multinomial", "Dropout"}
 _PASSING = frozenset(
     {"Cast", "Transpose", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Concat", "Slice", "Split", "DequantizeLinear"}
 )
-"""Operators that only change type or layout: their operand counts as used where their result is."""
+"""Operators that only change type or layout: their operand counts as used where their result is used."""
 
 Types = dict[str, int]
 
@@ -41,8 +41,8 @@ class Scope:
     types: Types
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     functions: tuple[str, ...] = ()
-    """Those around, the outermost first."""
-    place: str = ""
+    """The names of the functions around this graph, the outermost first."""
+    location: str = ""
     """The node around a subgraph."""
     constants: AbstractSet[str] = frozenset()
     """Names of values that follow from constants alone."""
@@ -54,8 +54,8 @@ class Scope:
 class Draft:
     """A graph while it is bound."""
 
-    what: str
-    """How errors call it."""
+    description: str
+    """The name of the graph in error messages."""
     scope: Scope
     uses: Mapping[str, list[Use]]
     constants: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -65,7 +65,7 @@ class Draft:
 
 
 class Binder:
-    """Binds the graphs of one model, and collects its parameters, and the operators that are not known."""
+    """Binds the graphs of one model, and collects its parameters and its unknown operators."""
 
     def __init__(self, model: Any, tensors: Tensors, name: str) -> None:
         self.model = name
@@ -79,7 +79,7 @@ class Binder:
         self._ours = model.producer_name == "phlox"
 
     def bind(self, proto: Any, opsets: Mapping[str, int]) -> Graph:
-        """The main graph. Raises `UnsupportedError` with all operators that are not known."""
+        """Bind the main graph. Raises `UnsupportedError`, which lists all unknown operators."""
         graph = self._graph(proto, Scope(opsets, {}))
         if self.unknown:
             raise UnsupportedError(_all_unknown(self.model, self.unknown))
@@ -88,36 +88,36 @@ class Binder:
     # --- graphs
 
     def _graph(self, proto: Any, scope: Scope) -> Graph:
-        what = f"the graph `{proto.name}`" + (f" in {scope.place}" if scope.place else "")
-        draft = Draft(what, replace(scope, types=dict(scope.types)), self._uses(proto.node, scope))
+        description = f"the graph `{proto.name}`" + (f" in {scope.location}" if scope.location else "")
+        draft = Draft(description, replace(scope, types=dict(scope.types)), self._uses(proto.node, scope))
         types, constants = draft.scope.types, draft.constants
         for value in proto.input:
             types[value.name] = element_of_type(value.type) or types.get(value.name, 0)
         for sparse in proto.sparse_initializer:
             constants[sparse.values.name] = host(self._sparse(sparse))
             types[sparse.values.name] = sparse.values.data_type
-        known = {one.name: one for one in proto.initializer}
-        for name, one in known.items():
-            types[name] = one.data_type
-            self._constant(draft, name, self._tensors.array(one), initializer=True)
-        inputs = tuple(value.name for value in proto.input if value.name not in known and value.name not in constants)
-        optional = tuple(value.name for value in proto.input if value.name in known or value.name in constants)
+        initial = {initializer.name: initializer for initializer in proto.initializer}
+        for name, initializer in initial.items():
+            types[name] = initializer.data_type
+            self._constant(draft, name, self._tensors.array(initializer), initializer=True)
+        inputs = tuple(value.name for value in proto.input if value.name not in initial and value.name not in constants)
+        optional = tuple(value.name for value in proto.input if value.name in initial or value.name in constants)
         if len(set(inputs)) < len(inputs):
-            raise RecordError(f"{self.model}: {what} has two inputs of one name")
+            raise RecordError(f"{self.model}: {description} has two inputs of one name")
         outputs = tuple(value.name for value in proto.output)
-        made = self._make_steps(draft, proto.node, inputs)
-        lacking = [name for name in outputs if name and name not in made and name not in scope.types]
+        names = self._make_steps(draft, proto.node, inputs)
+        lacking = [name for name in outputs if name and name not in names and name not in scope.types]
         if lacking:
-            raise RecordError(f"{self.model}: {what}: nothing makes its output `{lacking[0]}`")
-        return _finished(proto.name, inputs + optional, outputs, draft, made)
+            raise RecordError(f"{self.model}: {description}: nothing makes its output `{lacking[0]}`")
+        return _finish_graph(proto.name, inputs + optional, outputs, draft, names)
 
     def _make_steps(self, draft: Draft, nodes: Sequence[Any], inputs: Sequence[str]) -> set[str]:
-        """Bind the nodes of a graph that begins with its inputs and constants; the names of all values in it."""
+        """Bind the nodes of a graph. Returns the names of all its values."""
         scope, constants = draft.scope, draft.constants
-        made = {*inputs, *constants, *draft.weights}
+        names = {*inputs, *constants, *draft.weights}
         fixed = set(constants) | scope.constants
         inside = replace(scope, constants=fixed)
-        for proto in sorted_nodes(nodes, made, scope.types, f"{self.model}: {draft.what}"):
+        for proto in sorted_nodes(nodes, names, scope.types, f"{self.model}: {draft.description}"):
             self._nodes += 1
             if self._nodes > _MOST_NODES:
                 raise RecordError(f"{self.model}: more than {_MOST_NODES:,} nodes, with those of its functions")
@@ -137,39 +137,39 @@ class Binder:
                 fixed |= {*proto.output}
             scope.types.update(zip(step.node.outputs, step.node.output_types, strict=False))
             draft.steps.append(step)
-        return {*made, *constants, *draft.weights, *(name for step in draft.steps for name in step.node.outputs)}
+        return {*names, *constants, *draft.weights, *(name for step in draft.steps for name in step.node.outputs)}
 
     # --- constants
 
     def _uses(self, nodes: Sequence[Any], scope: Scope) -> dict[str, list[Use]]:
-        found: dict[str, list[Use]] = {}
-        for number, proto in enumerate(nodes):
+        uses: dict[str, list[Use]] = {}
+        for index, proto in enumerate(nodes):
             domain = domain_of(proto.domain)
-            name = proto.name or f"{proto.op_type}_{number}"
-            for place, one in enumerate(proto.input):
-                if one:
-                    use = Use(proto.op_type, domain, scope.opsets.get(domain, 1), name, place)
-                    found.setdefault(one, []).append(use)
+            name = proto.name or f"{proto.op_type}_{index}"
+            for position, operand in enumerate(proto.input):
+                if operand:
+                    use = Use(proto.op_type, domain, scope.opsets.get(domain, 1), name, position)
+                    uses.setdefault(operand, []).append(use)
             for attribute in proto.attribute:
                 for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                    for one, inner in self._uses(graph.node, scope).items():
-                        found.setdefault(one, []).extend(inner)
-        # What only passes through a change of type or layout is used where the result is.
+                    for operand, inner in self._uses(graph.node, scope).items():
+                        uses.setdefault(operand, []).extend(inner)
+        # A value that only changes its type or layout counts as used where the result is used.
         for proto in reversed(nodes):
             if proto.op_type in _PASSING:
-                beyond = [use for name in proto.output for use in found.get(name, ())]
+                beyond = [use for name in proto.output for use in uses.get(name, ())]
                 for name in proto.input if proto.op_type == "Concat" else proto.input[:1]:
                     if name:
-                        found[name] = [*beyond, *found[name]]
-        return found
+                        uses[name] = [*beyond, *uses[name]]
+        return uses
 
     def _constant(self, draft: Draft, name: str, values: np.ndarray[Any, Any], *, initializer: bool) -> None:
         uses = draft.uses.get(name, [])
-        found = role(name, values, uses, initializer=initializer, ours=self._ours)
-        if found is None:
+        kind = role(name, values, uses, initializer=initializer, ours=self._ours)
+        if kind is None:
             draft.constants[name] = values if values.dtype == object else host(values)
         else:
-            draft.weights[name] = self.weights.add(name, values, uses, trained=found == "trained")
+            draft.weights[name] = self.weights.add(name, values, uses, trained=kind == "trained")
 
     def _constant_node(self, draft: Draft, proto: Any) -> None:
         name = proto.output[0]
@@ -189,16 +189,16 @@ class Binder:
     @staticmethod
     def _element(values: np.ndarray[Any, Any], kind: str, proto: Any) -> int:
         if kind == "value":
-            return next((one.t.data_type for one in proto.attribute if one.name == "value"), FLOAT) or FLOAT
+            return next((attr.t.data_type for attr in proto.attribute if attr.name == "value"), FLOAT) or FLOAT
         return int(onnx().helper.np_dtype_to_tensor_dtype(values.dtype))
 
     def _sparse(self, proto: Any) -> np.ndarray[Any, Any]:
-        values, places = self._tensors.array(proto.values), self._tensors.array(proto.indices)
+        values, indices = self._tensors.array(proto.values), self._tensors.array(proto.indices)
         dims = tuple(proto.dims)
         if int(np.prod(dims)) > 1 << 28:
             raise RecordError(f"{self.model}: the sparse tensor `{proto.values.name}` has the shape {dims}: too large")
         dense = np.zeros(dims, values.dtype)
-        dense[np.unravel_index(places, dims) if places.ndim == 1 else tuple(places.T)] = values
+        dense[np.unravel_index(indices, dims) if indices.ndim == 1 else tuple(indices.T)] = values
         return dense
 
     # --- nodes
@@ -216,8 +216,8 @@ class Binder:
         schema = self._schema(proto.op_type, domain, version)
         if local is None:
             self._refuse(node, scope, problem_of(node, proto, schema, operator, scope.absent))
-        given = (INT64, BOOL, *input_types[2:]) if proto.op_type == "Loop" else input_types
-        bound = {name: self._subgraph(graph, proto, scope, given) for name, graph in graphs.items()}
+        graph_types = (INT64, BOOL, *input_types[2:]) if proto.op_type == "Loop" else input_types
+        bound = {name: self._subgraph(graph, proto, scope, graph_types) for name, graph in graphs.items()}
         if bound:
             types = _types_of_subgraphs(proto.op_type, bound, len(proto.output))
         else:
@@ -236,11 +236,11 @@ class Binder:
 
     def _refuse(self, node: Node, scope: Scope, problem: str) -> None:
         if problem:
-            place = f" in {scope.place}" if scope.place else ""
-            raise RecordError(f"{self.model}: {node.described()}{place} {problem}")
+            location = f" in {scope.location}" if scope.location else ""
+            raise RecordError(f"{self.model}: {node.described()}{location} {problem}")
 
     def _has_changed(self, name: str, version: int) -> bool:
-        """Is it an operator of the time before, which is another one in the oldest set that is known?"""
+        """Has the operator changed between this version and the oldest operator set that is supported?"""
         return version < OLDEST and self._schema(name, "", version).since_version != (
             self._schema(name, "", OLDEST).since_version if self._schema(name, "", OLDEST) is not None else 0
         )
@@ -248,33 +248,33 @@ class Binder:
     def _schema(self, name: str, domain: str, version: int) -> Any:
         try:
             schema = self._defs.get_schema(name, max(version, 1), domain)
-        except Exception:  # of a class of its own, which has moved between versions
+        except Exception:  # its class has moved between versions of onnx
             return None
         return None if schema.deprecated else schema
 
-    def _subgraph(self, graph: Any, proto: Any, scope: Scope, given: Sequence[int]) -> Graph:
+    def _subgraph(self, graph: Any, proto: Any, scope: Scope, input_types: Sequence[int]) -> Graph:
         types = dict(scope.types)
-        types.update({value.name: one for value, one in zip(graph.input, given, strict=False)})
-        inside = replace(scope, types=types, place=called(proto))
+        types.update({value.name: element for value, element in zip(graph.input, input_types, strict=False)})
+        inside = replace(scope, types=types, location=called(proto))
         return self._graph(graph, inside)
 
     def _attributes(self, proto: Any, scope: Scope) -> tuple[dict[str, Any], dict[str, Any]]:
         """The values of the attributes, and the graphs among them."""
         values: dict[str, Any] = {}
         graphs: dict[str, Any] = {}
-        for one in proto.attribute:
-            if one.ref_attr_name:
-                if one.ref_attr_name in scope.attributes:
-                    values[one.name] = scope.attributes[one.ref_attr_name]
-            elif one.type == 5:
-                graphs[one.name] = one.g
-            elif one.type == 4:
-                values[one.name] = self._tensors.array(one.t)
-            elif one.type == 11:
-                values[one.name] = self._sparse(one.sparse_tensor)
+        for attribute in proto.attribute:
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name in scope.attributes:
+                    values[attribute.name] = scope.attributes[attribute.ref_attr_name]
+            elif attribute.type == 5:
+                graphs[attribute.name] = attribute.g
+            elif attribute.type == 4:
+                values[attribute.name] = self._tensors.array(attribute.t)
+            elif attribute.type == 11:
+                values[attribute.name] = self._sparse(attribute.sparse_tensor)
             else:
-                value = self._helper.get_attribute_value(one)
-                values[one.name] = _plain(value)
+                value = self._helper.get_attribute_value(attribute)
+                values[attribute.name] = _plain(value)
         return values, graphs
 
     # --- functions
@@ -283,22 +283,22 @@ class Binder:
         """ONNX's own definition of the operator as a function, if there is one."""
         package = onnx()
         if schema.has_function:
-            bodies = [one for one in schema.function_opset_versions if one <= version]
+            bodies = [since for since in schema.function_opset_versions if since <= version]
             if bodies:
                 body = schema.get_function_with_opset_version(max(bodies))
                 return self._parsed(body)
         if schema.has_context_dependent_function:
-            bodies = [one for one in schema.context_dependent_function_opset_versions if one <= version]
-            known = all(node.input_types[place] for place, name in enumerate(node.inputs) if name)
-            if bodies and known:
+            bodies = [since for since in schema.context_dependent_function_opset_versions if since <= version]
+            has_types = all(node.input_types[position] for position, name in enumerate(node.inputs) if name)
+            if bodies and has_types:
                 types = [
                     package.helper.make_tensor_type_proto(element, None) if element else package.TypeProto()
                     for element in node.input_types
                 ]
-                given = [one.SerializeToString() for one in types]
+                types_in_bytes = [input_type.SerializeToString() for input_type in types]
                 resolved = self._resolved(proto, node).SerializeToString()
                 return self._parsed(
-                    schema.get_context_dependent_function_with_opset_version(max(bodies), resolved, given)
+                    schema.get_context_dependent_function_with_opset_version(max(bodies), resolved, types_in_bytes)
                 )
         return None
 
@@ -309,75 +309,75 @@ class Binder:
         return function if function.node else None
 
     def _resolved(self, proto: Any, node: Node) -> Any:
-        """The node with values in place of the attributes of the function around."""
+        """The node, with values in place of references to attributes of the function around it."""
         whole = onnx().NodeProto()
         whole.CopyFrom(proto)
         del whole.attribute[:]
-        for one in proto.attribute:
-            if not one.ref_attr_name:
-                whole.attribute.append(one)
-            elif node.attributes.get(one.name) is not None:
-                whole.attribute.append(self._helper.make_attribute(one.name, node.attributes[one.name]))
+        for attribute in proto.attribute:
+            if not attribute.ref_attr_name:
+                whole.attribute.append(attribute)
+            elif node.attributes.get(attribute.name) is not None:
+                whole.attribute.append(self._helper.make_attribute(attribute.name, node.attributes[attribute.name]))
         return whole
 
     def _call(self, node: Node, function: Any, scope: Scope) -> Step:
-        what = f"{node.domain}.{function.name}"
-        if what in scope.functions:
+        function_name = f"{node.domain}.{function.name}"
+        if function_name in scope.functions:
             raise RecordError(f"{self.model}: the function `{function.name}` calls itself")
         if len(node.inputs) > len(function.input):
             raise RecordError(
                 f"{self.model}: {node.described()} has {len(node.inputs)} inputs, and its function takes "
                 f"{len(function.input)}"
             )
-        attributes = {one.name: _plain(self._helper.get_attribute_value(one)) for one in function.attribute_proto}
+        attributes = {attr.name: _plain(self._helper.get_attribute_value(attr)) for attr in function.attribute_proto}
         attributes.update((name, value) for name, value in node.attributes.items())
         schema = self._schema(node.operator, node.domain, node.version)
         if schema is not None:
-            for name, one in schema.attributes.items():
-                if name not in attributes and one.default_value.type:
-                    attributes[name] = _plain(self._helper.get_attribute_value(one.default_value))
-        types = {name: node.type_of(place) for place, name in enumerate(function.input)}
-        opsets = {**scope.opsets, **{domain_of(one.domain): one.version for one in function.opset_import}}
-        place = f"the function `{function.name}` at {node.described()}"
-        given = [name not in scope.absent and name != "" for name in node.inputs]
-        absent = {name for number, name in enumerate(function.input) if not any(given[number : number + 1])}
-        inner = Scope(opsets, types, attributes, (*scope.functions, what), place, absent=absent)
-        draft = Draft(place, inner, self._uses(function.node, inner))
-        made = self._make_steps(draft, function.node, function.input)
-        lacking = [name for place, name in enumerate(function.output) if name not in made and node.wants(place)]
+            for name, attr in schema.attributes.items():
+                if name not in attributes and attr.default_value.type:
+                    attributes[name] = _plain(self._helper.get_attribute_value(attr.default_value))
+        types = {name: node.type_of(position) for position, name in enumerate(function.input)}
+        opsets = {**scope.opsets, **{domain_of(opset.domain): opset.version for opset in function.opset_import}}
+        location = f"the function `{function.name}` at {node.described()}"
+        is_given = [name not in scope.absent and name != "" for name in node.inputs]
+        absent = {name for position, name in enumerate(function.input) if not any(is_given[position : position + 1])}
+        inner = Scope(opsets, types, attributes, (*scope.functions, function_name), location, absent=absent)
+        draft = Draft(location, inner, self._uses(function.node, inner))
+        names = self._make_steps(draft, function.node, function.input)
+        lacking = [name for position, name in enumerate(function.output) if name not in names and node.wants(position)]
         if lacking:
-            raise RecordError(f"{self.model}: {place}: nothing makes its output `{lacking[0]}`")
-        outputs = tuple(name if name in made else "" for name in function.output)
-        graph = _finished(function.name, tuple(function.input), outputs, draft, made)
+            raise RecordError(f"{self.model}: {location}: nothing makes its output `{lacking[0]}`")
+        outputs = tuple(name if name in names else "" for name in function.output)
+        graph = _finish_graph(function.name, tuple(function.input), outputs, draft, names)
         return Step(replace(node, output_types=graph.output_types), None, graph)
 
 
-def _finished(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], draft: Draft, made: set[str]) -> Graph:
-    """The graph of a draft in which all steps are; each step is told what it may free, and what is constant."""
+def _finish_graph(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], draft: Draft, names: set[str]) -> Graph:
+    """The graph of a complete draft; sets, for each step, which values it frees and which operands are constants."""
     steps, constants, weights, types = draft.steps, draft.constants, draft.weights, draft.scope.types
-    used = {one: None for step in steps for one in _used(step) if one and one not in made}
-    used.update((one, None) for one in outputs if one and one not in made)
+    used = {value: None for step in steps for value in _used(step) if value and value not in names}
+    used.update((value, None) for value in outputs if value and value not in names)
     last: dict[str, int] = {}
-    for number, step in enumerate(steps):
-        last.update((one, number) for one in (*_used(step), *step.node.outputs) if one)
-    for one in (*outputs, *constants, *weights):
-        last.pop(one, None)
+    for index, step in enumerate(steps):
+        last.update((value, index) for value in (*_used(step), *step.node.outputs) if value)
+    for value in (*outputs, *constants, *weights):
+        last.pop(value, None)
     frees: dict[int, list[str]] = {}
-    for one, number in last.items():
-        if one in made:
-            frees.setdefault(number, []).append(one)
-    for number, step in enumerate(steps):
-        step.last_uses = tuple(frees.get(number, ()))
-        step.from_constants = frozenset(place for place, one in enumerate(step.node.inputs) if one in constants)
-    found = tuple(types.get(one, 0) for one in outputs)
-    return Graph(name, inputs, outputs, tuple(steps), constants, weights, tuple(used), found)
+    for value, index in last.items():
+        if value in names:
+            frees.setdefault(index, []).append(value)
+    for index, step in enumerate(steps):
+        step.last_uses = tuple(frees.get(index, ()))
+        step.from_constants = frozenset(index for index, value in enumerate(step.node.inputs) if value in constants)
+    output_types = tuple(types.get(value, 0) for value in outputs)
+    return Graph(name, inputs, outputs, tuple(steps), constants, weights, tuple(used), output_types)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (list, tuple)) or type(value).__name__.startswith("Repeated"):
-        return [_plain(one) for one in cast("list[Any]", value)]
+        return [_plain(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -389,8 +389,8 @@ def _used(step: Step) -> Iterator[str]:
 
 def _types_of_subgraphs(operator: str, graphs: Mapping[str, Graph], count: int) -> tuple[int, ...]:
     body = next(iter(graphs.values()))
-    found = body.output_types[1:] if operator == "Loop" else body.output_types
-    return (found + (0,) * count)[:count]
+    types = body.output_types[1:] if operator == "Loop" else body.output_types
+    return (types + (0,) * count)[:count]
 
 
 def _all_unknown(model: str, unknown: Mapping[tuple[str, str, int], list[str]]) -> str:

@@ -1,4 +1,4 @@
-"""What a node must have, found when it is loaded: operands, results, attributes, and subgraphs that fit together."""
+"""Checks of a node when it is loaded: its operands, results and attributes, and whether its subgraphs fit."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ def problem_of(
     Args:
         node: the node.
         proto: its `NodeProto`, with attributes of all kinds.
-        schema: what ONNX says of its operator; None where it does not know it. Then the parameters of our function
-            count.
-        operator: ours.
-        absent: names of inputs of the function around that were not given.
+        schema: ONNX's schema of the operator; None if ONNX does not know it. Then the parameters of our function
+            decide.
+        operator: our implementation of the operator, if there is one.
+        absent: names of inputs of the enclosing function that were not given.
     """
-    given = ["" if name in absent else name for name in node.inputs]
-    checks = _by_schema(node, given, proto, schema) if schema is not None else _by_function(given, operator)
+    operands = ["" if name in absent else name for name in node.inputs]
+    checks = _by_schema(node, operands, proto, schema) if schema is not None else _by_function(operands, operator)
     return next(checks, "")
 
 
 def problem_of_graphs(node: Node, absent: AbstractSet[str] = frozenset()) -> str:
     """What is wrong between a node and its subgraphs; "" if nothing is."""
     check = _CHECKS.get(node.operator) if node.graphs and not node.domain else None
-    given = ["" if name in absent else name for name in node.inputs]
-    return "" if check is None else next(check(node, given), "")
+    operands = ["" if name in absent else name for name in node.inputs]
+    return "" if check is None else next(check(node, operands), "")
 
 
-def _by_schema(node: Node, given: Sequence[str], proto: Any, schema: Any) -> Iterator[str]:
-    places = [int(_plain(place.option)) for place in schema.inputs]
-    names = [place.name for place in schema.inputs]
-    if len(given) < schema.min_input:
-        yield f"has {_counted(len(given), 'input')}, and needs at least {schema.min_input} ({_listed(names)})"
-    if len(given) > schema.max_input:
-        yield f"has {_counted(len(given), 'input')}, and takes at most {schema.max_input} ({_listed(names)})"
-    for place, name in enumerate(given):
-        is_needed = places[place] == _SINGLE if place < len(places) else False
+def _by_schema(node: Node, operands: Sequence[str], proto: Any, schema: Any) -> Iterator[str]:
+    options = [int(_plain(parameter.option)) for parameter in schema.inputs]
+    names = [parameter.name for parameter in schema.inputs]
+    if len(operands) < schema.min_input:
+        yield f"has {_counted(len(operands), 'input')}, and needs at least {schema.min_input} ({_listed(names)})"
+    if len(operands) > schema.max_input:
+        yield f"has {_counted(len(operands), 'input')}, and takes at most {schema.max_input} ({_listed(names)})"
+    for position, name in enumerate(operands):
+        is_needed = options[position] == _SINGLE if position < len(options) else False
         if not name and is_needed:
-            yield f"lacks its input {place + 1} ({names[place]})"
-        if not name and places[min(place, len(places) - 1)] == _VARIADIC and node.operator not in ("Loop", "Scan"):
-            yield f"has an empty name as its input {place + 1}, one of several ({names[-1]})"
+            yield f"lacks its input {position + 1} ({names[position]})"
+        if not name and options[min(position, len(options) - 1)] == _VARIADIC and node.operator not in ("Loop", "Scan"):
+            yield f"has an empty name as its input {position + 1}, one of several ({names[-1]})"
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
         takes = f"{schema.min_output} to {schema.max_output}"
         yield f"has {_counted(len(node.outputs), 'output')}, and makes {takes}"
-    types = {one.name: int(one.type) for one in proto.attribute}
-    for name, wanted in schema.attributes.items():
+    types = {attribute.name: int(attribute.type) for attribute in proto.attribute}
+    for name, attribute in schema.attributes.items():
         kind = types.get(name)
-        expected = int(_plain(wanted.type))
-        if kind is None and wanted.required:
-            what = "the graph" if expected == _GRAPH else "the attribute"
-            yield f"lacks {what} `{name}`"
+        expected = int(_plain(attribute.type))
+        if kind is None and attribute.required:
+            noun = "the graph" if expected == _GRAPH else "the attribute"
+            yield f"lacks {noun} `{name}`"
         if kind and kind != expected:
-            yield f"has an attribute `{name}` that is no {wanted.type.name.lower()}"
+            yield f"has an attribute `{name}` that is no {attribute.type.name.lower()}"
 
 
-def _by_function(given: Sequence[str], operator: Operator | None) -> Iterator[str]:
+def _by_function(operands: Sequence[str], operator: Operator | None) -> Iterator[str]:
     if operator is None:
         return
     least, most = operands_of(operator.compute, own=operator.own)
-    if len(given) < least:
-        yield f"has {_counted(len(given), 'input')}, and needs at least {least}"
-    if most is not None and len(given) > most:
-        yield f"has {_counted(len(given), 'input')}, and takes at most {most}"
-    for place, name in enumerate(given[:least]):
+    if len(operands) < least:
+        yield f"has {_counted(len(operands), 'input')}, and needs at least {least}"
+    if most is not None and len(operands) > most:
+        yield f"has {_counted(len(operands), 'input')}, and takes at most {most}"
+    for position, name in enumerate(operands[:least]):
         if not name:
-            yield f"lacks its input {place + 1}"
+            yield f"lacks its input {position + 1}"
 
 
 def _plain(value: Any) -> Any:
-    """The number of an enumeration, which some versions of onnx have as a number."""
+    """The value of a member of an enumeration; some versions of onnx give the number itself."""
     return getattr(value, "value", value)
 
 
@@ -92,38 +92,38 @@ def operands_of(compute: Callable[..., Any], *, own: bool = False) -> tuple[int,
     (1, 2)
     """
     try:
-        parameters = list(inspect.signature(compute).parameters.values())
-    except (TypeError, ValueError):  # a builtin, which does not tell
+        params = list(inspect.signature(compute).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
         return 0, None
-    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    rest = 3 if own else 1
-    least = sum(one.default is one.empty for one in places) - rest
-    is_open = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    return max(least, 0), None if is_open else len(places) - rest
+    positional = [param for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
+    leading = 3 if own else 1
+    least = sum(param.default is param.empty for param in positional) - leading
+    is_open = any(param.kind is param.VAR_POSITIONAL for param in params)
+    return max(least, 0), None if is_open else len(positional) - leading
 
 
 # --- subgraphs
 
 
-def _of_if(node: Node, given: Sequence[str]) -> Iterator[str]:
+def _of_if(node: Node, operands: Sequence[str]) -> Iterator[str]:
     for name, branch in node.graphs.items():
-        yield from _fits(name, branch, 0, len(node.outputs))
+        yield from _check_sizes(name, branch, 0, len(node.outputs))
 
 
-def _of_loop(node: Node, given: Sequence[str]) -> Iterator[str]:
-    if not any(given[:2]):
+def _of_loop(node: Node, operands: Sequence[str]) -> Iterator[str]:
+    if not any(operands[:2]):
         yield "has neither a number of iterations nor a condition, so it would never end"
-    yield from _fits("body", node.graphs["body"], len(given), 1 + max(len(node.outputs), len(given) - 2))
+    yield from _check_sizes("body", node.graphs["body"], len(operands), 1 + max(len(node.outputs), len(operands) - 2))
 
 
-def _of_scan(node: Node, given: Sequence[str]) -> Iterator[str]:
-    operands = len(given) - (node.version < 9)
+def _of_scan(node: Node, operands: Sequence[str]) -> Iterator[str]:
+    n_operands = len(operands) - (node.version < 9)
     count = node.get("num_scan_inputs")
-    if not 1 <= count <= operands:
-        yield f"has num_scan_inputs={count}, and {_counted(operands, 'input')}"
+    if not 1 <= count <= n_operands:
+        yield f"has num_scan_inputs={count}, and {_counted(n_operands, 'input')}"
     body = node.graphs["body"]
-    yield from _fits("body", body, operands, max(len(node.outputs), operands - count))
-    results = len(body.outputs) - (operands - count)
+    yield from _check_sizes("body", body, n_operands, max(len(node.outputs), n_operands - count))
+    results = len(body.outputs) - (n_operands - count)
     for name, length in {
         "scan_input_axes": count, "scan_input_directions": count, "directions": count,
         "scan_output_axes": results, "scan_output_directions": results,
@@ -137,15 +137,15 @@ _CHECKS: Mapping[str, Callable[[Node, Sequence[str]], Iterator[str]]] = {
 }  # fmt: skip
 
 
-def _fits(name: str, graph: Graph, inputs: int, outputs: int) -> Iterator[str]:
+def _check_sizes(name: str, graph: Graph, inputs: int, outputs: int) -> Iterator[str]:
     if len(graph.inputs) != inputs:
-        yield f"gives its graph `{name}` {_counted(inputs, 'input')}, and that takes {len(graph.inputs)}"
+        yield f"passes {_counted(inputs, 'input')} to its graph `{name}`, which takes {len(graph.inputs)}"
     if len(graph.outputs) < outputs:
-        yield f"needs {_counted(outputs, 'output')} of its graph `{name}`, and that makes {len(graph.outputs)}"
+        yield f"needs {_counted(outputs, 'output')} of its graph `{name}`, which makes {len(graph.outputs)}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ HOST: Any = _numpy(float="f64", int="i64")
 """The backend for shapes and other small values known without the inputs: in 64 bits, outside of any trace."""
 
 
-def kind_of(element: int, what: str = "a value") -> type[Kind]:
+def kind_of(element: int, subject: str = "a value") -> type[Kind]:
     """The kind of tensor that holds elements of this type; `RecordError` for text and complex numbers."""
     if element in FLOATS:
         return Float
@@ -53,7 +53,7 @@ def kind_of(element: int, what: str = "a value") -> type[Kind]:
         return Int
     if element == BOOL:
         return Bool
-    raise RecordError(f"{what}: no kind of tensor holds elements of the type {NAMES.get(element, element)}")
+    raise RecordError(f"{subject}: no kind of tensor holds elements of the type {NAMES.get(element, element)}")
 
 
 def known_to_numpy(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -73,7 +73,7 @@ def host(value: Any) -> Tensor[Any, Any, Any]:
 
 
 def is_host(value: object) -> bool:
-    """Is it known without the inputs?"""
+    """Is the value on the host, and so known without the inputs?"""
     return isinstance(value, Tensor) and value.backend is HOST
 
 
@@ -147,11 +147,11 @@ def rounded(x: Tensor[Any, Any, Any], element: int, *, saturate: bool = True) ->
         near = where(beyond, largest if saturate or element == FLOAT4 else float("nan"), near)
         over = largest if saturate or element == FLOAT4 else float("nan")
         special = where(size.isinf(), over, size)
-    found = where(finite, where(size > 0.0, near, size), special)
-    found = where(plain < 0.0, -found, found)
-    if element == FLOAT4:  # which has no NaN
-        found = where(plain.isnan(), 0.0, found)
-    return x + (found - plain).detach() if x.backend.differentiates else found
+    result = where(finite, where(size > 0.0, near, size), special)
+    result = where(plain < 0.0, -result, result)
+    if element == FLOAT4:  # the type has no NaN
+        result = where(plain.isnan(), 0.0, result)
+    return x + (result - plain).detach() if x.backend.differentiates else result
 
 
 def rounded_to_power(x: Tensor[Any, Any, Any], mode: str) -> Tensor[Any, Any, Any]:

@@ -18,7 +18,7 @@ from phlox.tensor import Tensor
 
 Values = dict[str, Any]
 MAX_ITERATIONS = 1_000_000
-"""How many iterations the loops of a model make in one call, if nothing else is said."""
+"""The most iterations that all loops of a model make in one call, by default."""
 _LARGE = 1 << 20
 """Results that depend only on constants are kept up to this many elements."""
 
@@ -30,7 +30,7 @@ class Kept:
     on_device: dict[tuple[int, Device], tuple[Any, Any]] = field(default_factory=dict[Any, Any])
     folded: dict[int, tuple[Any, ...]] = field(default_factory=dict[int, "tuple[Any, ...]"])
 
-    def placed(self, constant: Any, device: Device) -> Any:
+    def on(self, constant: Any, device: Device) -> Any:
         """A constant on a device."""
         if device.backend.is_tracing():
             return moved(constant, device)  # a constant of the program that is traced, and of no other
@@ -50,7 +50,7 @@ class Run:
     """The device for values that depend on no input."""
     kept: Kept
     most_iterations: int = MAX_ITERATIONS
-    """How many iterations its loops may make, all together."""
+    """The most iterations that all its loops together may make."""
     iterations: int = field(init=False)
     """How many of them are left."""
 
@@ -81,8 +81,8 @@ class Step:
             try:
                 results = self._results(run, values)
             except Exception as error:
-                given = [values.get(name) for name in node.inputs if name]
-                error.add_note(f"ONNX: at {node.described()}, given shapes {shapes_of(given)}")
+                operands = [values.get(name) for name in node.inputs if name]
+                error.add_note(f"ONNX: at {node.described()}, given shapes {shapes_of(operands)}")
                 raise
             if self.constant and all(_is_small(result) for result in results):
                 run.kept.folded[id(self)] = results
@@ -94,37 +94,37 @@ class Step:
 
     def _results(self, run: Run, values: Values) -> tuple[Any, ...]:
         node = self.node
-        given = [values[name] if name else None for name in node.inputs]
+        operands = [values[name] if name else None for name in node.inputs]
         if self.body is not None:
-            return tuple(self.body.run(run, given))
+            return tuple(self.body.run(run, operands))
         operator = self.operator
         assert operator is not None
         if operator.own:
-            found = operator.compute(node, run, values, *given)
+            computed = operator.compute(node, run, values, *operands)
         else:
-            for place in operator.static:
-                if place < len(given) and isinstance(given[place], Tensor):
-                    given[place] = known(node, place, given[place])
-            if not on_host(node, given):
-                given = self._together(run, given)
-            found = checked(node, operator.compute, given, operator.compute(node, *given))
-        results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+            for position in operator.static:
+                if position < len(operands) and isinstance(operands[position], Tensor):
+                    operands[position] = known_values(node, position, operands[position])
+            if not on_host(node, operands):
+                operands = self._on_one_device(run, operands)
+            computed = checked(node, operator.compute, operands, operator.compute(node, *operands))
+        results = cast("tuple[Any, ...]", computed) if isinstance(computed, tuple) else (computed,)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise UnsupportedError(f"{node.described()}: its output `{node.outputs[len(results)]}` is not computed")
         return results
 
-    def _together(self, run: Run, given: list[Any]) -> list[Any]:
+    def _on_one_device(self, run: Run, operands: list[Any]) -> list[Any]:
         """The operands on one device: host values move to the device of those that depend on inputs or parameters."""
-        device = next((device for one in given if (device := _device_of(one)) is not None), None)
+        device = next((device for operand in operands if (device := _device_of(operand)) is not None), None)
         if device is None:
-            return given
-        for place, one in enumerate(given):
-            if is_host(one):
-                given[place] = run.kept.placed(one, device) if place in self.from_constants else moved(one, device)
-            elif isinstance(one, list):
-                items = cast("list[Any]", one)
-                given[place] = [moved(item, device) if is_host(item) else item for item in items]
-        return given
+            return operands
+        for index, value in enumerate(operands):
+            if is_host(value):
+                operands[index] = run.kept.on(value, device) if index in self.from_constants else moved(value, device)
+            elif isinstance(value, list):
+                items = cast("list[Any]", value)
+                operands[index] = [moved(item, device) if is_host(item) else item for item in items]
+        return operands
 
 
 def _device_of(value: Any) -> Device | None:
@@ -141,11 +141,11 @@ def _is_small(value: Any) -> bool:
     return not isinstance(value, list) and (value is None or value.size <= _LARGE)
 
 
-def known(node: Node, place: int, value: Any) -> np.ndarray[Any, Any]:
+def known_values(node: Node, position: int, value: Any) -> np.ndarray[Any, Any]:
     """The values of an operand that the shape of a result depends on."""
     if value.backend.is_traced(value.primitive) and not value.backend.batch_of(value.primitive):
         raise CompileError(
-            f"{node.described()} needs the values of its input `{node.inputs[place]}`, which are unknown during "
+            f"{node.described()} needs the values of its input `{node.inputs[position]}`, which are unknown during "
             "tracing; give inputs that say sizes or choices as Python numbers, or do not compile the model"
         )
     return value.numpy()
@@ -157,10 +157,10 @@ class Graph:
 
     Attributes:
         inputs, outputs: names of values.
-        steps: in an order in which everything is there when it is used.
+        steps: in an order in which each value is computed before it is used.
         constants: values of initializers that are no parameters, on the host.
         weights: names of values -> paths of parameters.
-        captured: names of values of the graphs around that are used in this one, or in one inside of it.
+        captured: names of values of enclosing graphs that this graph, or a graph inside it, uses.
         output_types: element types.
     """
 
@@ -174,7 +174,7 @@ class Graph:
     output_types: tuple[int, ...] = ()
 
     def run(self, run: Run, inputs: Sequence[Any], around: Mapping[str, Any] | None = None) -> list[Any]:
-        """The outputs for these inputs; `around` has the values of the graph around this one."""
+        """The outputs for these inputs; `around` has the values of the enclosing graph."""
         if len(inputs) > len(self.inputs):
             raise ModuleError(f"the graph `{self.name}` takes {len(self.inputs)} inputs, got {len(inputs)}")
         values: Values = {}

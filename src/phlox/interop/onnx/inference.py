@@ -46,7 +46,7 @@ def types_of_results(
         return (first,) * count
     if schema is None:
         return (first,) * count
-    return tuple(_by_schema(schema, place, inputs, first) for place in range(count))
+    return tuple(_by_schema(schema, output, inputs, first) for output in range(count))
 
 
 def _element_of_value(value: Any) -> int:
@@ -59,13 +59,13 @@ def _element_of_value(value: Any) -> int:
 _NAMES_IN_NUMPY = {"float32": "float", "float64": "double"}
 
 
-def _by_schema(schema: Any, place: int, inputs: Sequence[int], first: int) -> int:
-    formal = schema.outputs[min(place, len(schema.outputs) - 1)]
+def _by_schema(schema: Any, output: int, inputs: Sequence[int], first: int) -> int:
+    formal = schema.outputs[min(output, len(schema.outputs) - 1)]
     if "(" in formal.type_str:
         return element_of(formal.type_str)
-    for number, element in enumerate(inputs):
-        mine = schema.inputs[min(number, len(schema.inputs) - 1)]
-        if mine.type_str == formal.type_str and element:
+    for index, element in enumerate(inputs):
+        parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if parameter.type_str == formal.type_str and element:
             return element
     for constraint in schema.type_constraints:
         if constraint.type_param_str == formal.type_str and len(constraint.allowed_type_strs) == 1:

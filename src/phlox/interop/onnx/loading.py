@@ -40,8 +40,8 @@ def load(
             `ModelProto`.
         device: the device of the parameters; by default the default device.
         trained: the parameters to train: by default all weights; none for False; or patterns of paths.
-        max_iterations: the iterations that all loops of the model (`Loop`) may make in one call; one that goes on after
-            them is a RangeError.
+        max_iterations: the most iterations that all loops of the model (`Loop`) together may make in one call; more
+            are a RangeError.
 
     Raises:
         RecordError: the file is not ONNX, damaged, inconsistent, or newer than the installed `onnx` package; or a node
@@ -65,23 +65,23 @@ def load(
         program, values, trainable = _bound(proto, Tensors(folder, name), name, max_iterations)
     except PhloxError:
         raise
-    except Exception as error:  # of a file that says anything anywhere
+    except Exception as error:  # a damaged file may cause any exception
         raise RecordError(f"{name}: is damaged, or contradicts itself ({type(error).__name__}: {error})") from error
     chosen = trainable
     if trained is False:
         chosen = set[str]()
     elif trained is not None and trained is not True:
         chosen = selected(trained, list(values))
-    place = as_device(device)
+    parameter_device = as_device(device)
     params = {
-        one: Param(tensor(known_to_numpy(content), device=place), trained=one in chosen)
-        for one, content in values.items()
+        path: Param(tensor(known_to_numpy(content), device=parameter_device), trained=path in chosen)
+        for path, content in values.items()
     }
     return OnnxModule(program, params)
 
 
 def program_from(source: bytes, max_iterations: int = MAX_ITERATIONS) -> Program:
-    """A program from the bytes that it keeps."""
+    """Rebuild a program from its `source`."""
     proto, _, name = read_model(source)
     return _bound(proto, _WithoutWeights(None, name), name, max_iterations)[0]
 
@@ -90,7 +90,7 @@ def _bound(
     proto: Any, tensors: Tensors, name: str, max_iterations: int
 ) -> tuple[Program, dict[str, np.ndarray[Any, Any]], set[str]]:
     import_all()
-    opsets = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in proto.opset_import}
+    opsets = {("" if opset.domain == "ai.onnx" else opset.domain): int(opset.version) for opset in proto.opset_import}
     _check_versions(proto, opsets, name)
     binder = Binder(proto, tensors, name)
     graph = binder.bind(proto.graph, opsets)
@@ -98,8 +98,8 @@ def _bound(
     outputs = tuple(value_of(value) for value in proto.graph.output)
     weights = binder.weights
     source = _stripped(proto, graph.weights, tensors)
-    given = tuple(inputs[one] for one in graph.inputs)
-    program = Program(graph, given, outputs, opsets, tuple(weights.values), source, max_iterations)
+    graph_inputs = tuple(inputs[name] for name in graph.inputs)
+    program = Program(graph, graph_inputs, outputs, opsets, tuple(weights.values), source, max_iterations)
     return program, weights.values, weights.trained
 
 
@@ -128,7 +128,7 @@ _TAKEN_OUT = "phlox: the values are a parameter"
 
 
 def _stripped(proto: Any, weights: Mapping[str, str], tensors: Tensors) -> bytes:
-    """The model without the values of its initializers that are parameters, and with its external data in it."""
+    """The model with its external data, but without the values of initializers that are parameters."""
     lean = onnx().ModelProto()
     lean.ir_version = proto.ir_version
     lean.producer_name = proto.producer_name
@@ -138,7 +138,7 @@ def _stripped(proto: Any, weights: Mapping[str, str], tensors: Tensors) -> bytes
     lean.graph.name = graph.name
     for name in ("node", "input", "output", "sparse_initializer"):
         getattr(lean.graph, name).extend(getattr(graph, name))
-    lean.graph.initializer.extend(_lean(one, tensors, taken_out=one.name in weights) for one in graph.initializer)
+    lean.graph.initializer.extend(_lean(t, tensors, taken_out=t.name in weights) for t in graph.initializer)
     _embed(lean.graph, tensors)
     for function in lean.functions:
         _embed(function, tensors)
@@ -159,7 +159,7 @@ def _embed(graph: Any, tensors: Tensors) -> None:
             if attribute.type == 4 and attribute.t.data_location == 1:
                 attribute.t.CopyFrom(_lean(attribute.t, tensors, taken_out=False))
             for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                for place, one in enumerate(inner.initializer):
-                    if one.data_location == 1:
-                        inner.initializer[place].CopyFrom(_lean(one, tensors, taken_out=False))
+                for index, initializer in enumerate(inner.initializer):
+                    if initializer.data_location == 1:
+                        inner.initializer[index].CopyFrom(_lean(initializer, tensors, taken_out=False))
                 _embed(inner, tensors)

@@ -90,8 +90,8 @@ class Program:
         sets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(self.opsets.items()))
         counts = Counter(step.node.operator for step in self.graph.steps)
         common = ", ".join(f"{name} {count}" for name, count in counts.most_common(8))
-        more = f", ... ({len(counts)} operators)" if len(counts) > 8 else ""
-        return f"<{len(self.graph.steps)} nodes, opset {sets}: {common}{more}>"
+        others = f", ... ({len(counts)} operators)" if len(counts) > 8 else ""
+        return f"<{len(self.graph.steps)} nodes, opset {sets}: {common}{others}>"
 
 
 class OnnxModule(Module):
@@ -122,17 +122,17 @@ class OnnxModule(Module):
     @takes_arrays
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         program = self.program
-        given = _by_name(program, inputs, named)
+        by_name = _by_name(program, inputs, named)
         weights = {path: param.val() for path, param in self.named_params()}
-        device = _device_of(given, weights)
-        values = [_checked(value, given.get(value.name), device) for value in program.inputs]
+        device = _device_of(by_name, weights)
+        values = [_checked(value, by_name.get(value.name), device) for value in program.inputs]
         while values and values[-1] is None:
             values.pop()
-        found = program.graph.run(Run(weights, device, program.kept, program.max_iterations), values)
-        results = [_as_output(one, device) for one in found]
+        outputs = program.graph.run(Run(weights, device, program.kept, program.max_iterations), values)
+        results = [_as_output(output, device) for output in outputs]
         if len(results) == 1:
             return results[0]
-        return {value.name: one for value, one in zip(program.outputs, results, strict=True)}
+        return {value.name: result for value, result in zip(program.outputs, results, strict=True)}
 
     def __repr__(self) -> str:
         lines = [f"OnnxModule({self.program!r})"]
@@ -151,24 +151,24 @@ def _by_name(program: Program, inputs: tuple[Any, ...], named: Mapping[str, Any]
     takes = "; it takes " + ", ".join(map(str, program.inputs))
     if len(inputs) > len(names):
         raise ModuleError(f"the model takes {len(names)} inputs, got {len(inputs)}{takes}")
-    given = dict(zip(names, inputs, strict=False))
+    by_name = dict(zip(names, inputs, strict=False))
     for name, value in named.items():
         if name not in names:
             raise ModuleError(f"the model has no input `{name}`{takes}")
-        if name in given:
-            raise ModuleError(f"the input `{name}` is given twice, by place and by name")
-        given[name] = value
+        if name in by_name:
+            raise ModuleError(f"the input `{name}` is given twice, by position and by name")
+        by_name[name] = value
     optional = {
         value.name for value in program.inputs if value.container == "optional"
     } | program.graph.constants.keys()
-    lacking = [name for name in names if name not in given and name not in optional | program.graph.weights.keys()]
+    lacking = [name for name in names if name not in by_name and name not in optional | program.graph.weights.keys()]
     if lacking:
         raise ModuleError(f"the input `{lacking[0]}` is not given{takes}")
-    return given
+    return by_name
 
 
-def _device_of(given: Mapping[str, Any], weights: Mapping[str, Tensor[Any, Any, Any]]) -> Device:
-    for value in (*given.values(), *weights.values()):
+def _device_of(inputs: Mapping[str, Any], weights: Mapping[str, Tensor[Any, Any, Any]]) -> Device:
+    for value in (*inputs.values(), *weights.values()):
         items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
         for item in items:
             if isinstance(item, Tensor):
@@ -176,43 +176,43 @@ def _device_of(given: Mapping[str, Any], weights: Mapping[str, Tensor[Any, Any, 
     return as_device(None)
 
 
-def _checked(value: Value, given: Any, device: Device) -> Any:
-    """An input as the graph takes it; errors say what does not fit."""
-    if given is None or value.element == STRING:
-        return None if given is None else np.asarray(given, dtype=object)
-    if value.container != "tensor" and isinstance(given, (list, tuple)):
-        return [_checked(Value(value.name, value.element, None), item, device) for item in cast("list[Any]", given)]
-    x: Any = given
-    if isinstance(given, (bool, int, float)):
-        x = host(np.asarray(given, dtype=_python_type(value, given)))
-    elif not isinstance(given, Tensor):
-        x = tensor(given, device=device)
-    wanted = kind_of(value.element, f"the input `{value.name}`") if value.element else x.kind
-    if x.kind is not wanted:
-        remedy = f".{wanted.name}()"
+def _checked(value: Value, argument: Any, device: Device) -> Any:
+    """An input in the form that the graph takes; errors say what does not fit."""
+    if argument is None or value.element == STRING:
+        return None if argument is None else np.asarray(argument, dtype=object)
+    if value.container != "tensor" and isinstance(argument, (list, tuple)):
+        return [_checked(Value(value.name, value.element, None), item, device) for item in cast("list[Any]", argument)]
+    x: Any = argument
+    if isinstance(argument, (bool, int, float)):
+        x = host(np.asarray(argument, dtype=_python_type(value, argument)))
+    elif not isinstance(argument, Tensor):
+        x = tensor(argument, device=device)
+    kind = kind_of(value.element, f"the input `{value.name}`") if value.element else x.kind
+    if x.kind is not kind:
+        remedy = f".{kind.name}()"
         raise KindError(
-            f"the input `{value}` is {wanted.__name__}, got a {x.kind.__name__} tensor; convert it with {remedy}"
+            f"the input `{value}` is {kind.__name__}, got a {x.kind.__name__} tensor; convert it with {remedy}"
         )
     if value.shape is not None:
-        fits = x.ndim == len(value.shape) and all(
-            isinstance(size, str) or size == have for size, have in zip(value.shape, x.shape, strict=True)
+        is_right_shape = x.ndim == len(value.shape) and all(
+            isinstance(size, str) or size == actual for size, actual in zip(value.shape, x.shape, strict=True)
         )
-        one = x.size == 1 and all(isinstance(size, str) or size == 1 for size in value.shape)
-        if not fits and one and is_host(x):
+        is_single = x.size == 1 and all(isinstance(size, str) or size == 1 for size in value.shape)
+        if not is_right_shape and is_single and is_host(x):
             return x.reshape((1,) * len(value.shape))
-        if not fits:
+        if not is_right_shape:
             raise ShapeError(f"the input `{value}` does not take a tensor of shape {x.shape}")
     return x
 
 
-def _python_type(value: Value, given: float) -> type[Any]:
+def _python_type(value: Value, number: float) -> type[Any]:
     if not value.element:
-        return type(given)
+        return type(number)
     kind = kind_of(value.element, f"the input `{value.name}`")
     if kind is Float:
         return float
-    if isinstance(given, float):
-        return float  # the wrong kind, which is said below
+    if isinstance(number, float):
+        return float  # the wrong kind: the caller raises the error
     return int if kind is Int else bool
 
 

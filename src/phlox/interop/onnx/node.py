@@ -54,7 +54,7 @@ class Node:
         return output < len(self.outputs) and bool(self.outputs[output])
 
     def described(self) -> str:
-        """How errors call it."""
+        """The name of the node in error messages."""
         whole = f"{self.domain}.{self.operator}" if self.domain else self.operator
         name = f"`{self.name}`" if self.name else f"that makes `{next(filter(None, self.outputs), '')}`"
         return f"node {name} ({whole}, opset {self.version})"

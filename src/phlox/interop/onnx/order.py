@@ -9,42 +9,42 @@ from typing import Any
 from phlox.errors import RecordError
 
 
-def sorted_nodes(nodes: Sequence[Any], there: set[str], around: Iterable[str], what: str) -> Iterator[Any]:
+def sorted_nodes(nodes: Sequence[Any], initial: set[str], around: Iterable[str], location: str) -> Iterator[Any]:
     """The nodes in an order in which each comes after those whose results it uses.
 
-    `there` are the values that the graph begins with, `around` those of the graphs that it stands in. Raises
-    `RecordError`, which begins with `what`, for a value that nothing makes, or two nodes, and for cycles.
+    `initial` are the values that the graph begins with, `around` those of the enclosing graphs. Raises `RecordError`,
+    which begins with `location`, for a value that no node or more than one node makes, and for cycles.
     """
-    known = there.union(around)
-    made = {name for proto in nodes for name in proto.output if name}
+    available = initial.union(around)
+    outputs = {name for proto in nodes for name in proto.output if name}
     seen: set[str] = set()
     for name in (name for proto in nodes for name in proto.output if name):
-        if name in seen or name in there:
-            raise RecordError(f"{what}: `{name}` is made twice")
+        if name in seen or name in initial:
+            raise RecordError(f"{location}: `{name}` is made twice")
         seen.add(name)
     missing: list[set[str]] = []
     waiting: dict[str, list[int]] = {}
-    for number, proto in enumerate(nodes):
-        lacking = {name for name in inputs_of(proto, made) if name not in known}
-        if nowhere := sorted(lacking - made):
-            raise RecordError(f"{what}: the node {called(proto)} uses `{nowhere[0]}`, which nothing makes")
+    for index, proto in enumerate(nodes):
+        lacking = {name for name in inputs_of(proto, outputs) if name not in available}
+        if nowhere := sorted(lacking - outputs):
+            raise RecordError(f"{location}: the node {called(proto)} uses `{nowhere[0]}`, which nothing makes")
         missing.append(lacking)
         for name in lacking:
-            waiting.setdefault(name, []).append(number)
-    ready = [number for number, lacking in enumerate(missing) if not lacking]  # sorted, and so a heap
+            waiting.setdefault(name, []).append(index)
+    ready = [index for index, lacking in enumerate(missing) if not lacking]  # sorted, and so a heap
     count = 0
     while ready:
         proto = nodes[heappop(ready)]
         count += 1
         yield proto
         for name in proto.output:
-            for number in waiting.pop(name, ()):
-                missing[number].discard(name)
-                if not missing[number]:
-                    heappush(ready, number)
+            for index in waiting.pop(name, ()):
+                missing[index].discard(name)
+                if not missing[index]:
+                    heappush(ready, index)
     if count < len(nodes):
-        stuck = [called(nodes[number]) for number, lacking in enumerate(missing) if lacking]
-        raise RecordError(f"{what}: these nodes wait for each other's results: {', '.join(stuck[:5])}")
+        stuck = [called(nodes[index]) for index, lacking in enumerate(missing) if lacking]
+        raise RecordError(f"{location}: these nodes wait for each other's results: {', '.join(stuck[:5])}")
 
 
 def domain_of(name: str) -> str:
@@ -53,18 +53,18 @@ def domain_of(name: str) -> str:
 
 
 def called(proto: Any) -> str:
-    """How errors call a `NodeProto`."""
+    """The name of a `NodeProto` in error messages."""
     whole = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
     return f"`{proto.name}` ({whole})" if proto.name else f"({whole}) that makes `{', '.join(proto.output)}`"
 
 
-def inputs_of(proto: Any, made: set[str]) -> Iterator[str]:
-    """The values that a node uses, those in its subgraphs too if a node beside it makes them."""
+def inputs_of(proto: Any, outputs: set[str]) -> Iterator[str]:
+    """The values that a node uses, with those that its subgraphs use of the other nodes of this graph."""
     yield from (name for name in proto.input if name)
     for attribute in proto.attribute:
         for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-            own = {one.name for one in (*graph.input, *graph.initializer)}
+            own = {value.name for value in (*graph.input, *graph.initializer)}
             own |= {name for inner in graph.node for name in inner.output}
             for inner in graph.node:
-                yield from (name for name in inputs_of(inner, made) if name in made and name not in own)
-            yield from (one.name for one in graph.output if one.name in made and one.name not in own)
+                yield from (name for name in inputs_of(inner, outputs) if name in outputs and name not in own)
+            yield from (value.name for value in graph.output if value.name in outputs and value.name not in own)

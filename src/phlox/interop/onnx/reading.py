@@ -1,6 +1,6 @@
 """Reading ONNX files: the protocol buffer, and the values of tensors, also those in files beside it.
 
-A file comes from a stranger: what it says of sizes and places is checked before it is believed.
+Files are not trusted: their sizes and locations are checked before they are used.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def onnx() -> ModuleType:
 
 
 def read_model(source: Any) -> tuple[Any, Path | None, str]:
-    """The model in a file, in bytes or as given; the folder of its external data; and what errors call it.
+    """The model in a file, in bytes or as given; the folder of its external data; and its name in error messages.
 
-    Raises `RecordError` for what is no ONNX model, and `FileNotFoundError` where there is no file.
+    Raises `RecordError` if it is not an ONNX model, and `FileNotFoundError` if there is no file.
     """
     package = onnx()
     if isinstance(source, package.ModelProto):
@@ -70,50 +70,50 @@ class Tensors:
         self._maps: dict[Path, np.ndarray[Any, Any]] = {}
 
     def array(self, proto: Any) -> np.ndarray[Any, Any]:
-        """The values of a `TensorProto`; `RecordError` where they do not fit what it says of itself."""
+        """The values of a `TensorProto`; `RecordError` if they do not fit its shape and type."""
         helper = onnx().numpy_helper
-        what = f"{self._model}: the tensor `{proto.name}`"
+        name = f"{self._model}: the tensor `{proto.name}`"
         dims = tuple(int(size) for size in proto.dims)
         if min(dims, default=0) < 0 or math.prod(dims) > MAX_ELEMENTS:
-            raise RecordError(f"{what} has the shape {dims}, which no tensor has")
+            raise RecordError(f"{name} has the shape {dims}, which no tensor has")
         if proto.data_type not in NAMES:
-            raise RecordError(f"{what} has elements of the type {proto.data_type}, which this version does not know")
+            raise RecordError(f"{name} has elements of the type {proto.data_type}, which this version does not know")
         try:
             if proto.data_location == 1:
-                return self._external(proto, dims, what)
-            self._check_size(proto, dims, what)
+                return self._external(proto, dims, name)
+            self._check_size(proto, dims, name)
             return helper.to_array(proto)
         except RecordError:
             raise
         except Exception as error:
-            raise RecordError(f"{what} is damaged: {error}") from None
+            raise RecordError(f"{name} is damaged: {error}") from None
 
     @staticmethod
-    def _check_size(proto: Any, dims: tuple[int, ...], what: str) -> None:
-        """That the values are as many as the shape says, before anything of that size is made."""
+    def _check_size(proto: Any, dims: tuple[int, ...], name: str) -> None:
+        """Check that the number of values fits the shape, before memory of that size is allocated."""
         if proto.data_type == STRING or not proto.HasField("raw_data"):
             stored = max(
                 len(getattr(proto, name))
                 for name in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
             )
             if stored > 2 * math.prod(dims) or (math.prod(dims) > 8 * stored):
-                raise RecordError(f"{what} has the shape {dims}, but {stored} values")
+                raise RecordError(f"{name} has the shape {dims}, but {stored} values")
             return
         needed = _bytes_of(proto.data_type, math.prod(dims))
         if len(proto.raw_data) != needed:
-            raise RecordError(f"{what} has the shape {dims}, which takes {needed} bytes, but {len(proto.raw_data)}")
+            raise RecordError(f"{name} has the shape {dims}, which takes {needed} bytes, but {len(proto.raw_data)}")
 
-    def _external(self, proto: Any, dims: tuple[int, ...], what: str) -> np.ndarray[Any, Any]:
+    def _external(self, proto: Any, dims: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
         entries = {entry.key: entry.value for entry in proto.external_data}
-        place = entries.get("location", "")
+        file = entries.get("location", "")
         if self._folder is None:
-            raise RecordError(f"{what} lies in the file {place!r}; give the path of the model, so that it is found")
+            raise RecordError(f"{name} lies in the file {file!r}; give the path of the model, so that it is found")
         root = self._folder.resolve()
-        path = (root / place).resolve()
-        if not place or not path.is_relative_to(root):
-            raise RecordError(f"{what} lies in {place!r}, outside of the folder of the model; this is not read")
+        path = (root / file).resolve()
+        if not file or not path.is_relative_to(root):
+            raise RecordError(f"{name} lies in {file!r}, outside of the folder of the model; this is not read")
         if not path.is_file():
-            raise RecordError(f"{what} lies in {place!r}, which is not beside the model; copy that file there too")
+            raise RecordError(f"{name} lies in {file!r}, which is not beside the model; copy that file there too")
         if path not in self._maps:
             empty = path.stat().st_size == 0
             self._maps[path] = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
@@ -123,11 +123,11 @@ class Tensors:
             start = int(entries.get("offset", "0"))
             length = int(entries.get("length", str(needed)))
         except ValueError:
-            raise RecordError(f"{what}: its place in {place!r} is not given in numbers") from None
+            raise RecordError(f"{name}: its place in {file!r} is not given in numbers") from None
         if length != needed:
-            raise RecordError(f"{what} has the shape {dims}, which takes {needed} bytes, but {length} in {place!r}")
+            raise RecordError(f"{name} has the shape {dims}, which takes {needed} bytes, but {length} in {file!r}")
         if start < 0 or start + needed > len(content):
-            raise RecordError(f"{what} lies beyond the end of {place!r}, which has {len(content)} bytes")
+            raise RecordError(f"{name} lies beyond the end of {file!r}, which has {len(content)} bytes")
         package = onnx()
         part = content[start : start + needed]
         if _bits_of(proto.data_type) >= 8:

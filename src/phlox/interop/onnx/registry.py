@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
-"""The type of an operand whose values decide the shape of the result: it is given as an array of NumPy's."""
+"""The type of an operand whose values decide the shape of the result: the function gets it as a NumPy array."""
 
 Compute: TypeAlias = Callable[..., Any]
 """`compute(node, *inputs)`: absent optional inputs are None; several outputs are a tuple."""
@@ -36,7 +36,7 @@ class Operator:
         compute: the function.
         static: the operands that are given as NumPy arrays. Their values are known without the inputs in most graphs,
             and must be while a function is compiled.
-        own: it takes the state of the run and the values around it, as operators with subgraphs do.
+        own: whether the function also takes the state of the run and the values of the graph, for subgraphs.
         domain: of the operator set.
     """
 
@@ -50,20 +50,20 @@ class Operator:
 
 @dataclass(slots=True)
 class Table:
-    """All operators, by domain and name; of one name the newest first."""
+    """All operators by domain and name; the newest version of a name comes first."""
 
     operators: dict[tuple[str, str], list[Operator]] = field(default_factory=dict[tuple[str, str], "list[Operator]"])
 
     def add(self, operator: Operator) -> None:
-        """Add one."""
-        known = self.operators.setdefault((operator.domain, operator.name), [])
-        known.insert(0, operator)  # of two for one version the later one
-        known.sort(key=lambda one: -one.since)
+        """Add an operator."""
+        versions = self.operators.setdefault((operator.domain, operator.name), [])
+        versions.insert(0, operator)  # of two for the same version, the last one added counts
+        versions.sort(key=lambda entry: -entry.since)
 
     def find(self, domain: str, name: str, version: int) -> Operator | None:
         """The operator as it is in this version of its operator set."""
-        found = self.operators.get((domain, name), ())
-        return next((one for one in found if one.since <= version), None)
+        versions = self.operators.get((domain, name), ())
+        return next((entry for entry in versions if entry.since <= version), None)
 
 
 TABLE = Table()
@@ -73,5 +73,5 @@ def operators(functions: Mapping[str, Written], *, since: int = 1, own: bool = F
     """Add operators: name -> function. Its operands of the type `Array` are static."""
     for name, compute in functions.items():
         types = [kind for parameter, kind in compute.__annotations__.items() if parameter not in ("node", "return")]
-        static = frozenset(place for place, kind in enumerate(types) if kind in ("Array", "Array | None"))
+        static = frozenset(position for position, kind in enumerate(types) if kind in ("Array", "Array | None"))
         TABLE.add(Operator(name, since, compute, static, own, domain))

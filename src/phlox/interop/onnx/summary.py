@@ -1,4 +1,4 @@
-"""What is in an ONNX model, without making a module of it."""
+"""The contents of an ONNX model, without making a module of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InitializerSummary:
 
 @dataclass(frozen=True, slots=True)
 class OnnxSummary:
-    """A model: what it takes and returns, its operators with repetition, those that are not known, its initializers."""
+    """A model: its inputs and outputs, its operators with repetitions, the unknown ones, and its initializers."""
 
     ir_version: int
     producer: str
@@ -39,7 +39,7 @@ class OnnxSummary:
 
     def as_json(self, path: str, initializers: Sequence[InitializerSummary]) -> dict[str, Any]:
         """The same as plain values."""
-        counts = {one: self.operators.count(one) for one in sorted(set(self.operators))}
+        counts = {name: self.operators.count(name) for name in sorted(set(self.operators))}
         return {
             "file": path,
             "format": "onnx",
@@ -50,15 +50,15 @@ class OnnxSummary:
             "outputs": self.outputs,
             "operators": counts,
             "unknown": sorted(self.unknown),
-            "initializers": [asdict(one) for one in initializers],
+            "initializers": [asdict(initializer) for initializer in initializers],
         }
 
 
 def summary_of(proto: Any, tensors: Tensors) -> OnnxSummary:
-    """What a `ModelProto` says of itself; no values are read."""
+    """The summary of a `ModelProto`; no values are read."""
     import_all()
-    opsets = {(one.domain or "ai.onnx"): int(one.version) for one in proto.opset_import}
-    local = {(one.domain, one.name) for one in proto.functions}
+    opsets = {(opset.domain or "ai.onnx"): int(opset.version) for opset in proto.opset_import}
+    local = {(function.domain, function.name) for function in proto.functions}
     operators: list[str] = []
     unknown: set[str] = set()
     for node in _nodes(proto.graph):
@@ -66,20 +66,20 @@ def summary_of(proto: Any, tensors: Tensors) -> OnnxSummary:
         called = f"{domain}.{node.op_type}" if domain else node.op_type
         operators.append(called)
         version = opsets.get(domain or "ai.onnx", 0)
-        known = node.op_type == "Constant" or (node.domain, node.op_type) in local
-        known = known or TABLE.find(domain, node.op_type, version) is not None
-        if not known and not _is_function(node.op_type, domain, version):
+        is_known = node.op_type == "Constant" or (node.domain, node.op_type) in local
+        is_known = is_known or TABLE.find(domain, node.op_type, version) is not None
+        if not is_known and not _is_function(node.op_type, domain, version):
             unknown.add(called)
-    shown = [value for value in proto.graph.input if value.name not in {one.name for one in proto.graph.initializer}]
+    shown = [value for value in proto.graph.input if value.name not in {t.name for t in proto.graph.initializer}]
     return OnnxSummary(
         int(proto.ir_version),
         f"{proto.producer_name} {proto.producer_version}".strip(),
         opsets,
-        [str(value_of(one)) for one in shown],
-        [str(value_of(one)) for one in proto.graph.output],
+        [str(value_of(value)) for value in shown],
+        [str(value_of(value)) for value in proto.graph.output],
         operators,
         unknown,
-        [_initializer(one, tensors) for one in proto.graph.initializer],
+        [_initializer(initializer, tensors) for initializer in proto.graph.initializer],
     )
 
 
@@ -92,10 +92,10 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _is_function(name: str, domain: str, version: int) -> bool:
-    """Does ONNX define the operator by others?"""
+    """Does ONNX define the operator as a function of other operators?"""
     try:
         schema = onnx().defs.get_schema(name, max(version, 1), domain)
-    except Exception:  # of a class of its own
+    except Exception:  # its class has moved between versions of onnx
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)
 

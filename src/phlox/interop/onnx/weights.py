@@ -56,7 +56,7 @@ _INTEGERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A place where a value is used."""
+    """One use of a value: a node, and the index of the operand."""
 
     operator: str
     domain: str
@@ -73,7 +73,7 @@ class Weights:
     trained: set[str] = field(default_factory=set[str])
 
     def add(self, name: str, values: np.ndarray[Any, Any], uses: list[Use], *, trained: bool) -> str:
-        """Add a parameter, and return its path: made of its name, or of that of the node that uses it."""
+        """Add a parameter, and return its path, made from its name or from the name of the node that uses it."""
         path = clean(name) if name and not _MADE_UP.match(name) else _by_use(name, uses)
         count = 2
         base = path
@@ -90,7 +90,7 @@ def role(
 ) -> str | None:
     """What a constant is: a "trained" or a "fixed" parameter; or None, a constant of the graph.
 
-    `ours`: is it of a file that Phlox has written, whose parameters have their names?
+    `ours`: whether Phlox has written the file; then its parameters have their own names.
     """
     if not uses or not values.size or (ours and (not initializer or _OF_PHLOX.fullmatch(name))):
         return None

@@ -47,7 +47,7 @@ def save(state: Record | Module, folder: str | os.PathLike[str], *, overwrite: b
     empty = {path: entry for path, entry in record.tensors.items() if not entry.tensor.size}
     tree: dict[str, Any] = {}
     for path, entry in record.tensors.items():
-        if path not in empty:  # which Orbax refuses
+        if path not in empty:  # Orbax refuses empty arrays
             _put(tree, path, leaves[path] if path in leaves else entry.tensor.read())
     ours = {
         "order": list(record),
@@ -80,25 +80,25 @@ def load(folder: str | os.PathLike[str]) -> Record:
     Raises ExtraNotInstalledError without Orbax, and RecordError if there is no checkpoint, or more than one tree.
     """
     ocp, path = _orbax(), Path(folder).absolute()
-    place = _checkpoint_in(path)
+    checkpoint = _checkpoint_in(path)
     try:
-        arrays = _tree_in(place)
-        found = {} if arrays is None else dict(_leaves(ocp, arrays))
+        arrays = _tree_in(checkpoint)
+        leaves = {} if arrays is None else dict(_leaves(ocp, arrays))
         ours: Any = None
-        if (place / _OURS / "metadata").exists():
-            ours = json.loads((place / _OURS / "metadata").read_text(encoding="utf-8"))
+        if (checkpoint / _OURS / "metadata").exists():
+            ours = json.loads((checkpoint / _OURS / "metadata").read_text(encoding="utf-8"))
     except RecordError:
         raise
     except Exception as error:
-        raise RecordError(f"{place}: Orbax could not read it: {error}") from error
-    unreadable = {name: leaf for name, leaf in found.items() if isinstance(leaf, _Unreadable)}
-    entries: dict[str, Any] = {name: leaf for name, leaf in found.items() if name not in unreadable}
+        raise RecordError(f"{checkpoint}: Orbax could not read it: {error}") from error
+    unreadable = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, _Unreadable)}
+    entries: dict[str, Any] = {name: leaf for name, leaf in leaves.items() if name not in unreadable}
     if ours is None:
         return Record(entries, unreadable={name: str(why) for name, why in unreadable.items()})
-    return _restored(entries, ours, place)
+    return _restored(entries, ours, checkpoint)
 
 
-def _restored(entries: dict[str, Any], ours: Any, place: Path) -> Record:
+def _restored(entries: dict[str, Any], ours: Any, checkpoint: Path) -> Record:
     """The record that `save` was given."""
     try:
         entries |= {name: from_json(value) for name, value in ours["values"].items()}
@@ -108,14 +108,14 @@ def _restored(entries: dict[str, Any], ours: Any, place: Path) -> Record:
         ordered = {name: entries[name] for name in ours["order"]}
         return Record(ordered, ours["metadata"], aliases=ours["aliases"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{place / _OURS}: it does not fit the arrays beside it: {error}") from error
+        raise RecordError(f"{checkpoint / _OURS}: it does not fit the arrays beside it: {error}") from error
 
 
 # --- writing
 
 
 def _parts_of(state: object) -> tuple[Record, dict[str, Any]]:
-    """The record, and by path the engine's arrays of tensors in shards, which Orbax writes in shards."""
+    """The record, and the engine's arrays of sharded tensors by path, which Orbax writes in shards."""
     if isinstance(state, Module):
         named = {path: param for path, param in state.structure().named() if param.val().device.sharding is not None}
         return state.into_record(), {path: param.leaf for path, param in named.items()}
@@ -125,12 +125,12 @@ def _parts_of(state: object) -> tuple[Record, dict[str, Any]]:
 
 
 def _put(tree: dict[str, Any], path: str, array: Any) -> None:
-    folder, _, rest = path.partition(".")
-    below = tree.setdefault(folder, {}) if rest else tree
-    if not isinstance(below, dict) or (not rest and folder in tree):
+    folder, _, remaining = path.partition(".")
+    below = tree.setdefault(folder, {}) if remaining else tree
+    if not isinstance(below, dict) or (not remaining and folder in tree):
         raise RecordError(f"{folder}: a tree of Orbax cannot hold both a tensor of this name and others below it")
-    if rest:
-        _put(cast("dict[str, Any]", below), rest, array)
+    if remaining:
+        _put(cast("dict[str, Any]", below), remaining, array)
     else:
         tree[folder] = array
 
@@ -152,7 +152,7 @@ def _checkpoint_in(path: Path) -> Path:
         return path
     steps = [entry for entry in path.iterdir() if entry.name.isdecimal() and _is_checkpoint(entry)]
     if not steps:
-        raise RecordError(f"{path}: it is no complete checkpoint of Orbax, nor has it steps that are")
+        raise RecordError(f"{path}: it is not a complete Orbax checkpoint, and contains none")
     return max(steps, key=lambda entry: int(entry.name))
 
 
@@ -160,13 +160,13 @@ def _is_checkpoint(path: Path) -> bool:
     return path.is_dir() and ((path / _TREE).exists() or (path / "_CHECKPOINT_METADATA").exists())
 
 
-def _tree_in(place: Path) -> Path | None:
-    if (place / _TREE).exists():
-        return place
-    items = sorted(entry for entry in place.iterdir() if entry.is_dir() and (entry / _TREE).exists())
+def _tree_in(checkpoint: Path) -> Path | None:
+    if (checkpoint / _TREE).exists():
+        return checkpoint
+    items = sorted(entry for entry in checkpoint.iterdir() if entry.is_dir() and (entry / _TREE).exists())
     if len(items) > 1:
         names = ", ".join([entry.name for entry in items])
-        raise RecordError(f"{place}: which of the items {names} is meant? Give its folder")
+        raise RecordError(f"{checkpoint}: which of the items {names} is meant? Give its folder")
     return items[0] if items else None
 
 
@@ -199,8 +199,8 @@ def _walk(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], A
         for key, value in cast("dict[Any, Any]", tree).items():
             yield from _walk(value, (*keys, str(key)))
     elif isinstance(tree, (list, tuple)):
-        for number, value in enumerate(cast("list[Any]", tree)):
-            yield from _walk(value, (*keys, str(number)))
+        for index, value in enumerate(cast("list[Any]", tree)):
+            yield from _walk(value, (*keys, str(index)))
     else:
         yield keys, tree
 

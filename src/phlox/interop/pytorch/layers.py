@@ -76,7 +76,7 @@ def rules_of(module: Module) -> list[Rule]:
 
 
 def module_paths(module: Module) -> dict[str, str]:
-    """The path of each module in a module -> that of its counterpart in a PyTorch module of the same structure.
+    """The path of each module in a module -> the path of its counterpart in a PyTorch module of the same structure.
 
     >>> from phlox import nn
     >>> module_paths(nn.Sequential([nn.Linear(2, 3), nn.Relu()]))
@@ -106,12 +106,12 @@ class _Walk:
         for rule in row.rules_for(value):
             if any(pattern.wildcards for pattern in (*rule.theirs, *rule.ours)):
                 raise RecordError(f"register_layer({type(value).__name__}): rules for a layer have no wildcards")
-            placed = rule.under(theirs, ours)
-            paths = [pattern.text for pattern in placed.ours]
-            # The rules of an enclosing module have priority over those of the layer.
+            rule_below = rule.under(theirs, ours)
+            paths = [pattern.text for pattern in rule_below.ours]
+            # The rules of an enclosing module have priority over the rules of the layer.
             if self._params.issuperset(paths) and self._covered.isdisjoint(paths):
                 self._covered.update(paths)
-                self.rules.append(placed)
+                self.rules.append(rule_below)
         self._parts(part, fields_of(value), ours, theirs, row.names)
 
     def _parts(self, whole: Container, values: Any, ours: str, theirs: str, names: Mapping[str, str]) -> None:

@@ -26,9 +26,9 @@ _Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parametrized:
-    """Several tensors of theirs from which one of ours is computed, in float64, and rounded once."""
+    """Several PyTorch tensors, from which one of our tensors is computed in float64 and rounded once."""
 
-    what: str
+    kind: str
     compute: Callable[..., _Array]
     fits: Callable[..., bool]
     """Whether the shapes belong to one weight."""
@@ -39,7 +39,7 @@ class Parametrized:
         """See `phlox.interop.adapter.layout.Layout`."""
         model = tensors[self.like]
         if not self.fits(*(tensor.shape for tensor in tensors)):
-            raise RecordError(f"shapes {', '.join(str(t.shape) for t in tensors)} are not those of one {self.what}")
+            raise RecordError(f"shapes {', '.join(str(t.shape) for t in tensors)} are not those of one {self.kind}")
 
         def read() -> _Array:
             with np.errstate(all="ignore"):  # PyTorch too divides by a norm of zero
@@ -49,7 +49,7 @@ class Parametrized:
 
     def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
         """See `phlox.interop.adapter.layout.Layout`."""
-        raise RecordError(f"a weight cannot be converted back into a {self.what}; write the weight itself")
+        raise RecordError(f"a weight cannot be converted back into a {self.kind}; write the weight itself")
 
 
 def _product_with_norm(g: _Array, v: _Array) -> _Array:
@@ -59,7 +59,7 @@ def _product_with_norm(g: _Array, v: _Array) -> _Array:
 
 
 def _is_norm(g: _Shape, v: _Shape) -> bool:
-    return not g or (len(g) == len(v) and all(one in (1, other) for one, other in zip(g, v, strict=True)))
+    return not g or (len(g) == len(v) and all(size in (1, other) for size, other in zip(g, v, strict=True)))
 
 
 def _without_spectral_norm(weight: _Array, u: _Array, v: _Array) -> _Array:
@@ -93,29 +93,29 @@ _NAMES: tuple[tuple[tuple[str, ...], Parametrized], ...] = (
 """The tensors from which a weight is computed, by its module's path and its own name, and the computation."""
 
 
-def with_parametrized(between: Adapter, theirs: Record) -> Adapter:
+def with_parametrized(between: Adapter, torch_record: Record) -> Adapter:
     """The adapter for a state dict in which some of the expected tensors are parametrized."""
-    known = {pattern.text for rule in between.rules for pattern in rule.theirs}
+    torch_names = {pattern.text for rule in between.rules for pattern in rule.theirs}
     rules: list[Rule] = []
-    for path in known:
-        if path in theirs or path in theirs.unreadable:
+    for path in torch_names:
+        if path in torch_record or path in torch_record.unreadable:
             continue
         before, dot, name = path.rpartition(".")
         for names, layout in _NAMES:
             sources = [text.format(before + dot, name) for text in names]
-            if all(source in theirs and source not in known for source in sources):
+            if all(source in torch_record and source not in torch_names for source in sources):
                 rules.append(Rule(tuple(map(Pattern, sources)), (Pattern(path),), layout))
                 break
     return Adapter(rules) | between if rules else between
 
 
-def remedy(theirs: Record) -> str | None:
+def remedy(torch_record: Record) -> str | None:
     """The remedy for a state dict with unsupported parametrizations; None if it has none."""
-    path = next((path for path in theirs if "parametrizations." in path), None)
+    path = next((path for path in torch_record if "parametrizations." in path), None)
     if path is None:
         return None
-    module, _, rest = path.rpartition("parametrizations.")
-    name = rest.partition(".")[0]
+    module, _, after = path.rpartition("parametrizations.")
+    name = after.partition(".")[0]
     return (
         f"{module}{name} is parametrized in PyTorch ({path}): before saving, convert it to a plain tensor with "
         f"torch.nn.utils.parametrize.remove_parametrizations(module, {name!r})."

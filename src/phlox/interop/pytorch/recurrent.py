@@ -53,15 +53,15 @@ def _of_cell(cell: Cell[Any], ours: str = "", end: str = "") -> Iterable[Rule]:
     yield transpose(f"weight_ih{end}", f"{ours}weight")
     yield transpose(f"weight_hh{end}", f"{ours}recurrent")
     names = [f"{ours}bias", f"{ours}recurrent_bias"][: 1 + cell.own_bias]
-    theirs = Pattern(f"bias_ih{end}"), Pattern(f"bias_hh{end}")
-    yield Rule(theirs, tuple(map(Pattern, names)), TwoBiases(cell.own_bias))
+    torch_biases = Pattern(f"bias_ih{end}"), Pattern(f"bias_hh{end}")
+    yield Rule(torch_biases, tuple(map(Pattern, names)), TwoBiases(cell.own_bias))
 
 
 def _of_stack(layer: Stack[Any]) -> Iterable[Rule]:
-    for number, cell in enumerate(layer.layers):
-        yield from _of_cell(cell, f"layers.{number}.", f"_l{number}")
-    for number, cell in enumerate(layer.reverse_layers):
-        yield from _of_cell(cell, f"reverse_layers.{number}.", f"_l{number}_reverse")
+    for index, cell in enumerate(layer.layers):
+        yield from _of_cell(cell, f"layers.{index}.", f"_l{index}")
+    for index, cell in enumerate(layer.reverse_layers):
+        yield from _of_cell(cell, f"reverse_layers.{index}.", f"_l{index}_reverse")
 
 
 for _class in (Lstm, Gru, Rnn):

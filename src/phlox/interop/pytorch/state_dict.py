@@ -80,8 +80,8 @@ def to_state_dict(module: Module) -> Record:
     >>> to_state_dict(nn.Sequential([nn.Linear(2, 3)])).paths()
     ['0.weight', '0.bias']
     """
-    theirs = adapter(module).write(module.into_record())
-    entries = {path: TensorEntry(_entry(theirs, path).tensor) for path in (*theirs, *theirs.aliases)}
+    state = adapter(module).write(module.into_record())
+    entries = {path: TensorEntry(_entry(state, path).tensor) for path in (*state, *state.aliases)}
     return Record(entries, {"format": "pt"})  # other readers of safetensors require it
 
 
@@ -95,8 +95,8 @@ def load(module: Module, path: PathLike | Readable, *, prefix: str = "", **optio
     try:
         return load_state_dict(module, record, prefix=prefix, **options)
     except RecordError as error:
-        place = str(Path(path)) if is_path(path) else ""
-        raise error if str(error).startswith(place) else RecordError(f"{place}: {error}") from error
+        location = str(Path(path)) if is_path(path) else ""
+        raise error if str(error).startswith(location) else RecordError(f"{location}: {error}") from error
 
 
 def load_state_dict(module: Module, state: State, *, prefix: str = "", **options: Unpack[LoadOptions]) -> LoadReport:
@@ -118,15 +118,15 @@ def load_state_dict(module: Module, state: State, *, prefix: str = "", **options
     >>> load_state_dict(model, state).ok
     True
     """
-    theirs = _record_of(state, prefix)
+    source = _record_of(state, prefix)
     remap = options.pop("remap", None)
     if remap is not None:
-        theirs = renamed(theirs, remap)
+        source = renamed(source, remap)
     between = adapter(module)
-    record = _read(theirs, module, between)
+    record = _read(source, module, between)
     report = module.load_report(record, **options)
     if not report.ok:
-        replace(report, hint=_hint(report, between, theirs)).raise_if_failed(type(module).__name__)
+        replace(report, hint=_hint(report, between, source)).raise_if_failed(type(module).__name__)
     module.load_record(record, **options)
     return replace(report, done=True)
 
@@ -144,12 +144,12 @@ def save(module: Module, path: PathLike | Stream, precision: PrecisionLike = FUL
     return SafetensorsRecorder(precision).save(to_state_dict(module), path)
 
 
-def _read(theirs: Record, module: Module, between: Adapter) -> Record:
-    if theirs.positional:
+def _read(source: Record, module: Module, between: Adapter) -> Record:
+    if source.positional:
         raise RecordError("a positional record has no names, which a state dict needs")
     ours = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
-    known = {pattern.text for rule in between.rules for pattern in rule.theirs}
-    if doubtful := [path for path in theirs if path in ours and path not in known]:
+    names = {pattern.text for rule in between.rules for pattern in rule.theirs}
+    if doubtful := [path for path in source if path in ours and path not in names]:
         path = doubtful[0]
         named = ", ".join(pattern.text for pattern in ours[path].theirs)
         raise RecordError(
@@ -157,13 +157,13 @@ def _read(theirs: Record, module: Module, between: Adapter) -> Record:
             "the file, load it with load_record; if all PyTorch names have a prefix, give prefix=...; if the names "
             "differ, give remap"
         )
-    if theirs.metadata.get("format") == "torchscript":  # TorchScript code has constants of its own
-        theirs = renamed(theirs, lambda path: None if path.startswith(f"{CONSTANTS}.") and path not in known else path)
-    return with_parametrized(between, theirs).read(theirs, strict=False)
+    if source.metadata.get("format") == "torchscript":  # TorchScript code has constants of its own
+        source = renamed(source, lambda path: None if path.startswith(f"{CONSTANTS}.") and path not in names else path)
+    return with_parametrized(between, source).read(source, strict=False)
 
 
 def _record_of(state: State, prefix: str) -> Record:
-    record = state if isinstance(state, Record) else _held(state)
+    record = state if isinstance(state, Record) else _record_of_values(state)
     if not prefix:
         return record
     below = record.select(prefix)
@@ -175,7 +175,7 @@ def _record_of(state: State, prefix: str) -> Record:
     return below
 
 
-def _held(state: Mapping[str, Any]) -> Record:
+def _record_of_values(state: Mapping[str, Any]) -> Record:
     """The values as a record; values that a record cannot contain are unreadable in it, as in a file."""
     entries: dict[str, Any] = {}
     unreadable: dict[str, str] = {}
@@ -221,35 +221,35 @@ def _entry(record: Record, path: str) -> TensorEntry:
     return entry
 
 
-def _hint(report: LoadReport, between: Adapter, theirs: Record) -> str | None:
+def _hint(report: LoadReport, between: Adapter, source: Record) -> str | None:
     """PyTorch's names for the problems, and their probable cause."""
     names = {pattern.text: rule for rule in between.rules for pattern in rule.ours}
-    paths = dict.fromkeys([*(one.path for one in (*report.misshapen, *report.wrong_kind)), *report.missing])
+    paths = dict.fromkeys([*(problem.path for problem in (*report.misshapen, *report.wrong_kind)), *report.missing])
     lines: list[str] = []
     expected = dict.fromkeys(pattern.text for rule in between.rules for pattern in rule.theirs)
-    if (prefix := _prefix(expected, theirs)) is not None:
+    if (prefix := _prefix(expected, source)) is not None:
         lines.append(f"All names in the state dict have the prefix {prefix!r}: give prefix={prefix!r}.")
     else:
-        lines += filter(None, (report.hint, remedy(theirs)))
+        lines += filter(None, (report.hint, remedy(source)))
         near = {path: nearest(path, expected) for path in report.unexpected[:_SHOWN]}
-        lines += [f"Did you mean {it!r} with {path!r}?" for path, it in near.items() if it and it not in theirs]
+        lines += [f"Did you mean {it!r} with {path!r}?" for path, it in near.items() if it and it not in source]
     if shown := [path for path in paths if path in names]:
-        each = [f"{path} is {_theirs(names[path].theirs)}" for path in shown[:_SHOWN]]
-        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-        lines.append(f"In PyTorch's names: {', '.join(each)}{more}.")
+        each = [f"{path} is {_listed(names[path].theirs)}" for path in shown[:_SHOWN]]
+        others = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        lines.append(f"In PyTorch's names: {', '.join(each)}{others}.")
     return "\n".join(lines) or None
 
 
-def _theirs(patterns: Iterable[Any]) -> str:
+def _listed(patterns: Iterable[Any]) -> str:
     return " with ".join(pattern.text for pattern in patterns)
 
 
-def _prefix(expected: Iterable[str], theirs: Record) -> str | None:
-    wanted = [path for path in expected if not path.endswith("num_batches_tracked")]
-    if not wanted:
+def _prefix(expected: Iterable[str], source: Record) -> str | None:
+    required = [path for path in expected if not path.endswith("num_batches_tracked")]
+    if not required:
         return None
-    for path in theirs:
-        prefix = path.removesuffix("." + wanted[0])
-        if prefix != path and all(f"{prefix}.{other}" in theirs for other in wanted):
+    for path in source:
+        prefix = path.removesuffix("." + required[0])
+        if prefix != path and all(f"{prefix}.{other}" in source for other in required):
             return prefix
     return None

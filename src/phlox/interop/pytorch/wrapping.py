@@ -1,6 +1,6 @@
 """Layers of PyTorch in a model: `wrap`."""
 
-# Of PyTorch's objects only methods are used, and the library is imported when a layer is wrapped.
+# PyTorch is imported only when a layer is wrapped; of its objects only methods are used.
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def wrap(layer: Any, *, call: Callable[..., Any] | None = None, device: DeviceLi
     """
     torch: Any = import_module("torch")
     check_layer(layer, torch.nn.Module, _NAME)
-    found = [*layer.named_parameters(), *layer.named_buffers()]
-    lazy = [name for name, x in found if torch.nn.parameter.is_lazy(x)]
+    tensors = [*layer.named_parameters(), *layer.named_buffers()]
+    lazy = [name for name, x in tensors if torch.nn.parameter.is_lazy(x)]
     if lazy:
         raise ModuleError(f"{_NAME}: `{lazy[0]}` of the {type(layer).__name__} has no shape yet; call the layer once")
     leaves = [
-        Leaf(_path(name), x.detach(), x.requires_grad, isinstance(x, torch.nn.Parameter), False) for name, x in found
+        Leaf(_path(name), x.detach(), x.requires_grad, isinstance(x, torch.nn.Parameter), False) for name, x in tensors
     ]
-    form = _Form(layer, [name for name, _ in found], [x.dtype for _, x in found], call)
+    form = _Form(layer, [name for name, _ in tensors], [x.dtype for _, x in tensors], call)
     return Wrapped(form, leaves, device)
 
 
@@ -64,10 +64,10 @@ _UNSEEN = ("running_mean", "running_var")
 
 
 class _Form:
-    """What a layer is besides its tensors, in both modes: copies of it without memory, into which tensors are put."""
+    """A layer without its tensors: for each mode a copy without memory, which is called with given tensors."""
 
     engine, library = "torch", "PyTorch"
-    places: tuple[tuple[Key, ...], ...] = ()
+    field_paths: tuple[tuple[Key, ...], ...] = ()
 
     def __init__(self, layer: Any, names: list[str], types: list[Any], call: Callable[..., Any] | None) -> None:
         torch: Any = import_module("torch")
@@ -90,23 +90,23 @@ class _Form:
         self, hull: Any, drawn_from: list[Any] | None, arrays: Sequence[Any], args: Any, kwargs: Any
     ) -> tuple[Any, Sequence[Any]]:
         torch: Any = import_module("torch")
-        given: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         kept: list[tuple[int, Any]] = []
-        for place, (name, x, dtype) in enumerate(zip(self._names, arrays, self._types, strict=True)):
-            given[name] = x if dtype.is_floating_point else x.to(dtype)
-            if place >= self._first_buffer:  # what the call changes in place is its own
-                given[name] = own = given[name].clone() if given[name] is x else given[name]
-                kept.append((place, own))
-        given |= {other: given[name] for other, name in self._others.items()}
+        for index, (name, x, dtype) in enumerate(zip(self._names, arrays, self._types, strict=True)):
+            tensors[name] = x if dtype.is_floating_point else x.to(dtype)
+            if index >= self._first_buffer:  # the call may change it in place, so it gets a copy
+                tensors[name] = own = tensors[name].clone() if tensors[name] is x else tensors[name]
+                kept.append((index, own))
+        tensors |= {other: tensors[name] for other, name in self._others.items()}
         versions = _versions_of([own for _, own in kept])
         with self._lock, _same_draws(torch, drawn_from, arrays):
-            result = torch.func.functional_call(hull, given, args, kwargs, tie_weights=False)
+            result = torch.func.functional_call(hull, tensors, args, kwargs, tie_weights=False)
         after = list(arrays)
-        for (place, own), before, now in zip(kept, versions, _versions_of([own for _, own in kept]), strict=True):
-            new = given[self._names[place]]
-            unseen = drawn_from is not None and self._names[place].endswith(_UNSEEN)
+        for (index, own), before, now in zip(kept, versions, _versions_of([own for _, own in kept]), strict=True):
+            new = tensors[self._names[index]]
+            unseen = drawn_from is not None and self._names[index].endswith(_UNSEEN)
             if new is not own or before is None or now != before or unseen:
-                after[place] = new.detach()
+                after[index] = new.detach()
         return result, after
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Form:
@@ -126,7 +126,7 @@ def _restored(state: dict[str, Any]) -> _Form:
 
 
 def _ties(layer: Any, prefix: str) -> dict[str, str]:
-    """The further names of tensors that are in several places, each with the first one."""
+    """Further names of tensors that have several -> the first name of each."""
     first: dict[int, str] = {}
     every = [*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False)]
     pairs = [(f"{prefix}{name}", first.setdefault(id(x), f"{prefix}{name}")) for name, x in every]
@@ -148,7 +148,7 @@ def _versions_of(tensors: list[Any]) -> Sequence[int | None]:
 
 
 def _same_draws(torch: Any, drawn_from: list[Any] | None, arrays: Sequence[Any]) -> Any:
-    """Within this scope a call that is run again, for its second derivative, draws what it drew before."""
+    """A scope in which a repeated call, for a second derivative, draws the same random numbers as the first."""
     if drawn_from is None:
         return nullcontext()
     devices = sorted({x.device.index for x in arrays if x.is_cuda})

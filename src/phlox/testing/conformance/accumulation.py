@@ -50,8 +50,8 @@ _UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 def tolerance(row: Accumulation, element: str, right: np.ndarray[Any, Any]) -> Tolerance:
     """The tolerance for a result.
 
-    At half precision two roundings, one of the inputs and one of the result, plus the error of f32 where terms cancel.
-    At f32 a few hundred roundings, as for pairwise sums: sequential sums are off by thousands.
+    At half precision, two roundings, of the inputs and of the result, plus the error of f32 where terms cancel. At f32,
+    a few hundred roundings, as pairwise sums have; sequential sums have thousands.
     """
     largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
     unit = _UNIT[element] * row.factor
@@ -64,13 +64,13 @@ def tolerance(row: Accumulation, element: str, right: np.ndarray[Any, Any]) -> T
 def check(row: Accumulation, backend: Backend) -> None:
     """Check value and gradients of one case; raises `AssertionError`."""
     element = backend.float_element
-    right, slopes = _right(row, element)
-    got, found = value_and_gradients(row, _held(row, element), backend)
+    expected, expected_gradients = _right(row, element)
+    got, gradients = value_and_gradients(row, _rounded(row, element), backend)
     with np.errstate(over="ignore"):
-        compare(got, right, tolerance(row, element, right), row.name)
-        for place, one, wanted in zip(_places(row), found, slopes, strict=True):
-            what = f"{row.name}, gradient towards argument {place}"
-            compare(one, wanted, tolerance(row, element, wanted), what)
+        compare(got, expected, tolerance(row, element, expected), row.name)
+        for index, gradient, expected_gradient in zip(_differentiable(row), gradients, expected_gradients, strict=True):
+            title = f"{row.name}, gradient towards argument {index}"
+            compare(gradient, expected_gradient, tolerance(row, element, expected_gradient), title)
 
 
 def value_and_gradients(
@@ -78,25 +78,25 @@ def value_and_gradients(
 ) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
     """The value and the gradients on `Autodiff(backend)`."""
     arguments = running.tensors(sample, backend if backend.differentiates else Autodiff(backend))
-    places = _places(row)
-    for i in places:
+    indices = _differentiable(row)
+    for i in indices:
         arguments[i] = arguments[i].require_grad()
     y = (run or row.call)(*arguments)
     got = y.numpy()
-    if not places or not y.is_require_grad():
-        return got, [np.zeros_like(sample[i]) for i in places]
+    if not indices or not y.is_require_grad():
+        return got, [np.zeros_like(sample[i]) for i in indices]
     weights = np.ones(y.shape) if row.ones else running.cotangent(y.shape)
     grads = y.backward(px.tensor(weights, device=y.backend.inner))
-    found = [arguments[i].grad(grads) for i in places]
-    return got, [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(found, places, strict=True)]
+    gradients = [arguments[i].grad(grads) for i in indices]
+    return got, [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(gradients, indices, strict=True)]
 
 
-def _places(row: Accumulation) -> list[int]:
+def _differentiable(row: Accumulation) -> list[int]:
     floats = [i for i, a in enumerate(row.sample) if isinstance(a, np.ndarray) and a.dtype == np.float64]
     return [i for i in floats if i not in row.constant]
 
 
-def _held(row: Accumulation, element: str) -> Sample:
+def _rounded(row: Accumulation, element: str) -> Sample:
     sample = running.rounded_sample(row.sample, element)
     assert sample is not None, f"{row.name}: numbers too large for {element}"
     return sample
@@ -106,4 +106,4 @@ def _held(row: Accumulation, element: str) -> Sample:
 def _right(row: Accumulation, element: str) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
     """The reference for the sample rounded to a dtype."""
     with np.errstate(all="ignore"):
-        return value_and_gradients(row, _held(row, element), NumPy(float="f64"))
+        return value_and_gradients(row, _rounded(row, element), NumPy(float="f64"))

@@ -1,5 +1,5 @@
 # pyright: standard
-"""A statement of the edge-case contract, the code that shows it, and its check."""
+"""A statement of the edge-case contract, code that demonstrates it, and its check."""
 
 from __future__ import annotations
 
@@ -54,31 +54,31 @@ def check_edge(edge: Edge, backend: Backend) -> None:
     if edge.compiled and not backend.compiles:
         raise NotCompared(f"{backend!r} compiles no functions")
     names = namespace(backend)
-    for code, wanted in edge.lines:
+    for code, expected in edge.lines:
         try:
             # NumPy's `+`, `-` and `*` warn about infinities; silencing them in the backend would triple their cost.
             with np.errstate(invalid="ignore", over="ignore"):
-                # The code is the text of the table, which the page shows.
+                # The code is text, because the page shows it.
                 got = eval(code, dict(names))  # noqa: S307
         except Exception as error:
-            if not isinstance(wanted, Raises):
-                raise AssertionError(f"{code}: raised {type(error).__name__}: {error}, expected {wanted}") from error
-            fits = isinstance(error, wanted.error) and all(word in str(error) for word in wanted.words)
+            if not isinstance(expected, Raises):
+                raise AssertionError(f"{code}: raised {type(error).__name__}: {error}, expected {expected}") from error
+            fits = isinstance(error, expected.error) and all(word in str(error) for word in expected.words)
             if not fits:
-                words = f" with {', '.join(map(repr, wanted.words))}" if wanted.words else ""
+                words = f" with {', '.join(map(repr, expected.words))}" if expected.words else ""
                 raise AssertionError(
-                    f"{code}: raised {type(error).__name__}: {error}, expected {wanted.error.__name__}{words}"
+                    f"{code}: raised {type(error).__name__}: {error}, expected {expected.error.__name__}{words}"
                 ) from error
             continue
-        assert not isinstance(wanted, Raises), f"{code}: gave {got!r}, expected {wanted.error.__name__}"
-        _compare(code, got, wanted, backend, signs=edge.signs)
+        assert not isinstance(expected, Raises), f"{code}: gave {got!r}, expected {expected.error.__name__}"
+        _compare(code, got, expected, backend, signs=edge.signs)
 
 
-def _compare(code: str, got: Any, wanted: Any, backend: Backend, *, signs: bool) -> None:
+def _compare(code: str, got: Any, expected: Any, backend: Backend, *, signs: bool) -> None:
     if not isinstance(got, px.Tensor):
-        assert type(got) is type(wanted) and got == wanted, f"{code}: gave {got!r}, expected {wanted!r}"
+        assert type(got) is type(expected) and got == expected, f"{code}: gave {got!r}, expected {expected!r}"
         return
-    right = np.asarray(wanted)
+    right = np.asarray(expected)
     kind = kind_of(right)
     assert got.shape == right.shape, f"{code}: gave shape {got.shape}, expected {right.shape}"
     # A list without elements has no kind of its own.
@@ -86,7 +86,7 @@ def _compare(code: str, got: Any, wanted: Any, backend: Backend, *, signs: bool)
     compare(got.numpy(), right, tolerance_of(backend) if kind is px.Float else EXACT, code)
     if signs:
         flipped = np.signbit(got.numpy().astype(np.float64)) != np.signbit(right)
-        assert not flipped.any(), f"{code}: gave {got.tolist()}, expected {wanted}; the sign of a zero differs"
+        assert not flipped.any(), f"{code}: gave {got.tolist()}, expected {expected}; the sign of a zero differs"
 
 
 def namespace(backend: Backend) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def page(edges: list[Edge]) -> str:
             lines.append(f"## {section}\n")
         lines.append(f"{edge.statement}\n")
         lines.append("| code | gives |\n|---|---|")
-        lines += [f"| `{_cell(code)}` | {shown(wanted)} |" for code, wanted in edge.lines]
+        lines += [f"| `{_cell(code)}` | {shown(expected)} |" for code, expected in edge.lines]
         lines.append("")
     lines.append(TAIL)
     return "\n".join(lines).rstrip() + "\n"
@@ -205,6 +205,6 @@ def _cell(code: str) -> str:
     return code.replace("|", "\\|")
 
 
-def shown(wanted: Any) -> str:
-    """The result of a line, as the page shows it."""
-    return str(wanted) if isinstance(wanted, Raises) else f"`{wanted!r}`"
+def shown(expected: Any) -> str:
+    """The expected result of a line, in the form that the page shows."""
+    return str(expected) if isinstance(expected, Raises) else f"`{expected!r}`"

@@ -112,4 +112,4 @@ def same(
 INF, NAN = float("inf"), float("nan")
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, 3.0, -3.0, 20.0, -20.0, INF, -INF, NAN])
 SHAPES = ((), (5,), (3, 4), (2, 1, 3), (0,), (2, 0, 3))
-"""Of the samples of elementwise operations."""
+"""The shapes of the samples of elementwise operations."""

@@ -1,5 +1,5 @@
 # pyright: standard
-"""Running rows of the table: on a backend, with autodiff, and by their references."""
+"""Runs rows of the table: on a backend, with autodiff, and by their references."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ HALVES = ("f16", "bf16")
 
 def tensors(sample: Sample, backend: Backend, *, views: bool = False) -> list[Any]:
     """The arguments as tensors; with `views`, as views of memory in another order."""
-    made: list[Any] = []
+    values: list[Any] = []
     for argument in sample:
         if not isinstance(argument, np.ndarray):
-            made.append(argument)
+            values.append(argument)
         elif views and argument.ndim > 1:
-            made.append(px.tensor(argument.T.copy(), device=backend).permute_dims(tuple(range(argument.ndim))[::-1]))
+            values.append(px.tensor(argument.T.copy(), device=backend).permute_dims(tuple(range(argument.ndim))[::-1]))
         elif views and argument.ndim == 1:
-            made.append(px.tensor(np.repeat(argument[::-1], 2), device=backend)[::-2])
+            values.append(px.tensor(np.repeat(argument[::-1], 2), device=backend)[::-2])
         else:
-            made.append(px.tensor(argument, device=backend))
-    return made
+            values.append(px.tensor(argument, device=backend))
+    return values
 
 
 def described(sample: Sample) -> str:
@@ -42,22 +42,22 @@ def described(sample: Sample) -> str:
 
 def rounded_sample(sample: Sample, element: str) -> Sample | None:
     """The sample with floats rounded to a dtype, as float64; None if one is too large."""
-    found: list[Any] = []
+    arguments: list[Any] = []
     for argument in sample:
         if isinstance(argument, np.ndarray) and argument.dtype == np.float64:
             if (np.abs(argument[np.isfinite(argument)]) > LARGEST[element]).any():
                 return None
             argument = argument.astype(HOST_DTYPES[element]).astype(np.float64)
-        found.append(argument)
-    return tuple(found)
+        arguments.append(argument)
+    return tuple(arguments)
 
 
 def differentiable(row: Row, sample: Sample) -> list[int]:
     """The indices of the arguments to differentiate."""
     if not row.gradient:
         return []
-    found = [i for i, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype == np.float64]
-    return [i for i in found if i not in row.constant]
+    indices = [i for i, a in enumerate(sample) if isinstance(a, np.ndarray) and a.dtype == np.float64]
+    return [i for i in indices if i not in row.constant]
 
 
 def kind_of(array: np.ndarray[Any, Any]) -> Any:
@@ -80,59 +80,59 @@ def cotangent(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 def gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any, Any]]:
     """The gradients on `Autodiff(backend)`, with `cotangent`."""
     arguments = tensors(sample, Autodiff(backend))
-    places = differentiable(row, sample)
-    for i in places:
+    indices = differentiable(row, sample)
+    for i in indices:
         arguments[i] = arguments[i].require_grad()
     y = row.call(*arguments)
     if not y.is_require_grad():
-        return [np.zeros_like(sample[i]) for i in places]
+        return [np.zeros_like(sample[i]) for i in indices]
     grads = y.backward(px.tensor(cotangent(y.shape), device=backend))
-    return as_arrays(row, sample, backend, [arguments[i].grad(grads) for i in places])
+    return as_arrays(row, sample, backend, [arguments[i].grad(grads) for i in indices])
 
 
-def as_arrays(row: Row, sample: Sample, backend: Backend, found: list[Any]) -> list[np.ndarray[Any, Any]]:
-    """Gradients, whose shape, kind and dtype are checked, as arrays; zeros where there is none."""
-    places = differentiable(row, sample)
-    for g, i in zip(found, places, strict=True):
+def as_arrays(row: Row, sample: Sample, backend: Backend, gradients: list[Any]) -> list[np.ndarray[Any, Any]]:
+    """Gradients as arrays, after a check of shape, kind and dtype; zeros for a missing gradient."""
+    indices = differentiable(row, sample)
+    for g, i in zip(gradients, indices, strict=True):
         if g is not None:
-            what = f"{row.name}: the gradient towards argument {i}"
-            assert g.backend is backend, f"{what} is on {g.backend!r}, expected {backend!r}"
-            assert g.shape == sample[i].shape, f"{what} is of shape {g.shape}, expected {sample[i].shape}"
-            assert g.kind is px.Float, f"{what} is {g.kind.__name__}, expected Float"
+            title = f"{row.name}: the gradient towards argument {i}"
+            assert g.backend is backend, f"{title} is on {g.backend!r}, expected {backend!r}"
+            assert g.shape == sample[i].shape, f"{title} is of shape {g.shape}, expected {sample[i].shape}"
+            assert g.kind is px.Float, f"{title} is {g.kind.__name__}, expected Float"
             dtype = g.numpy().dtype
-            assert dtype == backend.host_float_dtype, f"{what} has elements of type {dtype}"
-    return [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(found, places, strict=True)]
+            assert dtype == backend.host_float_dtype, f"{title} has elements of type {dtype}"
+    return [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(gradients, indices, strict=True)]
 
 
 def true_gradients(row: Row, sample: Sample) -> list[np.ndarray[Any, Any]]:
-    """The same by PyTorch, or by finite differences of the reference."""
-    places = differentiable(row, sample)
+    """The same gradients by PyTorch, or by finite differences of the reference."""
+    indices = differentiable(row, sample)
     if row.torch is not None:
         arguments = [torch.tensor(a) if isinstance(a, np.ndarray) else a for a in sample]
-        for i in places:
+        for i in indices:
             arguments[i].requires_grad_()
         y = row.torch(*arguments)
-        found = torch.autograd.grad(y, [arguments[i] for i in places], torch.tensor(cotangent(tuple(y.shape))))
-        return [g.numpy() for g in found]
+        grads = torch.autograd.grad(y, [arguments[i] for i in indices], torch.tensor(cotangent(tuple(y.shape))))
+        return [g.numpy() for g in grads]
     weights = cotangent(reference(row, sample).shape)
-    return differences(lambda *moved: float((reference(row, moved) * weights).sum()), sample, places)
+    return differences(lambda *moved: float((reference(row, moved) * weights).sum()), sample, indices)
 
 
-def differences(f: Any, sample: Sample, places: list[int], most: int = 10**9) -> list[np.ndarray[Any, Any]]:
-    """Central differences of the scalar `f(*sample)` with respect to the arguments at `places`.
+def differences(f: Any, sample: Sample, indices: list[int], most: int = 10**9) -> list[np.ndarray[Any, Any]]:
+    """Central differences of the scalar `f(*sample)` with respect to the arguments at `indices`.
 
-    Of a large argument only about `most` evenly spaced elements are computed; the others are NaN.
+    For a large argument, only about `most` evenly spaced elements are computed; the others are NaN.
     """
-    found = [np.full_like(sample[i], np.nan) for i in places]
-    for n, i in enumerate(places):
+    results = [np.full_like(sample[i], np.nan) for i in indices]
+    for n, i in enumerate(indices):
         everywhere = list(np.ndindex(*sample[i].shape))
         for at in everywhere[:: max(1, len(everywhere) // most)]:
-            found[n][at] = central_difference(lambda x, i=i: f(*sample[:i], x, *sample[i + 1 :]), sample[i], at)
-    return found
+            results[n][at] = central_difference(lambda x, i=i: f(*sample[:i], x, *sample[i + 1 :]), sample[i], at)
+    return results
 
 
 def directions(row: Row, sample: Sample) -> list[np.ndarray[Any, Any]]:
-    """The weights of first gradients, whose sum is differentiated again."""
+    """The weights of the first gradients; their weighted sum is differentiated again."""
     return [
         cotangent(sample[i].shape)[..., ::-1] if sample[i].ndim else cotangent(()) for i in differentiable(row, sample)
     ]
@@ -142,33 +142,33 @@ def second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndar
     """The gradients of the first gradients, weighted by `directions`, on `Autodiff(Autodiff(backend))`."""
     inner = Autodiff(backend)
     arguments = tensors(sample, Autodiff(inner))
-    places = differentiable(row, sample)
-    leaves = [px.tensor(sample[i], device=inner).require_grad() for i in places]
-    for i, leaf in zip(places, leaves, strict=True):
+    indices = differentiable(row, sample)
+    leaves = [px.tensor(sample[i], device=inner).require_grad() for i in indices]
+    for i, leaf in zip(indices, leaves, strict=True):
         arguments[i] = px.Tensor.from_inner(leaf).require_grad()
     y = row.call(*arguments)
     if not y.is_require_grad():
-        return [np.zeros_like(sample[i]) for i in places]
+        return [np.zeros_like(sample[i]) for i in indices]
     grads = y.backward(px.tensor(cotangent(y.shape), device=inner))
     total = px.zeros((), device=inner)
-    for i, direction in zip(places, directions(row, sample), strict=True):
+    for i, direction in zip(indices, directions(row, sample), strict=True):
         first = arguments[i].grad(grads)
         if first is not None:
             total = total + (first * px.tensor(direction, device=inner)).sum()
     if not total.is_require_grad():
-        return [np.zeros_like(sample[i]) for i in places]
-    found = total.backward()
-    second = [leaf.grad(found) for leaf in leaves]
-    return [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(second, places, strict=True)]
+        return [np.zeros_like(sample[i]) for i in indices]
+    grads_of_total = total.backward()
+    second = [leaf.grad(grads_of_total) for leaf in leaves]
+    return [np.zeros_like(sample[i]) if g is None else g.numpy() for g, i in zip(second, indices, strict=True)]
 
 
 def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np.ndarray[Any, Any]]:
-    """The same by finite differences of the first gradients, which are checked elsewhere."""
+    """The same second gradients by finite differences of the first gradients, which have their own check."""
     weights = directions(row, sample)
 
     def first(*moved: Any) -> float:
-        found = gradients(row, moved, backend)
-        return float(sum((g * w).sum() for g, w in zip(found, weights, strict=True)))
+        grads = gradients(row, moved, backend)
+        return float(sum((g * w).sum() for g, w in zip(grads, weights, strict=True)))
 
     return differences(first, sample, differentiable(row, sample), most=8)
 
@@ -177,9 +177,9 @@ def true_second_gradients(row: Row, sample: Sample, backend: Backend) -> list[np
 
 
 def _unchanged(sample: Sample, element: str) -> bool:
-    found = rounded_sample(sample, element)
-    return found is not None and all(
-        a is b or np.array_equal(a, b, equal_nan=True) for a, b in zip(sample, found, strict=True)
+    rounded = rounded_sample(sample, element)
+    return rounded is not None and all(
+        a is b or np.array_equal(a, b, equal_nan=True) for a, b in zip(sample, rounded, strict=True)
     )  # fmt: skip
 
 

@@ -26,23 +26,23 @@ def main() -> None:
     options = parser.parse_args()
     backend: Backend = cast("Any", load_backend(options.backend))(float=options.element)
 
-    def found(one: Program) -> list[str]:
-        return differences(one, backend, options.way, compiled=not options.eager)
+    def differences_of(program: Program) -> list[str]:
+        return differences(program, backend, options.way, compiled=not options.eager)
 
     wrong, last = 0, options.seed + options.count
     for first in range(options.seed, last, options.together):
         seeds = range(first, min(first + options.together, last))
         programs = {seed: random_program(seed, options.length, least_margin(backend)) for seed in seeds}
-        with suppress(Exception):  # which one it is shows below
-            if len(seeds) > 1 and not found(merged([*programs.values()])):
+        with suppress(Exception):  # the loop below finds the program that raised
+            if len(seeds) > 1 and not differences_of(merged([*programs.values()])):
                 continue
         for seed, program in programs.items():
             try:
-                lines = found(program)
+                lines = differences_of(program)
                 if not lines:
                     continue
-                program = shrunk(program, lambda one: bool(found(one)))
-                lines = found(program)
+                program = shrunk(program, lambda smaller: bool(differences_of(smaller)))
+                lines = differences_of(program)
             except Exception as error:
                 lines = [f"{type(error).__name__}: {error}"]
             wrong += 1

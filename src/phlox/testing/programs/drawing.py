@@ -1,5 +1,5 @@
 # pyright: standard
-"""Programs from a seed."""
+"""Random programs, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from phlox.testing.programs.program import Memory, Program, lean, used
 _LARGEST, _MOST = 1e3, 2000
 """The largest number in a program, and the largest number of elements."""
 _SIDES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33)
-"""The lengths of axes: beside the widths of vector registers, too."""
+"""The lengths of axes, some of them one more or less than the width of a vector register."""
 _EXACT = NumPy(float="f64")
 
 
 def _gaps(x: np.ndarray[Any, Any], axes: Any) -> np.ndarray[Any, Any]:
-    """The distances of neighbours in the order of the elements along some axes."""
+    """The distances between neighbours among the sorted elements along some axes."""
     if axes is None:
         return np.diff(np.sort(x, axis=None))
     axes = axes if isinstance(axes, tuple) else (axes,)
-    rest = tuple(at for at in range(x.ndim) if at not in [axis % x.ndim for axis in axes])
-    kept = x.transpose(*rest, *axes).reshape(*(x.shape[at] for at in rest), -1)
+    others = tuple(at for at in range(x.ndim) if at not in [axis % x.ndim for axis in axes])
+    kept = x.transpose(*others, *axes).reshape(*(x.shape[at] for at in others), -1)
     return np.diff(np.sort(kept, axis=-1), axis=-1)
 
 
-# --- what a line may be: the expression, and what must not come near zero for it
+# --- the expressions of lines, each with a value that must not be near zero
 
 _LINES: tuple[tuple[str, str], ...] = (
     *((f"{{x}}{call}", "") for call in (
@@ -103,11 +103,11 @@ _LINES: tuple[tuple[str, str], ...] = (
 
 
 class _Unfit(Exception):
-    """A line that does not fit what there is."""
+    """A line that does not fit the values of the draft."""
 
 
 class _Draft:
-    """A program that is being drawn, and the values of its lines in float64 in two calls."""
+    """A program that is being drawn, and the values of its lines in float64, in two calls."""
 
     def __init__(self, seed: int, margin: float) -> None:
         self.rng, self.margin = np.random.default_rng(seed), margin
@@ -115,7 +115,7 @@ class _Draft:
         self.others: dict[str, np.ndarray[Any, Any]] = {}
         self.lines: list[tuple[str, str]] = []
         self.calls = _Values(seed), _Values(seed + 1)
-        self.values = self.calls[0].held
+        self.values = self.calls[0].values
 
     def choose(self, among: Any) -> Any:
         if not len(among):
@@ -126,56 +126,56 @@ class _Draft:
         name = f"{letter}{len(self.arguments)}"
         for call, arguments in zip(self.calls, (self.arguments, self.others), strict=True):
             arguments[name] = x = drawn()
-            call.hold(name, x)
+            call.add(name, x)
         return name
 
     def names(self, kind: str, suits: Callable[[np.ndarray[Any, Any]], bool] = lambda x: True) -> list[str]:
-        """The values of a kind; the newest more than once."""
-        found = [name for name, x in self.values.items() if name[0] != "m" and x.dtype.kind == kind and suits(x)]
-        return found + found[-3:] * 2
+        """The names of the values of a kind; the newest ones repeatedly, so that they are chosen more often."""
+        names = [name for name, x in self.values.items() if name[0] != "m" and x.dtype.kind == kind and suits(x)]
+        return names + names[-3:] * 2
 
     def part(self, n: int) -> str:
         return self.choose([":", "1:", ":-1", "::2", "::-1", "1::2"] if n > 1 else [":"])
 
     def filled(self, template: str) -> dict[str, str]:
-        """What to put in the places of a template."""
-        wanted = set(re.findall(r"{(\w+)}", template))
+        """The text for each field of a template."""
+        fields = set(re.findall(r"{(\w+)}", template))
         x = y = self.choose(self.names("f"))
         a = self.values[x]
-        given: dict[str, Any] = {
+        parts: dict[str, Any] = {
             "x": x,
             "m": "m2",
             "c": self.choose([-1.5, -0.5, 0.3, 2.0]),
             "n": self.choose([2, 3, 5]),
         }
-        given |= {"flag": self.choose([True, False]), "step": self.choose([1, 2]), "shift": self.choose([-2, 1, 3])}
-        if wanted & {"i", "j", "iaxis", "iaxes"}:
-            given["i"] = i = self.choose(self.names("i"))
+        parts |= {"flag": self.choose([True, False]), "step": self.choose([1, 2]), "shift": self.choose([-2, 1, 3])}
+        if fields & {"i", "j", "iaxis", "iaxes"}:
+            parts["i"] = i = self.choose(self.names("i"))
             ints = self.values[i]
-            given["j"] = self.choose(self.names("i", lambda other: other.shape == ints.shape))
-            given |= self.axes(ints.ndim, "i")
-        if "b" in wanted:
-            given["b"] = self.choose(self.names("b"))
-        if "y" in wanted:
+            parts["j"] = self.choose(self.names("i", lambda other: other.shape == ints.shape))
+            parts |= self.axes(ints.ndim, "i")
+        if "b" in fields:
+            parts["b"] = self.choose(self.names("b"))
+        if "y" in fields:
             y = self.choose(self.names("f", lambda other: _fits(a.shape, other.shape)))
-        given |= {"y": y, "z": self.choose(self.names("f", lambda other: other.shape == a.shape))}
-        given |= self.axes(a.ndim, "")
-        if wanted & {"part", "rows", "apart", "last", "count", "order", "times", "merged", "widths"} and not a.ndim:
+        parts |= {"y": y, "z": self.choose(self.names("f", lambda other: other.shape == a.shape))}
+        parts |= self.axes(a.ndim, "")
+        if fields & {"part", "rows", "apart", "last", "count", "order", "times", "merged", "widths"} and not a.ndim:
             raise _Unfit
         if a.ndim:
             n, count = a.shape[0], int(self.rng.integers(1, a.shape[0] + 1))
-            given |= {"part": self.part(n), "count": count, "order": tuple(map(int, self.rng.permutation(a.ndim)))}
-            given |= {"last": self.part(a.shape[-1]), "times": (1,) * (a.ndim - 1) + (2,)}
-            given["merged"] = (-1, a.shape[-1])
-            given["widths"] = tuple((int(low), int(high)) for low, high in self.rng.integers(0, 3, (a.ndim, 2)))
+            parts |= {"part": self.part(n), "count": count, "order": tuple(map(int, self.rng.permutation(a.ndim)))}
+            parts |= {"last": self.part(a.shape[-1]), "times": (1,) * (a.ndim - 1) + (2,)}
+            parts["merged"] = (-1, a.shape[-1])
+            parts["widths"] = tuple((int(low), int(high)) for low, high in self.rng.integers(0, 3, (a.ndim, 2)))
             for name, unique in (("rows", False), ("apart", True)):
-                if name in wanted:
+                if name in fields:
 
                     def rows(unique: bool = unique) -> np.ndarray[Any, Any]:
                         return self.rng.choice(n, count, replace=not unique).astype(np.int32)
 
-                    given[name] = self.argument(rows) if self.rng.random() < 0.7 else rows().tolist()
-        return {name: str(value) for name, value in given.items()}
+                    parts[name] = self.argument(rows) if self.rng.random() < 0.7 else rows().tolist()
+        return {name: str(value) for name, value in parts.items()}
 
     def axes(self, ndim: int, prefix: str) -> dict[str, Any]:
         if not ndim:
@@ -190,16 +190,16 @@ class _Draft:
         before = dict(self.arguments), dict(self.others), [call.state() for call in self.calls]
         name = f"v{len(self.lines)}"
         try:
-            given = self.filled(template + margin)
-            text = template.format(**given)
+            parts = self.filled(template + margin)
+            text = template.format(**parts)
             for call in self.calls:
                 if margin:
-                    apart = margin.format(**given)
-                    distance = eval(apart, {"np": np, "gaps": _gaps}, call.held)  # noqa: S307  (of our own table)
+                    distance_text = margin.format(**parts)
+                    distance = eval(distance_text, {"np": np, "gaps": _gaps}, call.values)  # noqa: S307  (a text of `_LINES`)
                     if np.abs(distance).min(initial=1.0) < self.margin:
                         raise _Unfit
                 call.compute(name, text)
-            if len({call.held[name].shape for call in self.calls}) > 1:
+            if len({call.values[name].shape for call in self.calls}) > 1:
                 raise _Unfit
         except (_Unfit, KeyError, IndexError, np.exceptions.AxisError, px.errors.PhloxError):
             self.arguments, self.others = before[:2]
@@ -210,35 +210,35 @@ class _Draft:
 
 
 class _Values:
-    """The values of a call of a program in float64, as far as it is drawn."""
+    """The values in float64 of one call of a program, for the lines drawn so far."""
 
     def __init__(self, seed: int) -> None:
-        self.held: dict[str, np.ndarray[Any, Any]] = {}
+        self.values: dict[str, np.ndarray[Any, Any]] = {}
         self._memories: dict[str, Memory] = {}
         self._stream = Stream(key_of(seed))
 
-    def hold(self, name: str, x: np.ndarray[Any, Any]) -> None:
-        self.held[name] = x
+    def add(self, name: str, x: np.ndarray[Any, Any]) -> None:
+        self.values[name] = x
         if name[0] == "m":
             self._memories[name] = Memory(px.tensor(x, device=_EXACT))
 
     def compute(self, name: str, text: str) -> None:
-        given = {known: px.tensor(x, device=_EXACT) for known, x in self.held.items()}
+        tensors = {name: px.tensor(x, device=_EXACT) for name, x in self.values.items()}
         with np.errstate(all="ignore"), px.random.stream(self._stream):
-            value = eval(text, {"px": px}, {**given, **self._memories}).numpy()  # noqa: S307
+            value = eval(text, {"px": px}, {**tensors, **self._memories}).numpy()  # noqa: S307
         large = np.abs(value.astype(np.float64)).max(initial=0.0)
         if not large < _LARGEST or not 0 < value.size <= _MOST or value.ndim > 4:
             raise _Unfit
-        self.held[name] = value
+        self.values[name] = value
 
     def state(self) -> Any:
-        kept = [(param, param.val()) for one in self._memories.values() for param in (one.mean, one.last)]
-        return dict(self.held), kept, self._stream.state()
+        kept = [(param, param.val()) for memory in self._memories.values() for param in (memory.mean, memory.last)]
+        return dict(self.values), kept, self._stream.state()
 
     def restore(self, state: Any) -> None:
-        held, kept, stream = state
-        for name in self.held.keys() - held.keys():
-            del self.held[name]
+        values, kept, stream = state
+        for name in self.values.keys() - values.keys():
+            del self.values[name]
         for param, value in kept:
             param.set(value)
         self._stream.restore(stream)
@@ -254,7 +254,7 @@ def _fits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def random_program(seed: int, length: int = 10, margin: float = 1e-3) -> Program:
     """A program of about `length` lines, always the same for a seed.
 
-    `margin` is the least distance of an argument to a jump or a kink.
+    `margin` is the least distance of an argument from a jump or a kink.
 
     >>> print(random_program(5, 3).source())
     def program(x0, m2, ...

@@ -1,5 +1,5 @@
 # pyright: standard
-"""A program in lines, and what it remembers from call to call."""
+"""A program in lines, and a module that keeps values from call to call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"\b[vxm]\d+\b")
 
 
 class Memory(Module):
-    """What a program keeps from call to call: a trained weight, and statistics that move."""
+    """Values that a program keeps from call to call: a trained weight, and running statistics."""
 
     weight: Param
     mean: Param
@@ -33,12 +33,12 @@ class Memory(Module):
         return x * self.weight.val()
 
     def centred(self, x: Tensor) -> Tensor:
-        """x without its running mean, which moves."""
+        """x without its running mean, which the call updates."""
         self.mean.set(self.mean.val() * 0.9 + x.detach().mean() * 0.1)
         return x - self.mean.val()
 
     def moved(self, x: Tensor) -> Tensor:
-        """x and a trace of what was passed here before, all of the shape of the weight."""
+        """x combined with a running trace of earlier arguments, all of the shape of the weight."""
         y = x * self.last.val()
         self.last.set(self.last.val() * 0.75 + x.detach() * 0.25)
         return y + self.last.val() * self.weight.val()
@@ -46,7 +46,7 @@ class Memory(Module):
 
 @dataclass(frozen=True)
 class Program:
-    """A program in lines, `v3 = x0.sin()`, with arguments, and gradients towards some.
+    """A program in lines, such as `v3 = x0.sin()`, with arguments, and gradients with respect to some of them.
 
     An argument whose name begins with m is a `Memory` with this weight.
     """
@@ -57,7 +57,7 @@ class Program:
     lines: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
     towards: tuple[str, ...] = ()
-    """The arguments that the sum of all float results, with weights, is differentiated by."""
+    """The arguments with respect to which the weighted sum of all float results is differentiated."""
 
     def source(self) -> str:
         """The function, as text."""
@@ -65,12 +65,12 @@ class Program:
         return f"def program({', '.join(self.arguments)}):\n{body}    return [{', '.join(self.results)}]\n"
 
     def __str__(self) -> str:
-        held = {name: f"px.tensor({np.round(x, 2).tolist()})" for name, x in self.arguments.items()}
-        held = {name: text if name[0] == "x" else f"Memory({text})" for name, text in held.items()}
+        texts = {name: f"px.tensor({np.round(x, 2).tolist()})" for name, x in self.arguments.items()}
+        texts = {name: text if name[0] == "x" else f"Memory({text})" for name, text in texts.items()}
         towards = (
             f"# the gradients of the results are taken towards {', '.join(self.towards)}\n" if self.towards else ""
         )
-        return f"{self.source()}{towards}" + "".join(f"{name} = {text}\n" for name, text in held.items())
+        return f"{self.source()}{towards}" + "".join(f"{name} = {text}\n" for name, text in texts.items())
 
 
 def used(text: str) -> list[str]:
@@ -85,26 +85,26 @@ def lean(program: Program) -> Program:
             kept.append((name, text))
             needed.update(used(text))
     arguments, others = (
-        {name: x for name, x in given.items() if name in needed} for given in (program.arguments, program.others)
+        {name: x for name, x in values.items() if name in needed} for values in (program.arguments, program.others)
     )
     towards = tuple(name for name in program.towards if name in arguments)
     return replace(program, arguments=arguments, others=others, lines=tuple(reversed(kept)), towards=towards)
 
 
 def merged(programs: list[Program]) -> Program:
-    """One program that does what all of these do."""
+    """One program with the lines and results of all of these."""
     arguments: dict[str, Any] = {}
     others: dict[str, Any] = {}
     lines: list[tuple[str, str]] = []
     results, towards = [], []
-    for at, one in enumerate(programs):
+    for index, program in enumerate(programs):
 
-        def other(text: str, at: int = at) -> str:
-            return _NAME.sub(lambda found: f"{found[0][0]}{at}0{found[0][1:]}", text)
+        def other(text: str, index: int = index) -> str:
+            return _NAME.sub(lambda match: f"{match[0][0]}{index}0{match[0][1:]}", text)
 
-        arguments |= {other(name): x for name, x in one.arguments.items()}
-        others |= {other(name): x for name, x in one.others.items()}
-        lines += [(other(name), other(text)) for name, text in one.lines]
-        results += map(other, one.results)
-        towards += map(other, one.towards)
+        arguments |= {other(name): x for name, x in program.arguments.items()}
+        others |= {other(name): x for name, x in program.others.items()}
+        lines += [(other(name), other(text)) for name, text in program.lines]
+        results += map(other, program.results)
+        towards += map(other, program.towards)
     return Program(arguments, others, tuple(lines), tuple(results), tuple(towards))

@@ -1,5 +1,5 @@
 # pyright: standard
-"""The smallest program that still fails."""
+"""Shrinks a failing program to a smaller one that still fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phlox.testing.programs.running import run
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool], tries: int = 150) -> Program:
-    """A smaller program that `fails`, too, after at most so many tries."""
+    """A smaller program that `fails`, too, found in at most this number of `tries`."""
     values = _values(program)
     seen: set[Program] = set()
     while True:
@@ -48,30 +48,30 @@ def _smaller(program: Program, values: dict[str, Any]) -> Iterator[Program]:
             yield replace(program, towards=towards)
     size = len(program.results)
     while (size := (size + 1) // 2) and len(program.results) > 1:  # without some results
-        for at in range(0, len(program.results), size):
-            if left := program.results[:at] + program.results[at + size :]:
+        for index in range(0, len(program.results), size):
+            if left := program.results[:index] + program.results[index + size :]:
                 yield lean(replace(program, results=left))
         if size == 1:
             break
-    for name in program.results:  # what one is computed from in its place
-        operands = [one for line, text in program.lines if line == name for one in used(text) if one in values]
+    for name in program.results:  # replace a result by the values that it is computed from
+        operands = [word for line, text in program.lines if line == name for word in used(text) if word in values]
         if operands:
-            kept = tuple(one for one in program.results if one != name)
-            yield lean(replace(program, results=(*kept, *(one for one in operands if one not in kept))))
-    for at, (name, text) in enumerate(program.lines):
-        rest = program.lines[:at] + program.lines[at + 1 :]
-        if name not in program.results and values[name].dtype.kind != "b":  # an argument in its place
-            given = f"x99{name[1:]}"  # a name that no argument has, of several programs either
-            lines = tuple((one, re.sub(rf"\b{name}\b", given, other)) for one, other in rest)
+            kept = tuple(result for result in program.results if result != name)
+            yield lean(replace(program, results=(*kept, *(operand for operand in operands if operand not in kept))))
+    for index, (name, text) in enumerate(program.lines):
+        remaining = program.lines[:index] + program.lines[index + 1 :]
+        if name not in program.results and values[name].dtype.kind != "b":  # replace a line by an argument
+            new_name = f"x99{name[1:]}"  # a name that no argument has, not even in merged programs
+            lines = tuple((line, re.sub(rf"\b{name}\b", new_name, code)) for line, code in remaining)
             towards = (
-                (*program.towards, given) if program.towards and values[name].dtype.kind == "f" else program.towards
+                (*program.towards, new_name) if program.towards and values[name].dtype.kind == "f" else program.towards
             )
-            arguments, others = ({**held, given: values[name]} for held in (program.arguments, program.others))
+            arguments, others = ({**call, new_name: values[name]} for call in (program.arguments, program.others))
             yield lean(replace(program, arguments=arguments, others=others, lines=lines, towards=towards))
-        for operand in used(text):  # what it is computed from in its place
-            known = values.get(operand, program.arguments.get(operand))
-            if known is not None and known.shape == values[name].shape and known.dtype == values[name].dtype:
+        for operand in used(text):  # replace a line by a value that it is computed from
+            value = values.get(operand, program.arguments.get(operand))
+            if value is not None and value.shape == values[name].shape and value.dtype == values[name].dtype:
                 if name not in program.results:
-                    lines = tuple((one, re.sub(rf"\b{name}\b", operand, other)) for one, other in rest)
+                    lines = tuple((line, re.sub(rf"\b{name}\b", operand, code)) for line, code in remaining)
                     yield lean(replace(program, lines=lines))
                 break

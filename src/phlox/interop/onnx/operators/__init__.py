@@ -1,4 +1,4 @@
-"""The operators, a file a family; importing a file adds its operators to the table."""
+"""The operators, one file for each family; importing a file adds its operators to the table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register(name: str, compute: Compute, *, domain: str = "", since: int = 1, s
             attributes; inputs are tensors, and None where an optional one is absent.
         domain: of the operator set.
         since: the first version of the operator set for which it is right.
-        static: the numbers of inputs that are given as NumPy arrays, for the shape of the result depends on them.
+        static: the indices of inputs that are passed as NumPy arrays, because the shape of the result depends on them.
 
     >>> register("Twice", lambda node, x: x * node.get("times", 2.0), domain="my.operators")
     """

@@ -52,7 +52,7 @@ def _attention(
     flat = q.ndim == 3
     if flat:
         q = _heads(q, node.get("q_num_heads"))
-        k, v = (_heads(one, node.get("kv_num_heads")) for one in (k, v))
+        k, v = (_heads(x, node.get("kv_num_heads")) for x in (k, v))
     if past_key is not None and past_value is not None:
         k, v = concat([past_key, k], 2), concat([past_value, v], 2)
     scale = node.get("scale", 0.0) or 1.0 / math.sqrt(q.shape[-1])
@@ -69,14 +69,14 @@ def _attention(
 
 
 def _masks(node: Node, mask: X | None, q: X, k: X, lengths: X | None, past: int) -> tuple[X | None, X | None]:
-    """Where queries may look (Bool), and what is added to the scores (Float)."""
+    """Which keys each query may attend to (Bool), and the bias that is added to the scores (Float)."""
     allowed, bias = None, None
     n, m = q.shape[2], k.shape[2]
     device = q.device
     if mask is not None:
         if mask.shape[-1] < m:  # shorter masks hide the keys beyond
-            more = ((0, 0),) * (mask.ndim - 1) + ((0, m - mask.shape[-1]),)
-            mask = mask.pad(more) if mask.kind.name == "bool" else mask.pad(more, -math.inf)
+            padding = ((0, 0),) * (mask.ndim - 1) + ((0, m - mask.shape[-1]),)
+            mask = mask.pad(padding) if mask.kind.name == "bool" else mask.pad(padding, -math.inf)
         allowed, bias = (mask, None) if mask.kind.name == "bool" else (None, mask)
     left = node.get("left_window_size", -1)
     right = 0 if node.get("is_causal", 0) else node.get("right_window_size", -1)
@@ -89,13 +89,13 @@ def _masks(node: Node, mask: X | None, q: X, k: X, lengths: X | None, past: int)
         if left >= 0:
             allowed = _both(allowed, columns >= rows - left)
     if lengths is not None:
-        there = arange(m, device=device) < lengths.reshape((-1, 1, 1, 1))
-        allowed = _both(allowed, there)
+        is_present = arange(m, device=device) < lengths.reshape((-1, 1, 1, 1))
+        allowed = _both(allowed, is_present)
     return allowed, bias
 
 
-def _both(one: X | None, other: X) -> X:
-    return other if one is None else one & other
+def _both(mask: X | None, other: X) -> X:
+    return other if mask is None else mask & other
 
 
 def _in_steps(node: Node, q: X, k: X, v: X, allowed: X | None, bias: X | None, scale: float, cap: float) -> tuple[X, X]:
@@ -119,11 +119,11 @@ def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:
     if flat:
         x = _heads(x, node.get("num_heads"))
     width = node.get("rotary_embedding_dim", 0) or x.shape[-1]
-    rest = x[..., width:]
+    unrotated = x[..., width:]
     x = x[..., :width]
     if positions is not None:
         cos, sin = cos.take(positions, 0), sin.take(positions, 0)
-    cos, sin = (one[..., : width // 2].expand_dims(1) for one in (cos, sin))
+    cos, sin = (table[..., : width // 2].expand_dims(1) for table in (cos, sin))
     if node.get("interleaved", 0):
         left, right = x[..., 0::2], x[..., 1::2]
     else:
@@ -133,7 +133,7 @@ def _rotary(node: Node, x: X, cos: X, sin: X, positions: X | None = None) -> X:
         y = concat([real.expand_dims(-1), imaginary.expand_dims(-1)], -1).reshape(x.shape)
     else:
         y = concat([real, imaginary], -1)
-    y = concat([y, rest], -1) if rest.shape[-1] else y
+    y = concat([y, unrotated], -1) if unrotated.shape[-1] else y
     return y.swapaxes(1, 2).reshape((y.shape[0], y.shape[2], -1)) if flat else y
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from phlox.errors import ShapeError
 from phlox.interop.onnx.node import Node
-from phlox.interop.onnx.operators.pooling import window
+from phlox.interop.onnx.operators.pooling import node_window
 from phlox.interop.onnx.registry import Array, operators
 from phlox.tensor import Tensor, concat, functional, tensor
 
@@ -23,9 +23,9 @@ def conv(node: Node, x: X, weight: X, bias: X | None = None) -> X:
     rank = x.ndim - 2
     if rank not in _CONV or weight.ndim != x.ndim:
         raise ShapeError(f"Conv: x of shape {x.shape} and weight of shape {weight.shape}: 1 to 3 spatial axes fit")
-    one = window(node, x.shape[2:], weight.shape[2:])
+    win = node_window(node, x.shape[2:], weight.shape[2:])
     return _CONV[rank](
-        x, weight, bias, stride=one.strides, padding=one.pads, dilation=one.dilations, groups=node.get("group", 1)
+        x, weight, bias, stride=win.strides, padding=win.pads, dilation=win.dilations, groups=node.get("group", 1)
     )
 
 
@@ -36,22 +36,22 @@ def _conv_transpose(node: Node, x: X, weight: X, bias: X | None = None) -> X:
     strides = tuple(node.get("strides") or [1] * rank)
     dilations = tuple(node.get("dilations") or [1] * rank)
     extra = list(node.get("output_padding") or [0] * rank)
-    wanted, auto = node.get("output_shape"), node.get("auto_pad", "NOTSET")
-    given = list(node.get("pads") or [0] * 2 * rank)
+    output_shape, auto = node.get("output_shape"), node.get("auto_pad", "NOTSET")
+    node_pads = list(node.get("pads") or [0] * 2 * rank)
     pads: list[tuple[int, int]] = []
     for axis, size in enumerate(x.shape[2:]):
         full = (size - 1) * strides[axis] + (weight.shape[2 + axis] - 1) * dilations[axis] + 1 + extra[axis]
-        if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
-            total = full - (wanted[-rank:][axis] if wanted is not None else size * strides[axis])
+        if output_shape is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
+            total = full - (output_shape[-rank:][axis] if output_shape is not None else size * strides[axis])
             small, large = total // 2, total - total // 2
             pads.append((small, large) if auto == "SAME_UPPER" else (large, small))
         else:
-            pads.append((0, 0) if auto == "VALID" else (given[axis], given[axis + rank]))
+            pads.append((0, 0) if auto == "VALID" else (node_pads[axis], node_pads[axis + rank]))
     y = _TRANSPOSED[rank](x, weight, None, stride=strides, dilation=dilations, groups=node.get("group", 1))
     cuts = [slice(None), slice(None)]
     widths = [(0, 0), (0, 0)]
-    for (before, after), size, more in zip(pads, y.shape[2:], extra, strict=True):
-        end = size + more - after
+    for (before, after), size, added in zip(pads, y.shape[2:], extra, strict=True):
+        end = size + added - after
         cuts.append(slice(max(before, 0), min(end, size)))
         widths.append((max(-before, 0), max(end - size, 0)))
     y = y[tuple(cuts)].pad(tuple(widths))
@@ -80,17 +80,17 @@ def _col2im(node: Node, x: X, image: Array, block: Array) -> X:
 
 
 def _deform_conv(node: Node, x: X, weight: X, offset: X, bias: X | None = None, mask: X | None = None) -> X:
-    """Dai et al. 2017: every element of the window is read at a place of its own, between the pixels."""
-    one = window(node, x.shape[2:], weight.shape[2:])
+    """Dai et al. 2017: each element of the window is read at its own position between the pixels."""
+    window = node_window(node, x.shape[2:], weight.shape[2:])
     n, channels, height, width = x.shape
-    rows, columns = one.counts
-    kh, kw = one.sides
+    rows, columns = window.counts
+    kh, kw = window.sides
     groups, parts = node.get("group", 1), node.get("offset_group", 1)
     shifts = offset.reshape((n, parts, kh * kw, 2, rows, columns))
-    base_y = [r * one.strides[0] - one.pads[0][0] for r in range(rows)]
-    base_x = [c * one.strides[1] - one.pads[1][0] for c in range(columns)]
-    window_y = [i * one.dilations[0] for i in range(kh) for _ in range(kw)]
-    window_x = [j * one.dilations[1] for _ in range(kh) for j in range(kw)]
+    base_y = [r * window.strides[0] - window.pads[0][0] for r in range(rows)]
+    base_x = [c * window.strides[1] - window.pads[1][0] for c in range(columns)]
+    window_y = [i * window.dilations[0] for i in range(kh) for _ in range(kw)]
+    window_x = [j * window.dilations[1] for _ in range(kh) for j in range(kw)]
     device = x.device
     at_y = tensor([float(v) for v in window_y], device=device).reshape((-1, 1, 1)) + tensor(
         [float(v) for v in base_y], device=device
@@ -124,8 +124,8 @@ def bilinear(x: X, rows: X, columns: X) -> X:
             r, c = top + down, left + right
             inside = (r >= 0.0) & (r <= height - 1.0) & (c >= 0.0) & (c <= width - 1.0)
             share = (1.0 - (rows - r).abs()) * (1.0 - (columns - c).abs()) * inside.float()
-            place = (r.clip(0.0, height - 1.0) * float(width) + c.clip(0.0, width - 1.0)).int()
-            index = place.reshape((n, 1, -1)).broadcast_to((n, channels, place.size // n))
+            flat_index = (r.clip(0.0, height - 1.0) * float(width) + c.clip(0.0, width - 1.0)).int()
+            index = flat_index.reshape((n, 1, -1)).broadcast_to((n, channels, flat_index.size // n))
             part = flat.gather(2, index).reshape((n, channels, *rows.shape[1:])) * share.expand_dims(1)
             result = part if result is None else result + part
     assert result is not None
@@ -133,7 +133,7 @@ def bilinear(x: X, rows: X, columns: X) -> X:
 
 
 def _causal_conv(node: Node, x: X, weight: X, bias: X | None = None, past: X | None = None) -> tuple[X, X]:
-    """A convolution of each channel by itself over what came before, of which the end is kept for the next call."""
+    """A depthwise convolution over the past and the new input; their end is the second result, for the next call."""
     length = weight.shape[-1] - 1
     whole = x.pad(((0, 0), (0, 0), (length, 0))) if past is None else concat([past, x], 2)
     y = functional.conv1d(whole, weight, bias, groups=x.shape[1])

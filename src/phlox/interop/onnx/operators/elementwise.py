@@ -56,10 +56,10 @@ def _clip(node: Node, x: X, low: X | None = None, high: X | None = None) -> X:
 
 
 def _is_inf(node: Node, x: X) -> X:
-    found = x.isinf()
+    is_infinite = x.isinf()
     if not node.get("detect_negative", 1):
-        found = found & (x > 0.0)
-    return found & (x < 0.0) if not node.get("detect_positive", 1) else found
+        is_infinite = is_infinite & (x > 0.0)
+    return is_infinite & (x < 0.0) if not node.get("detect_positive", 1) else is_infinite
 
 
 def _shift(node: Node, x: X, y: X) -> X:
@@ -170,7 +170,7 @@ def _shrink(node: Node, x: X) -> X:
 
 
 def _flat(x: X, axis: int) -> X:
-    """Before opset 13: over all axes from one on."""
+    """Before opset 13: the axes from `axis` on as one, over which softmax goes."""
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 

@@ -32,25 +32,25 @@ def _gather_elements(node: Node, x: X, indices: X) -> X:
 
 
 def _flat_index(indices: X, sizes: tuple[int, ...]) -> X:
-    """Tuples in the last axis as places in row-major order."""
-    place = None
+    """Index tuples in the last axis as flat indices in row-major order."""
+    flat_index = None
     for axis, size in enumerate(sizes):
-        one = from_start(indices[..., axis], size)
-        place = one if place is None else place * size + one
-    assert place is not None
-    return place
+        index = from_start(indices[..., axis], size)
+        flat_index = index if flat_index is None else flat_index * size + index
+    assert flat_index is not None
+    return flat_index
 
 
 def _gather_nd(node: Node, x: X, indices: X) -> X:
     batch, depth = node.get("batch_dims", 0), indices.shape[-1]
     sizes = x.shape[batch : batch + depth]
-    rest, lead = x.shape[batch + depth :], x.shape[:batch]
+    trailing, lead = x.shape[batch + depth :], x.shape[:batch]
     rows = math.prod(lead)
-    flat = x.reshape((rows * math.prod(sizes), *rest))
-    places = _flat_index(indices, sizes).reshape((rows, -1))
+    flat = x.reshape((rows * math.prod(sizes), *trailing))
+    flat_indices = _flat_index(indices, sizes).reshape((rows, -1))
     offset = arange(rows, device=x.device).reshape((rows, 1)) * math.prod(sizes)
-    found = flat.take((places + offset).reshape(-1), 0)
-    return found.reshape((*lead, *indices.shape[batch:-1], *rest))
+    slices = flat.take((flat_indices + offset).reshape(-1), 0)
+    return slices.reshape((*lead, *indices.shape[batch:-1], *trailing))
 
 
 def _scatter_elements(node: Node, x: X, indices: X, updates: X) -> X:
@@ -60,20 +60,20 @@ def _scatter_elements(node: Node, x: X, indices: X, updates: X) -> X:
 
 def _scatter_nd(node: Node, x: X, indices: X, updates: X) -> X:
     depth = indices.shape[-1]
-    sizes, rest = x.shape[:depth], x.shape[depth:]
-    places, width = _flat_index(indices, sizes).reshape(-1), math.prod(rest)
+    sizes, trailing = x.shape[:depth], x.shape[depth:]
+    flat_indices, width = _flat_index(indices, sizes).reshape(-1), math.prod(trailing)
     flat = x.reshape((math.prod(sizes), width))
-    rows = places.expand_dims(-1).broadcast_to((places.size, width))
+    rows = flat_indices.expand_dims(-1).broadcast_to((flat_indices.size, width))
     mode = _MODES[node.get("reduction", "none")]
-    return flat.scatter(0, rows, updates.reshape((places.size, width)), mode).reshape(x.shape)
+    return flat.scatter(0, rows, updates.reshape((flat_indices.size, width)), mode).reshape(x.shape)
 
 
 def _one_hot(node: Node, indices: X, depth: Array, values: X) -> X:
     count = int(depth.reshape(-1)[0])
-    places = indices if indices.kind.name == "int" else indices.int()
-    places = from_start(places, count)
-    inside = (places >= 0) & (places < count)
-    hot = one_hot(where(inside, places, 0), count).bool() & inside.expand_dims(-1)
+    classes = indices if indices.kind.name == "int" else indices.int()
+    classes = from_start(classes, count)
+    inside = (classes >= 0) & (classes < count)
+    hot = one_hot(where(inside, classes, 0), count).bool() & inside.expand_dims(-1)
     off, on = values[0], values[1]
     axis = node.get("axis", -1)
     return where(hot, on, off).moveaxis(-1, axis)
@@ -81,8 +81,8 @@ def _one_hot(node: Node, indices: X, depth: Array, values: X) -> X:
 
 def _compress(node: Node, x: X, condition: Array) -> X:
     axis = node.get("axis")
-    places = tensor(np.nonzero(condition)[0], device=x.device)
-    return x.reshape(-1).take(places, 0) if axis is None else x.take(places, axis)
+    indices = tensor(np.nonzero(condition)[0], device=x.device)
+    return x.reshape(-1).take(indices, 0) if axis is None else x.take(indices, axis)
 
 
 def _non_zero(node: Node, x: X) -> X:
@@ -94,19 +94,19 @@ def _tensor_scatter(node: Node, past: X, update: X, starts: X | None = None) -> 
     length = update.shape[axis]
     batch = past.shape[0]
     first = arange(batch, device=past.device) * 0 if starts is None else starts
-    places = first.reshape((batch, 1)) + arange(length, device=past.device)
+    positions = first.reshape((batch, 1)) + arange(length, device=past.device)
     if node.get("mode", "linear") == "circular":
-        places = places % past.shape[axis]
+        positions = positions % past.shape[axis]
     shape = [batch] + [1] * (past.ndim - 1)
     shape[axis] = length
-    return past.scatter(axis, places.reshape(tuple(shape)).broadcast_to(update.shape), update)
+    return past.scatter(axis, positions.reshape(tuple(shape)).broadcast_to(update.shape), update)
 
 
 def _bit_cast(node: Node, x: X) -> X:
     from phlox.interop.onnx.reading import onnx
 
     helper = onnx().helper
-    before, after = (helper.tensor_dtype_to_np_dtype(one) for one in (node.type_of(0), node.element))
+    before, after = (helper.tensor_dtype_to_np_dtype(element) for element in (node.type_of(0), node.element))
     seen = values_of(x).astype(before).view(after)
     return cast(tensor(known_to_numpy(seen), device=x.device), node.element)
 

@@ -67,7 +67,7 @@ def _lrn(node: Node, x: X) -> X:
     size = node.get("size")
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = x.square().pad(((0, 0), (before, after), *((0, 0) for _ in x.shape[2:])))
-    total = sum((squares[:, place : place + x.shape[1]] for place in range(1, size)), squares[:, : x.shape[1]])
+    total = sum((squares[:, offset : offset + x.shape[1]] for offset in range(1, size)), squares[:, : x.shape[1]])
     base = total * (node.get("alpha", 1e-4) / size) + node.get("bias", 1.0)
     return x / base ** node.get("beta", 0.75)
 

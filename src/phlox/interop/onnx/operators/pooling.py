@@ -28,17 +28,17 @@ class Window:
     pads: tuple[tuple[int, int], ...]
     """As the node gives them."""
     ends: Sizes
-    """More padding at the end, so that rounding up has all of its windows; negative where one is left out."""
+    """Extra padding at the end of each axis, for the last window if the counts are rounded up."""
     counts: Sizes
     """How many windows there are."""
 
     @property
     def padded(self) -> tuple[tuple[int, int], ...]:
-        """The padding with what rounding up adds."""
-        return tuple((a, max(b + more, 0)) for (a, b), more in zip(self.pads, self.ends, strict=True))
+        """The padding, with the extra padding for rounding up."""
+        return tuple((a, max(b + extra, 0)) for (a, b), extra in zip(self.pads, self.ends, strict=True))
 
 
-def window(node: Node, spatial: Sequence[int], sides: Sequence[int]) -> Window:
+def node_window(node: Node, spatial: Sequence[int], sides: Sequence[int]) -> Window:
     """The window of a node over axes of these sizes."""
     rank = len(spatial)
     strides = tuple(node.get("strides") or [1] * rank)
@@ -67,73 +67,73 @@ def _pads(
     if auto == "VALID":
         return ((0, 0),) * rank
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        found: list[tuple[int, int]] = []
+        pads: list[tuple[int, int]] = []
         for size, far, step in zip(spatial, reach, strides, strict=True):
             total = max((-(-size // step) - 1) * step + far - size, 0)
             small, large = total // 2, total - total // 2
-            found.append((small, large) if auto == "SAME_UPPER" else (large, small))
-        return tuple(found)
-    given = list(node.get("pads") or [0] * 2 * rank)
-    return tuple(zip(given[:rank], given[rank:], strict=True))
+            pads.append((small, large) if auto == "SAME_UPPER" else (large, small))
+        return tuple(pads)
+    sizes = list(node.get("pads") or [0] * 2 * rank)
+    return tuple(zip(sizes[:rank], sizes[rank:], strict=True))
 
 
-def places(one: Window, axis: int) -> np.ndarray[Any, Any]:
-    """The places [windows, side] along a padded axis."""
-    starts = np.arange(one.counts[axis]) * one.strides[axis]
-    return starts[:, None] + np.arange(one.sides[axis]) * one.dilations[axis]
+def positions(window: Window, axis: int) -> np.ndarray[Any, Any]:
+    """The positions [windows, side] along a padded axis."""
+    starts = np.arange(window.counts[axis]) * window.strides[axis]
+    return starts[:, None] + np.arange(window.sides[axis]) * window.dilations[axis]
 
 
-def windows_of(x: X, one: Window, value: float) -> X:
+def windows_of(x: X, window: Window, value: float) -> X:
     """The windows of x [n, channels, *spatial] as [n, channels, *counts, elements of the window]."""
-    rank = len(one.sides)
-    x = x.pad(((0, 0), (0, 0), *one.padded), value)
+    rank = len(window.sides)
+    x = x.pad(((0, 0), (0, 0), *window.padded), value)
     for axis in range(rank):
-        where = tensor(places(one, axis), device=x.device)
+        where = tensor(positions(window, axis), device=x.device)
         x = x.take(where, 2 + 2 * axis)
     order = (0, 1, *(2 + 2 * axis for axis in range(rank)), *(3 + 2 * axis for axis in range(rank)))
     x = x.permute_dims(order)
-    return x.reshape((*x.shape[: 2 + rank], math.prod(one.sides)))
+    return x.reshape((*x.shape[: 2 + rank], math.prod(window.sides)))
 
 
 _MAX: dict[int, Any] = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVG: dict[int, Any] = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-def _is_usual(one: Window) -> bool:
+def _is_usual(window: Window) -> bool:
     """Can Phlox's pooling do it: no window of padding alone, and no rounding up?"""
-    fits = all(max(pad) < side for pad, side in zip(one.pads, one.sides, strict=True))
-    return fits and not any(one.ends) and len(one.sides) in _MAX
+    fits = all(max(pad) < side for pad, side in zip(window.pads, window.sides, strict=True))
+    return fits and not any(window.ends) and len(window.sides) in _MAX
 
 
 def _max_pool(node: Node, x: X) -> Any:
-    one = window(node, x.shape[2:], node.get("kernel_shape"))
+    window = node_window(node, x.shape[2:], node.get("kernel_shape"))
     whole = x.kind.name == "int"
-    if not node.wants(1) and _is_usual(one) and not whole:
-        return _MAX[x.ndim - 2](x, one.sides, stride=one.strides, padding=one.pads, dilation=one.dilations)
-    values = windows_of(x.float() if whole else x, one, -math.inf)
+    if not node.wants(1) and _is_usual(window) and not whole:
+        return _MAX[x.ndim - 2](x, window.sides, stride=window.strides, padding=window.pads, dilation=window.dilations)
+    values = windows_of(x.float() if whole else x, window, -math.inf)
     y = values.max(-1)
     y = y.int() if whole else y
     if not node.wants(1):
         return y
     best = values.argmax(-1, keepdims=True)
-    flat = _flat_places(node, x, one)
-    found = tensor(flat, device=x.device).broadcast_to(values.shape).take_along_axis(best, -1).squeeze(-1)
-    return y, found
+    flat = _flat_indices(node, x, window)
+    indices = tensor(flat, device=x.device).broadcast_to(values.shape).take_along_axis(best, -1).squeeze(-1)
+    return y, indices
 
 
-def _flat_places(node: Node, x: X, one: Window) -> np.ndarray[Any, Any]:
-    """For each window, where its elements lie in x as a vector: [n, channels, *counts, elements]."""
-    spatial, rank = x.shape[2:], len(one.sides)
+def _flat_indices(node: Node, x: X, window: Window) -> np.ndarray[Any, Any]:
+    """The indices of each window's elements in the flattened x: [n, channels, *counts, elements]."""
+    spatial, rank = x.shape[2:], len(window.sides)
     steps = [math.prod(spatial[axis + 1 :]) for axis in range(rank)]
     if node.get("storage_order", 0):
         steps = [math.prod(spatial[:axis]) for axis in range(rank)]
     total: Any = 0
     for axis in range(rank):
-        where = places(one, axis) - one.pads[axis][0]
+        where = positions(window, axis) - window.pads[axis][0]
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = where.shape
         total = total + (where * steps[axis]).reshape(shape)
-    flat = np.broadcast_to(total, (*one.counts, *one.sides)).reshape((*one.counts, -1))
+    flat = np.broadcast_to(total, (*window.counts, *window.sides)).reshape((*window.counts, -1))
     images = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2] + (1,) * (rank + 1)) * math.prod(spatial)
     return flat + images
 
@@ -150,33 +150,33 @@ def _max_unpool(node: Node, x: X, indices: X, shape: Array | None = None) -> X:
     y = zeros((math.prod(natural),), device=x.device).scatter(0, indices.reshape(-1), x.reshape(-1)).reshape(natural)
     if shape is None:
         return y
-    more = [(0, int(want) - have) for want, have in zip(shape, natural, strict=True)]
-    return y.pad(tuple(more))
+    padding = [(0, int(want) - have) for want, have in zip(shape, natural, strict=True)]
+    return y.pad(tuple(padding))
 
 
 def _average_pool(node: Node, x: X) -> X:
-    one = window(node, x.shape[2:], node.get("kernel_shape"))
+    window = node_window(node, x.shape[2:], node.get("kernel_shape"))
     counted = bool(node.get("count_include_pad", 0))
-    if _is_usual(one) and all(step == 1 for step in one.dilations):
-        return _AVG[x.ndim - 2](x, one.sides, stride=one.strides, padding=one.pads, count_include_pad=counted)
-    total = windows_of(x, one, 0.0).sum(-1)
-    return total / tensor(_counts(one, x.shape[2:], counted=counted), device=x.device)
+    if _is_usual(window) and all(step == 1 for step in window.dilations):
+        return _AVG[x.ndim - 2](x, window.sides, stride=window.strides, padding=window.pads, count_include_pad=counted)
+    total = windows_of(x, window, 0.0).sum(-1)
+    return total / tensor(_counts(window, x.shape[2:], counted=counted), device=x.device)
 
 
-def _counts(one: Window, spatial: tuple[int, ...], *, counted: bool) -> np.ndarray[Any, Any]:
-    """How many elements each window has, without padding, or with that which the node gives."""
+def _counts(window: Window, spatial: tuple[int, ...], *, counted: bool) -> np.ndarray[Any, Any]:
+    """The number of elements of each window; with `counted`, the padding that the node gives counts too."""
     total: Any = np.ones(())
     for axis, size in enumerate(spatial):
-        where = places(one, axis) - one.pads[axis][0]
-        low, high = (-one.pads[axis][0], size + one.pads[axis][1]) if counted else (0, size)
+        where = positions(window, axis) - window.pads[axis][0]
+        low, high = (-window.pads[axis][0], size + window.pads[axis][1]) if counted else (0, size)
         total = np.multiply.outer(total, ((where >= low) & (where < high)).sum(-1))
     return np.maximum(total, 1.0)
 
 
 def _lp_pool(node: Node, x: X) -> X:
-    one = window(node, x.shape[2:], node.get("kernel_shape"))
+    window = node_window(node, x.shape[2:], node.get("kernel_shape"))
     p = float(node.get("p", 2))
-    return (windows_of(x, one, 0.0).abs() ** p).sum(-1) ** (1.0 / p)
+    return (windows_of(x, window, 0.0).abs() ** p).sum(-1) ** (1.0 / p)
 
 
 def _spatial(x: X) -> tuple[int, ...]:

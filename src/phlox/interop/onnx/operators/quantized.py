@@ -14,15 +14,15 @@ X = Tensor[Any, Any, Any]
 
 
 def _fitted(node: Node, x: X, scale: X) -> X:
-    """A scale (or zero point) of one element, of an axis or of blocks of one, so that it broadcasts to x."""
+    """A scale (or zero point) for all of x, or for each index or block of an axis, such that it broadcasts to x."""
     if scale.ndim == 0 or scale.size == 1:
         return scale.reshape(())
     axis: int = node.get("axis", 1) % x.ndim
     if scale.ndim == 1 and not node.get("block_size", 0):
-        return scale.reshape(tuple(-1 if place == axis else 1 for place in range(x.ndim)))
+        return scale.reshape(tuple(-1 if dim == axis else 1 for dim in range(x.ndim)))
     block: int = node.get("block_size", 0) or -(-x.shape[axis] // scale.shape[axis])
     whole = scale.repeat(block, axis)
-    return whole[tuple(slice(0, x.shape[axis]) if place == axis else slice(None) for place in range(x.ndim))]
+    return whole[tuple(slice(0, x.shape[axis]) if dim == axis else slice(None) for dim in range(x.ndim))]
 
 
 def _saturated(x: X, element: int) -> X:

@@ -1,4 +1,4 @@
-"""Recurrent layers: by Phlox's own where the node is a usual one, else step by step."""
+"""Recurrent layers: by Phlox's own functions if the node has the usual options, otherwise step by step."""
 
 from __future__ import annotations
 
@@ -66,59 +66,59 @@ class Direction:
 def _gates(x: X, kind: str, axis: int = 0) -> X:
     """The gates in Phlox's order."""
     parts = x.split(x.shape[axis] // _GATES[kind], axis)
-    return concat([parts[place] for place in _ORDER[kind]], axis) if len(parts) > 1 else x
+    return concat([parts[position] for position in _ORDER[kind]], axis) if len(parts) > 1 else x
 
 
-def _is_usual(one: Direction) -> bool:
-    kind, node = one.node.operator, one.node
-    if node.get("clip") is not None or node.get("input_forget", 0) or one.peephole is not None:
+def _is_usual(layer: Direction) -> bool:
+    kind, node = layer.node.operator, layer.node
+    if node.get("clip") is not None or node.get("input_forget", 0) or layer.peephole is not None:
         return False
     if kind == "GRU" and not node.get("linear_before_reset", 0):
         return False
-    return one.names == _USUAL[kind] or (kind == "RNN" and one.names == ["relu"])
+    return layer.names == _USUAL[kind] or (kind == "RNN" and layer.names == ["relu"])
 
 
-def _by_phlox(one: Direction) -> tuple[X, X, X | None]:
-    kind = one.node.operator
-    weight, recurrent = (_gates(part, kind).mT for part in (one.weight, one.recurrent))
-    options: dict[str, Any] = {"mask": one.mask, "reverse": one.reverse}
-    count = one.weight.shape[0]
-    bias = None if one.bias is None else one.bias[:count] + one.bias[count:]
+def _by_phlox(layer: Direction) -> tuple[X, X, X | None]:
+    kind = layer.node.operator
+    weight, recurrent = (_gates(part, kind).mT for part in (layer.weight, layer.recurrent))
+    options: dict[str, Any] = {"mask": layer.mask, "reverse": layer.reverse}
+    count = layer.weight.shape[0]
+    bias = None if layer.bias is None else layer.bias[:count] + layer.bias[count:]
     if kind == "LSTM":
-        assert one.cell is not None
+        assert layer.cell is not None
         bias = None if bias is None else _gates(bias, kind)
-        return functional.lstm(one.x, one.hidden, one.cell, weight, recurrent, bias, **options)
+        return functional.lstm(layer.x, layer.hidden, layer.cell, weight, recurrent, bias, **options)
     if kind == "GRU":
         inner = None
-        if one.bias is not None:
+        if layer.bias is not None:
             width = count // 3
-            first, second = (_gates(part, kind) for part in (one.bias[:count], one.bias[count:]))
+            first, second = (_gates(part, kind) for part in (layer.bias[:count], layer.bias[count:]))
             inner = second[2 * width :]
             bias = concat([first[: 2 * width] + second[: 2 * width], first[2 * width :]], 0)
-        y, hidden = functional.gru(one.x, one.hidden, weight, recurrent, bias, inner, **options)
+        y, hidden = functional.gru(layer.x, layer.hidden, weight, recurrent, bias, inner, **options)
         return y, hidden, None
-    activation: Any = one.names[0]
-    y, hidden = functional.rnn(one.x, one.hidden, weight, recurrent, bias, activation=activation, **options)
+    activation: Any = layer.names[0]
+    y, hidden = functional.rnn(layer.x, layer.hidden, weight, recurrent, bias, activation=activation, **options)
     return y, hidden, None
 
 
-def _in_steps(one: Direction) -> tuple[X, X, X | None]:
+def _in_steps(layer: Direction) -> tuple[X, X, X | None]:
     """One step after the other, as ONNX defines them."""
-    step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[one.node.operator]
-    h, c = one.hidden, one.cell
-    found: list[X] = []
-    times = range(one.x.shape[1])
-    for time in reversed(times) if one.reverse else times:
-        new_h, new_c = step(one, one.x[:, time], h, c)
+    step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[layer.node.operator]
+    h, c = layer.hidden, layer.cell
+    outputs: list[X] = []
+    times = range(layer.x.shape[1])
+    for time in reversed(times) if layer.reverse else times:
+        new_h, new_c = step(layer, layer.x[:, time], h, c)
         shown = new_h
-        if one.mask is not None:
-            there = one.mask[:, time].expand_dims(-1)
-            shown = where(there, new_h, 0.0)
-            new_h = where(there, new_h, h)
-            new_c = None if new_c is None or c is None else where(there, new_c, c)
+        if layer.mask is not None:
+            is_present = layer.mask[:, time].expand_dims(-1)
+            shown = where(is_present, new_h, 0.0)
+            new_h = where(is_present, new_h, h)
+            new_c = None if new_c is None or c is None else where(is_present, new_c, c)
         h, c = new_h, new_c
-        found.append(shown)
-    return stack(found[::-1] if one.reverse else found, 1), h, c
+        outputs.append(shown)
+    return stack(outputs[::-1] if layer.reverse else outputs, 1), h, c
 
 
 Step = tuple[X, "X | None"]
@@ -128,43 +128,45 @@ def _halves(bias: X | None, count: int) -> tuple[X | float, X | float]:
     return (0.0, 0.0) if bias is None else (bias[:count], bias[count:])
 
 
-def _lstm_step(one: Direction, x: X, h: X, c: X | None) -> Step:
+def _lstm_step(layer: Direction, x: X, h: X, c: X | None) -> Step:
     assert c is not None
-    f, g, last = one.functions
-    first, second = _halves(one.bias, one.weight.shape[0])
+    f, g, last = layer.functions
+    first, second = _halves(layer.bias, layer.weight.shape[0])
     width = h.shape[-1]
-    i, o, forget, new = (matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second).split(width, -1)
-    if one.peephole is not None:
-        i, forget = i + one.peephole[:width] * c, forget + one.peephole[2 * width :] * c
-    i = f(one.clipped(i))
-    forget = 1.0 - i if one.node.get("input_forget", 0) else f(one.clipped(forget))
-    c = forget * c + i * g(one.clipped(new))
-    if one.peephole is not None:
-        o = o + one.peephole[width : 2 * width] * c
-    return f(one.clipped(o)) * last(c), c
+    i, o, forget, new = (matmul(x, layer.weight.mT) + matmul(h, layer.recurrent.mT) + first + second).split(width, -1)
+    if layer.peephole is not None:
+        i, forget = i + layer.peephole[:width] * c, forget + layer.peephole[2 * width :] * c
+    i = f(layer.clipped(i))
+    forget = 1.0 - i if layer.node.get("input_forget", 0) else f(layer.clipped(forget))
+    c = forget * c + i * g(layer.clipped(new))
+    if layer.peephole is not None:
+        o = o + layer.peephole[width : 2 * width] * c
+    return f(layer.clipped(o)) * last(c), c
 
 
-def _gru_step(one: Direction, x: X, h: X, c: X | None) -> Step:
-    f, g = one.functions
+def _gru_step(layer: Direction, x: X, h: X, c: X | None) -> Step:
+    f, g = layer.functions
     width = h.shape[-1]
-    inputs, bias = _halves(one.bias, 3 * width)
-    z, r, new = (matmul(x, one.weight.mT) + inputs).split(width, -1)
-    both = matmul(h, one.recurrent[: 2 * width].mT)
+    inputs, bias = _halves(layer.bias, 3 * width)
+    z, r, new = (matmul(x, layer.weight.mT) + inputs).split(width, -1)
+    both = matmul(h, layer.recurrent[: 2 * width].mT)
     inner: Any = 0.0
     if isinstance(bias, Tensor):
         both, inner = both + bias[: 2 * width], bias[2 * width :]
-    z, r = f(one.clipped(z + both[:, :width])), f(one.clipped(r + both[:, width:]))
-    last = one.recurrent[2 * width :].mT
-    if one.node.get("linear_before_reset", 0):
+    z, r = f(layer.clipped(z + both[:, :width])), f(layer.clipped(r + both[:, width:]))
+    last = layer.recurrent[2 * width :].mT
+    if layer.node.get("linear_before_reset", 0):
         new = new + r * (matmul(h, last) + inner)
     else:
         new = new + matmul(r * h, last) + inner
-    return (1.0 - z) * g(one.clipped(new)) + z * h, None
+    return (1.0 - z) * g(layer.clipped(new)) + z * h, None
 
 
-def _rnn_step(one: Direction, x: X, h: X, c: X | None) -> Step:
-    first, second = _halves(one.bias, one.weight.shape[0])
-    return one.functions[0](one.clipped(matmul(x, one.weight.mT) + matmul(h, one.recurrent.mT) + first + second)), None
+def _rnn_step(layer: Direction, x: X, h: X, c: X | None) -> Step:
+    first, second = _halves(layer.bias, layer.weight.shape[0])
+    return layer.functions[0](
+        layer.clipped(matmul(x, layer.weight.mT) + matmul(h, layer.recurrent.mT) + first + second)
+    ), None
 
 
 def _activations(node: Node, count: int) -> tuple[list[str], list[Activation]]:
@@ -177,7 +179,7 @@ def _activations(node: Node, count: int) -> tuple[list[str], list[Activation]]:
     for name in names:
         function, defaults = _ACTIVATIONS[name]
         pairs = zip((alphas, betas), defaults, strict=False)
-        functions.append(_with(function, [given.pop(0) if given else default for given, default in pairs]))
+        functions.append(_with(function, [options.pop(0) if options else default for options, default in pairs]))
     return names, functions
 
 
@@ -200,24 +202,24 @@ def _recurrent(
     x = x if batch_first else x.swapaxes(0, 1)
     count, width = recurrent.shape[0], recurrent.shape[-1]
     if batch_first:
-        hidden, cell = (None if one is None else one.swapaxes(0, 1) for one in (hidden, cell))
+        hidden, cell = (None if state is None else state.swapaxes(0, 1) for state in (hidden, cell))
     names, functions = _activations(node, count)
     each = len(_USUAL[kind])
     mask = None
     if lengths is not None:
         mask = arange(x.shape[1], device=x.device) < lengths.expand_dims(-1)
     results: list[tuple[X, X, X | None]] = []
-    for number in range(count):
+    for index in range(count):
         start = zeros((x.shape[0], width), device=x.device)
-        part = slice(number * each, (number + 1) * each)
-        one = Direction(
-            node, x, weight[number], recurrent[number], None if bias is None else bias[number],
-            start if hidden is None else hidden[number],
-            None if kind != "LSTM" else start if cell is None else cell[number],
-            None if peephole is None else peephole[number], mask,
-            number == 1 or node.get("direction", "forward") == "reverse", names[part], functions[part],
+        part = slice(index * each, (index + 1) * each)
+        layer = Direction(
+            node, x, weight[index], recurrent[index], None if bias is None else bias[index],
+            start if hidden is None else hidden[index],
+            None if kind != "LSTM" else start if cell is None else cell[index],
+            None if peephole is None else peephole[index], mask,
+            index == 1 or node.get("direction", "forward") == "reverse", names[part], functions[part],
         )  # fmt: skip
-        results.append(_by_phlox(one) if _is_usual(one) else _in_steps(one))
+        results.append(_by_phlox(layer) if _is_usual(layer) else _in_steps(layer))
     # [batch, time, directions, width] or [batch, directions, time, width]
     y = stack([result[0] for result in results], 2 if batch_first else 1)
     y = y if batch_first else y.permute_dims((2, 1, 0, 3))

@@ -20,12 +20,12 @@ Axes = tuple[int, ...] | None
 
 def _reduction(compute: Callable[[X, Any, bool], X]) -> Compute:
     def computed(node: Node, x: X, axes: Array | None = None) -> X:
-        given = node.get("axes") if axes is None else axes.tolist()
-        if not given:
+        chosen = node.get("axes") if axes is None else axes.tolist()
+        if not chosen:
             if node.get("noop_with_empty_axes", 0):
                 return compute(x, (), True) if x.ndim else x
-            given = range(x.ndim)
-        return compute(x, tuple(int(axis) for axis in given), bool(node.get("keepdims", 1)))
+            chosen = range(x.ndim)
+        return compute(x, tuple(int(axis) for axis in chosen), bool(node.get("keepdims", 1)))
 
     return computed
 
@@ -38,25 +38,25 @@ def _extreme(x: X, axes: Axes, keepdims: bool, *, largest: bool) -> X:
     if x.kind is Bool:
         return x.any(axes, keepdims=keepdims) if largest else x.all(axes, keepdims=keepdims)
     if _is_empty(x, axes):  # Phlox refuses it, ONNX defines it
-        places = {axis % x.ndim for axis in axes or ()}
-        shape = [1 if a in places else size for a, size in enumerate(x.shape) if keepdims or a not in places]
+        reduced = {axis % x.ndim for axis in axes or ()}
+        shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape) if keepdims or axis not in reduced]
         return full(tuple(shape), -math.inf if largest else math.inf, device=x.device)
     return x.max(axes, keepdims=keepdims) if largest else x.min(axes, keepdims=keepdims)
 
 
 def _cumulated(name: str) -> Compute:
     def computed(node: Node, x: X, axis: Array) -> X:
-        place = int(axis.reshape(())) if axis.size == 1 else int(axis)
-        place = place + x.ndim if place < 0 else place
+        index = int(axis.reshape(())) if axis.size == 1 else int(axis)
+        index = index + x.ndim if index < 0 else index
         if node.get("reverse", 0):
-            x = x.flip(place)
+            x = x.flip(index)
         if node.get("exclusive", 0):
-            widths = tuple((1, 0) if a == place else (0, 0) for a in range(x.ndim))
+            widths = tuple((1, 0) if dim == index else (0, 0) for dim in range(x.ndim))
             first = 1.0 if x.kind.name == "float" else 1
-            x = x[tuple(slice(0, size - 1 if a == place else size) for a, size in enumerate(x.shape))]
+            x = x[tuple(slice(0, size - 1 if dim == index else size) for dim, size in enumerate(x.shape))]
             x = x.pad(widths, first if name == "cumprod" else 0)
-        x = getattr(x, name)(place)
-        return x.flip(place) if node.get("reverse", 0) else x
+        x = getattr(x, name)(index)
+        return x.flip(index) if node.get("reverse", 0) else x
 
     return computed
 
@@ -64,10 +64,10 @@ def _cumulated(name: str) -> Compute:
 def _arg(node: Node, x: X, name: str) -> X:
     axis: int = node.get("axis", 0)
     if node.get("select_last_index", 0):
-        found = x.shape[axis] - 1 - getattr(x.flip(axis), name)(axis, keepdims=True)
+        indices = x.shape[axis] - 1 - getattr(x.flip(axis), name)(axis, keepdims=True)
     else:
-        found = getattr(x, name)(axis, keepdims=True)
-    return found if node.get("keepdims", 1) else found.squeeze(axis)
+        indices = getattr(x, name)(axis, keepdims=True)
+    return indices if node.get("keepdims", 1) else indices.squeeze(axis)
 
 
 def _topk(node: Node, x: X, k: Array | None = None) -> tuple[X, X]:
@@ -84,9 +84,9 @@ def _unique(node: Node, x: X) -> tuple[X, ...]:
         order = np.argsort(first)
         back = np.argsort(order)
         first, inverse, counts = first[order], back[inverse], counts[order]
-    places = tensor(first.astype(np.int64), device=x.device)
-    y = (x.reshape(-1) if axis is None else x).take(places, 0 if axis is None else axis)
-    return y, places, *(tensor(one.astype(np.int64), device=x.device) for one in (inverse, counts))
+    positions = tensor(first.astype(np.int64), device=x.device)
+    y = (x.reshape(-1) if axis is None else x).take(positions, 0 if axis is None else axis)
+    return y, positions, *(tensor(part.astype(np.int64), device=x.device) for part in (inverse, counts))
 
 
 _REDUCTIONS = {

@@ -62,16 +62,16 @@ def _sources(plan: Plan) -> Array:
             raise RangeError(f"Resize: coordinate_transformation_mode {other!r} is not known")
 
 
-def _nearest(at: Array, mode: str) -> Array:
+def _nearest(points: Array, mode: str) -> Array:
     match mode:
         case "round_prefer_floor":
-            return np.where(at == np.floor(at) + 0.5, np.floor(at), np.round(at))
+            return np.where(points == np.floor(points) + 0.5, np.floor(points), np.round(points))
         case "round_prefer_ceil":
-            return np.where(at == np.floor(at) + 0.5, np.ceil(at), np.round(at))
+            return np.where(points == np.floor(points) + 0.5, np.ceil(points), np.round(points))
         case "floor":
-            return np.floor(at)
+            return np.floor(points)
         case "ceil":
-            return np.ceil(at)
+            return np.ceil(points)
         case other:
             raise RangeError(f"Resize: nearest_mode {other!r} is not known")
 
@@ -86,18 +86,18 @@ def _kernel(x: Array, mode: str, a: float) -> Array:
 
 
 def table(plan: Plan) -> tuple[Array, Array, Array]:
-    """Places and weights, both [out, taps], and which elements of the result lie outside of the axis."""
-    at = _sources(plan)
-    outside = (at < 0) | (at > plan.size - 1)
+    """Indices and weights, both [out, taps], and which elements of the result lie outside of the axis."""
+    points = _sources(plan)
+    outside = (points < 0) | (points > plan.size - 1)
     if plan.mode == "nearest":
-        places = np.clip(_nearest(at, plan.nearest), 0, plan.size - 1).astype(np.int64)
-        return places[:, None], np.ones((plan.out, 1)), outside
+        indices = np.clip(_nearest(points, plan.nearest), 0, plan.size - 1).astype(np.int64)
+        return indices[:, None], np.ones((plan.out, 1)), outside
     width = max(1.0 / plan.scale, 1.0) if plan.antialias else 1.0
     reach = (1.0 if plan.mode == "linear" else 2.0) * width
-    low = np.floor(at - reach) + 1
+    low = np.floor(points - reach) + 1
     taps = np.arange(math.ceil(2 * reach) + (1 if plan.antialias else 0))
     raw = low[:, None] + taps
-    weights = _kernel((raw - at[:, None]) / width, plan.mode, plan.cubic)
+    weights = _kernel((raw - points[:, None]) / width, plan.mode, plan.cubic)
     inside = (raw >= 0) & (raw <= plan.size - 1)
     if plan.exclude:
         weights = np.where(inside, weights, 0.0)
@@ -107,16 +107,16 @@ def table(plan: Plan) -> tuple[Array, Array, Array]:
 
 
 def _along(x: X, axis: int, plan: Plan) -> X:
-    places, weights, _ = table(plan)
+    indices, weights, _ = table(plan)
     device = x.device
-    if places.shape[1] > 4:
+    if indices.shape[1] > 4:
         dense = np.zeros((plan.out, plan.size))
-        np.add.at(dense, (np.arange(plan.out)[:, None], places), weights)
+        np.add.at(dense, (np.arange(plan.out)[:, None], indices), weights)
         return matmul(x.moveaxis(axis, -1), tensor(dense.T, device=device)).moveaxis(-1, axis)
     result = None
     shape = (-1, *(1,) * (x.ndim - 1 - axis))
-    for tap in range(places.shape[1]):
-        part = x.take(tensor(places[:, tap], device=device), axis)
+    for tap in range(indices.shape[1]):
+        part = x.take(tensor(indices[:, tap], device=device), axis)
         if plan.mode != "nearest":
             part = part * tensor(weights[:, tap], device=device).reshape(shape)
         result = part if result is None else result + part
@@ -125,49 +125,49 @@ def _along(x: X, axis: int, plan: Plan) -> X:
 
 
 def _resize(node: Node, x: X, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None) -> X:
-    places = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
-    have = [x.shape[place] for place in places]
+    axes = [axis % x.ndim for axis in node.get("axes") or range(x.ndim)]
+    old_sizes = [x.shape[axis] for axis in axes]
     if sizes is not None and sizes.size:
-        wanted = [int(size) for size in sizes]
-        factors = [want / size for want, size in zip(wanted, have, strict=True)]
+        new_sizes = [int(size) for size in sizes]
+        factors = [new / old for new, old in zip(new_sizes, old_sizes, strict=True)]
         policy = node.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(factors)
-            wanted = [math.floor(size * factor + 0.5) for size in have]
+            new_sizes = [math.floor(old * factor + 0.5) for old in old_sizes]
     else:
         assert scales is not None
         factors = [float(scale) for scale in scales]
-        wanted = [math.floor(size * factor) for size, factor in zip(have, factors, strict=True)]
-    return resized(node, x, places, wanted, factors, roi)
+        new_sizes = [math.floor(old * factor) for old, factor in zip(old_sizes, factors, strict=True)]
+    return resized(node, x, axes, new_sizes, factors, roi)
 
 
 def resized(
-    node: Node, x: X, places: Sequence[int], wanted: Sequence[int], factors: Sequence[float], roi: Array | None
+    node: Node, x: X, axes: Sequence[int], new_sizes: Sequence[int], factors: Sequence[float], roi: Array | None
 ) -> X:
-    """`x` with some axes of other sizes."""
+    """`x` with some axes resized."""
     shape = list(x.shape)
-    for place, want in zip(places, wanted, strict=True):
-        shape[place] = want
+    for axis, new_size in zip(axes, new_sizes, strict=True):
+        shape[axis] = new_size
     checked_size(node.operator, shape)
     coordinates = node.get("coordinate_transformation_mode", "half_pixel")
     outside: list[tuple[int, Array]] = []
-    for number, (place, want, factor) in enumerate(zip(places, wanted, factors, strict=True)):
+    for index, (axis, new_size, factor) in enumerate(zip(axes, new_sizes, factors, strict=True)):
         region = (0.0, 1.0)
-        if roi is not None and roi.size == 2 * len(places):
-            region = (float(roi[number]), float(roi[number + len(places)]))
+        if roi is not None and roi.size == 2 * len(axes):
+            region = (float(roi[index]), float(roi[index + len(axes)]))
         plan = Plan(
-            x.shape[place], want, factor, node.get("mode", "nearest").replace("bilinear", "linear"), coordinates,
+            x.shape[axis], new_size, factor, node.get("mode", "nearest").replace("bilinear", "linear"), coordinates,
             node.get("nearest_mode", "round_prefer_floor"), node.get("cubic_coeff_a", -0.75),
             bool(node.get("exclude_outside", 0)), bool(node.get("antialias", 0)) and factor < 1.0, region,
         )  # fmt: skip
-        if want == plan.size and factor == 1.0 and coordinates != "tf_crop_and_resize":
+        if new_size == plan.size and factor == 1.0 and coordinates != "tf_crop_and_resize":
             continue
-        outside.append((place, table(plan)[2]))
-        x = _along(x, place, plan)
+        outside.append((axis, table(plan)[2]))
+        x = _along(x, axis, plan)
     if coordinates == "tf_crop_and_resize":
-        for place, beyond in outside:
-            mask = tensor(beyond, device=x.device).reshape((-1, *(1,) * (x.ndim - 1 - place)))
+        for axis, beyond in outside:
+            mask = tensor(beyond, device=x.device).reshape((-1, *(1,) * (x.ndim - 1 - axis)))
             x = where(mask.broadcast_to(x.shape), node.get("extrapolation_value", 0.0), x)
     return x
 
@@ -182,11 +182,11 @@ def _upsample_7(node: Node, x: X) -> X:
 
 def _simple(node: Node, x: X, factors: list[float]) -> X:
     """Before opset 11."""
-    more: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    attributes = {**node.attributes, **more}
+    defaults: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    attributes = {**node.attributes, **defaults}
     old = Node(node.operator, node.domain, node.version, node.name, node.inputs, node.outputs, attributes)
-    wanted = [math.floor(size * factor) for size, factor in zip(x.shape, factors, strict=True)]
-    return resized(old, x, range(x.ndim), wanted, factors, None)
+    new_sizes = [math.floor(size * factor) for size, factor in zip(x.shape, factors, strict=True)]
+    return resized(old, x, range(x.ndim), new_sizes, factors, None)
 
 
 operators({"Resize": _resize_10}, since=10)

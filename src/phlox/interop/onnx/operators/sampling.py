@@ -30,7 +30,7 @@ def _grid_sample(node: Node, x: X, grid: X) -> X:
 
 
 def _affine_grid(node: Node, theta: X, size: Array) -> X:
-    sizes = [int(one) for one in size]
+    sizes = [int(length) for length in size]
     return functional.affine_grid(theta, sizes, align_corners=bool(node.get("align_corners", 0)))
 
 
@@ -53,14 +53,14 @@ def _roi_align(node: Node, x: X, rois: Array, batch: Array) -> X:
         across = ratio or int(np.ceil(wide / columns))
         y = top + (np.arange(rows * down) + 0.5) * tall / (rows * down)
         z = left + (np.arange(columns * across) + 0.5) * wide / (columns * across)
-        one = x[int(image)].expand_dims(0)
+        image_batch = x[int(image)].expand_dims(0)
         inside = ((y >= -1) & (y <= height))[:, None] & ((z >= -1) & (z <= width))[None, :]
         grid = np.meshgrid(np.clip(y, 0, height - 1), np.clip(z, 0, width - 1), indexing="ij")
         at_y, at_x = (tensor(part[None], device=x.device) for part in grid)
         if node.get("mode", "avg") == "max":
-            read = _largest_corner(one, *grid) * tensor(inside.astype(np.float64), device=x.device)
+            read = _largest_corner(image_batch, *grid) * tensor(inside.astype(np.float64), device=x.device)
         else:
-            read = bilinear(one, at_y, at_x) * tensor(inside.astype(np.float64), device=x.device)
+            read = bilinear(image_batch, at_y, at_x) * tensor(inside.astype(np.float64), device=x.device)
         cells = read.reshape((x.shape[1], rows, down, columns, across))
         results.append(cells.max((2, 4)) if node.get("mode", "avg") == "max" else cells.mean((2, 4)))
 
@@ -123,11 +123,11 @@ def _box_corners(boxes: Array, centred: bool) -> Array:
     return np.stack([np.minimum(y1, y2), np.minimum(x1, x2), np.maximum(y1, y2), np.maximum(x1, x2)], 1)
 
 
-def _overlap(one: Array, others: Array) -> Array:
+def _overlap(box: Array, others: Array) -> Array:
     """The intersection of a box with others over their union."""
-    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.prod(np.maximum(high - low, 0.0), 1)
-    area = np.prod(one[2:] - one[:2]) + np.prod(others[:, 2:] - others[:, :2], 1) - common
+    area = np.prod(box[2:] - box[:2]) + np.prod(others[:, 2:] - others[:, :2], 1) - common
     return np.where(area > 0, common / np.where(area > 0, area, 1.0), 0.0)
 
 
@@ -141,21 +141,21 @@ def _suppressed(
 ) -> Any:
     count = 0 if most is None else int(most.reshape(-1)[0])
     limit = 0.0 if iou is None else float(iou.reshape(-1)[0])
-    found: list[tuple[int, int, int]] = []
+    selected: list[tuple[int, int, int]] = []
     for image in range(scores.shape[0]):
         corners = _box_corners(boxes[image].astype(np.float64), bool(node.get("center_point_box", 0)))
         for group in range(scores.shape[1]):
-            mine = scores[image, group]
-            order = np.argsort(-mine, kind="stable")
+            class_scores = scores[image, group]
+            order = np.argsort(-class_scores, kind="stable")
             if low is not None:
-                order = order[mine[order] > float(low.reshape(-1)[0])]
+                order = order[class_scores[order] > float(low.reshape(-1)[0])]
             chosen: list[int] = []
             while order.size and len(chosen) < count:
                 best, order = int(order[0]), order[1:]
                 chosen.append(best)
                 order = order[_overlap(corners[best], corners[order]) <= limit]
-            found += [(image, group, one) for one in chosen]
-    return host(np.array(found, np.int64).reshape(-1, 3))
+            selected += [(image, group, box) for box in chosen]
+    return host(np.array(selected, np.int64).reshape(-1, 3))
 
 
 operators({"NonMaxSuppression": _suppressed}, since=10)

@@ -20,7 +20,7 @@ Items = list[Any]
 Text = np.ndarray[Any, Any]
 
 
-def _place(position: Array | None) -> int:
+def _index_of(position: Array | None) -> int:
     return -1 if position is None else int(position.reshape(()))
 
 
@@ -33,14 +33,14 @@ def _at(node: Node, items: Items, position: Array) -> Any:
 
 
 def _insert(node: Node, items: Items, item: Any, position: Array | None = None) -> Items:
-    place = len(items) if position is None else int(position.reshape(()))
-    place = place + len(items) if place < 0 else place
-    return [*items[:place], item, *items[place:]]
+    index = len(items) if position is None else int(position.reshape(()))
+    index = index + len(items) if index < 0 else index
+    return [*items[:index], item, *items[index:]]
 
 
 def _erase(node: Node, items: Items, position: Array | None = None) -> Items:
-    place = _place(position) % len(items)
-    return [*items[:place], *items[place + 1 :]]
+    index = _index_of(position) % len(items)
+    return [*items[:index], *items[index + 1 :]]
 
 
 def _split(node: Node, x: X, split: Array | None = None) -> Items:
@@ -62,10 +62,10 @@ def _joined(node: Node, items: Items) -> X:
 def _map(node: Node, run: Run, values: dict[str, Any], items: Items, *others: Any) -> tuple[Any, ...]:
     body = node.graphs["body"]
     rows = [
-        body.run(run, [item, *(other[number] if isinstance(other, list) else other for other in others)], values)
-        for number, item in enumerate(items)
+        body.run(run, [item, *(other[index] if isinstance(other, list) else other for other in others)], values)
+        for index, item in enumerate(items)
     ]
-    return tuple([row[place] for row in rows] for place in range(len(body.outputs)))
+    return tuple([row[output] for row in rows] for output in range(len(body.outputs)))
 
 
 def _flag(value: bool) -> X:
@@ -98,11 +98,11 @@ def _split_text(node: Node, x: Text) -> tuple[Text, Any]:
     separator, most = node.get("delimiter") or None, node.get("maxsplit")
     rows = [str(text).split(separator, -1 if most is None else most) for text in x.reshape(-1)]
     width = max((len(row) for row in rows), default=0)
-    found = np.full((len(rows), width), "", dtype=object)
-    for number, row in enumerate(rows):
-        found[number, : len(row)] = row
+    table = np.full((len(rows), width), "", dtype=object)
+    for row_index, row in enumerate(rows):
+        table[row_index, : len(row)] = row
     counts = np.array([len(row) for row in rows], np.int64).reshape(x.shape)
-    return found.reshape((*x.shape, width)), host(counts)
+    return table.reshape((*x.shape, width)), host(counts)
 
 
 def _normalized(node: Node, x: Text) -> Text:
@@ -114,38 +114,38 @@ def _normalized(node: Node, x: Text) -> Text:
     rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x[None]
     kept = [[action(str(w)) for w in row if (str(w) if sensitive else str(w).lower()) not in stops] for row in rows]
     width = max(len(row) for row in kept) or 1
-    found = np.array([row + [""] * (width - len(row)) for row in kept], dtype=object)
-    return found if x.ndim == 2 else found[0]
+    table = np.array([row + [""] * (width - len(row)) for row in kept], dtype=object)
+    return table if x.ndim == 2 else table[0]
 
 
 def _ngrams(node: Node, x: Array) -> Any:
-    """How often each phrase of a list occurs in a text, as its words may stand some places apart."""
+    """How often each phrase of a list occurs in a text; its words may be some positions apart."""
     words = node.get("pool_strings") or node.get("pool_int64s")
-    starts, places = node.get("ngram_counts"), node.get("ngram_indexes")
+    starts, columns = node.get("ngram_counts"), node.get("ngram_indexes")
     least, most = node.get("min_gram_length"), node.get("max_gram_length")
     phrases: dict[tuple[Any, ...], int] = {}
-    for number, start in enumerate(starts):
-        end = starts[number + 1] if number + 1 < len(starts) else len(words)
-        size = number + 1
+    for index, start in enumerate(starts):
+        end = starts[index + 1] if index + 1 < len(starts) else len(words)
+        size = index + 1
         for first in range(start, end, size):
             phrases[tuple(words[first : first + size])] = len(phrases)
-    weights = np.asarray(node.get("weights") or [1.0] * len(places), np.float64)
+    weights = np.asarray(node.get("weights") or [1.0] * len(columns), np.float64)
     rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x[None]
-    found = np.zeros((len(rows), max(places) + 1))
-    for number, row in enumerate(rows):
+    counts = np.zeros((len(rows), max(columns) + 1))
+    for row_index, row in enumerate(rows):
         for size in range(least, most + 1):
             for step in range(1, node.get("max_skip_count") + 2 if size > 1 else 2):
                 for first in range(len(row) - (size - 1) * step):
-                    phrase = tuple(one if isinstance(one, str) else int(one) for one in row[first::step][:size])
+                    phrase = tuple(word if isinstance(word, str) else int(word) for word in row[first::step][:size])
                     if len(phrase) == size and phrase in phrases:
-                        found[number, places[phrases[phrase]]] += 1
-    by_place = np.ones(found.shape[1])
-    by_place[places] = weights
+                        counts[row_index, columns[phrases[phrase]]] += 1
+    weight_by_column = np.ones(counts.shape[1])
+    weight_by_column[columns] = weights
     if node.get("mode") == "IDF":
-        found = (found > 0) * by_place
+        counts = (counts > 0) * weight_by_column
     elif node.get("mode") == "TFIDF":
-        found = found * by_place
-    return host(found if x.ndim == 2 else found[0])
+        counts = counts * weight_by_column
+    return host(counts if x.ndim == 2 else counts[0])
 
 
 operators({"TfIdfVectorizer": _ngrams}, since=9)

@@ -17,21 +17,21 @@ from phlox.tensor import Tensor, concat, eye
 X = Tensor[Any, Any, Any]
 
 MOST = 1 << 33
-"""The most elements of a tensor that is made from a shape; with more, a file is damaged."""
+"""The most elements of a tensor that is made from a shape; a file that needs more is damaged."""
 
 
-def checked_size(what: str, shape: Any) -> tuple[int, ...]:
-    """A shape that a file gives."""
+def checked_size(operator: str, shape: Any) -> tuple[int, ...]:
+    """A shape from a file, checked to be possible."""
     sizes = tuple(int(size) for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > MOST:
-        raise RangeError(f"{what}: makes a tensor of shape {sizes}, which is absurd")
+        raise RangeError(f"{operator}: makes a tensor of shape {sizes}, which is impossible")
     return sizes
 
 
 def _reshape(node: Node, x: X, shape: Array) -> X:
     sizes = [int(size) for size in shape]
     if not node.get("allowzero", 0):
-        sizes = [x.shape[place] if size == 0 else size for place, size in enumerate(sizes)]
+        sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     if -1 in sizes and x.size == 0:
         sizes[sizes.index(-1)] = 0 if 0 not in sizes else 1
     return x.reshape(tuple(sizes))
@@ -44,8 +44,8 @@ def _flatten(node: Node, x: X) -> X:
 
 
 def _axes(node: Node, axes: Array | None) -> tuple[int, ...] | None:
-    given = node.get("axes") if axes is None else axes.reshape(-1).tolist()
-    return None if given is None else tuple(int(axis) for axis in given)
+    chosen = node.get("axes") if axes is None else axes.reshape(-1).tolist()
+    return None if chosen is None else tuple(int(axis) for axis in chosen)
 
 
 def _squeeze(node: Node, x: X, axes: Array | None = None) -> X:
@@ -74,17 +74,17 @@ def _slice(
     node: Node, x: X, starts: Array | None, ends: Array | None, axes: Array | None = None, steps: Array | None = None
 ) -> X:
     assert starts is not None and ends is not None
-    places = range(len(starts)) if axes is None else [int(axis) for axis in axes]
+    cut_axes = range(len(starts)) if axes is None else [int(axis) for axis in axes]
     cut = [slice(None)] * x.ndim
-    for number, place in enumerate(places):
-        step = 1 if steps is None else int(steps[number])
-        start, end, size = int(starts[number]), int(ends[number]), x.shape[place]
-        start, end = (one + size if one < 0 else one for one in (start, end))
+    for index, axis in enumerate(cut_axes):
+        step = 1 if steps is None else int(steps[index])
+        start, end, size = int(starts[index]), int(ends[index]), x.shape[axis]
+        start, end = (bound + size if bound < 0 else bound for bound in (start, end))
         if step > 0:
-            cut[place] = slice(min(max(start, 0), size), min(max(end, 0), size), step)
+            cut[axis] = slice(min(max(start, 0), size), min(max(end, 0), size), step)
         else:
             end = min(max(end, -1), size - 1)
-            cut[place] = slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
+            cut[axis] = slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
     return x[tuple(cut)]
 
 
@@ -93,11 +93,11 @@ def _concat(node: Node, *xs: X) -> X:
 
 
 def _expand(node: Node, x: X, shape: Array) -> X:
-    wanted = tuple(int(size) for size in shape)
+    target = tuple(int(size) for size in shape)
     try:
-        sizes = np.broadcast_shapes(x.shape, wanted)
+        sizes = np.broadcast_shapes(x.shape, target)
     except ValueError:
-        raise ShapeError(f"Expand: a tensor of shape {x.shape} does not broadcast with the shape {wanted}") from None
+        raise ShapeError(f"Expand: a tensor of shape {x.shape} does not broadcast with the shape {target}") from None
     return x.broadcast_to(checked_size("Expand", sizes))
 
 
@@ -123,17 +123,17 @@ def _pad_2(node: Node, x: X) -> X:
 
 def _pad(node: Node, x: X, pads: Array, value: Array | None = None, axes: Array | None = None) -> X:
     filling = 0 if value is None or not value.size else value.reshape(-1)[0].item()
-    places = tuple(range(x.ndim)) if axes is None else tuple(int(axis) for axis in axes)
-    return _padded(x, pads.tolist(), filling, node.get("mode", "constant"), places)
+    padded_axes = tuple(range(x.ndim)) if axes is None else tuple(int(axis) for axis in axes)
+    return _padded(x, pads.tolist(), filling, node.get("mode", "constant"), padded_axes)
 
 
-def _padded(x: X, pads: list[int], value: Any, mode: str, places: tuple[int, ...]) -> X:
-    count = len(places)
+def _padded(x: X, pads: list[int], value: Any, mode: str, padded_axes: tuple[int, ...]) -> X:
+    count = len(padded_axes)
     widths, cuts = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
-    for number, place in enumerate(places):
-        before, after = int(pads[number]), int(pads[number + count])
-        widths[place] = (max(before, 0), max(after, 0))
-        cuts[place] = slice(max(-before, 0), x.shape[place] - max(-after, 0))
+    for index, axis in enumerate(padded_axes):
+        before, after = int(pads[index]), int(pads[index + count])
+        widths[axis] = (max(before, 0), max(after, 0))
+        cuts[axis] = slice(max(-before, 0), x.shape[axis] - max(-after, 0))
     if any(cut != slice(0, size) for cut, size in zip(cuts, x.shape, strict=True)):
         x = x[tuple(cuts)]
     checked_size("Pad", [size + sum(width) for size, width in zip(x.shape, widths, strict=True)])
@@ -150,16 +150,16 @@ def _constant_of_shape(node: Node, shape: Array) -> X:
 
 
 def _range(node: Node, start: Array, limit: Array, delta: Array) -> X:
-    first, last, step = (one.reshape(-1)[0].item() for one in (start, limit, delta))
+    first, last, step = (operand.reshape(-1)[0].item() for operand in (start, limit, delta))
     count = max(math.ceil((last - first) / step), 0)
     checked_size("Range", (count,))
     return host(first + np.arange(count) * step)
 
 
 def _eye_like(node: Node, x: X) -> X:
-    made = eye(*x.shape, k=node.get("k", 0), device=x.device)
+    matrix = eye(*x.shape, k=node.get("k", 0), device=x.device)
     kind = kind_of(node.element) if node.element else x.kind
-    return getattr(made, kind.name)()
+    return getattr(matrix, kind.name)()
 
 
 def _trilu(node: Node, x: X, k: Array | None = None) -> X:
@@ -170,12 +170,12 @@ def _trilu(node: Node, x: X, k: Array | None = None) -> X:
 def _depth_to_space(node: Node, x: X) -> X:
     n, channels, height, width = x.shape
     b = node.get("blocksize")
-    rest = channels // (b * b)
+    out_channels = channels // (b * b)
     if node.get("mode", "DCR") == "DCR":
-        y = x.reshape((n, b, b, rest, height, width)).permute_dims((0, 3, 4, 1, 5, 2))
+        y = x.reshape((n, b, b, out_channels, height, width)).permute_dims((0, 3, 4, 1, 5, 2))
     else:
-        y = x.reshape((n, rest, b, b, height, width)).permute_dims((0, 1, 4, 2, 5, 3))
-    return y.reshape((n, rest, height * b, width * b))
+        y = x.reshape((n, out_channels, b, b, height, width)).permute_dims((0, 1, 4, 2, 5, 3))
+    return y.reshape((n, out_channels, height * b, width * b))
 
 
 def _space_to_depth(node: Node, x: X) -> X:
@@ -192,11 +192,11 @@ def _space_to_depth(node: Node, x: X) -> X:
 def _reverse_sequence(node: Node, x: X, lengths: Array) -> X:
     time: int = node.get("time_axis", 0)
     batch: int = node.get("batch_axis", 1)
-    number = np.arange(x.shape[time])
-    places = np.where(number < lengths[:, None], lengths[:, None] - 1 - number, number)  # [batch, time]
+    step = np.arange(x.shape[time])
+    sources = np.where(step < lengths[:, None], lengths[:, None] - 1 - step, step)  # [batch, time]
     rows = np.arange(x.shape[batch])[:, None]
     moved = x.moveaxis((batch, time), (0, 1))
-    return moved[np.broadcast_to(rows, places.shape), places].moveaxis((0, 1), (batch, time))
+    return moved[np.broadcast_to(rows, sources.shape), sources].moveaxis((0, 1), (batch, time))
 
 
 operators(

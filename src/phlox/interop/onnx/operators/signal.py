@@ -30,14 +30,14 @@ def _transformed(node: Node, x: X, length: Array | None, axis: int) -> X:
     one_sided, inverse = bool(node.get("onesided", 0)), bool(node.get("inverse", 0))
     if inverse and one_sided and imaginary is not None:
         return signal.irfft((real, imaginary), count, axis=axis).expand_dims(-1)
-    given: Any = real if imaginary is None else (real, imaginary)
+    values: Any = real if imaginary is None else (real, imaginary)
     if inverse:
-        found = signal.ifft(given, count, axis=axis)
+        spectrum = signal.ifft(values, count, axis=axis)
     elif one_sided:
-        found = signal.rfft(real, count, axis=axis)
+        spectrum = signal.rfft(real, count, axis=axis)
     else:
-        found = signal.fft(given, count, axis=axis)
-    return stack([found.real, found.imag], -1)
+        spectrum = signal.fft(values, count, axis=axis)
+    return stack([spectrum.real, spectrum.imag], -1)
 
 
 def _stft(node: Node, x: X, step: Array, window: X | None = None, length: Array | None = None) -> X:
@@ -52,10 +52,10 @@ def _stft(node: Node, x: X, step: Array, window: X | None = None, length: Array 
     if window is not None:
         frames = [part * window for part in frames]
     one_sided = bool(node.get("onesided", 1)) and len(frames) == 1
-    found = (
+    spectrum = (
         signal.rfft(frames[0]) if one_sided else signal.fft(frames[0] if len(frames) == 1 else (frames[0], frames[1]))
     )
-    return stack([found.real, found.imag], -1)
+    return stack([spectrum.real, spectrum.imag], -1)
 
 
 def _cosines(*weights: float) -> Any:
@@ -75,17 +75,17 @@ def _mel(node: Node, bins: Array, length: Array, rate: Array, low: Array, high: 
     mels = np.array([2595.0 * np.log10(1.0 + float(edge.reshape(())) / 700.0) for edge in (low, high)])
     centres = mels[0] + (mels[1] - mels[0]) / (count + 2) * np.arange(count + 2)
     hertz = 700.0 * (10.0 ** (centres / 2595.0) - 1.0)
-    places = np.floor((size + 1) * hertz / float(rate.reshape(()))).astype(np.int64)
-    found = np.zeros((size // 2 + 1, count))
-    for number in range(count):
-        first, centre, last = places[number : number + 3]
+    bins_of_edges = np.floor((size + 1) * hertz / float(rate.reshape(()))).astype(np.int64)
+    weights = np.zeros((size // 2 + 1, count))
+    for mel in range(count):
+        first, centre, last = bins_of_edges[mel : mel + 3]
         if centre == first:
-            found[centre, number] = 1.0
+            weights[centre, mel] = 1.0
         else:
-            found[first : centre + 1, number] = (np.arange(first, centre + 1) - first) / (centre - first)
+            weights[first : centre + 1, mel] = (np.arange(first, centre + 1) - first) / (centre - first)
         if last > centre:
-            found[centre:last, number] = (last - np.arange(centre, last)) / (last - centre)
-    return host(found)
+            weights[centre:last, mel] = (last - np.arange(centre, last)) / (last - centre)
+    return host(weights)
 
 
 operators({"DFT": _dft_17}, since=17)

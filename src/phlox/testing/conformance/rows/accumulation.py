@@ -53,7 +53,7 @@ def _few(count: int, classes: int) -> np.ndarray[Any, Any]:
 
 
 N = 3000
-"""A sequential sum of so many ones would stop at 256 (bf16) or 2048 (f16)."""
+"""The number of terms: a sequential sum of so many ones would stop at 256 (bf16) or 2048 (f16)."""
 _TALL, _WIDE, _LONG = (N, 3), (3, N), 200_000
 _LABELS = _few(N, 4)
 _TRUTH = np.asarray(np.arange(N) % 3 > 0, np.float64)
@@ -71,11 +71,9 @@ def _both(name: str, call: Callable[..., Any], **options: Any) -> list[Accumulat
     ]
 
 
-def _loss(name: str, call: Callable[..., Any], x: Any, *rest: Any, **options: Any) -> list[Accumulation]:
+def _loss(name: str, call: Callable[..., Any], x: Any, *others: Any, **options: Any) -> list[Accumulation]:
     """Rows for the sum and the mean."""
-    return [
-        _row(f"{name} {how}", lambda *a, h=how: call(*a, reduction=h), x, *rest, **options) for how in ("mean", "sum")
-    ]
+    return [_row(f"{name} {r}", lambda *a, h=r: call(*a, reduction=h), x, *others, **options) for r in ("mean", "sum")]
 
 
 REDUCTIONS = [

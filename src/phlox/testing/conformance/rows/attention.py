@@ -69,9 +69,9 @@ ATTENTION = [
     ),
     Row("attention scale", lambda q, k, v: f.attention(q, k, v, scale=2.0), lambda q, k, v: _attention(q, k, v, scale=2.0), (_QKV,), factor=4),
     *(
-        Row(f"attention mask {what}", lambda q, k, v, mask: f.attention(q, k, v, mask=mask), _attention,
+        Row(f"attention mask {title}", lambda q, k, v, mask: f.attention(q, k, v, mask=mask), _attention,
             ((*_QKV, mask),), factor=4)
-        for what, mask in (
+        for title, mask in (
             ("of all", bools(2, 2, 3, 5)), ("of queries and keys", _SEEN), ("of examples", bools(2, 1, 1, 5)), ("of heads", bools(2, 1, 1)),
             ("of nothing", np.zeros((1, 1), np.bool_)),
         )
@@ -155,9 +155,9 @@ def _rnn(activation: Any) -> Callable[..., tuple[Any, ...]]:
     return run
 
 
-def _flat(found: Any) -> Any:
+def _flat(results: Any) -> Any:
     """All results concatenated, so that all have a gradient."""
-    return px.concat([part.reshape((-1,)) for part in found])
+    return px.concat([part.reshape((-1,)) for part in results])
 
 
 def _rows(
@@ -171,7 +171,7 @@ def _rows(
     mask = np.arange(time) < np.array([[3], [0]])
     return [
         Row(name, lambda *a: _flat(call(*a)), lambda *a: np.concatenate([part.reshape(-1) for part in reference(*a)]),
-            ((x, *start, *weights, *bias), (x, *start, *weights), (x[:, :1], *start, *weights, *bias), (x[:0], *(one[:0] for one in start), *weights, *bias)), factor=4, **options),
+            ((x, *start, *weights, *bias), (x, *start, *weights), (x[:, :1], *start, *weights, *bias), (x[:0], *(state[:0] for state in start), *weights, *bias)), factor=4, **options),
         Row(f"{name} of results", lambda *a: call(*a).y, lambda *a: reference(*a)[0], ((x, *start, *weights, *bias),), factor=4, **options),
         Row(f"{name} of the last state", lambda *a: call(*a)[-1], lambda *a: reference(*a)[-1], ((x, *start, *weights, *bias),), factor=4, **options),
         *(
@@ -179,10 +179,10 @@ def _rows(
             for constant in ((0, *range(1, 1 + states)), tuple(range(1 + states, 3 + states + len(bias))))
         ),
         *(
-            Row(f"{name}, {what}", lambda *a, reverse=reverse: _flat(call(*a[:-1], mask=a[-1], reverse=reverse)),
+            Row(f"{name}, {title}", lambda *a, reverse=reverse: _flat(call(*a[:-1], mask=a[-1], reverse=reverse)),
                 lambda *a, reverse=reverse: np.concatenate([part.reshape(-1) for part in reference(*a[:-1], mask=a[-1], reverse=reverse)]),
                 ((x, *start, *weights, *bias, mask), (x, *start, *weights, *bias, bools(batch, time))), factor=4, **options)
-            for what, reverse in (("masked", False), ("masked, reversed", True))
+            for title, reverse in (("masked", False), ("masked, reversed", True))
         ),
         Row(f"{name}, reversed", lambda *a: _flat(call(*a, reverse=True)),
             lambda *a: np.concatenate([part.reshape(-1) for part in reference(*a, reverse=True)]), ((x, *start, *weights, *bias),), factor=4, **options),

@@ -20,16 +20,16 @@ def _pairs(padding: Any, axes: int) -> list[tuple[int, int]]:
 
 
 def _geometry(x: Any, window: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-    """x padded, and for each window its position along every axis and the index of its elements."""
+    """The padded x, and for each window its position along every axis and the index of its elements."""
     axes = len(window)
     strides, dilations = np.broadcast_to(stride, axes).tolist(), np.broadcast_to(dilation, axes).tolist()
     x = np.pad(x, ((0, 0), (0, 0), *_pairs(padding, axes)))
     counts = [(x.shape[2 + a] - dilations[a] * (window[a] - 1) - 1) // strides[a] + 1 for a in range(axes)]
     seen = []
-    for number in itertools.product(*map(range, counts)):
-        starts = [at * step for at, step in zip(number, strides, strict=True)]
+    for position in itertools.product(*map(range, counts)):
+        starts = [at * step for at, step in zip(position, strides, strict=True)]
         ends = [at + d * (k - 1) + 1 for at, d, k in zip(starts, dilations, window, strict=True)]
-        seen.append((number, (..., *(slice(a, e, d) for a, e, d in zip(starts, ends, dilations, strict=True)))))
+        seen.append((position, (..., *(slice(a, e, d) for a, e, d in zip(starts, ends, dilations, strict=True)))))
     return x, seen
 
 
@@ -40,8 +40,8 @@ def _conv(x: Any, w: Any, b: Any = None, stride: Any = 1, padding: Any = 0, dila
     y = np.zeros((len(x), out, *(at + 1 for at in seen[-1][0])))
     for o in range(out):
         first = o // (out // groups) * per_group
-        for number, index in seen:
-            y[:, o, *number] = (x[:, first : first + per_group][index] * w[o]).sum(tuple(range(1, x.ndim)))
+        for position, index in seen:
+            y[:, o, *position] = (x[:, first : first + per_group][index] * w[o]).sum(tuple(range(1, x.ndim)))
     return y if b is None else y + b.reshape(-1, *(1 for _ in window))
 
 
@@ -65,8 +65,8 @@ def _transposed(
     for c in range(channels):
         first = c // (channels // groups) * per_group
         for at in itertools.product(*map(range, x.shape[2:])):
-            place = [slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)]
-            y[:, first : first + per_group, *place] += x[:, c, *at].reshape(-1, 1, *(1 for _ in at)) * w[c]
+            window_of_y = [slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)]
+            y[:, first : first + per_group, *window_of_y] += x[:, c, *at].reshape(-1, 1, *(1 for _ in at)) * w[c]
     cut = [slice(before, n - after) for n, (before, after) in zip(full, _pairs(padding, axes), strict=True)]
     y = y[:, :, *cut]
     return y if b is None else y + b.reshape(-1, *(1 for _ in window))

@@ -52,8 +52,8 @@ def _at(*entries: Any) -> Key:
     """A key with arguments in place of None; 'new' is `np.newaxis`; other entries are kept."""
 
     def key(*arguments: Any) -> Any:
-        given = iter(arguments)
-        return tuple(next(given) if e is None else None if isinstance(e, str) else e for e in entries)
+        values = iter(arguments)
+        return tuple(next(values) if e is None else None if isinstance(e, str) else e for e in entries)
 
     return key
 
@@ -215,10 +215,10 @@ def _first(x: np.ndarray[Any, Any], k: int, axis: int) -> np.ndarray[Any, Any]:
 def _searchsorted(x: np.ndarray[Any, Any], values: np.ndarray[Any, Any], side: Any) -> np.ndarray[Any, Any]:
     if x.ndim == 1:
         return np.searchsorted(x, values, side).astype(np.int32)
-    found = np.zeros(values.shape, np.int32)
+    indices = np.zeros(values.shape, np.int32)
     for row in np.ndindex(x.shape[:-1]):
-        found[row] = np.searchsorted(x[row], values[row], side)
-    return found
+        indices[row] = np.searchsorted(x[row], values[row], side)
+    return indices
 
 
 def _signs(x: Any) -> Any:

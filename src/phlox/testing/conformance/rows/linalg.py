@@ -383,21 +383,21 @@ def _complete_r(a: Any) -> Any:
     return np.concatenate([_qr(a)[1], np.zeros((*batch, m - n, n))], -2)
 
 
-def _joined(found: Any) -> Any:
-    return found.U * found.S[..., None, :] @ found.Vh
+def _joined(svd: Any) -> Any:
+    return svd.U * svd.S[..., None, :] @ svd.Vh
 
 
-def _polar(found: Any) -> Any:
-    return found.U @ found.Vh
+def _polar(svd: Any) -> Any:
+    return svd.U @ svd.Vh
 
 
-def _rejoined(found: Any) -> Any:
-    k = found.S.shape[-1]
-    return found.U[..., :, :k] * found.S[..., None, :] @ found.Vh[..., :k, :]
+def _rejoined(svd: Any) -> Any:
+    k = svd.S.shape[-1]
+    return svd.U[..., :, :k] * svd.S[..., None, :] @ svd.Vh[..., :k, :]
 
 
-def _first_projector(found: Any) -> Any:
-    v = found[1][..., :, :1]
+def _first_projector(eigh: Any) -> Any:
+    v = eigh[1][..., :, :1]
     return v @ v.mT
 
 

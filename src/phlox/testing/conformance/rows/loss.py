@@ -136,11 +136,11 @@ _PAIRS = ((normal(3, 4), other(3, 4)), (normal(), other()), (normal(0, 4), norma
 
 def _losses(name: str, reference: Callable[..., Any], samples: Any = _PAIRS, **options: Any) -> list[Row]:
     """Rows for the reductions "none", "sum" and "mean"."""
-    what = "".join(f" {k}={v}" for k, v in options.items())
+    suffix = "".join(f" {k}={v}" for k, v in options.items())
     return [
-        Row(f"{name}{what}", lambda *a: getattr(f, name)(*a, reduction="none", **options), reference, samples, factor=2),
-        Row(f"{name}{what} sum", lambda *a: getattr(f, name)(*a, reduction="sum", **options), lambda *a: reference(*a).sum(), samples[:1], factor=4),
-        Row(f"{name}{what} mean", lambda *a: getattr(f, name)(*a, **options), lambda *a: reference(*a).mean(), samples[:1], factor=2),
+        Row(f"{name}{suffix}", lambda *a: getattr(f, name)(*a, reduction="none", **options), reference, samples, factor=2),
+        Row(f"{name}{suffix} sum", lambda *a: getattr(f, name)(*a, reduction="sum", **options), lambda *a: reference(*a).sum(), samples[:1], factor=4),
+        Row(f"{name}{suffix} mean", lambda *a: getattr(f, name)(*a, **options), lambda *a: reference(*a).mean(), samples[:1], factor=2),
     ]  # fmt: skip
 
 
@@ -215,10 +215,10 @@ def _ctc(log_p: Any, targets: Any, steps: Any, lengths: Any, blank: int = 0) -> 
     """By enumerating all paths."""
     losses = []
     for n in range(len(targets)):
-        wanted = tuple(targets[n, : lengths[n]])
+        target = tuple(targets[n, : lengths[n]])
         paths = product(range(log_p.shape[2]), repeat=int(steps[n]))
         total = sum(
-            np.exp(sum(log_p[t, n, k] for t, k in enumerate(path))) for path in paths if _spelled(path, blank) == wanted
+            np.exp(sum(log_p[t, n, k] for t, k in enumerate(path))) for path in paths if _spelled(path, blank) == target
         )
         losses.append(-np.log(total))
     return np.array(losses).reshape(len(targets))

@@ -65,8 +65,8 @@ def _rotated(x: Any, positions: Any = None, base: float = 10000.0, interleaved: 
     pairs = (
         np.stack([x[..., : d // 2], x[..., d // 2 :]], -1) if not interleaved else x.reshape(*x.shape[:-1], d // 2, 2)
     )
-    found = (pairs[..., 0] + 1j * pairs[..., 1]) * turn
-    parts = [found.real, found.imag]
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * turn
+    parts = [turned.real, turned.imag]
     return np.concatenate(parts, -1) if not interleaved else np.stack(parts, -1).reshape(x.shape)
 
 

@@ -34,7 +34,7 @@ def _pooled(
     windows = []
     for n, k, s, d, (before, after) in zip(x.shape[2:], sides, steps, gaps, pads, strict=True):
         starts = range(-before, n + after, s)
-        if ceil_mode:  # every window that begins before the padding behind, until one has reached the end
+        if ceil_mode:  # windows that begin before the padding at the end, up to the first that reaches the end
             whole = [at for at in starts if at + d * (k - 1) < n + after]
             starts = [
                 at
@@ -48,13 +48,13 @@ def _pooled(
             [[at for at in range(start, start + d * (k - 1) + 1, d) if low <= at < high] for start in starts]
         )
     y = np.zeros((*x.shape[:2], *map(len, windows)))
-    for number in itertools.product(*(range(len(along)) for along in windows)):
-        seen = [along[i] for along, i in zip(windows, number, strict=True)]
+    for index in itertools.product(*(range(len(along)) for along in windows)):
+        seen = [along[i] for along, i in zip(windows, index, strict=True)]
         values = []
         for at in itertools.product(*seen):
             inside = all(0 <= i < n for i, n in zip(at, x.shape[2:], strict=True))
             values.append(x[:, :, *at] if inside else np.zeros(x.shape[:2]))
-        y[:, :, *number] = reduce(np.stack(values, -1), axis=-1)
+        y[:, :, *index] = reduce(np.stack(values, -1), axis=-1)
     return y
 
 
@@ -213,18 +213,18 @@ def _by_factors(x: Any, factors: tuple[float, ...], mode: str) -> Any:
         size = x.shape[axis]
         source = (np.arange(int(size * factor)) + 0.5) / factor - 0.5
         source = np.maximum(source, 0.0) if mode == "bilinear" else source
-        places = np.arange(-4, size + 4)
+        positions = np.arange(-4, size + 4)
         weights = np.zeros((len(source), size))
-        np.add.at(weights, (slice(None), np.clip(places, 0, size - 1)), kernel(source[:, None] - places))
+        np.add.at(weights, (slice(None), np.clip(positions, 0, size - 1)), kernel(source[:, None] - positions))
         x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights.T, -1, axis)
     return x
 
 
 def _interpolated(mode: str, options: dict[str, Any]) -> Any:
-    given = dict(options)
-    if not given.get("align_corners"):
-        given.pop("align_corners", None)
-    return lambda x: tf.interpolate(x, mode=mode, **given)
+    arguments = dict(options)
+    if not arguments.get("align_corners"):
+        arguments.pop("align_corners", None)
+    return lambda x: tf.interpolate(x, mode=mode, **arguments)
 
 
 INTERPOLATE = [

@@ -48,8 +48,8 @@ def _unary(
     name: str, reference: Callable[..., Any], domain: Callable[..., Any] = normal, *specials: Any, **options: Any
 ) -> Row:
     samples = tuple((domain(*shape),) for shape in SHAPES)
-    given = tuple((x,) for x in (SPECIAL, *specials))
-    return Row(name, lambda x: getattr(x, name)(), reference, samples, given, noisy=True, **options)
+    special_samples = tuple((x,) for x in (SPECIAL, *specials))
+    return Row(name, lambda x: getattr(x, name)(), reference, samples, special_samples, noisy=True, **options)
 
 
 def _nan_signed(x: Any) -> Any:
@@ -202,9 +202,9 @@ _CLOSE = (
 
 
 def _closeness(name: str, reduce: Callable[..., Any]) -> list[Row]:
-    def row(what: str, samples: Any = _CLOSE, **options: Any) -> Row:
+    def row(title: str, samples: Any = _CLOSE, **options: Any) -> Row:
         return Row(
-            f"{name} {what}", lambda x, y: getattr(x, name)(y, **options), lambda x, y: reduce(np.isclose(x, y, **options)),
+            f"{name} {title}", lambda x, y: getattr(x, name)(y, **options), lambda x, y: reduce(np.isclose(x, y, **options)),
             samples, gradient=False, half=False,
         )  # fmt: skip
 

@@ -37,7 +37,7 @@ _SAMPLES = (
 
 ROWS: list[Row] = [
     Row(
-        f"adam_update: {what} of {name}",
+        f"adam_update: {title} of {name}",
         lambda x, g, m, v, n=numbers, part=part: px.functional.adam_update(x, g, m, v, n)[part],
         lambda x, g, m, v, n=numbers, part=part: _adam(x, g, m, v, n)[part],
         _SAMPLES,
@@ -45,5 +45,5 @@ ROWS: list[Row] = [
         factor=4,
     )
     for name, numbers in _WAYS.items()
-    for part, what in enumerate(("the value", "the first moment", "the second moment"))
+    for part, title in enumerate(("the value", "the first moment", "the second moment"))
 ]

@@ -34,19 +34,19 @@ _SHIFTS = (
 )
 
 
-def _left(x: Any, places: Any) -> Any:
+def _left(x: Any, shifts: Any) -> Any:
     """By Python integers, element by element."""
-    return _by_python(lambda v, n: v << n if 0 <= n < 32 else 0, x, places)
+    return _by_python(lambda v, n: v << n if 0 <= n < 32 else 0, x, shifts)
 
 
-def _right(x: Any, places: Any) -> Any:
-    return _by_python(lambda v, n: v >> (n if 0 <= n < 32 else 31), x, places)
+def _right(x: Any, shifts: Any) -> Any:
+    return _by_python(lambda v, n: v >> (n if 0 <= n < 32 else 31), x, shifts)
 
 
 def _by_python(f: Any, x: Any, y: Any) -> Any:
     x, y = np.broadcast_arrays(x, y)
-    found = [(f(int(v), int(n)) + 2**31) % 2**32 - 2**31 for v, n in zip(x.flat, y.flat, strict=True)]
-    return np.array(found, np.int32).reshape(x.shape)
+    values = [(f(int(v), int(n)) + 2**31) % 2**32 - 2**31 for v, n in zip(x.flat, y.flat, strict=True)]
+    return np.array(values, np.int32).reshape(x.shape)
 
 
 def _row(name: str, f, *samples, **options) -> Row:
