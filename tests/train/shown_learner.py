@@ -29,11 +29,15 @@ class FakeLearner:
         self.now: Values = {"loss": 1.0}
         self.seconds = 0.0
         self.reads = 0
+        self.description: dict[str, Any] = {"loss": "mse_loss"}
 
     @property
     def loss(self) -> float:
         self.reads += 1
         return self.now["loss"]
+
+    def settings(self) -> dict[str, Any]:
+        return {"lr": 0.01, "clip": None}
 
     def means(self) -> Values:
         self.reads += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phlox.cli.command import DONE, Command, whole
+from phlox.cli.own_run import add_trust, export_inputs, is_own, run_model
 from phlox.errors import ExportError, RunError
 
 KINDS = ("float", "int", "bool")
@@ -63,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes to try for an open axis, if the model does not take every size",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run the file")
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON object")
 
 
@@ -72,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from phlox.export import onnx
 
     device = NumPy(float=options.float).device()
-    model, default = loaded(options.model, options.record, device)
+    model, default = loaded(options, device)
     inputs, names = inputs_of(model, options.inputs or default, device)
     report = onnx(
         model, inputs, options.path, input_names=names, sizes=dict(options.sizes) or None,
@@ -85,8 +87,9 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def loaded(text: str, record: str | None, device: Any) -> tuple[Any, list[Any]]:
+def loaded(options: argparse.Namespace, device: Any) -> tuple[Any, list[Any]]:
     """The model, and its default inputs, which count if none are given."""
+    text, record = options.model, options.record
     path = Path(text)
     if not path.is_dir():
         return _of_python(text, record, device), []
@@ -97,6 +100,9 @@ def loaded(text: str, record: str | None, device: Any) -> tuple[Any, list[Any]]:
         from phlox.interop import huggingface
 
         return huggingface.load(path, device=device), []
+    if is_own(path):
+        run = run_model(options, text, device)
+        return run.model, [] if options.inputs else export_inputs(run)
     from phlox.models import DigitsRun
 
     digits = DigitsRun(path, device)

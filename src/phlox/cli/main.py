@@ -24,6 +24,9 @@ COMMANDS = {
     "watch": "follow a run in the terminal",
     "launch": "run a program in several processes, on this host or several",
     "compare": "compare the model of a run on several engines, layer by layer",
+    "report": "show runs side by side in one HTML page",
+    "summary": "show the layers of a model, with their shapes, parameters and operations",
+    "info": "show versions, engines, devices and caches",
     "backends": "show which operations each backend supports, and how",
     "plan": "compute what a training step costs each device of a mesh",
     "tune": "find the fastest settings for a program on this machine",
@@ -36,6 +39,7 @@ REMEDIES = {
     "use another precision, such as FULL, BFLOAT16 or PrecisionSettings(float=None)": "give another --precision",
     "use another precision, such as PrecisionSettings(int=None)": "give other --ints",
     "remap: ": "--rename: ",
+    "allow it to run: trust=True": "allow it to run: --trust",
     " (a function that gives None for it)": " (--exclude)",
 }
 """The remedy in an error for Python -> the remedy on the command line."""

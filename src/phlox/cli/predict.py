@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
+from phlox.cli.arrays import print_classes
 from phlox.cli.command import DONE, Command
+from phlox.cli.own_run import add_trust, is_own
+from phlox.cli.own_run import predict as predict_own
 from phlox.errors import DataError
-from phlox.host.page import Page, Table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="RUN_DIR|MODEL.onnx", help="the folder of a run, or an ONNX file")
     parser.add_argument(
-        "file", metavar="FILE", help="images: .npz, .csv or .png; for an ONNX file also .npy, or .npz of inputs by name"
+        "file",
+        metavar="FILE",
+        help="an .npz of inputs by name, or an .npy; for images also .csv or .png",
     )
     parser.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
-    parser.add_argument("--out", metavar="FILE.npz", help="write the outputs of an ONNX file to this file, by name")
+    parser.add_argument("--out", metavar="FILE.npz", help="write the outputs to this file, by name")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,8 +30,10 @@ def run(options: argparse.Namespace) -> int:
         from phlox.cli.onnx_file import predict
 
         return predict(options.model, options.file, options.device, options.out)
+    if is_own(options.model):
+        return predict_own(options)
     if options.out is not None:
-        raise DataError("--out: writes the outputs of an ONNX file; the model of a run prints its predictions")
+        raise DataError("--out: writes outputs of an ONNX file or of your own run; the demo's predictions are printed")
     from phlox.data import read_images
     from phlox.models import DigitsRun
 
@@ -40,20 +45,9 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def print_classes(noun: str, classes: Any, values: Sequence[str], value_name: str, labels: Any) -> None:
-    """A line for each image: its class, a value of it, and its label if there are labels; and the accuracy."""
-    rows = [[str(index), str(cls), value] for index, (cls, value) in enumerate(zip(classes, values, strict=True))]
-    for row, cls, label in zip(rows, classes, [] if labels is None else labels, strict=False):
-        row += [str(label), "wrong" if label != cls else ""]
-    print(Page("", parts=[Table(["image", noun, value_name, "label", ""], rows, {4})]).text())
-    if labels is not None:
-        correct = int((classes == labels).sum())
-        print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")
-
-
 COMMAND = Command(
-    description="Classify images from a file with the model of a run: print the digit and its probability for "
-    "each image, and the accuracy if the file has labels. Or run an ONNX file, with NumPy and the onnx package.",
+    description="Run the model of a run, or an ONNX file, on the inputs in a file: print the class of each row, and "
+    "the accuracy if the file has labels; or the ranges of other outputs.",
     arguments=arguments,
     run=run,
 )

@@ -97,7 +97,9 @@ def read_run(path: Path) -> Run:
     manifest = _json(path / MANIFEST, run)
     config = _json(path / SETTINGS, run)
     run.rows = [*_rows(path / METRICS, run)]
-    run.settings = dict(_settings(config))
+    run.settings = dict(_settings(config)) or _chosen(manifest.get("settings"))
+    if run.settings and not config and f"no {SETTINGS}" in run.notes:
+        run.notes.remove(f"no {SETTINGS}")
     for source in (config, manifest):
         if isinstance(epochs := source.get("epochs"), int):
             run.epochs = epochs
@@ -195,6 +197,19 @@ def _settings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _settings(part, f"{name}.{key}" if name else key)
     elif name:
         yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def _chosen(settings: Any) -> dict[str, str]:
+    """The settings of a learner; a seed that nobody chose is left out."""
+    values = dict(_settings(settings))
+    return {key: text for key, text in values.items() if key != "seed" or len(text) < len(str(2**32))}
+
+
+def differing(runs: list[Run]) -> list[str]:
+    """The settings that are not the same in all runs that have settings."""
+    with_settings = [run.settings for run in runs if run.settings]
+    names = dict.fromkeys(name for settings in with_settings for name in settings)
+    return [name for name in names if len({settings.get(name) for settings in with_settings}) > 1]
 
 
 def _is_free(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from phlox.cli.command import DONE, Command
 from phlox.cli.records import plain
-from phlox.cli.run_files import Run, find_runs, read_run
+from phlox.cli.run_files import Run, differing, find_runs, read_run
 from phlox.errors import RunError
 from phlox.host.page import Page, Table
 from phlox.host.text import terminal_width
@@ -38,16 +38,16 @@ def run(options: argparse.Namespace) -> int:
     if not runs:
         raise RunError(f"{folder}: there are no runs in it: no folder with a run.json or a metrics.jsonl")
     if options.sort is not None:
-        runs = _sorted(runs, options.sort)
-    differing = _differing(runs)
+        runs = by_value(runs, options.sort)
+    settings = differing(runs)
     if options.json:
         print(json.dumps(plain([_as_json(r, folder) for r in runs]), indent=2, allow_nan=False))
     else:
-        print(Page("", parts=[_table(runs, folder, differing, options.sort)]).text(terminal_width()))
+        print(Page("", parts=[table_of(runs, folder, settings, options.sort)]).text(terminal_width()))
     return DONE
 
 
-def _sorted(runs: list[Run], name: str) -> list[Run]:
+def by_value(runs: list[Run], name: str) -> list[Run]:
     """The runs with the best value first; those without one last."""
     values = [_value(r, name) for r in runs]
     if all(value is None for value in values):
@@ -65,13 +65,6 @@ def _value(record: Run, name: str) -> float | None:
     return best.value if best is not None else record.rows[-1].get(name) if record.rows else None
 
 
-def _differing(runs: list[Run]) -> list[str]:
-    """The settings that are not the same in all runs that have settings."""
-    with_settings = [r.settings for r in runs if r.settings]
-    names = dict.fromkeys(name for settings in with_settings for name in settings)
-    return [name for name in names if len({settings.get(name) for settings in with_settings}) > 1]
-
-
 def _shown(runs: list[Run], sort: str | None) -> list[str]:
     """The names of the values that have columns: first the one to sort by, then those of the validation."""
     names = dict.fromkeys([sort] if sort is not None else [])
@@ -82,7 +75,8 @@ def _shown(runs: list[Run], sort: str | None) -> list[str]:
     return [*names][:_VALUES]
 
 
-def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None) -> Table:
+def table_of(runs: list[Run], folder: Path, settings: list[str], sort: str | None) -> Table:
+    """A row for each run, named by its path in the folder: its values, and these settings."""
     shown = _shown(runs, sort)
     heads = ["run", "status", "epochs", "time"]
     for name in shown:
@@ -96,10 +90,10 @@ def _table(runs: list[Run], folder: Path, differing: list[str], sort: str | None
             last = r.rows[-1].get(name) if r.rows else None
             row += [amount(name, best[name].value) if name in best else "", "" if last is None else amount(name, last)]
         notes = [r.reason.partition("\n")[0]] * bool(r.reason) + r.notes
-        rows.append([*row, *(r.settings.get(name, "") for name in differing), "; ".join(notes)])
+        rows.append([*row, *(r.settings.get(name, "") for name in settings), "; ".join(notes)])
     if all(row[-1] == "no config.json" for row in rows):  # then the note tells nothing
         rows = [[*row[:-1], ""] for row in rows]
-    heads += [*differing, "note"]
+    heads += [*settings, "note"]
     values = range(2, 4 + 2 * len(shown))
     # The columns to leave out first if there is no room: settings (the last first), further values, time, loss, notes.
     spare = [*reversed(range(4 + 2 * len(shown), len(heads) - 1)), *reversed(values[4:]), 3, 5, len(heads) - 1]

@@ -6,16 +6,20 @@ import argparse
 import sys
 
 from phlox.cli.command import DIFFERENT, DONE, Command
+from phlox.cli.own_run import add_trust, is_own, verify
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run_folder", metavar="RUN_DIR", help="the folder of the run")
     parser.add_argument("--device", default="numpy", metavar="NAME", help="numpy (default), jax, torch, ...")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
+    if is_own(options.run_folder):
+        return verify(options)
     from phlox.models import DigitsRun
 
     digits = DigitsRun(options.run_folder, options.device)

@@ -62,10 +62,15 @@ def line_plot(
             f'<path d="M{_LEFT} {level:.1f}H{width - _RIGHT}" stroke="#808080" stroke-opacity=".28"/>'
             f'<text x="{_LEFT - 6}" y="{level + 4:.1f}" text-anchor="end">{_format(value, percent)}</text>'
         )
+    is_counted = all(value.is_integer() for value in xs)  # there is no epoch 1.2
     parts += [
         f'<text x="{across(value):.1f}" y="{height - 6}" text-anchor="middle">{_format(value, False)}</text>'
         for value in across.ticks(6)
+        if not is_counted or float(value).is_integer()
     ]
+    if x:
+        middle, height = (_LEFT + width - _RIGHT) / 2, height + 14
+        parts.append(f'<text x="{middle:.1f}" y="{height - 5}" text-anchor="middle">{escape(x)}</text>')
     for number, curve in enumerate(points):
         color = f'class="c{number % 4}" stroke="{_COLORS[number % 4]}"'
         line, alone = _path(curve, across, up)

@@ -19,7 +19,7 @@ import numpy as np
 from phlox.backend import DeviceLike, Float
 from phlox.backend.kind import KINDS
 from phlox.config import BaseConfig
-from phlox.errors import ModuleError
+from phlox.errors import ModuleError, PhloxError
 from phlox.module.module import Module
 from phlox.module.param import Param
 from phlox.module.statics import Static, StaticArray, StaticSet
@@ -72,7 +72,7 @@ def build_module(plain: Plain, device: DeviceLike | None = None, find: Find | No
         if not isinstance(root, Container) or not issubclass(root.cls, Module):
             raise ModuleError("the architecture is not that of a module")
         return build(root, params)
-    except ModuleError:
+    except PhloxError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModuleError(f"the architecture is damaged ({type(error).__name__}: {error})") from error

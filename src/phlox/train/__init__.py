@@ -25,6 +25,7 @@ lend(["phlox.train.control", "phlox.train.run"], Fit=Fit)
 
 if TYPE_CHECKING:
     from phlox.train.observers.callbacks.histograms import Histograms
+    from phlox.train.observers.folder.run_model import load_model
     from phlox.train.observers.loggers.trackers import MlflowLogger, TensorBoardLogger, WandbLogger
     from phlox.train.observers.views.curves import draw_curves
     from phlox.train.observers.views.report import Report
@@ -38,7 +39,7 @@ __all__ = [
     "Histograms", "History", "Image", "JsonlLogger", "LambdaCallback", "Learner", "Logger", "Loss", "LrCurve",
     "MetricInputs", "MlflowLogger", "Monitor", "NanGuard", "NotebookProgress", "PlainProgress", "Plan", "Print",
     "Profile", "ReduceOnPlateau", "Report", "RichProgress", "RunFolder", "StopAfter", "TensorBoardLogger", "Throughput",
-    "Unfreeze", "View", "WandbLogger", "Watch", "draw_curves", "draw_schedule", "progress",
+    "Unfreeze", "View", "WandbLogger", "Watch", "draw_curves", "draw_schedule", "load_model", "progress",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
@@ -46,6 +47,7 @@ __getattr__, __dir__ = lazily(
     {
         "trials.dry_run": "DryRun", "trials.lr_find": "LrCurve",
         "observers.callbacks.histograms": "Histograms",
+        "observers.folder.run_model": "load_model",
         "observers.views.curves": "draw_curves", "observers.views.report": "Report",
         "observers.views.schedule_plot": "draw_schedule",
         "observers.loggers.trackers": "MlflowLogger TensorBoardLogger WandbLogger",

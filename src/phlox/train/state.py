@@ -25,7 +25,7 @@ LOG = "log"
 """The name, in a record, of lists that only grow: their numbers of entries, and their lines or the file with them."""
 COUNTS, LINES = "counts", "lines"
 HISTORY, EVENTS = "history", "events"
-_ALONE = "model"
+ALONE = "model"
 """The name of a single model in a record."""
 _OF_AUXILIARY = {"ema": "ema=", "accumulators": "accumulate=", "scaler": "loss_scaling="}
 """By the name of an auxiliary state of a step, the learner's argument that makes it."""
@@ -207,7 +207,7 @@ class TrainState:
 
     def parts(self) -> dict[str, Any]:
         """The parts that save and load themselves."""
-        names = {_ALONE if name == ONLY else name: name for name in self.models}
+        names = {ALONE if name == ONLY else name: name for name in self.models}
 
         def of(group: Mapping[str, Any]) -> dict[str, Any]:
             return {recorded_name: group[name] for recorded_name, name in names.items() if name in group}
@@ -264,7 +264,7 @@ class TrainState:
         lines += [f"the training had no metric {name!r}, and this learner has it" for name in sorted(own - former)]
         lines.append(
             "Make the learner as it was; or begin a new training from the weights alone: "
-            f"model.load_record(Checkpoints.load(PATH).select('models.{_ALONE if self.is_single else 'NAME'}'))"
+            f"model.load_record(Checkpoints.load(PATH).select('models.{ALONE if self.is_single else 'NAME'}'))"
         )
         return "".join(f"\n{line}" for line in lines)
 

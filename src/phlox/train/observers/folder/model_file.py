@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from phlox.train.observers.folder.program_source import source_of
 from phlox.train.observers.folder.run_folder import RunFolder
 from phlox.train.state import ONLY
 
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 MODEL, WEIGHTS, SAMPLE, SOURCE = "model.json", "model.safetensors", "sample.npz", "model.py"
 FORMAT = 1
 _ROWS, _BYTES = 8, 1 << 20
@@ -47,6 +48,8 @@ class ModelFile(Callback):
 
     def on_fit_start(self, learner: AnyLearner) -> None:
         self._has_failed = False
+        for name in (WEIGHTS, SAMPLE):  # of a former end of the run
+            (self._run.path / name).unlink(missing_ok=True)
         models: Mapping[str, Module] = learner.state.models
         self._content = {"format": FORMAT, "models": {name: self._described(model) for name, model in models.items()}}
         self._write()
@@ -83,7 +86,7 @@ class ModelFile(Callback):
     def _sampled(self, model: Module, batch: Any) -> Plain:
         """Write the sample, and describe its inputs."""
         inputs = cast("tuple[Any, ...]", batch)[0] if isinstance(batch, tuple) else batch
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: Arrays = {}
         call = _described(inputs if type(inputs) is tuple and isinstance(batch, tuple) else (inputs,), arrays)
         rows = min(_ROWS, *(max(1, _BYTES // max(array[0].nbytes, 1)) for array in arrays.values()))
         arrays = {name: array[:rows] for name, array in arrays.items()}
@@ -100,7 +103,7 @@ class ModelFile(Callback):
         self._run.write(MODEL, json.dumps(self._content, separators=(",", ":")).encode() + b"\n")
 
 
-def _described(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _described(value: Any, arrays: Arrays) -> Any:
     """The structure of inputs, with the names of arrays, which are added to `arrays`."""
     if isinstance(value, Mapping):
         return {"dict": {str(key): _described(part, arrays) for key, part in cast("Mapping[Any, Any]", value).items()}}

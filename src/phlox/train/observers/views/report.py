@@ -24,6 +24,7 @@ from phlox.record.io.files import atomic_write
 from phlox.train.events import EpochReport, Growing, flattened
 from phlox.train.observers.callback import AnyLearner, Callback
 from phlox.train.observers.views.epochs import best_point, epochs_table, is_shown
+from phlox.train.observers.views.mistakes import mistakes
 from phlox.train.observers.views.plots import Plot, plots_of
 from phlox.train.observers.views.report_page import (
     Sample,
@@ -59,7 +60,9 @@ class Report(Callback):
         wrong: a function of the learner that returns wrong predictions, as tuples `(content, expected, got,
             confidence)`. The content is an image (an array [H, W], [H, W, C] or [C, H, W]) or a text; `expected` and
             `got` are class indices or texts; the confidence, from 0 to 1, may be left out. It is called after epochs,
-            at most every `every_seconds`, and at the end.
+            at most every `every_seconds`, and at the end. Without it, the report shows at the end what a classifier of
+            images got wrong among the first rows of the validation data.
+        show: a function from an input row to an image or a text, for inputs that are not images.
 
     Raises `RunError`, when a training begins, if there is neither a path nor a folder.
 
@@ -78,6 +81,7 @@ class Report(Callback):
         classes: Sequence[str] | None = None,
         table: Mapping[str, Any] | None = None,
         wrong: Wrong | None = None,
+        show: Callable[[Any], Any] | None = None,
     ) -> None:
         if samples < 0 or not every_seconds > 0:
             raise RunError(
@@ -87,7 +91,7 @@ class Report(Callback):
         self.path = None if path is None else Path(path)
         self.samples, self.every_seconds = samples, every_seconds
         self.classes = [str(name) for name in classes or ()]
-        self.table, self.wrong = dict(table or {}), wrong
+        self.table, self.wrong, self._show = dict(table or {}), wrong, show
         self._losses: Growing[tuple[int, float]] = Growing()
         self._validations: Growing[tuple[int, dict[str, float]]] = Growing()
         self._reset()
@@ -157,14 +161,17 @@ class Report(Callback):
     # --- writing
 
     def _ask(self, learner: AnyLearner) -> None:
-        if self.wrong is None or not self.samples:
+        if not self.samples or (self.wrong is None and not self._has_ended):
             return
         try:
-            self._wrong = [Sample(*example[:4]) for example in self.wrong(learner)[: self.samples]]
+            examples = mistakes(learner, self._show) if self.wrong is None else self.wrong(learner)
+            self._wrong = [Sample(*example[:4]) for example in examples[: self.samples]]
             samples(self._wrong, self.classes)  # raises for what cannot be shown
         except Exception as error:
             self._wrong = []
-            self._warn(learner, f"Report: wrong= failed, {type(error).__name__}: {error}")
+            if self.wrong is not None or self._show is not None:
+                name = "show" if self.wrong is None else "wrong"
+                self._warn(learner, f"Report: {name}= failed, {type(error).__name__}: {error}")
         self._asked = perf_counter()
 
     def _write(self, learner: AnyLearner) -> None:
@@ -191,14 +198,14 @@ class Report(Callback):
         path = self.path
         title = learner.folder.name if learner.folder is not None else path.stem if path is not None else "training"
         parts = [
-            section("Epochs", epochs_table(learner.history)),
             *(
                 section(f"{name[:1].upper()}{name[1:]}", matrix(values, self.classes))
                 for name, values in _confusions(learner).items()
             ),
             section("What went wrong", [samples(self._wrong, self.classes)]),
+            section("Epochs", epochs_table(learner.history)),
             section("Events", [Table(["step", "event"], _events(learner.events), {1}, wrap=True)]),
-            section("Settings", [facts((str(name), str(value)) for name, value in self.table.items())]),
+            section("Settings", [facts((str(name), str(value)) for name, value in self._settings(learner).items())]),
             section("Model", _models(learner.model), folded=True),
             section("Environment", [facts(self._environment(learner).items())]),
         ]
@@ -241,6 +248,11 @@ class Report(Callback):
             yield Plot("learning rate", "epoch", curves)
             yield Plot("seconds an epoch", "epoch", [Curve("seconds", epochs, [entry.seconds for entry in history])])
             yield Plot("rows a second", "epoch", [Curve("rows/s", epochs, [entry.rate for entry in history])])
+
+    def _settings(self, learner: AnyLearner) -> dict[str, Any]:
+        """The settings of the learner, and the values that were given."""
+        own = {**learner.settings(), **learner.description}
+        return {**{name: value for name, value in own.items() if value is not None}, **self.table}
 
     def _environment(self, learner: AnyLearner) -> dict[str, str]:
         facts = {
