@@ -43,7 +43,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Tensor": px.Tensor, "Module": px.Module, "Param": px.Param, "Optimizer": optim.Optimizer,
     "Metric": px.metrics.Metric, "Learner": px.train.Learner, "Callback": px.train.Callback, "x.at[key]": type(X.at[0]),
 }  # fmt: skip
-OF_VALUES = {"option", "device", "precision", "positional", "optimizer", "loss"}
+OF_VALUES = {"command", "option", "device", "precision", "positional", "optimizer", "loss"}
 TABLES: dict[str, dict[str, str]] = json.loads((Path(other_names.__file__).with_name("names.json")).read_text("utf-8"))
 
 ASKED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [

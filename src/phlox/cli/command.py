@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from phlox.other_names import remark
+
 DONE, DIFFERENT, MISUSED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
+_UNKNOWN = re.compile(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class Parser(argparse.ArgumentParser):
     module: str | None = None
 
     def error(self, message: str) -> NoReturn:
+        if (unknown := _UNKNOWN.search(message)) is not None:
+            name, known = unknown.group(1), re.findall(r"[a-z]+", unknown.group(2))
+            hint = remark(name, "command", known)
+            self.exit(MISUSED, f"{self.prog}: there is no command {name!r}{hint}; all commands: {self.prog} --help\n")
         self.exit(MISUSED, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] -- the declared one is overloaded

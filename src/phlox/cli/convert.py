@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from phlox.cli.command import DONE, Command
 from phlox.cli.records import opened, reading_arguments
@@ -16,7 +16,9 @@ from phlox.record.io.compression import SUFFIXES, Compression
 from phlox.record.loading.renaming import rename
 from phlox.record.patterns import selected
 
-FLOATS = {"as-is": None, "double": "f64", "full": "f32", "half": "f16", "bfloat16": "bf16"}
+FLOATS = ["as-is", "f64", "f32", "bf16", "f16"]
+_WORDS = {"double": "f64", "full": "f32", "half": "f16", "bfloat16": "bf16"}
+"""Other words for precisions."""
 INTS = ["as-is", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"]
 COMPRESSIONS: dict[str, Compression | None] = {"none": None, "gzip": "gzip", "zstd": "zstd"}
 
@@ -29,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision",
         choices=FLOATS,
+        type=lambda word: _WORDS.get(word, word),
         default="as-is",
         help="dtype of floats: %(choices)s (default: as-is)",
         metavar="NAME",
@@ -101,7 +104,8 @@ def _recorder(options: argparse.Namespace) -> Recorder:
                 )
             extra |= settings
     ints = None if options.ints == "as-is" else options.ints
-    precision = PrecisionSettings(float=cast("Any", FLOATS[options.precision]), int=ints)
+    floats = None if options.precision == "as-is" else options.precision
+    precision = PrecisionSettings(float=floats, int=ints)
     return recorder(precision, _compression(target, recorder, options.compression), **extra)
 
 

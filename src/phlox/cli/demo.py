@@ -43,9 +43,11 @@ def run(options: argparse.Namespace) -> int:
     recipe = _recipe(options)
     device = as_device(options.device)
     bar = progress(unit="images")
+    bar.lines = 10
     training = DigitsTraining(recipe, device, compile=options.compile)
     with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
-        print(_headline(training, device, recipe.seed, compile=options.compile), flush=True)
+        print(_headline(training, device, recipe.seed, compile=options.compile))
+        print(f"Ctrl-C is safe: the run is saved, and --resume goes on. Open {folder.path / 'report.html'}", flush=True)
         begun = perf_counter()
         try:
             path = training.run(folder, [bar])
@@ -56,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
     tested = len(training.data.test_labels)
     correct = round(last.validation["accuracy"] * tested)
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
-    print(f"Saved in {path}:\n  {' '.join(folder.files)}", flush=True)
+    files = textwrap.fill(" ".join(folder.files), 110, initial_indent="  ", subsequent_indent="  ")
+    print(f"Saved in {path}:\n{files}", flush=True)
     if CURVES not in folder.files:
         print(
             "The curves are in report.html; pip install 'phlox[train]' draws curves.png too",

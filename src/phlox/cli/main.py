@@ -14,6 +14,7 @@ from phlox.version import __version__
 
 COMMANDS = {
     "demo": "train a small convolutional network on handwritten digits",
+    "new": "make a project to begin with: a model, its training, tests",
     "predict": "classify images from a file with the model of a run, or compute an ONNX file",
     "export": "write a model as an ONNX file, run it, and show how far its results are from the model's",
     "verify": "check that a saved model still makes the predictions it made after training",

@@ -29,7 +29,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def is_own(folder: str | Path) -> bool:
     """Is it the folder of a run other than those of `phlox demo`, which says how its model is made?"""
     try:
-        content: Any = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
+        content: Any = json.loads((Path(folder) / "architecture.json").read_text(encoding="utf-8"))
         return any(model.get("module", model)["class"] != _OF_DEMO for model in content["models"].values())
     except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
         return False

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     paths = [path for name in options.runs for path in _paths(Path(name))]
-    runs = [read_run(path) for path in dict.fromkeys(paths)]
+    runs = [read_run(path) for path in dict.fromkeys(path.absolute() for path in paths)]
     if options.sort is not None:
         runs = by_value(runs, options.sort)
     out = Path(options.out)
@@ -48,9 +48,9 @@ def _paths(path: Path) -> list[Path]:
 
 
 def _page(runs: list[Run], out: Path, sort: str | None) -> Page:
-    common = Path(os.path.commonpath([run.path.absolute().parent for run in runs]))
-    names = [str(run.path.absolute().relative_to(common)) for run in runs]
-    table = table_of(runs, common.absolute(), differing(runs), sort)
+    common = Path(os.path.commonpath([run.path.parent for run in runs]))
+    names = [str(run.path.relative_to(common)) for run in runs]
+    table = table_of(runs, common, differing(runs), sort)
     plots = [plot.figure() for plot in _plots(runs[:_RUNS], names)]
     hint = f"The curves of the first {_RUNS} runs of {len(runs)}." if len(runs) > _RUNS else ""
     details = [
@@ -80,7 +80,7 @@ def _is_entry(key: str) -> bool:
 
 def _details(run: Run, out: Path) -> list[Part]:
     own = run.path / "report.html"
-    link = os.path.relpath(own, out.parent or ".")
+    link = os.path.relpath(own, out.absolute().parent)
     parts: list[Part] = [Raw(f'<p><a href="{escape(link)}">its own report</a></p>')] if own.is_file() else []
     return [*parts, *run.notes, facts(run.settings.items())]
 

@@ -342,7 +342,10 @@ def _lightness(colour: str) -> float:
 LEGEND = "document.querySelector('figure[data-name=loss] .legend').textContent"
 BOX = "(() => { const r = document.querySelector('figure[data-name=loss] svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"  # noqa: E501
 FIGURE = "document.querySelector('figure[data-name=loss]"
-LABELS = f"[...{FIGURE.replace('Selector', 'SelectorAll')} svg text[text-anchor=middle]:not(.name)')].map(t => +t.textContent)"
+LABELS = (
+    f"[...{FIGURE.replace('Selector', 'SelectorAll')} svg text[text-anchor=middle]:not(.name)')]"
+    ".map(t => +t.textContent)"
+)
 
 
 def test_zoom_hover_and_scale(browser: Browser, whole: Path) -> None:

@@ -22,7 +22,7 @@ from phlox.train.observers.folder.run_folder import RunFolder
 from phlox.train.state import ONLY
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
-MODEL, WEIGHTS, SAMPLE, SOURCE = "model.json", "model.safetensors", "sample.npz", "model.py"
+MODEL, WEIGHTS, SAMPLE, SOURCE = "architecture.json", "model.safetensors", "sample.npz", "model.py"
 FORMAT = 1
 _ROWS, _BYTES = 8, 1 << 20
 """The largest number of rows in a sample, and of bytes of its inputs."""
@@ -33,9 +33,10 @@ _PARAMETERS = 50_000_000
 class ModelFile(Callback):
     """Writes into the folder of a run how its model is made, and at the end its weights and a sample.
 
-    `model.json` has the architecture of each model, or the reason why it cannot be described. Classes that the program
-    itself defines are written to `model.py`, with what they use. `model.safetensors` has the weights for inference
-    after the last step, and `sample.npz` the inputs of a few rows of the last batch, with the model's outputs.
+    `architecture.json` has the architecture of each model, or the reason why it cannot be described. Classes that the
+    program itself defines are written to `model.py`, with what they use. `model.safetensors` has the weights for
+    inference after the last step, and `sample.npz` the inputs of a few rows of the last batch, with the model's
+    outputs.
     """
 
     last = True

@@ -67,6 +67,8 @@ class View(Callback):
 
     interval: ClassVar[float] = 0.2
     main_only: ClassVar[bool | None] = True
+    lines: int | None = None
+    """Epochs get about so many lines, the last one always; None means a line for each epoch."""
 
     def __init__(self, *, unit: str = "rows") -> None:
         self.unit = unit
@@ -144,7 +146,13 @@ class View(Callback):
         best = self._best.add(epoch_label(report.epoch, None), _flat(report))
         self._update_snapshot(learner, read=False)
         self._now.epoch, self._now.step, self._now.values = report.epoch, 0, {}
-        self.epoch(learner, epoch_label(report.epoch, self._plan.epochs), report, best)
+        epochs = self._plan.epochs
+        if (
+            self.lines is None
+            or epochs is None
+            or report.epoch in (epochs, *range(0, epochs, -(-epochs // self.lines)))
+        ):
+            self.epoch(learner, epoch_label(report.epoch, epochs), report, best)
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
         self._error = error
