@@ -14,7 +14,7 @@ from phlox.backend.tracing.dimension import ratio
 
 
 def multiplicity(B: LinalgOps, like: Array, n: int) -> Array:
-    """How often each of the n // 2 + 1 frequencies of a real signal is among all n: [n // 2 + 1]."""
+    """How often each of the n // 2 + 1 frequencies of a real signal occurs among all n: [n // 2 + 1]."""
     k = B.int_arange(0, n // 2 + 1, 1, B.device_of(like))
     alone = B.bool_or(B.int_equal(k, 0), B.int_equal(B.int_mul(k, 2), n))
     return B.where(alone, 1.0, 2.0)
@@ -58,14 +58,14 @@ class SignalOps(LinalgOps):
     # --- frames
 
     def frame(self, x: Array, length: int, hop: int) -> Array:
-        """Windows of a signal [..., t], one every `hop` places: [..., count, length]."""
+        """Windows of a signal [..., t], one every `hop` samples: [..., count, length]."""
         *batch, t = self.shape(x)
         count, blocks = (t - length) // hop + 1, -(-length // hop)
-        wanted = (count + blocks - 1) * hop
-        if t > wanted:
-            x = self.index(x, last((*batch, t), slice(0, wanted, 1)))
-        elif t < wanted:
-            x = self.pad(x, (*((0, 0),) * len(batch), (0, wanted - t)), 0.0)
+        needed = (count + blocks - 1) * hop
+        if t > needed:
+            x = self.index(x, last((*batch, t), slice(0, needed, 1)))
+        elif t < needed:
+            x = self.pad(x, (*((0, 0),) * len(batch), (0, needed - t)), 0.0)
         x = self.reshape(x, (*batch, count + blocks - 1, hop))
         shape = self.shape(x)
         parts = [self.index(x, last(shape, slice(at, at + count, 1), slice(0, hop, 1))) for at in range(blocks)]
@@ -73,9 +73,9 @@ class SignalOps(LinalgOps):
         return self.index(frames, last(self.shape(frames), slice(0, length, 1)))
 
     def overlap_add(self, x: Array, hop: int, size: int) -> Array:
-        """The sum [..., size] of frames [..., count, length], one every `hop` places: the transpose of `frame`.
+        """The sum [..., size] of frames [..., count, length], one every `hop` samples: the transpose of `frame`.
 
-        The last frame ends fewer than `hop` places before the end of the signal.
+        The last frame ends fewer than `hop` samples before the end of the signal.
         """
         *batch, count, length = self.shape(x)
         blocks = -(-length // hop)
@@ -114,6 +114,6 @@ class SignalOps(LinalgOps):
         device = self.device_of(like)
         t = self.reshape(self.int_arange(0, n, 1, device), (n, 1))
         k = self.reshape(self.int_arange(0, count, 1, device), (1, count))
-        # Whole turns are taken off as integers, which are exact.
+        # Full turns are subtracted as integers, which is exact.
         angle = self.float_mul(self.int_into_float(self.int_mod(self.int_mul(t, k), n)), ratio(2.0 * math.pi, n))
         return self.float_cos(angle), self.float_sin(angle)

@@ -116,7 +116,7 @@ def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.n
     rows = np.moveaxis(x, axis, -1)
     if x.dtype.itemsize == 4 and x.size > 512:
         # NumPy sorts values many times faster than it argsorts them, so each value carries its index along.
-        order = np.sort(with_places(rows, descending), axis=-1).astype(np.int32)
+        order = np.sort(with_indices(rows, descending), axis=-1).astype(np.int32)
     elif descending:
         order = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     else:
@@ -124,8 +124,8 @@ def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.n
     return np.moveaxis(order, -1, axis)
 
 
-def with_places(rows: np.ndarray[Any, Any], descending: bool) -> np.ndarray[Any, Any]:
-    """64-bit integers that sort as the rows' 32-bit elements: the upper half is the element, the lower its index."""
+def with_indices(rows: np.ndarray[Any, Any], descending: bool) -> np.ndarray[Any, Any]:
+    """64-bit integers in the order of the rows' 32-bit elements: the upper half is the element, the lower its index."""
     keys = cast("Any", rows)
     if rows.dtype == np.float32:
         # As integers, floats sort in the same order, but negative ones in reverse.

@@ -28,7 +28,7 @@ class Collectives(EngineBackend):
         if size == 1:
             return list(arrays)
         if presence is not None:
-            found = self.reduce_on_host([np.asarray(presence.here, np.float32), *arrays], "sum")
+            found = self.reduce_on_host([np.asarray(presence.owned, np.float32), *arrays], "sum")
             check_presence(presence, found.pop(0).tolist())
             return [total / np.asarray(size, total.dtype) for total in found] if op == "mean" else found
         found = list(arrays)
@@ -58,8 +58,8 @@ class Collectives(EngineBackend):
         except RuntimeError as error:
             known = processes()
             raise DistributedError(
-                f"process {known.rank} of {known.size}: a collective has failed, as one does where another process has "
-                f"ended, hangs, or gives arrays of other shapes ({str(error).strip().splitlines()[0]})"
+                f"process {known.rank} of {known.size}: a collective has failed, as it does if another process has "
+                f"ended, hangs, or passes arrays of other shapes ({str(error).strip().splitlines()[0]})"
             ) from error
         return every.copy().view(array.dtype).reshape((processes().size, *array.shape))
 

@@ -140,7 +140,7 @@ def _take(x: Array, indices: Array, axis: int) -> Array:
     if not x.shape[axis]:  # of which JAX gets the shape of the result wrong
         nothing = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
         return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), nothing, x.dtype)
-    if (spec := explicit.taken(x, indices, axis)) is None:
+    if (spec := explicit.take_spec(x, indices, axis)) is None:
         return jnp.take(x, indices, axis=axis, mode="fill")
     place = (*(slice(None),) * axis, indices)
     return x.at[place].get(mode="fill", out_sharding=PartitionSpec(*spec))

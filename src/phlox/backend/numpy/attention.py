@@ -1,4 +1,4 @@
-"""Attention on NumPy: some heads at a time, and some of their queries, so that the scores stay in the cache."""
+"""Attention on NumPy, for a few heads and queries at a time, so that the scores stay in the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attention(Backend):
         self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
         groups = key.shape[0] * key.shape[1]
-        # Zeros, where causal chunks write nothing; the system gives such pages for free.
+        # Causal chunks leave parts unwritten, which must be zero; the system provides zero pages at no cost.
         shape = (groups, query.shape[1] // max(key.shape[1], 1), query.shape[2], key.shape[2])
         weights = np.zeros(shape, query.dtype) if weighting[0] else np.empty(shape, query.dtype)
         y = _forward(query, key, value, (bias, allowed, kept), weighting, weights)
@@ -68,8 +68,13 @@ class Attention(Backend):
             dk[start:stop] *= scale
 
         in_blocks(work, groups, share * n * m)
-        found: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
-        return *(one if wanted else None for one, wanted in zip(found, needed, strict=False)), None, None, None
+        gradients: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
+        return (
+            *(gradient if is_needed else None for gradient, is_needed in zip(gradients, needed, strict=False)),
+            None,
+            None,
+            None,
+        )
 
 
 def _forward(
@@ -80,7 +85,7 @@ def _forward(
     weighting: Weighting,
     weights: Block | None,
 ) -> Block:
-    """The result; the weights into memory that is given, if they are wanted."""
+    """The result; the attention weights are written into `weights`, if it is given."""
     causal, scale, dropout = weighting
     (batch, heads, n, d), (groups, m) = query.shape, key.shape[1:3]
     share = heads // max(groups, 1)
@@ -124,7 +129,7 @@ def _forward(
 
 
 def _chunks(groups: int, share: int, n: int, m: int, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Queries whose scores fit the cache, and how many keys they see."""
+    """Slices of queries whose scores fit the cache, and the number of keys that they see."""
     step = max(16, LARGE // (groups * share * m))
     if causal:
         step = min(step, 128)
@@ -140,8 +145,8 @@ def _grouped(mask: Block | None, key: Block, share: int) -> Block | None:
     batch, groups = key.shape[:2]
     if mask.shape[:2] == (1, 1):
         return mask
-    rest = mask.shape[2:]
-    return np.broadcast_to(mask, (batch, groups * share, *rest)).reshape(batch * groups, share, *rest)
+    sizes = mask.shape[2:]
+    return np.broadcast_to(mask, (batch, groups * share, *sizes)).reshape(batch * groups, share, *sizes)
 
 
 def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
@@ -155,7 +160,7 @@ def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
 
 
 def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
-    """The weights that are kept, grown, in scratch memory."""
+    """The kept weights, divided by their probability, in scratch memory; zeros for the others."""
     out = p if slot == 0 else scratch(p, slot)
     np.multiply(p, 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0, out=out)
     np.copyto(out, 0.0, where=~kept)
@@ -163,5 +168,5 @@ def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
 
 
 def _along(g: Block, y: Block) -> Block:
-    """g y' of each query."""
+    """The dot products of g and y, for each query."""
     return np.add.reduce(g * y, 3, keepdims=True)

@@ -14,8 +14,8 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, scratch
 from phlox.backend.numpy.sums import ROWS, column_sums
 
-# The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P is of degree one; this P, of
-# least greatest error, makes it exact to 1e-7: NumPy has a fast tanh and no error function.
+# The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P has degree one; this minimax
+# P makes it exact to 1e-7: NumPy has a fast tanh, but no error function.
 _EXACT = (
     7.97884941e-01, 3.63330846e-02, -3.25949663e-05, -5.53061981e-05, 3.96474530e-06, -1.32263417e-07, 1.75617308e-09,
 )  # fmt: skip
@@ -101,10 +101,10 @@ class Dense(Backend):
     """See `phlox.backend.contract.nn.linear`."""
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        # Of two matrices the same product as matmul's, which takes half a microsecond longer to begin.
+        # For two matrices, `dot` is the same product as `matmul`, which starts half a microsecond later.
         y = (x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])).dot(weight)
         if bias is not None:
-            if len(y) == 1:  # of equal shapes, a sum takes less long to begin
+            if len(y) == 1:  # a sum of equal shapes starts sooner
                 row = y[0]
                 row += bias
             else:

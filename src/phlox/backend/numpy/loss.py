@@ -23,7 +23,7 @@ class Loss(Backend):
         targets = targets if kept is None else np.where(kept, targets, 0)
         log_p = self.log_softmax(logits, 1)
         if kept is not None:
-            log_p[~kept] = 0.0  # whatever the logits are, they count for nothing
+            log_p[~kept] = 0.0  # ignored rows, whatever their logits
         losses = -log_p[np.arange(len(targets)), targets]
         factor = None if weight is None else weight[targets]
         losses = losses if factor is None else self._weighed(losses, factor)

@@ -68,7 +68,7 @@ class Norm(Backend):
 
 
 def _like(rows: Block) -> tuple[Block, Block, Block]:
-    """Memory for the result, and for two scalars a row."""
+    """Memory for the result, and for two scalars for each row."""
     return np.empty_like(rows), np.empty((len(rows), 1), rows.dtype), np.empty((len(rows), 1), rows.dtype)
 
 
@@ -83,7 +83,7 @@ def _root_of_mean_square(x: Block, epsilon: float, out: Block) -> None:
 def _backward(
     rows: Block, mean: Block | None, rstd: Block, gamma: Block | None, g: Block, needed: Needed
 ) -> tuple[Block | None, Block | None, Block | None]:
-    """The gradients of layer norm, or, without a mean, of RMS norm; sums over rows are of sums over blocks."""
+    """The gradients of layer norm, or, without a mean, of RMS norm; sums over rows are sums of each block's sum."""
     width = rows.shape[1]
     ones = np.ones(width, rows.dtype)
     flat = rows_of(g)

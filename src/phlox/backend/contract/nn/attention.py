@@ -12,8 +12,8 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 Mask: TypeAlias = Array | None
 
 Weighting: TypeAlias = tuple[bool, float, float]
-"""`(causal, scale, dropout)`: may a query see only the keys up to its own, what are scores multiplied with, and which
-share of the weights is not kept."""
+"""`(causal, scale, dropout)`: may a query see only the keys up to its own position, the factor of the scores, and the
+share of the weights that is dropped."""
 
 
 class AttentionOps(LinalgOps, ReductionOps):
@@ -62,7 +62,7 @@ class AttentionOps(LinalgOps, ReductionOps):
     def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         """For weights P and result y: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
-        The gradients of query, key and bias follow linearly from that of the scores S. An engine may save no y.
+        The gradients of query, key and bias are linear in that of the scores S. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
         _, scale, dropout = weighting
@@ -87,7 +87,7 @@ class AttentionOps(LinalgOps, ReductionOps):
         return dq, dk, dv, dbias, None, None
 
     def _by_group(self, x: Array, key: Array) -> Array:
-        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: the rows that share one group of keys."""
+        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: heads that share keys are joined."""
         batch, heads, n, width = self.shape(x)
         groups = self.shape(key)[1]
         return x if heads == groups else self.reshape(x, (batch, groups, heads // max(groups, 1) * n, width))
@@ -112,6 +112,6 @@ class AttentionOps(LinalgOps, ReductionOps):
         return self.int_less_equal(self.reshape(self.int_arange(0, m, 1, device), (1, m)), queries)
 
     def _summed_to(self, x: Array, shape: Shape) -> Array:
-        """Summed over the axes in which `shape`, of the same rank, is 1."""
+        """x summed over the axes on which `shape`, of the same rank, is 1."""
         axes = tuple(axis for axis, (have, want) in enumerate(zip(self.shape(x), shape, strict=True)) if have != want)
         return self.float_sum(x, axes, True) if axes else x

@@ -43,7 +43,7 @@ class NormOps(ReductionOps):
         return dx, *self._scale_gradients(normed, g, needed, leading)
 
     def _scaled(self, normed: Array, gamma: Array | None, beta: Array | None) -> Array:
-        """normed * gamma + beta, of which either may be absent."""
+        """normed * gamma + beta; gamma and beta may be absent."""
         y = normed if gamma is None else self.float_mul(normed, gamma)
         return y if beta is None else self.float_add(y, beta)
 
@@ -108,7 +108,7 @@ class NormOps(ReductionOps):
         return dx, *self._scale_gradients(normed, g, needed, self._all_but_channels(shape))
 
     def _per_channel(self, scale: Array | None, shape: tuple[int, ...]) -> Array | None:
-        """A scalar a channel, reshaped to broadcast with [n, channels, ...]."""
+        """One scalar for each channel, reshaped to broadcast with [n, channels, ...]."""
         return None if scale is None else self.reshape(scale, (shape[1], *(1 for _ in shape[2:])))
 
     def _all_but_channels(self, shape: tuple[int, ...]) -> Axes:
@@ -140,7 +140,7 @@ class NormOps(ReductionOps):
     def batch_norm_train_backward(
         self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, epsilon: float
     ) -> Gradients:
-        """As for layer norm; the mean's gradient goes evenly to all elements, the variance's by x - mean."""
+        """As for layer norm; the mean's gradient goes evenly to all elements, the variance's as x - mean."""
         normed, rstd, gamma = saved
         g, g_mean, g_variance = gs
         shape = self.shape(normed)

@@ -18,13 +18,13 @@ Beyond: TypeAlias = Literal["zeros", "border", "reflection"]
 """The values that are read outside of the image."""
 
 Tap: TypeAlias = tuple[Array, Any, Any, Any]
-"""Along one axis: position (Int), weight, slope of the weight, is it inside? All [n, points]; None is 1, 0 and yes."""
+"""Along one axis: position (Int), weight, slope of the weight, is it inside? All [n, points]; None is 1, 0 or true."""
 
 
 class SamplingOps(IndexingOps):
     """Interpolation and sampling on grids."""
 
-    # --- interpolate: x [n, channels, ...], a table for each of the other axes
+    # --- interpolate: x [n, channels, ...], a table for each spatial axis
 
     def interpolate(self, x: Array, plans: tuple[Resampling, ...]) -> Array:
         """x resampled along every spatial axis, one after the other."""
@@ -41,11 +41,11 @@ class SamplingOps(IndexingOps):
         return (self.interpolate(g, tuple(plan.transpose for plan in plans)),)
 
     def _resample(self, x: Array, axis: int, plan: Resampling) -> Array:
-        places, weights = plan.table
+        positions, weights = plan.table
         device, rank = self.device_of(x), len(self.shape(x))
         y = None
-        for place, weight in zip(places.T, weights.T, strict=True):
-            part = self.take(x, self.from_host(place, Int, device), axis)
+        for position, weight in zip(positions.T, weights.T, strict=True):
+            part = self.take(x, self.from_host(position, Int, device), axis)
             if not (weight == 1.0).all():
                 shape = tuple(len(weight) if i == axis else 1 for i in range(rank))
                 part = self.float_mul(part, self.from_host(weight.reshape(shape), Float, device))
@@ -66,10 +66,10 @@ class SamplingOps(IndexingOps):
         points = math.prod(out)
         pixels = self.reshape(self.permute_dims(x, (0, *range(2, rank + 2), 1)), (n * math.prod(sizes), channels))
         flat = self.reshape(grid, (n, points, rank))
-        whole = (slice(0, n, 1), slice(0, points, 1))
+        leading = (slice(0, n, 1), slice(0, points, 1))
         axes: list[list[Tap]] = []
         for axis, size in enumerate(sizes):
-            along = self.index(flat, (*whole, rank - 1 - axis))
+            along = self.index(flat, (*leading, rank - 1 - axis))
             axes.append(self._taps(along, size, reading, beyond, align_corners))
         neighbours: list[tuple[Array, Any]] = []
         y = None
@@ -116,7 +116,7 @@ class SamplingOps(IndexingOps):
         return dx, dgrid
 
     def _neighbour_rows(self, taps: tuple[Tap, ...], sizes: list[int], n: int, points: int) -> Array:
-        """Which rows of the pixels [n * height * width, channels] the neighbours are."""
+        """The rows of the pixels [n * height * width, channels] that hold the neighbours."""
         examples = self.int_arange(0, n, 1, self.device_of(taps[0][0]))
         rows = self.broadcast_to(self.reshape(examples, (n, 1)), (n, points))
         for tap, size in zip(taps, sizes, strict=True):
@@ -124,7 +124,7 @@ class SamplingOps(IndexingOps):
         return self.reshape(rows, (n * points,))
 
     def _joint(self, factors: list[Any], taps: tuple[Tap, ...], count: int) -> Any:
-        """The product of the factors, one an axis, as a column; zero for a neighbour that is not inside."""
+        """The product of the factors, one for each axis, as a column; zero for a neighbour that is not inside."""
         y = None
         for factor in factors:
             if factor is not None:
@@ -151,27 +151,27 @@ class SamplingOps(IndexingOps):
                 self._tap(low, self.float_sub(1.0, share), falling, size, beyond),
                 self._tap(self.float_add(low, 1.0), share, scale, size, beyond),
             ]
-        found: list[Tap] = []
+        taps: list[Tap] = []
         for offset in (-1, 0, 1, 2):
-            place = self.float_add(low, float(offset))
+            position = self.float_add(low, float(offset))
             if beyond != "zeros":
-                place = self._brought_inside(place, size, beyond, align_corners)[0]
+                position = self._brought_inside(position, size, beyond, align_corners)[0]
             weight, slope = self._cubic_weight(share, offset)
-            found.append(self._tap(place, weight, self.float_mul(slope, scale), size, beyond))
-        return found
+            taps.append(self._tap(position, weight, self.float_mul(slope, scale), size, beyond))
+        return taps
 
-    def _tap(self, place: Array, weight: Any, slope: Any, size: int, beyond: Beyond) -> Tap:
-        """A neighbour at a place that may lie outside, or be no number at all."""
-        place = self.detach(place)
-        place = self.where(self.float_isnan(place), 0.0, place)
-        number = self.float_into_int(self.float_clip(place, 0.0, float(max(size - 1, 0))))
+    def _tap(self, position: Array, weight: Any, slope: Any, size: int, beyond: Beyond) -> Tap:
+        """A neighbour at a position, which may lie outside the image or be NaN."""
+        position = self.detach(position)
+        position = self.where(self.float_isnan(position), 0.0, position)
+        number = self.float_into_int(self.float_clip(position, 0.0, float(max(size - 1, 0))))
         if beyond != "zeros":
             return number, weight, slope, None
-        inside = self.bool_and(self.float_less_equal(0.0, place), self.float_less_equal(place, float(size - 1)))
+        inside = self.bool_and(self.float_less_equal(0.0, position), self.float_less_equal(position, float(size - 1)))
         return number, weight, slope, inside
 
     def _brought_inside(self, at: Array, size: int, beyond: Beyond, align_corners: bool) -> tuple[Array, Array]:
-        """Where a coordinate outside is read, and how that moves with the coordinate: by 1, -1, or not at all."""
+        """The coordinate inside the image that is read instead of `at`, and its derivative: 1, -1 or 0."""
         slope: Any = 1.0
         if beyond == "reflection":
             # About the centres of the outermost pixels, or about their edges.

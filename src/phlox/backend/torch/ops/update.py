@@ -98,16 +98,16 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x if x.ndim == 1 and x.is_contiguous() else x.reshape(-1)
 
-    def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        x[:, place] = entry
+    def set_column(self, x: Array, column: int, entry: Array) -> Array:
+        x[:, column] = entry
         return x
 
-    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        if not (self.is_plain(x) and self.is_plain(place)) or is_traced_by_others():
-            return super().write_from(x, values, place, axis, donated)
-        start, out = int(place), x if donated else x.clone()
-        count = max(0, min(values.shape[axis], x.shape[axis] - start))
-        out.narrow(axis, min(start, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
+    def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
+        if not (self.is_plain(x) and self.is_plain(start)) or is_traced_by_others():
+            return super().write_from(x, values, start, axis, donated)
+        first, out = int(start), x if donated else x.clone()
+        count = max(0, min(values.shape[axis], x.shape[axis] - first))
+        out.narrow(axis, min(first, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
         return out
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
