@@ -19,20 +19,20 @@ from phlox.backend.torch.sizes import is_empty
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
-    """Can the kernel be used? Not if a mask is differentiated, or if the dropped weights are given."""
+    """Can the kernel be used? Not with a bias, which may need a gradient, nor with a mask of dropped weights."""
     alike = bias is None and kept is None and query.shape[1] == key.shape[1] and not is_empty(query)
     return alike and (
-        query.device.type != "cpu" or (compat.FLASH_ATTENTION.here and compat.FLASH_ATTENTION_BACKWARD.here)
+        query.device.type != "cpu" or (compat.FLASH_ATTENTION.exists and compat.FLASH_ATTENTION_BACKWARD.exists)
     )
 
 
 def attends_narrow(*arguments: Any) -> bool:
-    """Is there a kernel at half precision that holds its logits, and what it sums in its derivative, in f32?
+    """Is there a half-precision kernel that keeps its logits, and the sums of its derivative, in f32?
 
     Those of a GPU do. The CPU kernel's backward pass uses the rounded output as if it were exact.
     """
     first: Any = arguments[0]
-    if isinstance(first, tuple):  # what a forward pass has saved
+    if isinstance(first, tuple):  # the saved values of a forward pass
         return len(first) != 7 and first[0].device.type != "cpu"
     query, key, _, bias, _, kept, *_ = arguments
     return query.device.type != "cpu" and _serves(query, key, bias, kept)
@@ -47,7 +47,7 @@ def _attend(query: Array, key: Array, value: Array, allowed: Array | None, causa
     if allowed is not None and causal:
         allowed, causal = allowed & allowed.new_ones(query.shape[2], key.shape[2]).tril(), False
     y = functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed, is_causal=causal, scale=scale)
-    # The kernel leaves open what a query gives that sees no key.
+    # The kernel's result for a query that sees no key is undefined.
     return y if allowed is None else torch.where(allowed.any(3, keepdim=True), y, 0.0)
 
 
@@ -79,6 +79,6 @@ class Attention(Backend):
             query, key, value, y, sums = saved
             causal, scale, _ = weighting
             backward = compat.FLASH_ATTENTION_BACKWARD.value
-            found = backward(g, query, key, value, y, sums, 0.0, causal, scale=scale)
-            return *found, None, None, None
+            gradients = backward(g, query, key, value, y, sums, 0.0, causal, scale=scale)
+            return *gradients, None, None, None
         return *autograd_bridge.backward(saved, g, needed[:3]), None, None, None

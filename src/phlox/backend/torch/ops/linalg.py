@@ -22,26 +22,26 @@ from phlox.backend.torch.tracer import is_tracer
 _linalg: Any = torch.linalg
 
 
-def _checked(result: Array, bad: Array, what: str) -> Array:
+def _checked(result: Array, bad: Array, fault: str) -> Array:
     if is_tracer(bad):
         return torch.where(bad[..., None, None], torch.nan, result)
-    refuse(bad.detach().cpu().numpy(), what)
+    refuse(bad.detach().cpu().numpy(), fault)
     return result
 
 
 def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
-    """`function(a)`, of one result or several. Of matrices that are not finite LAPACK makes one thing or another.
+    """`function(a)`, with one result or several; `LinalgError` for matrices that are not finite.
 
-    In a program, which cannot raise, it is given zeros in their place, and the results are NaN.
+    LAPACK's results for these are undefined. A program cannot raise: it computes with zeros instead, and returns NaN.
     """
     undefined = ~torch.isfinite(a.detach()).all(-1).all(-1)
     if not is_tracer(a):
         refuse(undefined.cpu().numpy(), NOT_FINITE)
         return function(a)
-    found = function(torch.where(undefined[..., None, None], 0.0, a))
-    if isinstance(found, torch.Tensor):
-        return _undefined(undefined, found)
-    return tuple([_undefined(undefined, x) for x in found])
+    result = function(torch.where(undefined[..., None, None], 0.0, a))
+    if isinstance(result, torch.Tensor):
+        return _undefined(undefined, result)
+    return tuple([_undefined(undefined, x) for x in result])
 
 
 def _undefined(where: Array, x: Array) -> Array:
@@ -58,19 +58,20 @@ class Linalg(Backend):
         plan = matmul_plan(tuple(x.shape), tuple(y.shape), batch, summed)
         if not plan.sums or batch[0] or (plan.m != 1 and plan.n != 1):
             return super().float_dot_general(x, y, batch, summed)
-        # A matrix with one row or one column is slow to multiply unless it is said to be a vector.
-        left, right = arranged(self, x, plan.order_x, plan.matrices_x), arranged(self, y, plan.order_y, plan.matrices_y)
-        product = torch.mv(left, right[:, 0]) if plan.n == 1 else torch.mv(right.T, left[0])
+        # torch multiplies a matrix of one row or one column slowly, unless it is passed as a vector.
+        matrices_x = arranged(self, x, plan.order_x, plan.matrices_x)
+        matrices_y = arranged(self, y, plan.order_y, plan.matrices_y)
+        product = torch.mv(matrices_x, matrices_y[:, 0]) if plan.n == 1 else torch.mv(matrices_y.T, matrices_x[0])
         return product.reshape((plan.m, plan.n) if plan.result is None else plan.result)
 
     def solve(self, a: Array, b: Array) -> Array:
-        # Given fewer axes than a has, torch might take b for vectors.
+        # If b has fewer axes than a, torch might read it as vectors.
         b = b.broadcast_to(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
         x, info = _of_numbers(lambda a: _linalg.solve_ex(a, b), a)
         return _checked(x, info != 0, SINGULAR)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
-        a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # what is read
+        a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # the elements that are read
         x = _of_numbers(lambda a: _linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit), a)
         if unit:
             return x

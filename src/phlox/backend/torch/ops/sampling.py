@@ -22,12 +22,12 @@ _MODES = {
     ("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic",
     ("area", 1): "area", ("area", 2): "area", ("area", 3): "area",
 }  # fmt: skip
-"""Its names; what is not here, it lacks, or (the nearest) rounds otherwise."""
+"""PyTorch's names of modes. It lacks the others, or (nearest) rounds in another way."""
 _READINGS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
 def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
-    """The name of the kernel that does this, if there is one."""
+    """The mode of PyTorch's kernel for this, if there is one."""
     mode = _MODES.get((plans[0].mode, len(plans)))
     if any(plan.ratio is not None and plan.size == plan.out for plan in plans):
         return None  # the kernel would take the pixels as they are, whatever the ratio
@@ -38,7 +38,7 @@ def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
 
 
 def _wide(x: Array) -> Array:
-    """Coordinates in half precision are too coarse, and some kernels do not take it."""
+    """x in at least single precision: half precision is too coarse for coordinates, and some kernels do not take it."""
     return x if x.dtype == torch.float64 else x.float()
 
 

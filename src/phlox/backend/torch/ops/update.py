@@ -22,30 +22,30 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
 
 _LONG = 1 << 17
-"""Elements: parts of two and more arrays fit the cache, and each thread of PyTorch has enough to do."""
+"""Elements in a part: parts of several arrays fit the cache, and each thread of PyTorch has enough work."""
 Tensors = list[torch.Tensor]
 
 
 class HostMemory(ReusedBuffer):
-    """See `ReusedBuffer`: what is lent keeps an array of NumPy alive, as long as any tensor or array looks at it."""
+    """See `ReusedBuffer`: the lent tensor keeps a NumPy array alive, as does everything that shares its memory."""
 
     def __init__(self, like: torch.Tensor, shape: Shape) -> None:
         self._owner: Any = np.empty(shape, torch.empty((), dtype=like.dtype).numpy().dtype)
-        self._lent: weakref.ref[Any] | None = None
-        self._is: weakref.ref[Any] | None = None
+        self._lent_view: weakref.ref[Any] | None = None
+        self._lent_tensor: weakref.ref[Any] | None = None
         self.flat = torch.from_numpy(self._owner.reshape(-1))
 
     def lend(self) -> Array:
         view = self._owner[...]
         lent = torch.from_numpy(view)
-        self._lent, self._is = weakref.ref(view), weakref.ref(lent)
+        self._lent_view, self._lent_tensor = weakref.ref(view), weakref.ref(lent)
         return lent
 
     def has_lent(self, x: Array) -> bool:
-        return self._is is not None and self._is() is x
+        return self._lent_tensor is not None and self._lent_tensor() is x
 
     def is_free(self) -> bool:
-        return self._lent is None or self._lent() is None
+        return self._lent_view is None or self._lent_view() is None
 
 
 def _adam(name: str) -> Callable[..., object]:
@@ -77,7 +77,7 @@ def _adagrad(n: AdagradScalars, xs: Tensors, gs: Tensors, sums: Tensors) -> None
 _KERNELS: dict[str, Callable[..., object]] = {
     "adam": _adam("adam"), "adamw": _adam("adamw"), "sgd": _sgd, "adagrad": _adagrad,
 }  # fmt: skip
-"""By the optimizer's name."""
+"""Kernels by the optimizer's name."""
 
 
 class Update(Backend):
@@ -112,7 +112,7 @@ class Update(Backend):
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         run = _KERNELS.get(name)
-        if run is None or self.float_element not in ("f32", "f64") or not compat.FUSED_UPDATES[name].here:
+        if run is None or self.float_element not in ("f32", "f64") or not compat.FUSED_UPDATES[name].exists:
             return None
 
         def update(pieces: Sequence[Piece]) -> None:
@@ -134,6 +134,6 @@ class Update(Backend):
                 work_on(bundle, pieces, work, torch.cat, _apart)
 
 
-def _apart(result: torch.Tensor, given: Tensors) -> torch.Tensor:
+def _apart(result: torch.Tensor, old: Tensors) -> torch.Tensor:
     memory = result.untyped_storage().data_ptr()
-    return result.clone() if any(one.untyped_storage().data_ptr() == memory for one in given) else result
+    return result.clone() if any(array.untyped_storage().data_ptr() == memory for array in old) else result

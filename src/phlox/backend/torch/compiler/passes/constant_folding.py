@@ -35,7 +35,7 @@ def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[tor
     """
     nodes = list(graph.graph.nodes)
     kernels = compat.CONVOLUTION, compat.CONVOLUTION_PLUS, compat.REORDER_CONVOLUTION_WEIGHT
-    if not torch.backends.mkldnn.is_available() or not all(kernel.here for kernel in kernels):
+    if not torch.backends.mkldnn.is_available() or not all(kernel.exists for kernel in kernels):
         return None
     if not any(node.target is _aten.convolution.default for node in nodes) or not all(map(_is_pure, nodes)):
         return None
