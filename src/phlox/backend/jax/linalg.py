@@ -20,26 +20,26 @@ from phlox.backend.contract.types import Array, Axes
 from phlox.backend.jax.ops import op, simple
 
 
-def _checked(found: tuple[Any, ...], *reasons: str) -> Any:
-    """The result of a function that also says which matrices it cannot do, for each reason; of those it is NaN.
+def _checked(results: tuple[Any, ...], *reasons: str) -> Any:
+    """The result of a function that also returns, for each reason, the matrices for which it is undefined.
 
-    Under a trace that is all that is seen of them.
+    Raises `LinalgError` for these; in a trace, their results are just NaN.
     """
-    result, *bad = found
-    for one, what in zip(bad, reasons, strict=True):
-        if not isinstance(one, Tracer):
-            refuse(np.asarray(one.block_until_ready()), what)
+    result, *bad = results
+    for is_bad, fault in zip(bad, reasons, strict=True):
+        if not isinstance(is_bad, Tracer):
+            refuse(np.asarray(is_bad.block_until_ready()), fault)
     return result
 
 
 def _without(bad: Array, *results: Array) -> tuple[Array, ...]:
-    """NaN in place of what a function makes of matrices that it cannot do."""
+    """The results, with NaN for bad matrices."""
     return tuple([jnp.where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), jnp.nan, x) for x in results])
 
 
 @op()
 def _products(x: Array, y: Array) -> Array:
-    # With y as it is: turned around, XLA would copy it element by element, and gather one in shards a second time.
+    # Without a transpose of y, which XLA would copy element by element; a sharded y it would gather a second time.
     stack = tuple(range(y.ndim - 2))
     if stack and x.shape[:-2] != y.shape[:-2]:
         return jnp.matmul(x, y.mT)
@@ -53,7 +53,7 @@ def dot_general(x: Array, y: Array, batch: tuple[Axes, Axes], summed: tuple[Axes
 
 
 def _broadcast(a: Array, b: Array) -> tuple[Array, Array]:
-    """Matrices in stacks of one shape."""
+    """Matrices, broadcast to stacks of one shape."""
     stack = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return jnp.broadcast_to(a, (*stack, *a.shape[-2:])), jnp.broadcast_to(b, (*stack, *b.shape[-2:]))
 
@@ -81,7 +81,7 @@ def _solve(a: Array, b: Array) -> tuple[Array, Array, Array]:
 @op(2, 3)
 def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> tuple[Array, Array, Array]:
     singular = jnp.zeros(a.shape[:-2], jnp.bool_) if unit else _zero_on_diagonal(a)
-    undefined = _not_finite(jnp.tril(a, -int(unit)) if lower else jnp.triu(a, int(unit)))  # of what is read
+    undefined = _not_finite(jnp.tril(a, -int(unit)) if lower else jnp.triu(a, int(unit)))  # the elements that are read
     x = lax.linalg.triangular_solve(*_broadcast(a, b), left_side=True, lower=lower, unit_diagonal=unit)
     return *_without(singular | undefined, x), undefined, singular
 
@@ -96,8 +96,8 @@ def _cholesky(B: Any, a: Array) -> tuple[Array, Array, Array]:
 @op(0, 2)
 def _qr(B: Any, a: Array, complete: bool) -> tuple[tuple[Array, ...], Array]:
     undefined = _not_finite(a)
-    found = B._without_negatives(*jnp.linalg.qr(a, mode="complete" if complete else "reduced"))
-    return _without(undefined, *found), undefined
+    factors = B._without_negatives(*jnp.linalg.qr(a, mode="complete" if complete else "reduced"))
+    return _without(undefined, *factors), undefined
 
 
 @op(0, 2)
@@ -115,8 +115,8 @@ def _svdvals(a: Array) -> tuple[Array, Array]:
 @op(0)
 def _eigh(B: Any, a: Array) -> tuple[tuple[Array, ...], Array]:
     undefined = _not_finite(a)
-    found = B._oriented_eigh(*jnp.linalg.eigh(B._symmetric(a), symmetrize_input=False))
-    return _without(undefined, *found), undefined
+    factors = B._oriented_eigh(*jnp.linalg.eigh(B._symmetric(a), symmetrize_input=False))
+    return _without(undefined, *factors), undefined
 
 
 @op(0)

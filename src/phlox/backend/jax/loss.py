@@ -28,7 +28,7 @@ class Loss(Backend):
     ctc_loss_backward = fused(LossOps.ctc_loss_backward, 2, 3)
 
     def _ctc_scan(self, emitted: Array, skip: Array, start: Array, fresh: Array) -> Array:
-        """As a loop in the program, whose size is that of one step."""
+        """As a loop in the program, whose size does not grow with the steps."""
         never = self._ctc_never()
 
         def step(before: Array, at: tuple[Array, Array]) -> tuple[Array, Any]:

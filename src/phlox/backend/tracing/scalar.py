@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class TracedScalar:
     """A tracer in place of a Python scalar. With other scalars it computes in 64 bits, as Python does.
 
-    Beside a tensor or an array of the engine it has the precision of that (`as_operand`). Its value is not known:
-    asking for it is the engine's error, as for a tensor.
+    With a tensor or an engine's array it takes their precision (`as_operand`). Its value is not known: reading it
+    raises the engine's error, as for a tensor.
     """
 
     __slots__ = ("backend", "value", "whole")
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to this
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to this class
     ndim = 0
     shape = ()
 
@@ -66,9 +66,9 @@ class TracedScalar:
             return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
-                return NotImplemented  # not an array of the engine's: a tensor's own operator does it
-            mine = self.backend.scalar_as_operand(self._live(), other)
-            return op(*[mine if x is self else x for x in (lhs, rhs)])
+                return NotImplemented  # no array of the engine: a tensor's own operator is called
+            value = self.backend.scalar_as_operand(self._live(), other)
+            return op(*[value if x is self else x for x in (lhs, rhs)])
         whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
         if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
             whole = False  # a negative exponent gives a float
@@ -77,8 +77,8 @@ class TracedScalar:
     def _compared(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
         if not isinstance(other, (TracedScalar, int, float)):
             return self._binary(op, self, other)
-        both = _is_whole(self) and _is_whole(other)
-        return self._of(operator.mul, True, self._of(op, both, self, other), 1)  # a truth value as an int
+        are_ints = _is_whole(self) and _is_whole(other)
+        return self._of(operator.mul, True, self._of(op, are_ints, self, other), 1)  # a truth value as an int
 
     def __neg__(self) -> TracedScalar:
         return self._of(operator.neg, self.whole, self)
