@@ -63,7 +63,5 @@ class SupportTable:
         for title, names in families().items():
             lines += ["", f"### {title[0].upper()}{title[1:]}", ""]
             lines += ["| operation | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-            lines += [
-                f"| `{name}` | " + " | ".join(self.cell(name, column) for column in columns) + " |" for name in names
-            ]
+            lines += [f"| `{name}` | " + " | ".join(self.cell(name, key) for key in columns) + " |" for name in names]
         return "\n".join(lines)

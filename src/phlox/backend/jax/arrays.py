@@ -129,12 +129,10 @@ class Arrays(EngineBackend):
             if kind is Int:
                 self.check_fits(x, engine)
             x = x64.in_x64(ops.cast)(x, dtype)
-        destination = device.on(engine)
-        if isinstance(x, Tracer) or (destination.sharding is not None and destination.holds(engine.device_of(x))):
+        goal = device.on(engine)
+        if isinstance(x, Tracer) or (goal.sharding is not None and goal.holds(engine.device_of(x))):
             return x
-        return (
-            engine.place(x, destination) if destination.holds(engine.device_of(x)) else engine.to_device(x, destination)
-        )
+        return engine.place(x, goal) if goal.holds(engine.device_of(x)) else engine.to_device(x, goal)
 
     def element(self, kind: type[Kind]) -> Any:
         """JAX's type of the elements of a kind."""

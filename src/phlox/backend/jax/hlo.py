@@ -281,11 +281,8 @@ def _flops(line: Instruction, shapes: dict[str, str]) -> int:
         inside = [size for label, size in zip(match[1], kernel, strict=True) if label != "o"]
         return 2 * _elements(line.shape) * math.prod(inside)
     if line.opcode == "custom-call" and "gemm" in line.attributes:
-        return (
-            2
-            * _elements(_parts(line.shape)[0] if line.shape.startswith("(") else line.shape)
-            * _contracted(line, first)
-        )
+        shape = _parts(line.shape)[0] if line.shape.startswith("(") else line.shape
+        return 2 * _elements(shape) * _contracted(line, first)
     if line.opcode == "reduce":
         return max(math.prod(first) - _elements(line.shape), 0)
     return _elements(line.shape) if _ELEMENTWISE.fullmatch(line.opcode) else 0

@@ -227,9 +227,7 @@ class LayoutPrograms:
 
     def _layout(self, donated: Any, kept: Any) -> list[Any]:
         leaves = jax.tree.leaves((donated, kept))
-        return [
-            getattr(leaves[position], "sharding", None) for position in self._layout_positions if position < len(leaves)
-        ]
+        return [getattr(leaves[at], "sharding", None) for at in self._layout_positions if at < len(leaves)]
 
     def _run(self, layout: list[Any]) -> Any:
         last = self._last
@@ -257,14 +255,12 @@ def _key(layout: list[Any]) -> Hashable:
 
 
 @contextmanager
-def _registered(tracers: list[Any], arrays: list[Any], layout_positions: set[int]) -> Generator[None]:
-    arguments: dict[int, _Argument] = {}
-    for position, (tracer, x) in enumerate(zip(tracers, arrays, strict=True)):
+def _registered(tracers: list[Any], arrays: list[Any], shared: set[int]) -> Generator[None]:
+    noted: dict[int, _Argument] = {}
+    for index, (tracer, x) in enumerate(zip(tracers, arrays, strict=True)):
         sharding = x.sharding if isinstance(x, jax.Array) else None
-        arguments[id(tracer)] = _Argument(
-            tracer, sharding if isinstance(sharding, NamedSharding) else None, position, layout_positions
-        )
-    token = _arguments_by_id.set(arguments)
+        noted[id(tracer)] = _Argument(tracer, sharding if isinstance(sharding, NamedSharding) else None, index, shared)
+    token = _arguments_by_id.set(noted)
     try:
         yield
     finally:

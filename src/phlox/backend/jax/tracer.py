@@ -185,10 +185,8 @@ class Traces(EngineBackend):
         self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
         def of_needed(*values: Any) -> Any:
-            needed_values = iter(values)
-            results = tuple(
-                fn(*[next(needed_values) if is_needed else x for x, is_needed in zip(arrays, needed, strict=True)])
-            )
+            primals = iter(values)
+            results = tuple(fn(*[next(primals) if need else x for x, need in zip(arrays, needed, strict=True)]))
             return tuple([y for y in results if _is_float(y)]), results
 
         primals = [x for x, is_needed in zip(arrays, needed, strict=True) if is_needed]

@@ -69,12 +69,7 @@ class Attention(Backend):
 
         in_blocks(work, groups, share * n * m)
         gradients: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
-        return (
-            *(gradient if is_needed else None for gradient, is_needed in zip(gradients, needed, strict=False)),
-            None,
-            None,
-            None,
-        )
+        return *(dx if is_needed else None for dx, is_needed in zip(gradients, needed, strict=False)), None, None, None
 
 
 def _forward(

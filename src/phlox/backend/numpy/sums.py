@@ -30,17 +30,11 @@ def total(x: Array, axes: Axes, keepdims: bool = False) -> Array:
     if count == len(axes):
         return np.add.reduce(x, axis=axes, keepdims=keepdims)
     y = np.add.reduce(x, axis=tuple(range(x.ndim - count, x.ndim))) if count else x
-    remaining = sorted(axes)[: len(axes) - count]
-    if (
-        len(remaining) > 1 and remaining[-1] - remaining[0] == len(remaining) - 1 and y.flags.c_contiguous
-    ):  # neighbours become one axis
-        y = y.reshape(
-            *y.shape[: remaining[0]],
-            math.prod(y.shape[remaining[0] : remaining[-1] + 1]),
-            *y.shape[remaining[-1] + 1 :],
-        )
-        remaining = remaining[:1]
-    for axis in reversed(remaining):
+    left = sorted(axes)[: len(axes) - count]
+    if len(left) > 1 and left[-1] - left[0] == len(left) - 1 and y.flags.c_contiguous:  # neighbours become one axis
+        y = y.reshape(*y.shape[: left[0]], math.prod(y.shape[left[0] : left[-1] + 1]), *y.shape[left[-1] + 1 :])
+        left = left[:1]
+    for axis in reversed(left):
         y = _along(y, axis)
     return y.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)]) if keepdims else y
 

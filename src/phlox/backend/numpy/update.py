@@ -55,18 +55,14 @@ class Update(Backend):
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         old = x.reshape(-1), g.reshape(-1), m.reshape(-1), v.reshape(-1)
         shape: tuple[int, ...] = x.shape
-        results: tuple[Block, Block, Block] = (
-            np.empty(shape, x.dtype),
-            np.empty(shape, x.dtype),
-            np.empty(shape, x.dtype),
-        )
-        new = results[0].reshape(-1), results[1].reshape(-1), results[2].reshape(-1)
+        out: tuple[Block, Block, Block] = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+        new = out[0].reshape(-1), out[1].reshape(-1), out[2].reshape(-1)
         if x.size <= _SHORT:
             with np.errstate(all="ignore"):
                 _adam(old, new, numbers, 0, x.size)
         else:
             in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
-        return results
+        return out
 
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(shape, x.dtype)

@@ -241,16 +241,14 @@ def _scattering_mean(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     came = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
     wait = _exchanging(
         [(parts[index], rank) for index, rank in others],
-        [(received, rank) for received, (_, rank) in zip(came, others, strict=True)],
+        [(row, rank) for row, (_, rank) in zip(came, others, strict=True)],
         _group(ranks),
     )
 
     def finish() -> Tensor:
         wait()
         # Added up in the order of the ranks, so that equal runs have equal bits.
-        rows = {index: received for received, (index, _) in zip(came, others, strict=True)} | {
-            own_index: parts[own_index]
-        }
+        rows = {index: row for row, (index, _) in zip(came, others, strict=True)} | {own_index: parts[own_index]}
         total = rows[0].to(wide, copy=True)
         for index in range(1, size):
             total += rows[index]

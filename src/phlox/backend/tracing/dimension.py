@@ -240,9 +240,7 @@ def same_size(lhs: int, rhs: int) -> bool:
 
 def pads(widths: Iterable[tuple[int, int]]) -> bool:
     """Is any of these widths of padding positive, in this trace or for other sizes of the open axes?"""
-    return any(
-        is_open(width) or width for pair in widths for width in pair
-    )  # the truth value of an open width would fix its size
+    return any(is_open(width) or width for pair in widths for width in pair)  # `bool` of an open width would fix it
 
 
 def smaller(lhs: int, rhs: int) -> int:

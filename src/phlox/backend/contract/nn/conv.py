@@ -41,9 +41,7 @@ class ConvOps(IndexingOps):
             sizes = (*have[: 2 + axis], *have[3 + axis : 2 + 2 * axis + 1], padded[axis], *have[2 + 2 * axis + 2 :])
             views = self._views(sizes, 2 + 2 * axis, window[axis], stride[axis], dilation[axis])
             every = [slice(0, size, 1) for size in have]
-            parts = [
-                self.index(x, (*every[: 2 + axis], position, *every[3 + axis :])) for position in range(window[axis])
-            ]
+            parts = [self.index(x, (*every[: 2 + axis], index, *every[3 + axis :])) for index in range(window[axis])]
             x = self._spread(parts, sizes, views)
         return self._unpad_spatial(x, padding)
 

@@ -82,12 +82,8 @@ def _donation(plan: Plan) -> None:
 
 
 def _write_over(plan: Plan) -> None:
-    positions = plan.graph_positions
-    pairs = {
-        argument: at if positions is None else positions[at]
-        for argument, at in plan.written_over.items()
-        if _is_in(positions, at)
-    }
+    indices = plan.graph_positions
+    pairs = {x: at if indices is None else indices[at] for x, at in plan.written_over.items() if _is_in(indices, at)}
     plan.sources = donation.write_over(plan.graph, pairs)
 
 
@@ -178,7 +174,7 @@ PASSES: list[Pass] = [
 
 def check_switches() -> None:
     """Raise `ConfigError` for a name of no pass; the message lists the names."""
-    names = [compiler_pass.name for compiler_pass in PASSES]
+    names = [entry.name for entry in PASSES]
     for word in switches():
         if word.removeprefix("-") not in (ALL, *names):
             raise ConfigError(
@@ -190,21 +186,16 @@ def check_switches() -> None:
 def optimize(plan: Plan) -> None:
     """Apply the passes to a program; `plan.run` is set afterwards."""
     inductor = codegen() == "inductor"
-    chosen = [
-        compiler_pass
-        for compiler_pass in PASSES
-        if compiler_pass.level == "program"
-        and is_on(compiler_pass.name)
-        and (inductor or not compiler_pass.needs_inductor)
-    ]
-    for compiler_pass in chosen:
-        compiler_pass.function(plan)
+    passes = [entry for entry in PASSES if entry.level == "program" and is_on(entry.name)]
+    chosen = [entry for entry in passes if inductor or not entry.needs_inductor]
+    for entry in chosen:
+        entry.function(plan)
         if plan.run is not None:
             plan.written_over = {}
             return
-    for compiler_pass in reversed(chosen):
-        if compiler_pass.finish is not None:
-            compiler_pass.finish(plan)
+    for entry in reversed(chosen):
+        if entry.finish is not None:
+            entry.finish(plan)
     plan.run = compile_graph(plan.graph, plan.example)
 
 
@@ -213,9 +204,9 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     fence(graph)
-    for compiler_pass in PASSES:
-        if compiler_pass.level == "graph" and is_on(compiler_pass.name):
-            compiler_pass.function(graph)
+    for entry in PASSES:
+        if entry.level == "graph" and is_on(entry.name):
+            entry.function(graph)
     try:
         with mended():
             return compat.compile_graph(graph, example, settings(graph))

@@ -86,7 +86,7 @@ class Indexing(Backend):
 
     def index_set(self, x: Array, values: Array, index: Index) -> Array:
         if any(map(is_symbolic, x.shape)):  # an assignment would fix which sizes are one or equal
-            return _with_values(x, values, index, 0)
+            return _set_values(x, values, index, 0)
         out = x.clone()
         out[index] = values
         return out
@@ -163,16 +163,14 @@ def _scattered(x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
     return x.scatter_reduce(0, grid, updates, _REDUCTIONS[mode])
 
 
-def _with_values(x: Array, values: Array, index: Index, axis: int) -> Array:
+def _set_values(x: Array, values: Array, index: Index, axis: int) -> Array:
     """x with values at an index that starts at this axis; axes of earlier integer entries are already removed."""
     if not index:
         return values
-    entry, remaining = index[0], index[1:]
+    entry, later = index[0], index[1:]
     if not isinstance(entry, slice):
-        return torch.select_scatter(x, _with_values(x.select(axis, entry), values, remaining, axis), axis, entry)
+        return torch.select_scatter(x, _set_values(x.select(axis, entry), values, later, axis), axis, entry)
     if entry.step == 1 and same_size(entry.start, 0) and same_size(entry.stop, x.shape[axis]):
-        return _with_values(x, values, remaining, axis + 1)
+        return _set_values(x, values, later, axis + 1)
     part = x[(*(slice(None),) * axis, entry)]
-    return torch.slice_scatter(
-        x, _with_values(part, values, remaining, axis + 1), axis, entry.start, entry.stop, entry.step
-    )
+    return torch.slice_scatter(x, _set_values(part, values, later, axis + 1), axis, entry.start, entry.stop, entry.step)

@@ -59,9 +59,8 @@ class Linalg(Backend):
         if not plan.sums or batch[0] or (plan.m != 1 and plan.n != 1):
             return super().float_dot_general(x, y, batch, summed)
         # torch multiplies a matrix of one row or one column slowly, unless it is passed as a vector.
-        matrices_x = arranged(self, x, plan.order_x, plan.matrices_x)
-        matrices_y = arranged(self, y, plan.order_y, plan.matrices_y)
-        product = torch.mv(matrices_x, matrices_y[:, 0]) if plan.n == 1 else torch.mv(matrices_y.T, matrices_x[0])
+        rows, cols = arranged(self, x, plan.order_x, plan.matrices_x), arranged(self, y, plan.order_y, plan.matrices_y)
+        product = torch.mv(rows, cols[:, 0]) if plan.n == 1 else torch.mv(cols.T, rows[0])
         return product.reshape((plan.m, plan.n) if plan.result is None else plan.result)
 
     def solve(self, a: Array, b: Array) -> Array:

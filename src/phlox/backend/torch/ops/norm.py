@@ -126,9 +126,7 @@ def _in_loops_backward(x: Array, mean: Array, rstd: Array, gamma: Array | None, 
     share = a * (-len(mean) / x.numel())
     b, c = dgamma * rstd * share, dbeta * share
     dx = g * _to_channels(a, x) + centred * _to_channels(b, x) + _to_channels(c, x)
-    return tuple(
-        [gradient if is_needed else None for gradient, is_needed in zip((dx, dgamma, dbeta), needed, strict=True)]
-    )
+    return tuple([dy if is_needed else None for dy, is_needed in zip((dx, dgamma, dbeta), needed, strict=True)])
 
 
 def _but_channels(x: Array) -> list[int]:

@@ -99,9 +99,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     groups: dict[Hashable, list[Any]] = {}
     for node in sorted(products):
         groups.setdefault(_same(node), []).append(node)
-    pairs_of_groups = [
-        [(positions[node.args[-1]], _bias(node, positions)) for node in group] for group in groups.values()
-    ]
+    pairs_of_groups = [[(positions[x.args[-1]], _bias(x, positions)) for x in group] for group in groups.values()]
     used = sorted({at for pairs in pairs_of_groups for pair in pairs for at in pair if at is not None})
     if not used or sum(arguments[at].meta["val"].nbytes for at in used) > _MOST_BYTES:
         return None

@@ -72,10 +72,7 @@ class SharedUpdateCalls:
         for position, x in zip(self._kept, arrays, strict=False):
             results[position] = x
         for kernel, parts, targets, in_place in self._calls:
-            operands = [
-                [flat[position] if is_argument else arrays[position] for is_argument, position in part.sources]
-                for part in parts
-            ]
+            operands = [[flat[at] if is_argument else arrays[at] for is_argument, at in part.sources] for part in parts]
             rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in operands]
             if in_place:
                 kernel(*rows[0])
@@ -210,9 +207,7 @@ def _update(
             return ("step", inside[value]) if value in inside else ("given", operands.setdefault(value, len(operands)))
         return tuple([part(step) for step in value]) if isinstance(value, (list, tuple)) else plain(value)
 
-    lines = [
-        (step.target, part(step.args), tuple(sorted((k, part(v)) for k, v in step.kwargs.items()))) for step in steps
-    ]
+    lines = [(x.target, part(x.args), tuple(sorted((k, part(v)) for k, v in x.kwargs.items()))) for x in steps]
     outcomes = [node for node in steps if node in at]
     examples = [(bool(shape_of(node)), node.meta["val"].dtype, node.meta["val"].device) for node in operands]
     form = tuple(lines), tuple(examples), tuple([inside[node] for node in outcomes])
