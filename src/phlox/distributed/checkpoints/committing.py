@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
 
 class _Manifest(msgspec.Struct):
-    """What a process has written."""
+    """The files that a process has written."""
 
     record: int
     """The checksum of paths, dtypes and shapes, which must be the same in all processes."""
@@ -73,7 +73,7 @@ def run(job: Job, group: Group) -> str:
     try:
         return _lead(job, group, key) if group.rank == 0 else _follow(job, group, key)
     except OSError as error:
-        raise RecordError(f"cannot save {job.storage.place(job.target)}: {error.strerror or error}") from error
+        raise RecordError(f"cannot save {job.storage.location(job.target)}: {error.strerror or error}") from error
 
 
 def _lead(job: Job, group: Group, key: str) -> str:
@@ -102,7 +102,7 @@ def _lead(job: Job, group: Group, key: str) -> str:
     finally:
         if claim is not None:
             claim.release()
-    return job.storage.place(job.target)
+    return job.storage.location(job.target)
 
 
 def _follow(job: Job, group: Group, key: str) -> str:
@@ -125,7 +125,7 @@ def _follow(job: Job, group: Group, key: str) -> str:
     if "error" in told:
         _remove_own(job, name, group.rank)
         raise (RecordMismatchError if told["is_mismatch"] else DistributedError)(told["error"])
-    return job.storage.place(job.target)
+    return job.storage.location(job.target)
 
 
 # --- writing
@@ -140,7 +140,7 @@ def _inside(folder: str, name: str) -> str:
 
 
 def _write(job: Job, group: Group, working: str, name: str) -> _Manifest:
-    """Write the files of this process, and for process 0 what is in them."""
+    """Write the files of this process, and a manifest of them for process 0."""
     stem, sizes = _stem(name, group.rank), dict[str, int]()
     parts: list[tuple[str, Part]] = []
     for file, pieces in files_of(job.pieces(), stem).items():
@@ -209,15 +209,15 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
     parts: dict[str, list[Part]] = {}
     writers: dict[str, list[int]] = {}
     problems: list[str] = []
-    there = job.storage.listing(working)
+    listing = job.storage.listing(working)
     files: dict[str, int] = {}
     for rank, manifest in enumerate(manifests):
         if manifest.record != manifests[0].record:
             problems.append(f"process {rank} saves other paths, dtypes or shapes than process 0")
             continue
         for file, size in manifest.files.items():
-            if there.get(file) != size:
-                problems.append(f"{file} of process {rank} has {there.get(file, 'no')} bytes there, not {size}")
+            if listing.get(file) != size:
+                problems.append(f"{file} of process {rank} has {listing.get(file, 'no')} bytes there, not {size}")
         files |= manifest.files
         for path, file, offset, starts, stops, sums in manifest.parts:
             index = tuple([slice(start, stop) for start, stop in zip(starts, stops, strict=True)])
@@ -230,12 +230,12 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
                 ranks = ", ".join([str(rank) for rank in dict.fromkeys(writers.get(path, []))]) or "none"
                 problems.append(f"{path}: {wrong}; processes that wrote parts of it: {ranks}")
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *more])
+        further = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *further])
         raise RecordMismatchError(lines)
     header = Header.of(job.record, "parts", job.precision)
     job.storage.commit(working, job.target, encoded(job.record, header, parts, files, BLOCK, job.step))
-    # From here on it is a checkpoint: what cannot be removed is left to the next save.
+    # From here on it is a checkpoint: files that cannot be removed are left to the next save.
     with contextlib.suppress(OSError, RecordError):
         for file in job.storage.listing(job.target):
             if is_own_file(file) and file not in files:
@@ -259,7 +259,7 @@ def complete_steps(storage: Storage) -> dict[int, str]:
 
 
 def _remove_leftovers(job: Job) -> None:
-    """Remove what killed saves have left. The folder is claimed, so none of them is alive."""
+    """Remove the files of killed saves. The folder is claimed, so no other save is running."""
     listing = job.storage.listing("")
     for name, size in listing.items():
         is_step = step_of(name) is not None and size is None
@@ -272,7 +272,7 @@ def _remove_leftovers(job: Job) -> None:
 
 
 def _remove_own(job: Job, name: str, rank: int) -> None:
-    """Remove what this process has written for a save that failed."""
+    """Remove the files of this process from a save that failed."""
     with contextlib.suppress(Exception):
         working = job.storage.working(job.target)
         for file in job.storage.listing(working):

@@ -21,7 +21,7 @@ class PaperMesh(NamedTuple):
 
     @property
     def partitions(self) -> bool:
-        """Is it one of an engine with a partitioner, whose programs the formulas describe?"""
+        """Does its engine have a partitioner? The formulas describe programs of such an engine."""
         return True
 
     @property
@@ -57,8 +57,8 @@ class Compiler:
     scatters: bool = True
     """Is the gradient of a sharded parameter a reduce-scatter? Otherwise it is an all-reduce, as on CPUs."""
     merges: bool = True
-    """Are sums over devices that are added to each other merged into one? So are the gradients of the input of query,
-    key and value, and those of an embedding that is also the head; not on CPUs."""
+    """Are sums over devices that are added to each other merged into one? That concerns the gradients of the input of
+    query, key and value, and those of an embedding that is also the head; not on CPUs."""
     gathers_again: bool = False
     """Are shards gathered again when blocks are recomputed? Otherwise they stay gathered until the backward pass, as in
     Phlox's programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
@@ -118,19 +118,19 @@ class StepCosts:
         query = next(p for p in params if p.path.endswith("blocks.0.attention.query.weight"))
         self.tensor_axes = self._cut(query, 1)
         self.parts = self._size(self.tensor_axes)
-        """Over how many devices a block is cut."""
+        """The number of devices over which a block is sharded."""
         self._gathers_again = checkpoint and compiler.gathers_again
 
     def _size(self, axes: tuple[str, ...]) -> int:
         return math.prod(self.mesh.shape[name] for name in axes)
 
     def _cut(self, p: ParamPart, axis: int) -> tuple[str, ...]:
-        """The mesh axes, without that of the batch, over which an axis is cut."""
+        """The mesh axes, without that of the batch, over which an axis is sharded."""
         names = _names(p.spec[axis]) if axis < len(p.spec) else ()
         return tuple(name for name in names if name != self.batch_axis)
 
     def _is_gathered(self, p: ParamPart) -> bool:
-        """Is it cut over the axis of the batch, so that devices gather it before they use it?"""
+        """Is it sharded over the axis of the batch, so that devices gather it before they use it?"""
         return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
 
     def own(self, p: ParamPart) -> int:
@@ -144,11 +144,11 @@ class StepCosts:
     # --- memory
 
     def gathered_at_once(self) -> int:
-        """The bytes of gathered parameters: all of them or, if blocks gather again, one block and the rest."""
-        whole = [p for p in self.params if self._is_gathered(p)]
+        """The bytes of gathered parameters: all of them or, if blocks gather again, one block and those outside."""
+        gathered = [p for p in self.params if self._is_gathered(p)]
         if self._gathers_again:
-            whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
-        return sum(self.used(p) for p in whole)
+            gathered = [p for p in gathered if "blocks." not in p.path or "blocks.0." in p.path]
+        return sum(self.used(p) for p in gathered)
 
     def _block(self) -> int:
         """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + 2 h) / t; 3 h if gated."""
@@ -201,35 +201,35 @@ class StepCosts:
         group, axes = self.mesh.shape[self.batch_axis], (self.batch_axis,)
         if group == 1:
             return
-        whole = [p for p in self.params if self._is_gathered(p)]
-        if whole:
-            tied = [p for p in whole if self._is_tied(p)]  # gathered for either use
-            every = sum(self.used(p) for p in [*whole, *tied])
-            twice = [p for p in whole if self._gathers_again and "blocks." in p.path]
+        cut = [p for p in self.params if self._is_gathered(p)]
+        if cut:
+            tied = [p for p in cut if self._is_tied(p)]  # gathered once for each use
+            every = sum(self.used(p) for p in [*cut, *tied])
+            twice = [p for p in cut if self._gathers_again and "blocks." in p.path]
             again = sum(self.used(p) for p in twice)
-            yield self._exchange("parameters", "all-gather", axes, len([*whole, *tied, *twice]), every + again, group)
-            trained = [p for p in whole if p.trained]
+            yield self._exchange("parameters", "all-gather", axes, len([*cut, *tied, *twice]), every + again, group)
+            trained = [p for p in cut if p.trained]
             if self.compiler.scatters:
                 parts = sum(self.own(p) for p in trained)
                 yield self._exchange("gradients of shards", "reduce-scatter", axes, len(trained), parts, group)
             else:
                 sums = sum(self.used(p) * self._uses(p) for p in trained)
                 yield self._exchange("gradients of shards", "all-reduce", axes, 1, sums, group)
-        kept = [p for p in self.params if p.trained and not self._is_gathered(p)]
-        rest = sum(self.used(p) * self._uses(p) for p in kept)
-        if rest:
-            yield self._exchange("gradients", "all-reduce", axes, 1, rest, group)
+        others = [p for p in self.params if p.trained and not self._is_gathered(p)]
+        remaining = sum(self.used(p) * self._uses(p) for p in others)
+        if remaining:
+            yield self._exchange("gradients", "all-reduce", axes, 1, remaining, group)
 
     def _uses(self, p: ParamPart) -> int:
-        """How many gradients of a parameter are summed over devices: those of a tied table are two, or merged."""
+        """The number of gradients of a parameter that are summed over devices: two for a tied table, unless merged."""
         return 2 if self._is_tied(p) and not self.compiler.merges else 1
 
     def _is_tied(self, p: ParamPart) -> bool:
-        """Is it the table of tokens and the head, too?"""
+        """Is it the table of tokens, and also the head?"""
         return self.sizes.tied and p.path.endswith("tokens.weight")
 
     def _of_activations(self) -> Iterator[Exchange]:
-        """Sums over the devices that share a block: after rows forward, before columns backward."""
+        """Sums over devices that share a block: forward after row-sharded layers, backward before column-sharded."""
         s, group = self.sizes, self.parts
         forward = backward = again = 0
         before: set[tuple[str, int]] = set()
@@ -247,14 +247,14 @@ class StepCosts:
                 key = (p.owner.rpartition(".")[0], p.shape[0]) if self.compiler.merges else (p.owner, 0)
                 backward += key not in before
                 before.add(key)
-        one = s.element * self.tokens * s.d_model
-        named = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
-        for what, count in named:
+        payload = s.element * self.tokens * s.d_model
+        sums = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
+        for purpose, count in sums:
             if count:
-                yield self._exchange(what, "all-reduce", self.tensor_axes, count, count * one, group)
-        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, and that of the target
+                yield self._exchange(purpose, "all-reduce", self.tensor_axes, count, count * payload, group)
+        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, the target's logit
             yield self._exchange("loss", "all-reduce", self.tensor_axes, 3, 3 * s.element * self.tokens, group)
 
     @staticmethod
-    def _exchange(what: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
-        return Exchange(what, kind, axes, count, payload, sent_by_ring(kind, payload, group))
+    def _exchange(purpose: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
+        return Exchange(purpose, kind, axes, count, payload, sent_by_ring(kind, payload, group))

@@ -1,4 +1,4 @@
-"""Who connects to the store of process 0, until it has proved that it is of the launch."""
+"""The greeting of connections to the store of process 0, until they have proved that they belong to the launch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from phlox.backend.greeting import Answer, Challenge, Hello, framed, hellos, new_nonce, proof
 
 STRANGERS = 128
-"""The most connections of strangers at once: one more, and the one that has been here longest is closed."""
+"""The most connections of strangers at once: one more closes the oldest."""
 SECONDS = 10.0
-"""The seconds that a stranger has for all of its greeting."""
+"""The seconds that a stranger has for its whole greeting."""
 _WRONG = (
     "the store there is that of another launch, whose secret is not that of this process: two launches use one port "
     "(give one of them another), or PHLOX_SECRET is not the same in all processes"
@@ -29,17 +29,17 @@ class _Stranger:
     nonce: bytes
     end: float
     data: bytearray = field(default_factory=bytearray)
-    """What it has said: four bytes that tell a length, and then so many."""
+    """The bytes received: four bytes with a length, and the message."""
 
 
 class Greeter:
-    """Greets all who connect, on one thread, whatever they say and however slowly.
+    """Greets all connections on one thread, whatever they send and however slowly.
 
     Args:
         listener: a socket that listens.
         secret: the secret of the launch.
-        welcome: a function that takes the connection of a process that knows the secret, who it is, and the answer that
-            it waits for. It must not block.
+        welcome: a function of the connection of a process that knows the secret, its `Hello`, and the proof that it
+            waits for. It must not block.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Greeter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and hang up on all strangers."""
+        """Stop listening, and close the connections of all strangers."""
         with contextlib.suppress(OSError):  # a second time
             self._wake.send(b"x")
         self._thread.join()
@@ -75,7 +75,7 @@ class Greeter:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
-                    elif key.data.connection in self._strangers:  # it was not hung up on meanwhile
+                    elif key.data.connection in self._strangers:  # not closed meanwhile
                         self._hear(key.data)
                 now = time.monotonic()
                 for stranger in list(self._strangers.values()):  # the oldest first
