@@ -50,8 +50,8 @@ class Device:
 
     def meets(self, other: Device) -> bool:
         """Can one program compute with arrays here and arrays on `other`, since both share one mesh?"""
-        own, its = self.sharding, other.sharding
-        return self == other and (own is None or (its is not None and own.mesh == its.mesh))
+        lhs, rhs = self.sharding, other.sharding
+        return self == other and (lhs is None or (rhs is not None and lhs.mesh == rhs.mesh))
 
     def __repr__(self) -> str:
         return f"{self.backend!r}.device({self.name!r})"

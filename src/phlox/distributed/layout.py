@@ -236,12 +236,12 @@ def _check_models(model: Module) -> None:
     """Raise `ShardingError`, in all processes, if they have different models."""
     if processes().size == 1:
         return
-    own = {
+    descriptions = {
         f"`{path}`": f"{param.kind.__name__} of shape {param.shape}" + ("" if param.trained else ", not trained")
         for path, param in model.named_params()
     }
-    if len({*gather_objects(hashlib.sha256(repr(own).encode()).hexdigest())}) > 1:
-        problems = differences(gather_objects(own))
+    if len({*gather_objects(hashlib.sha256(repr(descriptions).encode()).hexdigest())}) > 1:
+        problems = differences(gather_objects(descriptions))
         problem = problems[0] if problems else "their parameters stand in another order"
         raise ShardingError(f"the processes shard different models; make them from one config: {problem}")
 

@@ -42,13 +42,13 @@ def families() -> dict[str, list[str]]:
     named = {f"required: {family.__name__.removesuffix('Ops').lower()}": family.__annotations__ for family in _REQUIRED}
     names_by_family = {title: list(names) for title, names in named.items()}
     for family in reversed(_FAMILIES):
-        members = [name for name, owner in DERIVED.items() if owner is family and whole(name) == name]
+        members = [name for name, owner in DERIVED.items() if owner is family and composite_of(name) == name]
         if members:
             names_by_family[family.__name__.removesuffix("Ops").lower()] = members
     return names_by_family
 
 
-def whole(name: str) -> str:
+def composite_of(name: str) -> str:
     """The composite `f` that `f_forward` or `f_backward` is part of; any other operation itself."""
     return next((cut for suffix in _PARTS if (cut := name.removesuffix(suffix)) != name and cut in OPERATIONS), name)
 

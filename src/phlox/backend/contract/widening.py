@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, REQUIRED, provision, whole
+from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, REQUIRED, composite_of, provision
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.nn.activation import ActivationOps
@@ -84,7 +84,7 @@ def _is_delicate(backend: Backend, name: str) -> bool:
     if name in REQUIRED:
         return False
     if DERIVED[name] in _POINTWISE or name.startswith(_POINTWISE_TOO):
-        kind = provision(backend, whole(name))
+        kind = provision(backend, composite_of(name))
         return kind == "derived" or (kind == "native" and is_composed(backend, name))
     return True
 
@@ -154,20 +154,20 @@ def widen(
         setattr(backend, name, operation)
 
 
-def each(convert: Callable[[Any], Any], value: Any) -> Any:
+def map_nested(convert: Callable[[Any], Any], value: Any) -> Any:
     """`convert` of an array, or of each array in nested sequences."""
     if isinstance(value, list):
-        return [each(convert, part) for part in cast("list[Any]", value)]
+        return [map_nested(convert, part) for part in cast("list[Any]", value)]
     if not isinstance(value, tuple):
         return convert(value)
-    parts = [each(convert, part) for part in cast("tuple[Any, ...]", value)]
+    parts = [map_nested(convert, part) for part in cast("tuple[Any, ...]", value)]
     return cast(Any, value)._make(parts) if hasattr(cast(Any, value), "_make") else tuple(parts)
 
 
-def _unless(narrow: Callable[..., bool], own: Callable[..., Any], wide: Callable[..., Any]) -> Any:
-    @wraps(own)
+def _unless(narrow: Callable[..., bool], operation_narrow: Callable[..., Any], wide: Callable[..., Any]) -> Any:
+    @wraps(operation_narrow)
     def operation(*arguments: Any) -> Any:
-        return own(*arguments) if narrow(*arguments) else wide(*arguments)
+        return operation_narrow(*arguments) if narrow(*arguments) else wide(*arguments)
 
     return operation
 
@@ -177,7 +177,7 @@ def widened(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any
 
     @wraps(function)
     def operation(*arguments: Any) -> Any:
-        return each(shrink, function(*[each(grow, x) for x in arguments]))
+        return map_nested(shrink, function(*[map_nested(grow, x) for x in arguments]))
 
     return operation
 
@@ -191,9 +191,9 @@ def widened_forward(function: Callable[..., Any], grow: Convert, shrink: Convert
 
     @wraps(function)
     def operation(*arguments: Any) -> tuple[Array, Any]:
-        grown = [each(grow, x) for x in arguments]
+        grown = [map_nested(grow, x) for x in arguments]
         y, saved = function(*grown)
         narrow = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
-        return each(shrink, y), each(lambda x: narrow.get(id(x), x), saved)
+        return map_nested(shrink, y), map_nested(lambda x: narrow.get(id(x), x), saved)
 
     return operation

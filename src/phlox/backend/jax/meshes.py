@@ -78,7 +78,7 @@ class Meshes(EngineBackend):
         return mesh is not None and mesh.shape.get(SEQUENCE, 1) > 1
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
-        return sharding.kept(x, like)
+        return sharding.constrain_like(x, like)
 
     # --- arrays in shards
 

@@ -285,7 +285,7 @@ def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
     return None if sharding is None else axes_of(sharding.spec)
 
 
-def kept(x: Array, like: Array) -> Array:
+def constrain_like(x: Array, like: Array) -> Array:
     """Constrain an array of a program to the sharding of the program's argument `like`, if their shapes are equal."""
     argument = _arguments_by_id.get({}).get(id(like))
     if argument is None or not isinstance(x, Tracer) or x.shape != like.shape:

@@ -128,8 +128,8 @@ class Traces(EngineBackend):
         return compat.trace_of(x)
 
     def outlives(self, x: Array, other: Array) -> bool:
-        own = list(_traces(x))
-        return any(not any(trace is own_trace for own_trace in own) for trace in _traces(other))
+        traces = list(_traces(x))
+        return any(not any(trace is own for own in traces) for trace in _traces(other))
 
     def without_gradient(self, x: Array) -> Array:
         return lax.stop_gradient(x)

@@ -203,16 +203,16 @@ def _exchanging(
 def _gathering_slices(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     ranks = tuple(ranks)
     rows = x.new_empty((len(ranks), *x.shape))
-    own = x.detach().contiguous()
+    row = x.detach().contiguous()
     if x.is_cuda:
-        work = _done(partial(dist.all_gather, list(rows.unbind()), own, _group(ranks), async_op=True))
+        work = _done(partial(dist.all_gather, list(rows.unbind()), row, _group(ranks), async_op=True))
         wait = partial(_done, work.wait)
     else:
         others = [(index, rank) for index, rank in enumerate(ranks) if rank != processes().rank]
         wait = _exchanging(
-            [(own, rank) for _, rank in others], [(rows[index], rank) for index, rank in others], _group(ranks)
+            [(row, rank) for _, rank in others], [(rows[index], rank) for index, rank in others], _group(ranks)
         )
-        rows[ranks.index(processes().rank)] = own
+        rows[ranks.index(processes().rank)] = row
 
     def finish() -> Tensor:
         wait()
@@ -302,7 +302,7 @@ def operation(
     def slices(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
         return x.new_empty((len(ranks), *x.shape))
 
-    def own(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+    def own_slice(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
         return x.new_empty(x.shape[1:])
 
     functions: dict[str, tuple[Any, Any, str]] = {
@@ -310,7 +310,7 @@ def operation(
         "all_gather": (all_gather, rows, "(Tensor x, int size, Tensor? after) -> Tensor"),
         "broadcast": (broadcast, same, "(Tensor x, int root, Tensor? after) -> Tensor"),
         "gather_slices": (gather_slices, slices, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
-        "scatter_mean": (scatter_mean, own, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
+        "scatter_mean": (scatter_mean, own_slice, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
     }
     function, fake, schema = functions[name]
     custom_op: Any = torch.library.custom_op(f"phlox::{name}", function, mutates_args=(), schema=schema)

@@ -159,7 +159,7 @@ def plan(
     n = sizes.context if context is None else context
     params = list(_params(model, chosen.specs(model, cast("Mesh", paper)), sizes.tied))
     step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler or Compiler())
-    own_bytes = {p.path: step.own(p) for p in params}
+    own_bytes = {p.path: step.stored(p) for p in params}
     gradients = sum(own_bytes[p.path] for p in params if p.trained)
     return Plan(
         mesh=dict(mesh),

@@ -133,7 +133,7 @@ class StepCosts:
         """Is it sharded over the axis of the batch, so that devices gather it before they use it?"""
         return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
 
-    def own(self, p: ParamPart) -> int:
+    def stored(self, p: ParamPart) -> int:
         """The bytes of a parameter's part on a device."""
         return p.bytes // math.prod(self._size(_names(axes)) for axes in p.spec)
 
@@ -186,7 +186,7 @@ class StepCosts:
             if p.is_matrix:
                 elements = math.prod(p.shape) * self.used(p) // p.bytes
                 total += (passes if "blocks." in p.path else 3) * 2 * self.tokens * elements
-            total += UPDATE_FLOPS * math.prod(p.shape) * self.own(p) // p.bytes
+            total += UPDATE_FLOPS * math.prod(p.shape) * self.stored(p) // p.bytes
         return total
 
     # --- exchanges
@@ -210,7 +210,7 @@ class StepCosts:
             yield self._exchange("parameters", "all-gather", axes, len([*cut, *tied, *twice]), every + again, group)
             trained = [p for p in cut if p.trained]
             if self.compiler.scatters:
-                parts = sum(self.own(p) for p in trained)
+                parts = sum(self.stored(p) for p in trained)
                 yield self._exchange("gradients of shards", "reduce-scatter", axes, len(trained), parts, group)
             else:
                 sums = sum(self.used(p) * self._uses(p) for p in trained)

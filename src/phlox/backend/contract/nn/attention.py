@@ -73,10 +73,10 @@ class AttentionOps(LinalgOps, ReductionOps):
             dropped = self._by_group(self._dropped(weights, kept, dropout), value)
             dv = self.float_matmul(self._transposed(dropped), by_group)
         if needed[0] or needed[1] or needed[3]:
-            towards = self._dropped(self._per_head(self._products(by_group, value), heads, n), kept, dropout)
-            along = self.float_mul(towards, weights) if y is None else self.float_mul(g, y)
+            dp = self._dropped(self._per_head(self._products(by_group, value), heads, n), kept, dropout)
+            along = self.float_mul(dp, weights) if y is None else self.float_mul(g, y)
             along = self.float_sum(along, (3,), True)
-            ds = self.float_mul(weights, self.float_sub(towards, along))
+            ds = self.float_mul(weights, self.float_sub(dp, along))
             folded = self._by_group(ds, key)
             if needed[0]:
                 dq = self.float_mul(self._per_head(self.float_matmul(folded, key), heads, n), scale)

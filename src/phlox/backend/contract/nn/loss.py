@@ -59,10 +59,10 @@ class LossOps(DenseOps):
     ) -> tuple[Array, Any]:
         """See `cross_entropy`."""
         rows, classes = self.shape(logits)
-        kept = None if ignored is None else self.int_not_equal(targets, ignored)
-        if kept is not None:
-            targets = self.where(kept, targets, 0)
-            logits = self.where(self.reshape(kept, (rows, 1)), logits, 0.0)
+        counted = None if ignored is None else self.int_not_equal(targets, ignored)
+        if counted is not None:
+            targets = self.where(counted, targets, 0)
+            logits = self.where(self.reshape(counted, (rows, 1)), logits, 0.0)
         log_p = self.log_softmax(logits, 1)
         column = self.reshape(targets, (rows, 1))
         picked = self.reshape(self.take_along_axis(log_p, column, 1), (rows,))
@@ -73,16 +73,16 @@ class LossOps(DenseOps):
             spread = self.float_mul(self.float_sum(weighed, (1,), False), smoothing / classes)
             likelihood = self.float_add(self.float_mul(likelihood, 1.0 - smoothing), spread)
         loss = self.float_neg(likelihood)
-        return loss if kept is None else self.where(kept, loss, 0.0), (log_p, column, factor, weight, kept)
+        return loss if counted is None else self.where(counted, loss, 0.0), (log_p, column, factor, weight, counted)
 
     def cross_entropy_backward(
         self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
     ) -> Gradients:
         """For the coefficients a_c of the loss -sum(a_c log p_c): d logits = (sum(a) softmax(logits) - a) g."""
-        log_p, column, factor, weight, kept = saved
+        log_p, column, factor, weight, counted = saved
         rows, classes = self.shape(log_p)
-        if kept is not None:
-            g = self.where(kept, g, 0.0)
+        if counted is not None:
+            g = self.where(counted, g, 0.0)
         g = self.reshape(g, (rows, 1))
         hit = self.bool_into_float(self.int_equal(column, self._class_numbers(column, classes)))
         p = self.float_exp(log_p)

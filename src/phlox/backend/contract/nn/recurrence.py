@@ -65,19 +65,19 @@ class RecurrenceOps(DenseOps, TracingOps):
         start = [self.float_full(tuple(sizes), 0.0, device) if state is None else state for state in last]
         extra = tuple([x for x in (g, alive) if x is not None])
 
-        def body(towards: States, inputs: States) -> tuple[Sequence[Array], Sequence[Array]]:
-            after, saved_step = list(towards), inputs[len(extra) :]
+        def body(dstates: States, inputs: States) -> tuple[Sequence[Array], Sequence[Array]]:
+            after, saved_step = list(dstates), inputs[len(extra) :]
             if g is not None:
                 after[0] = self.float_add(after[0], inputs[0])
             if alive is None:
-                towards_gates, before = back(tuple(after), saved_step)
-                return before, towards_gates
+                dgates, before = back(tuple(after), saved_step)
+                return before, dgates
             is_alive = inputs[len(extra) - 1]
-            towards_gates, before = back(tuple([self.where(is_alive, d, 0.0) for d in after]), saved_step)
-            return [self.where(is_alive, new, old) for new, old in zip(before, towards, strict=True)], towards_gates
+            dgates, before = back(tuple([self.where(is_alive, d, 0.0) for d in after]), saved_step)
+            return [self.where(is_alive, new, old) for new, old in zip(before, dstates, strict=True)], dgates
 
-        first, towards_gates = self._steps(body, start, (*extra, *saved), length, reverse=not reverse)
-        return towards_gates, first
+        first, dgates = self._steps(body, start, (*extra, *saved), length, reverse=not reverse)
+        return dgates, first
 
     def _steps(
         self,
