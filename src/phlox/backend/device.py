@@ -31,7 +31,7 @@ class Device:
     backend: Backend
     name: str
     sharding: Sharding | None = field(default=None, compare=False, repr=False)
-    """How arrays are sharded over several devices, of which `name` is the first."""
+    """How arrays are sharded over several devices; `name` is the first of them."""
     committed: bool = field(default=True, compare=False, repr=False)
     """Are arrays committed to this device? If not, they are on the default device because none was chosen, and an
     engine may move them to the device of arrays that they are combined with, as JAX does with uncommitted arrays."""
@@ -69,7 +69,7 @@ _default: ContextVar[Device | None] = ContextVar("phlox_default_device", default
 def as_device(device: DeviceLike | None) -> Device:
     """Resolve a device, backend or name to a device; None is the ambient default.
 
-    The default is that of `default_device`, else the one that the environment variable PHLOX_DEVICE names, else
+    `default_device` sets the default; else the environment variable PHLOX_DEVICE names it; else it is
     `"numpy"`. Raises `DeviceError` for an unknown name and `EngineNotInstalledError` if the engine is missing.
 
     >>> as_device("numpy")

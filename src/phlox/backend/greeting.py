@@ -140,7 +140,7 @@ def greet(
     if answer.error is not None:
         raise DistributedError(answer.error)
     if not hmac.compare_digest(answer.value or b"", proof(key, "store", challenge.nonce, *who)):
-        raise DistributedError("what listens there does not know the secret of this launch")
+        raise DistributedError("the program that listens there does not know the secret of this launch")
 
 
 def _remaining(end: float) -> float:

@@ -85,8 +85,8 @@ row_group: Callable[[], RowGroup | None] = _group.get  # the method itself, sinc
 def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
     """A scope in which the code computes on this process's rows of a global batch.
 
-    Random numbers are then those of its rows in the draw for the whole batch, gradients of modules are averaged over
-    the processes, and functions compiled inside and outside are kept apart.
+    Random numbers are then its rows of the draw for the whole batch, gradients of modules are averaged over the
+    processes, and functions are compiled separately inside and outside.
 
     >>> import phlox as px
     >>> px.random.seed(0); whole = px.random.uniform((4,))
@@ -103,11 +103,11 @@ def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
 _local: ContextVar[bool] = ContextVar("phlox_local_gradients", default=False)
 
 are_gradients_local: Callable[[], bool] = _local.get
-"""Do gradients stay those of this process's rows?"""
+"""Do gradients stay local, that is, the gradients of this process's rows?"""
 
 
 def no_sync() -> AbstractContextManager[object]:
-    """A scope in which gradients stay those of this process's rows, for accumulation: nothing is sent for them.
+    """A scope in which gradients stay local (of this process's rows), for accumulation: nothing is sent for them.
 
     A step over several batches then communicates once: `GradientsAccumulator(model, local=True)` adds such gradients,
     and `take` computes the mean over the processes. Until then each process holds whole gradients.
@@ -135,6 +135,6 @@ is_same_everywhere: Callable[[], bool] = _same.get
 def same_everywhere(backend: Backend | None) -> AbstractContextManager[object]:
     """A scope in which all processes compute with the same arrays, so that each may take its slice of a whole array.
 
-    `backend` is that of the arrays; if it has no slices, the scope does nothing.
+    `backend` is the arrays' backend; if it has no slices, the scope does nothing.
     """
     return scope(_same, True) if backend is not None and backend.has_slices else nullcontext()

@@ -74,12 +74,12 @@ class Settings:
         return {VARIABLES[key]: str(value) for key, value in self.given().items()}
 
     def over(self, others: Settings) -> Settings:
-        """These settings, with those of `others` where these are None."""
+        """These settings, with values of `others` where these are None."""
         return Settings(**{**others.given(), **self.given()})
 
 
 def read_environment(environment: Mapping[str, str]) -> Settings:
-    """The settings of environment variables, which override those of the file that PHLOX_SETTINGS names.
+    """The settings of environment variables, which override the settings in the file that PHLOX_SETTINGS names.
 
     Raises `ConfigError` for an invalid value; it names the variable, or the file and the key.
 
@@ -110,7 +110,7 @@ def read_file(path: str | os.PathLike[str]) -> Settings:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read as a file of settings ({error.strerror}); see {FILE}") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: is no file of settings, for it is not valid JSON: {error}") from error
+        raise ConfigError(f"{path}: is no file of settings: it is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: a file of settings is a JSON object, got {type(content).__name__}")
     values: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def checked(key: str, value: object, subject: str) -> Any:
 
 
 def with_flags(present: str, flags: str) -> str:
-    """The flags of `present`, and those of `flags` whose names are not among them.
+    """The flags of `present`, and the flags of `flags` whose names `present` does not have.
 
     >>> with_flags("--xla_cpu_max_isa=AVX2", "--xla_cpu_max_isa=AVX --xla_cpu_use_onednn=true")
     '--xla_cpu_max_isa=AVX2 --xla_cpu_use_onednn=true'

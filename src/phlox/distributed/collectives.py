@@ -35,8 +35,8 @@ def mean(x: T) -> T:
         x: a Float tensor, a number, an array, `GradientsParams`, a module, or a list, tuple, dict or dataclass of
             these, of the same structure and shapes in every process.
 
-    Returns the same structure with the means as values. Gradients flow through it: they are those of the sum of all
-    processes' losses.
+    Returns the same structure with the means as values. Gradients flow through it: they are the gradients of the sum
+    of all processes' losses.
 
     Raises `KindError`, with the path, for a value that has no mean; `DistributedError` if another process is gone.
 

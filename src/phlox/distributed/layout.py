@@ -171,8 +171,8 @@ def _check_slices(path: str, spec: Spec, mesh: Mesh) -> None:
 def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
     """The layout of a transformer for tensor parallelism over one mesh axis, as in Megatron (Shoeybi et al. 2019).
 
-    The weights of attention and of the layers `up` and `gate` are sharded by columns, those of `out` and `down` by
-    rows, so a block needs two all-reduces forward and two backward. Embeddings and the head are sharded by token.
+    The weights of attention and of the layers `up` and `gate` are sharded by columns, the weights of `out` and `down`
+    by rows, so a block needs two all-reduces forward and two backward. Embeddings and the head are sharded by token.
     Parameters are found by the names that they have in `Gpt`, `Llama` and `Bert`, anywhere in `model`.
 
     Args:

@@ -45,7 +45,7 @@ class Mesh:
     gradients over the processes. On JAX XLA's partitioner does both, and the context does nothing.
 
     Args:
-        device: a backend or device of the engine; by default that of the default device.
+        device: a backend or device of the engine; by default the default device.
         axes: the size of each axis; one of them may be -1, which takes the remaining devices.
 
     Raises:
@@ -185,7 +185,7 @@ class Mesh:
 
 
 def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:
-    """The sizes of all axes, of which one may be -1."""
+    """The sizes of all axes; one may be -1."""
     mesh = f"Mesh({', '.join(f'{name}={size}' for name, size in axes.items())})"
     if not axes:
         raise ShardingError("a mesh needs at least one axis: Mesh(data=-1), Mesh(data=-1, model=2)")

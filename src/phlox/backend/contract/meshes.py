@@ -86,7 +86,7 @@ class MeshOps(ArrayOps):
         return self.from_host(read(whole_index(shape)), kind, device)
 
     def is_slice(self, x: Array) -> bool:
-        """Does each process hold a slice of this array? Then its gradient is that of all processes."""
+        """Does each process hold a slice of this array? Then its gradient covers all processes."""
         return False
 
     def settle_of(self, x: Array) -> Callable[[Array], Array] | None:

@@ -208,7 +208,7 @@ class Arrays(EngineBackend):
 
 
 def _default() -> Any:
-    """The device on which JAX makes arrays: the first local one, or that of `jax.default_device`."""
+    """The device on which JAX makes arrays: the first local one, or the one set by `jax.default_device`."""
     chosen = getattr(jax.config, "jax_default_device")  # noqa: B009  (a name that JAX's types do not have)
     if chosen is None:
         return jax.local_devices()[0]

@@ -98,7 +98,7 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weight
 # --- over devices that shard the sequences
 #
 # Each device has the queries of its part of a sequence, and gathers the keys and values of the whole sequence; their
-# gradients are summed over the devices, each of which keeps those of its part. Positions count in the whole sequence.
+# gradients are summed over the devices; each keeps the sums of its part. Positions count in the whole sequence.
 
 
 def _along(x: Array, mesh: Any, cut: bool) -> Array:

@@ -61,7 +61,7 @@ def _find(module: str, name: str) -> Any:
 
 @cache
 def traced_type() -> type[Any]:
-    """The type of a program's tracers, those of `jit` and `scan`, but not of `grad` and `vmap`."""
+    """The type of a program's tracers: tracers of `jit` and `scan`, but not of `grad` and `vmap`."""
     seen: list[type[Any]] = []
 
     def fn(x: Any) -> Any:

@@ -82,7 +82,7 @@ def aligned(*arrays: Any) -> tuple[Any, ...]:
 
 
 def aligned_to(x: Array, other: Any) -> Array:
-    """x, whose unsharded axes become sharded as those of `other`, an array or a type of the same shape."""
+    """x, its unsharded axes sharded like the axes of `other`, an array or a type of the same shape."""
     spec = joint([spec_of(x), spec_of(other)])
     return x if spec is None else _cut(x, spec)
 
@@ -104,7 +104,7 @@ def _specs(*arrays: Array) -> list[Spec]:
 
 
 def aligned_rows(x: Array, y: Array, count: int) -> tuple[Array, Array]:
-    """Two arrays, their first `count` axes (those of the batch) sharded alike."""
+    """Two arrays, their first `count` axes (the batch axes) sharded alike."""
     if not is_sharded(x, y):
         return x, y
     x_spec, y_spec = _specs(x, y)

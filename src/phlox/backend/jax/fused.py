@@ -38,7 +38,7 @@ def fused(definition: Callable[..., Any], *static: int) -> Any:
 class Activation(Backend):
     """See `phlox.backend.contract.nn.activation`."""
 
-    float_relu = simple(jax.nn.relu)  # its gradient at zero is zero, unlike that of a maximum
+    float_relu = simple(jax.nn.relu)  # its gradient at zero is zero; a maximum's is not
     float_relu_backward = fused(ActivationOps.float_relu_backward)
     float_leaky_relu = fused(ActivationOps.float_leaky_relu)
     float_leaky_relu_backward = fused(ActivationOps.float_leaky_relu_backward)

@@ -39,7 +39,7 @@ def _without(bad: Array, *results: Array) -> tuple[Array, ...]:
 
 @op()
 def _products(x: Array, y: Array) -> Array:
-    # Without a transpose of y, which XLA would copy element by element; a sharded y it would gather a second time.
+    # y is not transposed: XLA would copy it element by element, and gather a sharded y a second time.
     stack = tuple(range(y.ndim - 2))
     if stack and x.shape[:-2] != y.shape[:-2]:
         return jnp.matmul(x, y.mT)

@@ -1,4 +1,4 @@
-"""Random numbers on JAX arrays: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
+"""Random numbers on JAX arrays, bit for bit as `phlox.backend.threefry.generator` defines them.
 
 `state` is `uint32[3] = (k0, k1, position)`, traced or not, so that one compiled program draws from any stream. Each
 draw is one jitted call that is *not* inlined into the jaxpr: XLA inlines it anyway, but a program with many draws of

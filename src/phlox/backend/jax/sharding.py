@@ -49,7 +49,7 @@ def device_name(device: Any) -> str:
 
 
 def first_device(mesh: Any) -> str:
-    """The name of a mesh: that of its first device in this process."""
+    """The name of a mesh: the name of its first device in this process."""
     return device_name(min(mesh.local_devices, key=lambda device: device.id))
 
 

@@ -236,7 +236,7 @@ class Traces(EngineBackend):
         return x if other.dtype.itemsize == 8 else weakly(x, np.int32 if whole else np.float32)
 
     def _is_wide(self) -> bool:
-        """Has it 64-bit elements, which JAX has to enable?"""
+        """Does it have 64-bit elements, which JAX must enable?"""
         return self.float_element == "f64" or self.int_element == "i64"
 
     def concrete_scalar(self, x: Any) -> Any:

@@ -11,10 +11,10 @@ key of a stream, and the number of the draw in it. Its n random words are
 
 and the other functions are made of these words, in row-major order:
 
-- uniform: the top 24 bits times 2**-24, in float32 and float64 alike; in float16 and bfloat16 the float32 number with
-  the mantissa bits cleared that do not fit, that is, rounded down, so that it stays below 1.
-- normal: bit 0 is the sign, m - 1 the top 24 bits, the magnitude that of `half_normal`; in float16 and bfloat16 the
-  float32 number, rounded to nearest even.
+- uniform: the top 24 bits times 2**-24, the same in float32 and float64; float16 and bfloat16 round the float32 number
+  down (they drop the mantissa bits that do not fit), so the result stays below 1.
+- normal: bit 0 is the sign, m - 1 the top 24 bits, the magnitude comes from `half_normal`; float16 and bfloat16 round
+  the float32 number to nearest even.
 - bernoulli: element < threshold, for the 16-bit elements concat(words & 0xFFFF, words >> 16)[:n] of ceil(n / 2) words.
 - integers: low + floor((high - low) * (a[i] * 2**32 + b[i]) / 2**64) of 2 n words: no probability is off by more than a
   factor 1 + 2**-32.
@@ -121,7 +121,7 @@ def in_halves(start: int, stop: int, n: int) -> tuple[tuple[int, int], tuple[int
 def fold_in(key: tuple[int, int], data: int) -> tuple[int, int]:
     """The key of sub-stream number `data`, in 0..2**32-1, of the stream with this key.
 
-    Sub-streams of one stream have different keys, because Threefry is a bijection; those of different streams are
+    Sub-streams of one stream have different keys, because Threefry is a bijection; keys of different streams are
     equal only by chance, as two random words of 64 bits.
 
     Raises:

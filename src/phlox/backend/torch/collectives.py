@@ -174,7 +174,7 @@ def _broadcast(x: Tensor, root: int) -> Tensor:
 
 # --- among some of the processes
 #
-# On processors, sending each process what it needs is several times as fast as gloo's own ring.
+# On CPUs, sending each process only the rows that it needs is several times as fast as gloo's own ring.
 
 
 @lru_cache(maxsize=64)

@@ -69,8 +69,8 @@ class ProcessesOfTorch(ProcessOps):
 def exchange(key: str, value: str | None, environment: Mapping[str, str], timeout: float) -> str | None:
     """Send a text to the other processes, or (None) receive it, through an existing store of `torch.distributed`.
 
-    That is torchrun's store, which listens on MASTER_PORT, or that of an existing group, such as Ray Train's. Returns
-    None if there is neither.
+    The store is torchrun's, which listens on MASTER_PORT, or an existing group's, such as Ray Train's. Returns None if
+    there is no store.
     """
     limit = timedelta(seconds=timeout)
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -35,7 +35,7 @@ class _OuterOperands(TorchFunctionMode):
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
-        self.internal = {id(x): x for x in inputs}  # keeps them alive, so that their ids stay theirs
+        self.internal = {id(x): x for x in inputs}  # keeps them alive, so that no other object gets their ids
         self.outer: dict[int, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

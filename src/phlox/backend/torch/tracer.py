@@ -191,7 +191,7 @@ class TracerOps(Backend):
         if not whole:  # otherwise PyTorch would compute with ints in 32 bits
             operands = tuple([x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in operands])
         elif op in (operator.floordiv, operator.mod) and isinstance(operands[1], torch.Tensor):
-            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # by zero, it would end the process
+            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # 0 ends the process
         return op(*operands)
 
     def scalar_as_operand(self, x: Any, other: Any) -> Any:

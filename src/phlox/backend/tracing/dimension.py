@@ -25,7 +25,7 @@ class Dimension(int):
     """A size that depends on open axes: `Dimension.named("batch", 7)` and the sizes computed from it.
 
     It compares as its value. With a float on its left (`1.0 / n`) the result is a plain number; `1 / n`, `ratio(1, n)`
-    and `n**-0.5` keep the polynomial. Its hash is that of the polynomial, so that a cache keyed by sizes does not
+    and `n**-0.5` keep the polynomial. It has the polynomial's hash, so a cache keyed by sizes does not
     return the entry of a plain size of the same value.
 
     >>> batch = Dimension.named("batch", 7)

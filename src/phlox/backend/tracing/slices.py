@@ -37,7 +37,7 @@ def open_slice(entry: slice[Any, Any, Any], size: int) -> tuple[slice[Any, Any, 
     """
     step = 1 if entry.step is None else as_size(entry.step)
     if step < 0 and (entry.start is not None or entry.stop is not None or step != -1):
-        raise ValueError("a slice of an open axis runs backwards only as a whole: x[::-1]; use flip")
+        raise ValueError("only a full slice of an open axis can run backwards: x[::-1]; use flip")
     start, stop = (None if bound is None else as_size(bound) for bound in (entry.start, entry.stop))
     if (noted := _BOUNDS.get()) is not None:
         noted.update(bound for bound in (start, stop) if bound is not None and not is_open(bound))

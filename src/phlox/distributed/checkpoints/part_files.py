@@ -130,7 +130,7 @@ def write_file(name: str, pieces: list[Piece], sink: Sink) -> list[tuple[str, Pa
 
 
 def _blocks(tensor: LazyTensor) -> Iterator[LazyTensor]:
-    """The elements in order, in tensors of `BLOCK` bytes, each of which is read and cast when it is written."""
+    """The elements in order, in tensors of `BLOCK` bytes; each is read and cast when it is written."""
     size = BLOCK // tensor.dtype.itemsize
     count = -(-tensor.size // size)
     shared_read = _SharedRead(tensor.stored, count)

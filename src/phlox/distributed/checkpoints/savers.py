@@ -50,7 +50,7 @@ _group: Group | None = None
 
 
 def own_group() -> Group:
-    """The group of this process: that of `phlox.distributed.initialize`, or one with only this process."""
+    """The group of this process: the group of `phlox.distributed.initialize`, or one with only this process."""
     global _group
     joined = membership.processes()
     if _group is None or (_group.rank, _group.size, _group.run) != (joined.rank, joined.size, joined.run):

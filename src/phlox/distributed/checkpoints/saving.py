@@ -104,7 +104,7 @@ def save(
     the files are safetensors.
 
     Args:
-        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values are those of
+        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values come from
             process 0; parameters get ids that are the same in all processes.
         folder: a path that all hosts see, or a URL that fsspec knows (`s3://bucket/run`).
         step: the number of the training step: the checkpoint is then the folder `step-00000090` in `folder`. Without
@@ -114,7 +114,7 @@ def save(
             may donate the arrays.
         precision: the precision of the tensors in the files; None keeps their dtypes.
         storage_options: the options of fsspec for the URL, such as credentials.
-        group: the processes that save together; by default those of `phlox.distributed.initialize`.
+        group: the processes that save together; by default the group of `phlox.distributed.initialize`.
 
     Returns a handle whose `wait()` returns when all processes have finished; without `asynchronous`, at once.
 
@@ -178,10 +178,10 @@ def load(
     """Load a record that `save` wrote, lazily: a process reads only the parts that it uses, from any file.
 
     Args:
-        folder: the path or URL that was given to `save`, or that of a step in it. A path may also be a file or a folder
+        folder: the path or URL passed to `save`, or a step's path or URL in it. A path may also be a file or a folder
             of any format that `phlox.record.load` reads.
         step: the step; None takes the newest, or the folder itself.
-        verify: whether to verify checksums: that of each block of 4 MiB when something in it is first read.
+        verify: whether to verify checksums: each block of 4 MiB is verified when something in it is first read.
         storage_options: the options of fsspec for the URL.
 
     Raises RecordError, naming files and paths, if there is no such checkpoint, or if a file of it is missing or

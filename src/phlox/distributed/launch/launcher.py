@@ -74,7 +74,7 @@ class Launch:
 
 
 def launch(options: Launch) -> int:
-    """Run the processes to their end, and return the exit status: 0, or that of the first that failed.
+    """Run the processes to their end, and return the exit status: 0, or the status of the first that failed.
 
     A process that was ended by a signal counts as 128 and its number, a time limit as 124, Ctrl-C as 130. Raises
     `DistributedError` if a host does not join, or a program does not exist.
@@ -319,7 +319,7 @@ def _check(options: Launch) -> None:
         raise DistributedError("phlox launch needs Linux or macOS; elsewhere start the processes by the launcher there")
     if not 0 <= options.host_rank < max(len(options.hosts), 1):
         raise DistributedError(
-            f"--host-rank {options.host_rank} is not the place of one of {len(options.hosts)} hosts, counted from 0"
+            f"--host-rank {options.host_rank} is not the index of one of {len(options.hosts)} hosts, counted from 0"
         )
     if options.least > options.processes:
         raise DistributedError(f"--min {options.least} is more than the {options.processes} processes to begin with")

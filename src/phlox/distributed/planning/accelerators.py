@@ -54,8 +54,8 @@ ACCELERATORS = {
 }  # fmt: skip
 """The accelerators by name: GPUs as SXM or OAM modules.
 
-FLOP/s are those of dense products; where a data sheet gives them with sparsity (H100, H200, B200), they are halved.
-Bandwidths are those of one direction; if a document adds both (all links), they are halved too. A TPU multiplies in
+FLOP/s are for dense products; where a data sheet gives them with sparsity (H100, H200, B200), they are halved.
+Bandwidths are for one direction; if a document adds both (all links), they are halved too. A TPU multiplies in
 bf16: a product in f32 counts as six. Each GPU has its own network adapter: 200 Gbit/s with the A100, 400 with the
-others. The network of a TPU is that of its pod, divided by the chips.
+others. The network bandwidth of a TPU is its pod's, divided by the number of chips.
 """

@@ -52,13 +52,13 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """How the partitioner compiles sums over devices; the defaults are those of GPUs and TPUs."""
+    """How the partitioner compiles sums over devices; the defaults are for GPUs and TPUs."""
 
     scatters: bool = True
     """Is the gradient of a sharded parameter a reduce-scatter? Otherwise it is an all-reduce, as on CPUs."""
     merges: bool = True
     """Are sums over devices that are added to each other merged into one? That concerns the gradients of the input of
-    query, key and value, and those of an embedding that is also the head; not on CPUs."""
+    query, key and value, and of an embedding that is also the head; not on CPUs."""
     gathers_again: bool = False
     """Are shards gathered again when blocks are recomputed? Otherwise they stay gathered until the backward pass, as in
     Phlox's programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
@@ -125,7 +125,7 @@ class StepCosts:
         return math.prod(self.mesh.shape[name] for name in axes)
 
     def _cut(self, p: ParamPart, axis: int) -> tuple[str, ...]:
-        """The mesh axes, without that of the batch, over which an axis is sharded."""
+        """The mesh axes, without the batch axis, over which an axis is sharded."""
         names = _names(p.spec[axis]) if axis < len(p.spec) else ()
         return tuple(name for name in names if name != self.batch_axis)
 
@@ -192,7 +192,7 @@ class StepCosts:
     # --- exchanges
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The collectives of a step, without those of a few scalars."""
+        """The collectives of a step, without the collectives of a few scalars."""
         yield from self._of_parameters()
         if self.parts > 1:
             yield from self._of_activations()

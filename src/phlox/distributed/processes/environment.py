@@ -258,7 +258,7 @@ LAUNCHERS = (
         attempt="SLURM_RESTART_COUNT",
     ),
 )
-"""The launchers; those that may run inside another come first."""
+"""The launchers; a launcher that may run inside another comes first."""
 
 
 def read_environment(environment: Environment | None = None) -> Processes:

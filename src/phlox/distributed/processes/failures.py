@@ -1,7 +1,7 @@
 """The report of a failing process to its launcher: when it failed, and whether other processes had failed before.
 
-Processes fail together: one has an error, and in the others a collective or a barrier fails. The first to end need not
-be the one with the error, because an engine may delay its end. So each process reports what it knows.
+Processes fail together: one has an error, and in the others a collective or a barrier fails. The first to end may
+be one without the error, because an engine may delay the end of the other. So each process reports what it knows.
 """
 
 from __future__ import annotations

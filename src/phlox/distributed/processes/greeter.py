@@ -18,7 +18,7 @@ STRANGERS = 128
 SECONDS = 10.0
 """The seconds that a stranger has for its whole greeting."""
 _WRONG = (
-    "the store there is that of another launch, whose secret is not that of this process: two launches use one port "
+    "the store there belongs to another launch with another secret: two launches use one port "
     "(give one of them another), or PHLOX_SECRET is not the same in all processes"
 )
 

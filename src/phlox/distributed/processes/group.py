@@ -62,9 +62,9 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
     """Join the other processes of this program; a single process only seeds its random stream.
 
     Call it first, before a tensor or a device is made: JAX cannot join later. The other processes are found by the
-    environment variables of `phlox launch`, torchrun, Open MPI, or a SLURM step; actors of Ray set those of
-    `phlox launch`, as examples/ray_train.py shows. Afterwards the ambient random stream is the same in all processes.
-    It checks that all run the same script with the same arguments, versions and number of devices.
+    environment variables of `phlox launch`, torchrun, Open MPI, or a SLURM step; actors of Ray set the same
+    variables as `phlox launch`: see examples/ray_train.py. Afterwards the ambient random stream is the same in all
+    processes. It checks that all run the same script with the same arguments, versions and number of devices.
 
     Args:
         seed: the seed of the ambient random stream, as for `px.random.seed`. None takes the seed of the launch, which

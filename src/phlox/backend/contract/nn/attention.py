@@ -62,7 +62,7 @@ class AttentionOps(LinalgOps, ReductionOps):
     def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         """For weights P and result y: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
-        The gradients of query, key and bias are linear in that of the scores S. An engine may save no y.
+        The gradients of query, key and bias are linear in dS, the scores' gradient. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
         _, scale, dropout = weighting

@@ -58,7 +58,7 @@ class RecurrenceOps(DenseOps, TracingOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[States, States]:
-        """The backward loop: the gradients of the gates' inputs, and those of the first states."""
+        """The backward loop: the gradients of the gates' inputs, and of the first states."""
         length, *sizes = self.shape(like)
         device = self.device_of(like)
         g, *last = gs

@@ -52,7 +52,7 @@ FAULTS: dict[str, str] = {
         "row that an added mask shuts out is zeros and not NaN. Constants of PyTorch's patterns are not compared."
     ),
     "eight bits": (
-        "The smallest and largest of 16 or more elements of eight bits may be those of unused lanes; of zeros alone, "
+        "The minimum and maximum of 16 or more elements of eight bits may come from unused lanes; of zeros alone, "
         "argmax gives a number that is no index (pytorch#191499). Our operations reduce no such elements."
     ),
 }
@@ -129,7 +129,7 @@ def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(aggregate)
     def corrected(self: Any, *options: Any, **named: Any) -> Any:
-        if _compiling.get() and len(options) == 2:  # other options are those of an unknown PyTorch
+        if _compiling.get() and len(options) == 2:  # other options come from an unknown PyTorch
             _, outer = options
             if outer is not None and not outer.is_reduction:
                 loops: list[Any] = self.loop_nest.loops

@@ -37,9 +37,9 @@ class Plan:
     graph: Any
     """Its FX graph, which the passes change."""
     example: list[torch.Tensor]
-    """Arguments like those of the traced call, contiguous in memory."""
+    """Arguments like the arguments of the traced call, contiguous in memory."""
     weights: list[int]
-    """The positions of arguments that mostly stay the same: those of modules and states that are not donated."""
+    """The positions of arguments that mostly stay the same: arrays of modules and states that are not donated."""
     successors: dict[int, int]
     """Positions of donated arguments, and of the results that may take their memory."""
     written_over: dict[int, int] = field(default_factory=dict[int, int])

@@ -19,7 +19,7 @@ from phlox.backend.torch.sizes import is_empty
 
 
 def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
-    """Can the kernel be used? Not with a bias, which may need a gradient, nor with a mask of dropped weights."""
+    """Can the kernel be used? It takes no bias, which may need a gradient, and no mask of dropped weights."""
     alike = bias is None and kept is None and query.shape[1] == key.shape[1] and not is_empty(query)
     return alike and (
         query.device.type != "cpu" or (compat.FLASH_ATTENTION.exists and compat.FLASH_ATTENTION_BACKWARD.exists)

@@ -89,6 +89,6 @@ class Loss(Backend):
             return super().ctc_loss_backward(saved, g, needed, blank)
         log_p, targets, alphas, loss, steps, lengths = saved
         gradient = compat.CTC_LOSS_BACKWARD.value(g, log_p, targets, *lengths, loss, alphas, blank, False)
-        # The kernel returns the gradient of the logits, of which log_p is the log-softmax.
+        # The kernel returns the gradient of the logits; log_p is the log-softmax of the logits.
         gradient = gradient - log_p.exp() * g[:, None]
         return torch.where((steps & torch.isfinite(loss))[:, :, None], gradient, 0.0), None, None, None

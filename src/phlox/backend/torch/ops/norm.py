@@ -118,7 +118,7 @@ def _in_loops(
 
 
 def _in_loops_backward(x: Array, mean: Array, rstd: Array, gamma: Array | None, g: Array, needed: Needed) -> Gradients:
-    """The gradients of x, gamma and beta; that of x is g a + (x - mean) b + c, with a, b and c for each channel."""
+    """The gradients of x, gamma and beta; dx is g a + (x - mean) b + c, with a, b and c for each channel."""
     axes = _but_channels(x)
     centred = x - _to_channels(mean, x)
     dbeta, dgamma = g.sum(axes), (g * centred).sum(axes) * rstd

@@ -76,7 +76,7 @@ def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tupl
 
 
 def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
-    """Does PyTorch have this pooling? Not of empty arrays, nor with a padding of more than half a window."""
+    """Does PyTorch have this pooling? It has none for empty arrays, or for a padding of more than half a window."""
     half = all(2 * width <= side for width, side in zip(shared(padding), window, strict=True))
     axes = max(len(window), 2)
     return axes <= 3 and math.prod(shape) > 0 and half and all([kernel[axes].exists for kernel in kernels])  # noqa: C419

@@ -1,4 +1,4 @@
-"""Random numbers on PyTorch tensors: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
+"""Random numbers on PyTorch tensors, bit for bit as `phlox.backend.threefry.generator` defines them.
 
 They are computed in two ways. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
 hundred operations of PyTorch. In a program this is one operation, since PyTorch's compiler would take longer for the
@@ -294,7 +294,7 @@ def state_of_seed(seed: Tensor) -> RngState:
 
 
 def fold_in(state: RngState, number: int) -> RngState:
-    """The state at the start of the sub-stream whose number is that of the state's position plus `number`."""
+    """The state at the start of a sub-stream; its number is the number at the state's position plus `number`."""
     return RngState(_folding()(state.words, number))
 
 

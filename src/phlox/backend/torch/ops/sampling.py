@@ -30,7 +30,7 @@ def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
     """The mode of PyTorch's kernel for this, if there is one."""
     mode = _MODES.get((plans[0].mode, len(plans)))
     if any(plan.ratio is not None and plan.size == plan.out for plan in plans):
-        return None  # the kernel would take the pixels as they are, whatever the ratio
+        return None  # for any ratio, the kernel would use the pixels unchanged
     if any(plan.antialias and plan.out == 1 for plan in plans):
         return None  # with one column the kernel reads the first row only
     forward = not any(plan.transposed for plan in plans)
@@ -38,7 +38,7 @@ def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
 
 
 def _wide(x: Array) -> Array:
-    """x in at least single precision: half precision is too coarse for coordinates, and some kernels do not take it."""
+    """x in at least single precision: half precision is too coarse for coordinates, and some kernels lack it."""
     return x if x.dtype == torch.float64 else x.float()
 
 

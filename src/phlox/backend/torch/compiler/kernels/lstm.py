@@ -1,7 +1,7 @@
 """An LSTM in programs on a CPU by our own kernel, faster than oneDNN's.
 
-GEMMs that do not depend on the previous step (that of the whole input, and in the backward pass those for the weights)
-are computed like any other; the kernel computes only the steps.
+GEMMs that do not depend on the previous step (for the whole input, and in the backward pass for the weights) are
+computed like any other; the kernel computes only the steps.
 """
 
 # PyTorch's annotations leave much unsaid.

@@ -88,7 +88,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     """Compute a graph's products with weights, its arguments at these positions, by packed weights.
 
     The graph then has more arguments. Returns the function that makes these of some weights, and the positions of those
-    weights; None if the graph stays as it is, as it does if it uses the weights in other ways.
+    weights; None if the graph stays as it is, for example if it uses the weights in other ways.
     """
     arguments = arguments_of(graph.graph.nodes)
     positions = {arguments[at]: at for at in weights}

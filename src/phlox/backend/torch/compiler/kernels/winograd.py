@@ -1,8 +1,8 @@
 """Convolutions with 3x3 filters in programs on a CPU by Winograd's algorithm: half the time of direct convolution.
 
-If there is no kernel for this CPU, convolutions stay as they are. Rounding errors are two to three times those of
-direct convolution, some 1e-6 of the largest result. An infinity or NaN makes the 4x4 results around it
-NaN, and values beyond 1e37 may overflow on the way.
+If there is no kernel for this CPU, convolutions stay as they are. Rounding errors are two to three times as large as in
+direct convolution, some 1e-6 of the largest result. An infinity or NaN makes the 4x4 results around it NaN, and values
+beyond 1e37 may overflow on the way.
 """
 
 # PyTorch's annotations leave much unsaid.

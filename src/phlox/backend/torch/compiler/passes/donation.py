@@ -46,7 +46,7 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
             parts = [reach[part] for part in node.all_input_nodes if part in reach and _type_of(part) == _type_of(node)]
             if parts:
                 reach[node] = frozenset[Any]().union(*parts)
-    # Results of few arguments first: so the moments take their own memory, and leave that of the weights.
+    # Results of few arguments first: so the moments take their own memory, not the weights' memory.
     assigned: dict[Any, int] = {}
     times = Counter(results)
     candidates = [(at, node) for at, node in enumerate(results) if node in reach and times[node] == 1]

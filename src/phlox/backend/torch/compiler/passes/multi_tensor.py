@@ -36,7 +36,7 @@ class _ParamUpdate(NamedTuple):
     operands: list[Any]
     """Its operands: arrays of that shape, and scalars."""
     results: list[int]
-    """The positions of its results among those of the program, in the order of the operations."""
+    """The positions of its results among the program's results, in the order of the operations."""
     targets: tuple[int | None, ...]
     """For each result, the operand whose memory it may take, if any."""
     form: tuple[Any, ...]
@@ -175,7 +175,7 @@ def _updates(nodes: Sequence[Any], positions: Mapping[Any, int], pairs: Mapping[
 
 
 def _stands_alone(update: _ParamUpdate, positions: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
-    """May it run after the remaining graph, which neither needs its results nor overwrites its operands?"""
+    """May it run after the remaining graph? Yes if that needs none of its results and overwrites no operand of it."""
     steps = {*update.steps}
     arguments = [positions[node] for node in update.operands if node in positions]
     return (
