@@ -76,7 +76,7 @@ def fail() -> Any:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unreadable": ({"layers.3.bias": LazyTensor.from_function((3,), np.float32, fail)}, "checksum"),
     "too-large": ({"layers.3.bias": np.array([0, 1e300, 0])}, r"^layers\.3\.bias: 1e\+300 does not fit .*floats"),
-    "int": ({"steps": np.array([0, 2**40])}, r"^steps: 1099511627776 does not fit .*; use a backend with wider ones"),
+    "int": ({"steps": np.array([0, 2**40])}, r"^steps: 1099511627776 does not fit .*; use a backend of wider ones"),
     "misshapen": ({"layers.3.bias": np.zeros(4)}, r"layers\.3\.bias: the record has shape \(4,\)"),
     "other-shape": (
         {"layers.3.bias": LazyTensor.from_function((3,), np.float32, lambda: np.zeros(4, np.float32), "layers.3.bias")},

@@ -107,9 +107,9 @@ def new_nonce() -> bytes:
     return secrets.token_bytes(32)
 
 
-def proof(secret: str, role: Literal["store", "process"], challenge: bytes, *who: Any) -> bytes:
+def proof(secret: str, role: Literal["store", "process"], challenge: bytes, *identity: Any) -> bytes:
     """The HMAC of both nonces and of the connecting process, which only an owner of the secret can compute."""
-    text = msgspec.msgpack.encode([role, challenge, *who])
+    text = msgspec.msgpack.encode([role, challenge, *identity])
     return hmac.digest(secret.encode(), text, "sha256")
 
 
@@ -133,13 +133,13 @@ def greet(
     """
     challenge = challenges.receive(connection, end)
     key = secret()
-    who = (word, rank, size, new_nonce())
+    identity = (word, rank, size, new_nonce())
     connection.settimeout(_remaining(end))
-    connection.sendall(framed(Hello(*who, proof(key, "process", challenge.nonce, *who))))
+    connection.sendall(framed(Hello(*identity, proof(key, "process", challenge.nonce, *identity))))
     answer = answers.receive(connection, end)
     if answer.error is not None:
         raise DistributedError(answer.error)
-    if not hmac.compare_digest(answer.value or b"", proof(key, "store", challenge.nonce, *who)):
+    if not hmac.compare_digest(answer.value or b"", proof(key, "store", challenge.nonce, *identity)):
         raise DistributedError("the program that listens there does not know the secret of this launch")
 
 

@@ -66,7 +66,7 @@ class Grid:
 def _ranks(grid: Grid, names: tuple[str, ...]) -> tuple[int, ...]:
     strides = [math.prod(grid.sizes[number + 1 :]) for number in range(len(grid.sizes))]
     coords = [grid.rank // stride % size for stride, size in zip(strides, grid.sizes, strict=True)]
-    start = sum(at * stride for name, at, stride in zip(grid.names, coords, strides, strict=True) if name not in names)
+    start = sum(i * stride for name, i, stride in zip(grid.names, coords, strides, strict=True) if name not in names)
     ranks = [start]
     for name in names:
         number = grid.names.index(name)

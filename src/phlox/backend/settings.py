@@ -147,9 +147,9 @@ def checked(key: str, value: object, subject: str) -> Any:
     elif not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{subject} is a text, got {value!r}")
     elif key == "xla_flags":
-        wrong = [word for word in value.split() if not word.startswith("--xla_")]
-        if wrong:
-            raise ConfigError(f"{subject} holds flags of XLA, which begin with `--xla_`, got {wrong[0]!r}")
+        invalid = [word for word in value.split() if not word.startswith("--xla_")]
+        if invalid:
+            raise ConfigError(f"{subject} holds flags of XLA, which begin with `--xla_`, got {invalid[0]!r}")
     return value
 
 

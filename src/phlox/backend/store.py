@@ -187,7 +187,7 @@ class SharedStore(Store):
         timeout: float,
         named: str = "",
     ) -> None:
-        self._named = self._where = (host, port)
+        self._named = self._peer = (host, port)
         self._secret = secret
         self._hint = f" (it was named by {named})" if named else ""
         self._rank, self._size = rank, size
@@ -197,13 +197,13 @@ class SharedStore(Store):
         # While this connection is open, process 0 knows that this process lives.
         self._alive = self._connect("hello", timeout)
         # Further connections go to the address at which the store has proved its launch.
-        self._where = self._alive.getpeername()[:2]
+        self._peer = self._alive.getpeername()[:2]
         _open.add(self)
 
     @property
     def host(self) -> str:
         """The address of process 0."""
-        return self._where[0]
+        return self._peer[0]
 
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
         self._ask(Set(_checked(key), bytes(value), reads), 30.0)
@@ -231,7 +231,7 @@ class SharedStore(Store):
 
     def close(self) -> None:
         try:
-            self._tell(self._alive, Goodbye(), 5.0)
+            self._request(self._alive, Goodbye(), 5.0)
         except (DistributedError, OSError):  # process 0 was faster
             pass
         self.drop()
@@ -258,7 +258,7 @@ class SharedStore(Store):
         while True:
             connection = None
             try:
-                connection = socket.create_connection(self._where, timeout=max(min(end - time.monotonic(), 10.0), 0.1))
+                connection = socket.create_connection(self._peer, timeout=max(min(end - time.monotonic(), 10.0), 0.1))
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # The socket may listen long before process 0 reads from it.
                 greet(connection, self._key, word, self._rank, self._size, max(end, time.monotonic() + _PATIENCE))
@@ -289,7 +289,7 @@ class SharedStore(Store):
         if connection is None:
             connection = self._connect("again", max(min(limit, 30.0), patience))
         try:
-            answer = self._tell(connection, message, limit, patience)
+            answer = self._request(connection, message, limit, patience)
         except DistributedError as error:
             if not isinstance(error.__cause__, OSError):
                 self._put_back(connection)
@@ -304,7 +304,7 @@ class SharedStore(Store):
         with self._lock:
             self._idle.append(connection)
 
-    def _tell(self, connection: socket.socket, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
+    def _request(self, connection: socket.socket, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
         data = framed(message)
         end = time.monotonic() + limit + patience
         try:

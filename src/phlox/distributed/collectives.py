@@ -238,8 +238,8 @@ def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Calla
             return tensor(cast("AnyTensor", value), where, replicated=replicated)
         if isinstance(value, Module):
 
-            def twin(at: str, param: Param) -> Param:
-                name = f"{path}.{at}".lstrip(".")
+            def twin(subpath: str, param: Param) -> Param:
+                name = f"{path}.{subpath}".lstrip(".")
                 return param.around(tensor(param.val(), f" of `{name}`", replicated=True))
 
             return value.map(twin)
@@ -258,6 +258,6 @@ def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Calla
                 "px.distributed.gather_objects"
             )
         inside = replicated or isinstance(value, GradientsParams)
-        return map_parts(lambda part, at: mapped(part, at, replicated=inside), value, path)
+        return map_parts(lambda part, part_path: mapped(part, part_path, replicated=inside), value, path)
 
     return mapped(value, "")

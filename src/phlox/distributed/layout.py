@@ -88,24 +88,24 @@ class Layout:
         for alias, path in structure.aliases.items():
             names[path].append(alias)
         every = [path for aliases in names.values() for path in aliases]
-        find, wrong = Finder(names), list[str]()
+        find, faults = Finder(names), list[str]()
         chosen: dict[str, Spec] = {}
         for pattern, spec in self.patterns.items():
             matched = find(pattern)
             if not matched:
-                wrong.append(no_match(pattern, every, "parameter"))
+                faults.append(no_match(pattern, every, "parameter"))
             for path in matched:
                 chosen.setdefault(path, spec)
         spec_of: dict[str, Spec] = {}
         for path, param in named.items():
             spec = spec_of[path] = chosen[path] if path in chosen else self._rest_spec(param.shape, mesh)
             if path in chosen:
-                wrong += _misfits(path, param, spec, mesh)
-        strange = [name for name in _names(self.rest) if name not in mesh.shape]
-        wrong += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in strange]
-        if wrong:
-            problem = f"the layout does not fit this {type(model).__name__}"
-            raise ShardingError(f"{problem}: {wrong[0]}" if len(wrong) == 1 else "\n  ".join([f"{problem}:", *wrong]))
+                faults += _misfits(path, param, spec, mesh)
+        unknown = [name for name in _names(self.rest) if name not in mesh.shape]
+        faults += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in unknown]
+        if faults:
+            title = f"the layout does not fit this {type(model).__name__}"
+            raise ShardingError(f"{title}: {faults[0]}" if len(faults) == 1 else "\n  ".join([f"{title}:", *faults]))
         return spec_of
 
     def _rest_spec(self, shape: tuple[int, ...], mesh: Mesh) -> Spec:
@@ -160,8 +160,8 @@ def _sliced(value: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, An
 def _check_slices(path: str, spec: Spec, mesh: Mesh) -> None:
     """Raise `ShardingError` for a spec that engines without a partitioner do not support."""
     cut = [axes for axes in spec if axes]
-    strange = [name for axes in cut for name in _names(axes) if name not in mesh.batch_axes]
-    if len(cut) > 1 or strange:
+    unknown = [name for axes in cut for name in _names(axes) if name not in mesh.batch_axes]
+    if len(cut) > 1 or unknown:
         raise ShardingError(
             f"`{path}` would be cut by {spec}, and {mesh.backend!r} cuts a parameter along one of its axes, over "
             f"{' or '.join(mesh.batch_axes)}; use Layout(rest={mesh.batch_axes[-1]!r}) there, or a mesh on JAX"
@@ -260,16 +260,16 @@ def _misfits(path: str, param: Param, spec: Spec, mesh: Mesh) -> list[str]:
     if len(spec) > len(param.shape):
         return [f"`{path}` has the shape {param.shape}, and its layout {spec} has {len(spec)} axes"]
     used = [name for axes in spec for name in _names(axes)]
-    wrong = [
+    faults = [
         f"`{path}`: the mesh has no axis {name!r}; it has {', '.join(mesh.axes)}"
         for name in used
         if name not in mesh.shape
     ]
-    wrong += [f"`{path}`: its layout {spec} has {name!r} twice" for name in {*used} if used.count(name) > 1]
-    if wrong:
-        return wrong
+    faults += [f"`{path}`: its layout {spec} has {name!r} twice" for name in {*used} if used.count(name) > 1]
+    if faults:
+        return faults
     for number, axes in enumerate(spec):
         parts = math.prod(mesh.shape[name] for name in _names(axes))
         if param.shape[number] % parts:
-            wrong.append(f"`{path}`: axis {number} of {param.shape} does not divide into {parts} parts ({axes!r})")
-    return wrong
+            faults.append(f"`{path}`: axis {number} of {param.shape} does not divide into {parts} parts ({axes!r})")
+    return faults

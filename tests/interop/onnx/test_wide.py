@@ -77,7 +77,7 @@ def test_what_fits_is_computed_and_the_rest_is_refused(operator: str, backend: A
         if fits.all():
             assert loaded(given).tolist() == right.tolist()
         else:
-            with pytest.raises(RangeError, match="does not fit .* use a backend with wider ones"):
+            with pytest.raises(RangeError, match="does not fit .* use a backend of wider ones"):
                 loaded(given)
         wide = type(backend)(int="i64")
         assert loaded.to_device(wide.device())(px.tensor(x, device=wide.device())).tolist() == right.tolist()

@@ -199,12 +199,12 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
             low, high = INT_RANGES[self.int_element]
             if not low <= value <= high:
                 raise RangeError(
-                    f"{value} does not fit {self!r}'s integers ({self.host_int_dtype}); use a backend with wider ones"
+                    f"{value} does not fit {self!r}'s integers ({self.host_int_dtype}); use a backend of wider ones"
                 )
         elif kind.name == "float" and (isinstance(value, int) or math.isfinite(value)):
             largest = LARGEST[self.float_element]
             # As a Python float: NumPy would round the limit to the precision of a scalar of its own.
             if not -largest <= (value if isinstance(value, int) else float(value)) <= largest:
                 raise RangeError(
-                    f"{value} does not fit {self!r}'s floats ({self.host_float_dtype}); use a backend with wider ones"
+                    f"{value} does not fit {self!r}'s floats ({self.host_float_dtype}); use a backend of wider ones"
                 )

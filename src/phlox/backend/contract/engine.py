@@ -72,7 +72,7 @@ class EngineBackend(Backend):
                 low, high = array.min(), array.max()
                 worst = low if low < info.min else high
                 raise RangeError(
-                    f"{worst} does not fit {self!r}'s integers ({dtype.name}); use a backend with wider ones"
+                    f"{worst} does not fit {self!r}'s integers ({dtype.name}); use a backend of wider ones"
                 )
             return cast
         if kind.name == "float" and (cast := self.recast(array, dtype)) is not None:
@@ -83,7 +83,5 @@ class EngineBackend(Backend):
             lost = np.isinf(cast) & np.isfinite(array)
             if lost.any():
                 worst = array[lost].flat[0]
-                raise RangeError(
-                    f"{worst} does not fit {self!r}'s floats ({dtype.name}); use a backend with wider ones"
-                )
+                raise RangeError(f"{worst} does not fit {self!r}'s floats ({dtype.name}); use a backend of wider ones")
         return cast

@@ -68,7 +68,7 @@ class SignalOps(LinalgOps):
             x = self.pad(x, (*((0, 0),) * len(batch), (0, needed - t)), 0.0)
         x = self.reshape(x, (*batch, count + blocks - 1, hop))
         shape = self.shape(x)
-        parts = [self.index(x, last(shape, slice(at, at + count, 1), slice(0, hop, 1))) for at in range(blocks)]
+        parts = [self.index(x, last(shape, slice(i, i + count, 1), slice(0, hop, 1))) for i in range(blocks)]
         frames = parts[0] if blocks == 1 else self.concat(parts, len(batch) + 1)
         return self.index(frames, last(self.shape(frames), slice(0, length, 1)))
 
@@ -83,15 +83,15 @@ class SignalOps(LinalgOps):
         x = self.pad(x, (*untouched, (0, 0), (0, blocks * hop - length)), 0.0)
         shape = self.shape(x)
         total: Array = None
-        for at in range(blocks):
-            part = self.index(x, last(shape, slice(at * hop, (at + 1) * hop, 1)))
-            part = self.pad(part, (*untouched, (at, blocks - 1 - at), (0, 0)), 0.0)
+        for block in range(blocks):
+            part = self.index(x, last(shape, slice(block * hop, (block + 1) * hop, 1)))
+            part = self.pad(part, (*untouched, (block, blocks - 1 - block), (0, 0)), 0.0)
             total = part if total is None else self.float_add(total, part)
-        have = (count + blocks - 1) * hop
-        total = self.reshape(total, (*batch, have))
-        if size < have:
-            total = self.index(total, last((*batch, have), slice(0, size, 1)))
-        return self.pad(total, (*untouched, (0, size - have)), 0.0) if size > have else total
+        length = (count + blocks - 1) * hop
+        total = self.reshape(total, (*batch, length))
+        if size < length:
+            total = self.index(total, last((*batch, length), slice(0, size, 1)))
+        return self.pad(total, (*untouched, (0, size - length)), 0.0) if size > length else total
 
     # --- parts of the definitions
 

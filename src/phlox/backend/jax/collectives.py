@@ -33,13 +33,13 @@ class Collectives(EngineBackend):
             return [total / np.asarray(size, total.dtype) for total in reduced] if op == "mean" else reduced
         reduced = list(arrays)
         for numbers in buckets([array.nbytes for array in arrays]):
-            every = self.gather_on_host(
+            gathered = self.gather_on_host(
                 np.concatenate([arrays[number].reshape(-1).view(np.uint8) for number in numbers])
             )
             start = 0
             for number in numbers:
                 like = arrays[number]
-                parts = every[:, start : start + like.nbytes].copy().view(like.dtype)
+                parts = gathered[:, start : start + like.nbytes].copy().view(like.dtype)
                 total = parts.sum(0, dtype=like.dtype).reshape(like.shape)
                 reduced[number] = total / np.asarray(size, like.dtype) if op == "mean" else total
                 start += like.nbytes
@@ -54,14 +54,14 @@ class Collectives(EngineBackend):
         # As bytes: JAX would narrow 64-bit elements.
         sent = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         try:
-            every = np.asarray(multihost_utils.process_allgather(sent, tiled=False))
+            gathered = np.asarray(multihost_utils.process_allgather(sent, tiled=False))
         except RuntimeError as error:
             group = processes()
             raise DistributedError(
                 f"process {group.rank} of {group.size}: a collective has failed, as it does if another process has "
                 f"ended, hangs, or passes arrays of other shapes ({str(error).strip().splitlines()[0]})"
             ) from error
-        return every.copy().view(array.dtype).reshape((processes().size, *array.shape))
+        return gathered.copy().view(array.dtype).reshape((processes().size, *array.shape))
 
     def broadcast_on_host(self, array: HostArray, root: int) -> HostArray:
         return array if processes().size == 1 else self.gather_on_host(array)[root]

@@ -69,7 +69,7 @@ def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int)
         return jnp.moveaxis(jnp.take(x, positions, axis, mode="clip"), axis + 1, to)
     starts = range(0, side * dilation, dilation)
     reach = stride * (count - 1) + 1
-    return jnp.stack([lax.slice_in_dim(x, at, at + reach, stride, axis) for at in starts], to)
+    return jnp.stack([lax.slice_in_dim(x, start, start + reach, stride, axis) for start in starts], to)
 
 
 def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
@@ -134,8 +134,8 @@ def _depthwise(x: Array, weight: Array, stride: Shape, padding: Widths, dilation
     counts = window_counts(x.shape[2:], weight.shape[2:], stride, dilation)
     y = zeros((*x.shape[:2], *counts), x.dtype, x, {0: 0, 1: 1})
     for position in itertools.product(*map(range, weight.shape[2:])):
-        starts = [at * gap for at, gap in zip(position, dilation, strict=True)]
-        ends = [at + step * (count - 1) + 1 for at, step, count in zip(starts, stride, counts, strict=True)]
+        starts = [index * gap for index, gap in zip(position, dilation, strict=True)]
+        ends = [start + step * (count - 1) + 1 for start, step, count in zip(starts, stride, counts, strict=True)]
         part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *stride))
         y += part * weight[:, 0, *position].reshape(len(weight), *(1 for _ in stride))
     return y
@@ -184,20 +184,20 @@ def _fold(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Wid
     x = reshape(parts, (n, *counts, *window, channels))
     zero = jnp.zeros((), x.dtype)
     for axis in reversed(range(len(window))):
-        at, source, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
-        before = [(0, 0, 0)] * at
+        target, source, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
+        before = [(0, 0, 0)] * target
         if _tiles(side, stride[axis], dilation[axis]):
-            x = jnp.moveaxis(x, source, at + 1)
-            x = reshape(x, (*x.shape[:at], count * side, *x.shape[at + 2 :]))
+            x = jnp.moveaxis(x, source, target + 1)
+            x = reshape(x, (*x.shape[:target], count * side, *x.shape[target + 2 :]))
             low = -padding[axis][0]
-            widths = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - at - 1)]
+            widths = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - target - 1)]
             x = lax.pad(x, zero, widths)
         else:
             shares: list[Array] = []
             for position in range(side):
                 part = lax.index_in_dim(x, position, source, keepdims=False)
                 shift = _pad_config(position, sizes[axis], count, stride[axis], padding[axis], dilation[axis])
-                shares.append(lax.pad(part, zero, [*before, shift, *[(0, 0, 0)] * (part.ndim - at - 1)]))
+                shares.append(lax.pad(part, zero, [*before, shift, *[(0, 0, 0)] * (part.ndim - target - 1)]))
             x = reduce(operator.add, shares)
     return x
 

@@ -161,30 +161,30 @@ def reshape(x: Array, shape: Shape) -> Array:
     return lax.reshape(x, shape, out_sharding=NamedSharding(_mesh_of(x), PartitionSpec(*target)))
 
 
-def _reshaped(have: Shape, spec: Spec, want: Shape, mesh: Any) -> Spec | None:
+def _reshaped(shape: Shape, spec: Spec, shape_out: Shape, mesh: Any) -> Spec | None:
     """The sharding of the new shape; None if every sharding would move data."""
-    spec_out: list[AxisNames] = [None] * len(want)
-    at = to = 0
-    while at < len(have) and to < len(want):
-        first, second = at, to
-        size, target = have[at], want[to]
-        at, to = at + 1, to + 1
-        while size != target and at <= len(have) and to <= len(want):
-            if size < target and at < len(have):
-                size, at = size * have[at], at + 1
-            elif target < size and to < len(want):
-                target, to = target * want[to], to + 1
+    spec_out: list[AxisNames] = [None] * len(shape_out)
+    i = j = 0
+    while i < len(shape) and j < len(shape_out):
+        first, second = i, j
+        size, target = shape[i], shape_out[j]
+        i, j = i + 1, j + 1
+        while size != target and i <= len(shape) and j <= len(shape_out):
+            if size < target and i < len(shape):
+                size, i = size * shape[i], i + 1
+            elif target < size and j < len(shape_out):
+                target, j = target * shape_out[j], j + 1
             else:
                 return None
-        wide = [axis for axis in range(first, at) if have[axis] != 1]
-        cut = [axis for axis in range(first, at) if spec[axis]]
+        wide = [axis for axis in range(first, i) if shape[axis] != 1]
+        cut = [axis for axis in range(first, i) if spec[axis]]
         if not cut:
             continue
-        goal = next((axis for axis in range(second, to) if want[axis] != 1), None)
-        if goal is None or cut != wide[:1] or want[goal] % parts(mesh, spec[cut[0]]):
+        goal = next((axis for axis in range(second, j) if shape_out[axis] != 1), None)
+        if goal is None or cut != wide[:1] or shape_out[goal] % parts(mesh, spec[cut[0]]):
             return None
         spec_out[goal] = spec[cut[0]]
-    return None if any(spec[at:]) else tuple(spec_out)
+    return None if any(spec[i:]) else tuple(spec_out)
 
 
 # --- loops

@@ -155,7 +155,7 @@ def _take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 def _take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     if explicit.spec_of(g) is not None or explicit.spec_of(indices) is not None:
         after = indices.ndim - 1
-        axes = {at: at if at < axis else at + after for at in range(len(shape)) if at != axis}
+        axes = {i: i if i < axis else i + after for i in range(len(shape)) if i != axis}
         return explicit.transposed(lambda x: _take(x, indices, axis), shape, g, axes)
     position = (*(slice(None),) * axis, indices)
     return jnp.zeros(shape, g.dtype).at[position].add(g, mode="drop")
@@ -165,7 +165,7 @@ def _take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
 def _take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     g, indices = explicit.aligned(g, indices)
     if explicit.spec_of(g) is not None:
-        axes = {at: at for at in range(len(shape)) if at != axis}
+        axes = {i: i for i in range(len(shape)) if i != axis}
         return explicit.transposed(lambda x: _take_along_axis(x, indices, axis), shape, g, axes)
     grid = list(jnp.ogrid[tuple(slice(size) for size in indices.shape)])
     grid[axis] = indices

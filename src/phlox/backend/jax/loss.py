@@ -31,14 +31,14 @@ class Loss(Backend):
         """As a loop in the program, whose size does not grow with the steps."""
         never = self._ctc_never()
 
-        def step(before: Array, at: tuple[Array, Array]) -> tuple[Array, Any]:
-            emission, now = at
+        def step(before: Array, inputs: tuple[Array, Array]) -> tuple[Array, Any]:
+            emission, is_fresh = inputs
             arrived = self._logaddexp3(
                 before,
                 self._shifted_states(before, 1, never),
                 self._shifted_states(before, 2, never) + skip,
             )
-            after = self.where(now[:, None], start, arrived) + emission
+            after = self.where(is_fresh[:, None], start, arrived) + emission
             return after, after
 
         along = emitted, fresh

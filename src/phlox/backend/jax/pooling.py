@@ -37,8 +37,8 @@ def max_pool_tiles(x: Array, window: Shape) -> Array:
 
 def _parts_of_tiles(tiles: Array, window: Shape) -> list[Array]:
     """For each position in a tile, in row-major order, the elements of all tiles at it."""
-    at = (itertools.chain(*((slice(None), i) for i in index)) for index in itertools.product(*map(range, window)))
-    return [tiles[(slice(None), *index)] for index in at]
+    indices = (itertools.chain(*((slice(None), i) for i in index)) for index in itertools.product(*map(range, window)))
+    return [tiles[(slice(None), *index)] for index in indices]
 
 
 @op(3)
@@ -53,7 +53,7 @@ def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Arra
         done |= hit
     for axis in range(len(window), 0, -1):  # the last axis of the positions runs fastest
         side = window[axis - 1]
-        parts = [jnp.stack(parts[at : at + side], 1 + axis) for at in range(0, len(parts), side)]
+        parts = [jnp.stack(parts[start : start + side], 1 + axis) for start in range(0, len(parts), side)]
     return channels_first(reshape(parts[0], x.shape))
 
 

@@ -227,7 +227,7 @@ class LayoutPrograms:
 
     def _layout(self, donated: Any, kept: Any) -> list[Any]:
         leaves = jax.tree.leaves((donated, kept))
-        return [getattr(leaves[at], "sharding", None) for at in self._layout_positions if at < len(leaves)]
+        return [getattr(leaves[i], "sharding", None) for i in self._layout_positions if i < len(leaves)]
 
     def _run(self, layout: list[Any]) -> Any:
         last = self._last

@@ -47,8 +47,8 @@ class Attention(Backend):
 
         def work(start: int, stop: int) -> None:
             for rows, keys in _chunks(stop - start, share, n, m, causal):
-                at = (slice(start, stop), slice(None), rows)
-                p, gs = weights[(*at, slice(0, keys))], g[at]
+                index = (slice(start, stop), slice(None), rows)
+                p, gs = weights[(*index, slice(0, keys))], g[index]
                 if needed[2]:
                     dropped = p if mask is None else _dropped(p, _part(mask, start, stop, rows, keys), dropout, 1)
                     dv[start:stop, :keys] += np.add.reduce(np.matmul(dropped.swapaxes(2, 3), gs), 1)
@@ -58,12 +58,12 @@ class Attention(Backend):
                 np.matmul(gs, v[start:stop, None, :keys].swapaxes(2, 3), out=ds)
                 if mask is not None:
                     ds = _dropped(ds, _part(mask, start, stop, rows, keys), dropout, 0)
-                ds -= along[at]
+                ds -= along[index]
                 ds *= p
                 if needed[0]:
-                    np.matmul(ds, k[start:stop, None, :keys], out=dq[at])
+                    np.matmul(ds, k[start:stop, None, :keys], out=dq[index])
                 if needed[1]:
-                    dk[start:stop, :keys] += np.add.reduce(np.matmul(ds.swapaxes(2, 3), q[at]), 1)
+                    dk[start:stop, :keys] += np.add.reduce(np.matmul(ds.swapaxes(2, 3), q[index]), 1)
             dq[start:stop] *= scale
             dk[start:stop] *= scale
 
@@ -94,12 +94,12 @@ def _forward(
 
     def work(start: int, stop: int) -> None:
         for rows, keys in _chunks(stop - start, share, n, m, causal):
-            at = (slice(start, stop), slice(None), rows)
+            index = (slice(start, stop), slice(None), rows)
             if weights is None:
                 p = scratch(q, 0, (stop - start, share, rows.stop - rows.start, keys))
             else:
-                p = weights[(*at, slice(0, keys))]
-            np.matmul(q[at], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
+                p = weights[(*index, slice(0, keys))]
+            np.matmul(q[index], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
             if bias is not None:
                 p += _part(bias, start, stop, rows, keys)
             if hidden is not None:
@@ -117,7 +117,7 @@ def _forward(
             p /= total
             if kept is not None:
                 p = _dropped(p, _part(kept, start, stop, rows, keys), dropout, 1)
-            np.matmul(p, v[start:stop, None, :keys], out=y[at])
+            np.matmul(p, v[start:stop, None, :keys], out=y[index])
 
     in_blocks(work, batch * groups, share * n * m)
     return y.reshape(*query.shape[:3], value.shape[3])

@@ -52,12 +52,12 @@ class _Plan:
             reach = [step * (count - 1) + 1 for step, count in zip(stride, counts, strict=True)]
             for position in positions:
                 along = zip(position, reach, stride, strict=True)
-                self.views.append((..., *(slice(at, at + far, step) for at, far, step in along)))
+                self.views.append((..., *(slice(start, start + length, step) for start, length, step in along)))
         self.block = max(1, _BLOCK // max(1, self.channels * len(positions) * self.length))
 
     def blocks(self, images: int) -> list[slice]:
         """Slices of a few images each."""
-        return [slice(at, min(at + self.block, images)) for at in range(0, images, self.block)]
+        return [slice(start, min(start + self.block, images)) for start in range(0, images, self.block)]
 
     def canvas(self, images: int, dtype: Any) -> tuple[Array, Array]:
         """Zeros that the views index, and the part of them for the images without their padding."""

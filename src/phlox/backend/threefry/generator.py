@@ -193,22 +193,22 @@ def _pairs(draw: tuple[int, int, int], start: int, stop: int) -> Iterator[tuple[
     size = min(count, _BLOCKS)
     numbers = np.arange(size, dtype=np.uint32)
     words, scratch = np.empty(2 * size, np.uint32), np.empty(size, np.uint32)
-    for at in range(0, count, size):
-        size = min(size, count - at)
+    for offset in range(0, count, size):
+        size = min(size, count - offset)
         a, b = words[:size], words[size : 2 * size]
-        np.add(numbers[:size], np.uint32(start + at), b)
+        np.add(numbers[:size], np.uint32(start + offset), b)
         _rounds(k0, k1, position, a, b, scratch[:size])
-        yield at, words[: 2 * size]
+        yield offset, words[: 2 * size]
 
 
 def _chunks(draw: tuple[int, int, int], n: int, part: Part | None = None) -> Iterator[tuple[int, Words]]:
     """The n words of a draw in pieces: (index of the first word, words); the caller may overwrite the words."""
     if part is not None and part.total != n:
         first, second = in_halves(part.start, part.start + n, part.total)
-        for at, words in _pairs(draw, *first):
-            yield at, words[: words.size // 2]
-        for at, words in _pairs(draw, *second):
-            yield first[1] - first[0] + at, words[words.size // 2 :]
+        for offset, words in _pairs(draw, *first):
+            yield offset, words[: words.size // 2]
+        for offset, words in _pairs(draw, *second):
+            yield first[1] - first[0] + offset, words[words.size // 2 :]
         return
     h = (n + 1) // 2
     for start, words in _pairs(draw, 0, h):

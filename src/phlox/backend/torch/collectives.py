@@ -104,7 +104,7 @@ def _of_host(array: np.ndarray[Any, Any]) -> Tensor:
 # --- values
 
 
-def _done(call: Callable[[], Any]) -> Any:
+def _checked(call: Callable[[], Any]) -> Any:
     """The result of a call of `torch.distributed`; its error becomes a `DistributedError`."""
     try:
         return call()
@@ -133,12 +133,12 @@ def _reduced(
         for bucket in buckets([sent[number].numel() * dtype.itemsize for number in members]):
             numbers = [members[index] for index in bucket]
             flat = _packed([sent[number] for number in numbers], dtype)
-            work = _done(partial(dist.all_reduce, flat, async_op=True))
+            work = _checked(partial(dist.all_reduce, flat, async_op=True))
             pieces.append((numbers, flat, work))
     reduced: list[Tensor] = [*sent]
     size = processes().size
     for numbers, flat, work in pieces:
-        _done(work.wait)
+        _checked(work.wait)
         dtype = flat.dtype
         if presence is not None and numbers[0] == 0:
             check_presence(presence, flat[: len(presence.owned)].tolist())
@@ -162,13 +162,13 @@ def _packed(xs: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def _gathered(x: Tensor, size: int) -> Tensor:
     rows = x.new_empty((size, *x.shape))
-    _done(partial(dist.all_gather, [_bytes(row) for row in rows.unbind()], _bytes(x.detach().contiguous())))
+    _checked(partial(dist.all_gather, [_bytes(row) for row in rows.unbind()], _bytes(x.detach().contiguous())))
     return rows
 
 
 def _broadcast(x: Tensor, root: int) -> Tensor:
     copy = x.detach().clone(memory_format=torch.contiguous_format)
-    _done(partial(dist.broadcast, _bytes(copy), root))
+    _checked(partial(dist.broadcast, _bytes(copy), root))
     return copy
 
 
@@ -182,7 +182,7 @@ def _group(ranks: Ranks) -> Any:
     """The group of these processes; None for all processes."""
     if len(ranks) == processes().size:
         return None
-    return _done(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
+    return _checked(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
 
 
 def _exchanging(
@@ -191,11 +191,11 @@ def _exchanging(
     """Begin to send tensors to processes and to receive tensors from them; the returned function waits for the end."""
     calls = [dist.P2POp(dist.isend, _bytes(x), rank, group) for x, rank in sent]
     calls += [dist.P2POp(dist.irecv, _bytes(x), rank, group) for x, rank in received]
-    works = _done(lambda: dist.batch_isend_irecv(calls))
+    works = _checked(lambda: dist.batch_isend_irecv(calls))
 
     def wait() -> None:
         for work in works:
-            _done(work.wait)
+            _checked(work.wait)
 
     return wait
 
@@ -205,8 +205,8 @@ def _gathering_slices(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     rows = x.new_empty((len(ranks), *x.shape))
     row = x.detach().contiguous()
     if x.is_cuda:
-        work = _done(partial(dist.all_gather, list(rows.unbind()), row, _group(ranks), async_op=True))
-        wait = partial(_done, work.wait)
+        work = _checked(partial(dist.all_gather, list(rows.unbind()), row, _group(ranks), async_op=True))
+        wait = partial(_checked, work.wait)
     else:
         others = [(index, rank) for index, rank in enumerate(ranks) if rank != processes().rank]
         wait = _exchanging(
@@ -229,26 +229,26 @@ def _scattering_mean(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     if x.is_cuda:
         total = torch.empty(x.shape[1:], dtype=wide, device=x.device)
         sent = list(parts.to(wide).unbind())
-        work = _done(partial(dist.reduce_scatter, total, sent, group=_group(ranks), async_op=True))
+        work = _checked(partial(dist.reduce_scatter, total, sent, group=_group(ranks), async_op=True))
 
         def finish_on_gpu() -> Tensor:
-            _done(work.wait)
+            _checked(work.wait)
             sent.clear()
             return (total / size).to(x.dtype)
 
         return finish_on_gpu
     others = [(index, rank) for index, rank in enumerate(ranks) if index != own_index]
-    came = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
+    received = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
     wait = _exchanging(
         [(parts[index], rank) for index, rank in others],
-        [(row, rank) for row, (_, rank) in zip(came, others, strict=True)],
+        [(row, rank) for row, (_, rank) in zip(received, others, strict=True)],
         _group(ranks),
     )
 
     def finish() -> Tensor:
         wait()
         # Added up in the order of the ranks, so that equal runs have equal bits.
-        rows = {index: row for row, (index, _) in zip(came, others, strict=True)} | {own_index: parts[own_index]}
+        rows = {index: row for row, (index, _) in zip(received, others, strict=True)} | {own_index: parts[own_index]}
         total = rows[0].to(wide, copy=True)
         for index in range(1, size):
             total += rows[index]

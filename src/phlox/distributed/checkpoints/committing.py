@@ -94,8 +94,8 @@ def _lead(job: Job, group: Group, key: str) -> str:
         group.tell(f"{key}/outcome", {}, group.size - 1)
     except BaseException as error:
         with contextlib.suppress(Exception):
-            told = {"error": _reason(error, 0), "is_mismatch": isinstance(error, RecordMismatchError)}
-            group.tell(f"{key}/{stage}", told, group.size - 1)
+            message = {"error": _reason(error, 0), "is_mismatch": isinstance(error, RecordMismatchError)}
+            group.tell(f"{key}/{stage}", message, group.size - 1)
         if name is not None:
             _remove_own(job, name, 0)
         raise
@@ -107,10 +107,10 @@ def _lead(job: Job, group: Group, key: str) -> str:
 
 def _follow(job: Job, group: Group, key: str) -> str:
     """The part of any other process."""
-    told = group.ask(f"{key}/name", 0)
-    if "error" in told:
-        raise DistributedError(told["error"])
-    name, working = told["name"], job.storage.working(job.target)
+    message = group.ask(f"{key}/name", 0)
+    if "error" in message:
+        raise DistributedError(message["error"])
+    name, working = message["name"], job.storage.working(job.target)
     try:
         if isinstance(job.storage, LocalFolder):
             _await_folder(job.storage, working, group)
@@ -121,10 +121,10 @@ def _follow(job: Job, group: Group, key: str) -> str:
             group.tell(f"{key}/written/{group.rank}", {"error": _reason(error, group.rank)}, 1)
         _remove_own(job, name, group.rank)
         raise
-    told = group.ask(f"{key}/outcome", 0)
-    if "error" in told:
+    message = group.ask(f"{key}/outcome", 0)
+    if "error" in message:
         _remove_own(job, name, group.rank)
-        raise (RecordMismatchError if told["is_mismatch"] else DistributedError)(told["error"])
+        raise (RecordMismatchError if message["is_mismatch"] else DistributedError)(message["error"])
     return job.storage.location(job.target)
 
 
@@ -170,9 +170,9 @@ def _checksum_of(record: Record) -> int:
 
 
 def _manifest_of(job: Job, group: Group, key: str, working: str, name: str, rank: int) -> _Manifest:
-    told = group.ask(f"{key}/written/{rank}", rank)
-    if "error" in told:
-        raise DistributedError(told["error"])
+    message = group.ask(f"{key}/written/{rank}", rank)
+    if "error" in message:
+        raise DistributedError(message["error"])
     path = _inside(working, f"{_stem(name, rank)}.json")
     until = time.monotonic() + APPEARS
     while True:
@@ -225,10 +225,10 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
             writers.setdefault(path, []).append(rank)
     if not problems:
         for path, entry in job.record.tensors.items():
-            wrong = gap_in([part.index for part in parts.get(path, [])], entry.tensor.shape)
-            if wrong is not None and entry.tensor.size:
+            gap = gap_in([part.index for part in parts.get(path, [])], entry.tensor.shape)
+            if gap is not None and entry.tensor.size:
                 ranks = ", ".join([str(rank) for rank in dict.fromkeys(writers.get(path, []))]) or "none"
-                problems.append(f"{path}: {wrong}; processes that wrote parts of it: {ranks}")
+                problems.append(f"{path}: {gap}; processes that wrote parts of it: {ranks}")
     if problems:
         further = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *further])

@@ -149,8 +149,8 @@ def plan(
     paper = PaperMesh(dict(mesh))
     if not mesh or min(mesh.values()) < 1:
         raise ShardingError(f"a mesh needs at least one axis, and sizes of at least 1, got {dict(mesh)}")
-    if strange := [name for name in ("replica", "seq") if mesh.get(name, 1) > 1]:
-        raise ShardingError(f"the formulas do not know the axis {strange[0]!r}; plan one replica, or whole sequences")
+    if unknown := [name for name in ("replica", "seq") if mesh.get(name, 1) > 1]:
+        raise ShardingError(f"the formulas do not know the axis {unknown[0]!r}; plan one replica, or whole sequences")
     chosen = layout_by_name(layout, model, paper) if isinstance(layout, str) else layout
     shards = mesh[paper.batch_axis]
     if batch < 1 or batch % shards:

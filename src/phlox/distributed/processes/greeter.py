@@ -108,10 +108,10 @@ class Greeter:
         data = stranger.data
         try:
             missing = 4 - len(data) if len(data) < 4 else 4 + hellos.length(data[:4]) - len(data)
-            got = stranger.connection.recv(missing)
-            if not got:
+            chunk = stranger.connection.recv(missing)
+            if not chunk:
                 raise ConnectionError("the connection was closed")
-            data += got
+            data += chunk
             if len(data) < 4 or len(data) < 4 + hellos.length(data[:4]):
                 return
             hello = hellos.decode(data[4:])
@@ -120,11 +120,11 @@ class Greeter:
         except OSError:
             self._hang_up(stranger)
             return
-        who = (hello.word, hello.rank, hello.size, hello.nonce)
-        if hmac.compare_digest(hello.proof, proof(self._secret, "process", stranger.nonce, *who)):
+        identity = (hello.word, hello.rank, hello.size, hello.nonce)
+        if hmac.compare_digest(hello.proof, proof(self._secret, "process", stranger.nonce, *identity)):
             self._let_go(stranger)
             stranger.connection.setblocking(True)
-            self._welcome(stranger.connection, hello, proof(self._secret, "store", stranger.nonce, *who))
+            self._welcome(stranger.connection, hello, proof(self._secret, "store", stranger.nonce, *identity))
         else:
             with contextlib.suppress(OSError):
                 stranger.connection.send(framed(Answer(error=_WRONG)))

@@ -67,10 +67,10 @@ def gather_objects(x: _T, *, timeout: float | None = None) -> list[_T]:
     # Process 0 joins them, so that n processes send 2 n requests, and not n each.
     shared.set(f"gather/{number}/{group.rank}", encode(x), 1)
     if group.rank == 0:
-        every = [shared.get(f"gather/{number}/{rank}", timeout, rank=rank) for rank in range(group.size)]
-        shared.set(f"gather/{number}", msgspec.msgpack.encode(every), group.size)
-    every = msgspec.msgpack.decode(shared.get(f"gather/{number}", timeout, rank=0), type=list[bytes])
-    return [decode(packed) for packed in every]
+        objects = [shared.get(f"gather/{number}/{rank}", timeout, rank=rank) for rank in range(group.size)]
+        shared.set(f"gather/{number}", msgspec.msgpack.encode(objects), group.size)
+    objects = msgspec.msgpack.decode(shared.get(f"gather/{number}", timeout, rank=0), type=list[bytes])
+    return [decode(packed) for packed in objects]
 
 
 def encode(x: Any) -> bytes:

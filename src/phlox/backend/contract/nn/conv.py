@@ -159,7 +159,7 @@ class ConvOps(IndexingOps):
         reach = stride * ((shape[axis] - dilation * (side - 1) - 1) // stride) + 1
         every = [slice(0, size, 1) for size in shape]
         starts = range(0, side * dilation, dilation)
-        return [(*every[:axis], slice(at, at + reach, stride), *every[axis + 1 :]) for at in starts]
+        return [(*every[:axis], slice(start, start + reach, stride), *every[axis + 1 :]) for start in starts]
 
 
 def padded_sizes(sizes: Shape, padding: Widths) -> Shape:

@@ -85,8 +85,8 @@ class PoolingOps(ConvOps):
         """The transpose of `avg_pool`: each window's gradient goes evenly to its elements."""
         g = self._share(g, saved, window, stride, padding, counted)
         for axis, (size, (before, after)) in enumerate(zip(saved[2:], padding, strict=True)):
-            have = self.shape(g)
-            shape = (*have[: 2 + axis], before + size + after, *have[3 + axis :])
+            sizes = self.shape(g)
+            shape = (*sizes[: 2 + axis], before + size + after, *sizes[3 + axis :])
             views = self._views(shape, 2 + axis, window[axis], stride[axis], 1)
             g = self._spread([g] * len(views), shape, views)
         return (self._unpad_spatial(g, padding),)

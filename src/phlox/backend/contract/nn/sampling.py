@@ -137,14 +137,14 @@ class SamplingOps(IndexingOps):
     def _taps(self, along: Array, size: int, reading: Reading, beyond: Beyond, align_corners: bool) -> list[Tap]:
         """The neighbours along an axis of points at `along` in [-1, 1], with weights and their slopes in `along`."""
         scale: Any = (size - 1 if align_corners else size) / 2.0
-        at = self.float_add(self.float_mul(along, scale), (size - 1) / 2.0)
+        point = self.float_add(self.float_mul(along, scale), (size - 1) / 2.0)
         if reading != "cubic" and beyond != "zeros":
-            at, slope = self._brought_inside(at, size, beyond, align_corners)
+            point, slope = self._brought_inside(point, size, beyond, align_corners)
             scale = self.float_mul(slope, scale)
         if reading == "nearest":
-            return [self._tap(self.float_round(at), None, None, size, beyond)]
-        low = self.float_floor(at)
-        share = self.float_sub(at, low)
+            return [self._tap(self.float_round(point), None, None, size, beyond)]
+        low = self.float_floor(point)
+        share = self.float_sub(point, low)
         if reading == "linear":
             falling = -scale if isinstance(scale, float) else self.float_neg(scale)
             return [
@@ -170,23 +170,23 @@ class SamplingOps(IndexingOps):
         inside = self.bool_and(self.float_less_equal(0.0, position), self.float_less_equal(position, float(size - 1)))
         return number, weight, slope, inside
 
-    def _brought_inside(self, at: Array, size: int, beyond: Beyond, align_corners: bool) -> tuple[Array, Array]:
-        """The coordinate inside the image that is read instead of `at`, and its derivative: 1, -1 or 0."""
+    def _brought_inside(self, position: Array, size: int, beyond: Beyond, align_corners: bool) -> tuple[Array, Array]:
+        """The coordinate inside the image that is read instead of `position`, and its derivative: 1, -1 or 0."""
         slope: Any = 1.0
         if beyond == "reflection":
             # About the centres of the outermost pixels, or about their edges.
             low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
-            away = self.float_sub(at, low)
-            distance, slope = self.float_abs(away), self.float_sign(away)
+            offset = self.float_sub(position, low)
+            distance, slope = self.float_abs(offset), self.float_sign(offset)
             flips = self.float_floor(self.float_div(distance, span or 1.0))
             extra = self.float_sub(distance, self.float_mul(flips, span))
             halves = self.float_mul(flips, 0.5)
             odd = self.float_less(self.float_floor(halves), halves)
-            at = self.float_add(self.where(odd, self.float_sub(span, extra), extra), low)
+            position = self.float_add(self.where(odd, self.float_sub(span, extra), extra), low)
             slope = self.where(odd, self.float_neg(slope), slope)
         last = float(max(size - 1, 0))
-        between = self.bool_and(self.float_less(0.0, at), self.float_less(at, last))
-        return self.float_clip(at, 0.0, last), self.where(between, slope, 0.0)
+        between = self.bool_and(self.float_less(0.0, position), self.float_less(position, last))
+        return self.float_clip(position, 0.0, last), self.where(between, slope, 0.0)
 
     def _cubic_weight(self, share: Array, offset: int) -> tuple[Array, Array]:
         """The weight of a neighbour by cubic convolution (Keys 1981, a = -0.75), and its slope."""

@@ -133,8 +133,8 @@ def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
             _, outer = options
             if outer is not None and not outer.is_reduction:
                 loops: list[Any] = self.loop_nest.loops
-                at = next((at for at, loop in enumerate(loops) if loop.var == outer.var), len(loops))
-                options = any(loop.is_reduction for loop in loops[at + 1 :]), outer
+                depth = next((depth for depth, loop in enumerate(loops) if loop.var == outer.var), len(loops))
+                options = any(loop.is_reduction for loop in loops[depth + 1 :]), outer
         return aggregate(self, *options, **named)
 
     return corrected

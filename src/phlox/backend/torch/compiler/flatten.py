@@ -61,10 +61,10 @@ def count(sizes: Sizes) -> int:
 
 def in_tuples(sizes: Sizes) -> list[int]:
     """The positions of arrays in tuples: the arrays of modules and states."""
-    at, positions = 0, list[int]()
+    start, positions = 0, list[int]()
     for size in sizes:
-        positions += range(at, at + size) if size is not None and size >= 0 else ()
-        at += count([size])
+        positions += range(start, start + size) if size is not None and size >= 0 else ()
+        start += count([size])
     return positions
 
 

@@ -83,12 +83,12 @@ def _donation(plan: Plan) -> None:
 
 def _write_over(plan: Plan) -> None:
     indices = plan.graph_positions
-    pairs = {x: at if indices is None else indices[at] for x, at in plan.written_over.items() if _is_in(indices, at)}
+    pairs = {x: y if indices is None else indices[y] for x, y in plan.written_over.items() if _is_in(indices, y)}
     plan.sources = donation.write_over(plan.graph, pairs)
 
 
-def _is_in(positions: dict[int, int] | None, at: int) -> bool:
-    return positions is None or at in positions
+def _is_in(positions: dict[int, int] | None, position: int) -> bool:
+    return positions is None or position in positions
 
 
 def _multi_tensor(plan: Plan) -> None:
@@ -108,7 +108,7 @@ def _packed_gemm(plan: Plan) -> None:
     if plan.successors or (lowered := packed_gemm.lower(plan.graph, plan.weights)) is None:
         return
     pack, used = lowered
-    packed = pack(*[plan.example[at] for at in used])
+    packed = pack(*[plan.example[position] for position in used])
     plan.run = FoldedConstants(pack, compile_graph(plan.graph, [*plan.example, *packed]), used)
 
 

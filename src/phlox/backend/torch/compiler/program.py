@@ -101,7 +101,7 @@ class Program:
         plan = pipeline.Plan(
             graph,
             flat,
-            weights=[start + at for at in in_tuples(sizes[1])],
+            weights=[start + position for position in in_tuples(sizes[1])],
             successors=donation.successors(graph, in_tuples(sizes[0])) if inductor else {},
         )
         pipeline.optimize(plan)

@@ -91,7 +91,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     weights; None if the graph stays as it is, for example if it uses the weights in other ways.
     """
     arguments = arguments_of(graph.graph.nodes)
-    positions = {arguments[at]: at for at in weights}
+    positions = {arguments[index]: index for index in weights}
     multiplied = [weight for weight in positions if any(_is_by(user, weight) for user in weight.users)]
     if not all(_is_by(user, weight) for weight in multiplied for user in weight.users):
         return None  # there is a backward pass, or the weights change
@@ -100,8 +100,8 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     for node in sorted(products):
         groups.setdefault(_same(node), []).append(node)
     pairs_of_groups = [[(positions[x.args[-1]], _bias(x, positions)) for x in group] for group in groups.values()]
-    used = sorted({at for pairs in pairs_of_groups for pair in pairs for at in pair if at is not None})
-    if not used or sum(arguments[at].meta["val"].nbytes for at in used) > _MOST_BYTES:
+    used = sorted({index for pairs in pairs_of_groups for pair in pairs for index in pair if index is not None})
+    if not used or sum(arguments[index].meta["val"].nbytes for index in used) > _MOST_BYTES:
         return None
     last = arguments[-1]
     for number, group in enumerate(groups.values()):

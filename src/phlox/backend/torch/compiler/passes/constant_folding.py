@@ -52,8 +52,8 @@ def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[tor
 
     def of_weights(*values: torch.Tensor) -> list[torch.Tensor]:
         flat: list[Any] = [None] * count  # the first part reads no others
-        for at, weight in zip(weights, values, strict=True):
-            flat[at] = weight
+        for position, weight in zip(weights, values, strict=True):
+            flat[position] = weight
         return first(*flat)
 
     return FoldedConstants(of_weights, second, weights)
@@ -66,7 +66,7 @@ class FoldedConstants:
         self._first, self._second, self._weights = WeightCache(first), second, tuple(weights)
 
     def __call__(self, *flat: torch.Tensor) -> list[torch.Tensor]:
-        return self._second(*flat, *self._first(*[flat[at] for at in self._weights]))
+        return self._second(*flat, *self._first(*[flat[position] for position in self._weights]))
 
 
 # --- parts of the graph
@@ -85,7 +85,7 @@ def _is_pure(node: Any) -> bool:
 
 def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
     """The nodes that depend only on the weights."""
-    positions = {node: at for at, node in enumerate(arguments_of(nodes))}
+    positions = {node: position for position, node in enumerate(arguments_of(nodes))}
     constant: set[Any] = set()
     for node in nodes:
         is_constant = node.op == "get_attr" or positions.get(node) in weights

@@ -39,7 +39,7 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     results = list(nodes[-1].args[0])
     shown = {origin_of(node) for node in results if isinstance(node, fx.Node)}
     shown |= written_to(nodes)
-    positions = {node: at for at, node in enumerate(arguments_of(nodes)) if at in donated and node not in shown}
+    positions = {node: i for i, node in enumerate(arguments_of(nodes)) if i in donated and node not in shown}
     reach: dict[Any, frozenset[Any]] = {node: frozenset([node]) for node in positions}
     for node in nodes:
         if is_elementwise(node):
@@ -49,18 +49,18 @@ def successors(graph: Any, donated: Collection[int]) -> dict[int, int]:
     # Results of few arguments first: so the moments take their own memory, not the weights' memory.
     assigned: dict[Any, int] = {}
     times = Counter(results)
-    candidates = [(at, node) for at, node in enumerate(results) if node in reach and times[node] == 1]
-    for at, node in sorted(candidates, key=lambda candidate: len(reach[candidate[1]])):
+    candidates = [(index, node) for index, node in enumerate(results) if node in reach and times[node] == 1]
+    for index, node in sorted(candidates, key=lambda candidate: len(reach[candidate[1]])):
         free = reach[node].difference(assigned)
         if free:
-            assigned[min(free, key=positions.__getitem__)] = at
-    return {positions[argument]: at for argument, at in assigned.items()}
+            assigned[min(free, key=positions.__getitem__)] = index
+    return {positions[argument]: index for argument, index in assigned.items()}
 
 
 def worthwhile(graph: Any, pairs: Mapping[int, int]) -> dict[int, int]:
     """The pairs of large arrays, if together they are large enough."""
     arguments = arguments_of(graph.graph.nodes)
-    large = {argument: at for argument, at in pairs.items() if size_of(arguments[argument]) >= _WORTH}
+    large = {argument: result for argument, result in pairs.items() if size_of(arguments[argument]) >= _WORTH}
     return large if sum(size_of(arguments[argument]) for argument in large) >= MUCH else {}
 
 
@@ -74,9 +74,9 @@ def write_over(graph: Any, pairs: Mapping[int, int]) -> list[int | None]:
     results = list(output.args[0])
     sources: list[int | None] = [None] * len(results)
     with graph.graph.inserting_before(output):
-        for argument, at in pairs.items():
-            graph.graph.call_function(_aten.copy_.default, (arguments[argument], results[at]))
-            sources[at] = argument
+        for argument, index in pairs.items():
+            graph.graph.call_function(_aten.copy_.default, (arguments[argument], results[index]))
+            sources[index] = argument
     output.args = ([node for node, source in zip(results, sources, strict=True) if source is None],)
     graph.recompile()
     return sources
@@ -153,15 +153,15 @@ def take_over(flat: list[Any], positions: Iterable[int]) -> None:
     Only the list may still hold the tensors. A tensor lent by a program keeps its memory, unless something else refers
     to it. All others are copied: those that the caller made, and those on a GPU, whose owners are unknown.
     """
-    for at in positions:
-        flat[at] = _owned(flat, at)
+    for index in positions:
+        flat[index] = _owned(flat, index)
 
 
-def _owned(flat: list[Any], at: int) -> torch.Tensor:
-    if flat[at].device.type != "cpu":
-        return flat[at].clone()
-    memory = _memories.get(id(flat[at]))
-    if memory is None or not memory.has_lent(flat[at]):
-        return LentMemory(flat[at]).lend()
-    flat[at] = None  # deletes the tensor, which frees its memory
+def _owned(flat: list[Any], index: int) -> torch.Tensor:
+    if flat[index].device.type != "cpu":
+        return flat[index].clone()
+    memory = _memories.get(id(flat[index]))
+    if memory is None or not memory.has_lent(flat[index]):
+        return LentMemory(flat[index]).lend()
+    flat[index] = None  # deletes the tensor, which frees its memory
     return (memory if memory.is_free() else memory.copy()).lend()

@@ -63,16 +63,16 @@ class _Call(NamedTuple):
 class SharedUpdateCalls:
     """The updates that were cut out of a program."""
 
-    def __init__(self, calls: Sequence[_Call], kept: Sequence[int], count: int) -> None:
-        self._calls, self._kept, self._count = calls, kept, count
+    def __init__(self, calls: Sequence[_Call], remaining: Sequence[int], count: int) -> None:
+        self._calls, self._remaining, self._count = calls, remaining, count
 
     def together(self, flat: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """All results of the program, from its arguments `flat` and `arrays`, the results of the remaining graph."""
         results: list[Any] = [None] * self._count
-        for position, x in zip(self._kept, arrays, strict=False):
+        for position, x in zip(self._remaining, arrays, strict=False):
             results[position] = x
         for kernel, parts, targets, in_place in self._calls:
-            operands = [[flat[at] if is_argument else arrays[at] for is_argument, at in part.sources] for part in parts]
+            operands = [[flat[i] if is_argument else arrays[i] for is_argument, i in part.sources] for part in parts]
             rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in operands]
             if in_place:
                 kernel(*rows[0])
@@ -96,7 +96,7 @@ class SharedUpdates:
 
     def __init__(self, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> None:
         nodes = list(graph.graph.nodes)
-        self._positions = {node: at for at, node in enumerate(arguments_of(nodes))}
+        self._positions = {node: index for index, node in enumerate(arguments_of(nodes))}
         self._over = over
         by_form: dict[Any, list[_ParamUpdate]] = {}
         for update in _updates(nodes, self._positions, pairs):
@@ -117,8 +117,8 @@ class SharedUpdates:
         """
         output = list(graph.graph.nodes)[-1]
         results = list(output.args[0])
-        cut = {at for kind in self._kinds for update in kind for at in update.results}
-        kept = [at for at in range(len(results)) if at not in cut]
+        cut = {index for kind in self._kinds for update in kind for index in update.results}
+        remaining = [index for index in range(len(results)) if index not in cut]
         calls: list[_Call] = []
         needed: dict[Any, int] = {}
         for kind in self._kinds:
@@ -128,36 +128,36 @@ class SharedUpdates:
                 sources = [
                     (True, self._positions[node])
                     if node in self._positions
-                    else (False, len(kept) + needed.setdefault(node, len(needed)))
+                    else (False, len(remaining) + needed.setdefault(node, len(needed)))
                     for node in update.operands
                 ]
                 in_place = self._in_place(update)
                 numbers = tuple([node for node in update.operands if not shape_of(node)])
-                targets = [at for at in update.targets if at is not None]
+                targets = [index for index in update.targets if index is not None]
                 key = update.results[0] if in_place else numbers
                 call = rows.setdefault(key, _Call(kernel, [], targets, in_place))
                 call.parts.append(_Part(sources, update.results))
             calls += rows.values()
         if calls:
-            output.args = ([*(results[at] for at in kept), *needed],)
+            output.args = ([*(results[index] for index in remaining), *needed],)
             graph.graph.eliminate_dead_code()
             graph.recompile()
-        return SharedUpdateCalls(calls, kept, len(results)) if calls else None, {
-            at: number for number, at in enumerate(kept)
+        return SharedUpdateCalls(calls, remaining, len(results)) if calls else None, {
+            index: number for number, index in enumerate(remaining)
         }
 
 
 def _targets(update: _ParamUpdate) -> list[Any]:
-    return [update.operands[at] for at in update.targets if at is not None]
+    return [update.operands[index] for index in update.targets if index is not None]
 
 
 def _updates(nodes: Sequence[Any], positions: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_ParamUpdate]:
     """The operations of each group of results that share operations on arrays of their shape."""
     results = nodes[-1].args[0]
-    at = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
+    result_index = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
     order = {node: number for number, node in enumerate(nodes)}
     group_of: dict[Any, set[Any]] = {}
-    for node in at:
+    for node in result_index:
         group, stack = set[Any](), [node]
         while stack:
             step = stack.pop()
@@ -171,7 +171,7 @@ def _updates(nodes: Sequence[Any], positions: Mapping[Any, int], pairs: Mapping[
             group |= group_of.get(step, set())
         group_of.update(dict.fromkeys(group, group))
     for group in {id(group): group for group in group_of.values()}.values():
-        yield _update(sorted(group, key=order.__getitem__), at, positions, pairs)
+        yield _update(sorted(group, key=order.__getitem__), result_index, positions, pairs)
 
 
 def _stands_alone(update: _ParamUpdate, positions: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
@@ -181,7 +181,7 @@ def _stands_alone(update: _ParamUpdate, positions: Mapping[Any, int], pairs: Map
     return (
         None not in update.targets
         and all(node.op != "get_attr" for node in update.operands)
-        and all(pairs[at] in update.results for at in arguments if at in pairs)
+        and all(pairs[index] in update.results for index in arguments if index in pairs)
         and not any(positions.get(origin_of(node)) in pairs for node in update.operands if node not in positions)
         and all(user in steps or user.op == "output" for step in update.steps for user in step.users)
     )
@@ -197,7 +197,7 @@ def _is_step(node: Any) -> bool:
 
 
 def _update(
-    steps: list[Any], at: Mapping[Any, int], positions: Mapping[Any, int], pairs: Mapping[int, int]
+    steps: list[Any], result_index: Mapping[Any, int], positions: Mapping[Any, int], pairs: Mapping[int, int]
 ) -> _ParamUpdate:
     inside = {node: number for number, node in enumerate(steps)}
     operands: dict[Any, int] = {}
@@ -208,10 +208,10 @@ def _update(
         return tuple([part(step) for step in value]) if isinstance(value, (list, tuple)) else plain(value)
 
     lines = [(x.target, part(x.args), tuple(sorted((k, part(v)) for k, v in x.kwargs.items()))) for x in steps]
-    outcomes = [node for node in steps if node in at]
+    outcomes = [node for node in steps if node in result_index]
     examples = [(bool(shape_of(node)), node.meta["val"].dtype, node.meta["val"].device) for node in operands]
     form = tuple(lines), tuple(examples), tuple([inside[node] for node in outcomes])
-    results = [at[node] for node in outcomes]
+    results = [result_index[node] for node in outcomes]
     target_of = {pairs[positions[node]]: number for node, number in operands.items() if positions.get(node) in pairs}
     return _ParamUpdate(steps, list(operands), results, tuple([target_of.get(step) for step in results]), form)
 
