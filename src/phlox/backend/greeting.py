@@ -83,7 +83,7 @@ class Codec(Generic[_T]):
 
         Raises `ConnectionError` if the other side is gone or sends something else; else `TimeoutError`.
         """
-        return self.decode(_exactly(connection, self.length(_exactly(connection, 4, end)), end))
+        return self.decode(_receive(connection, self.length(_receive(connection, 4, end)), end))
 
 
 challenges = Codec[Challenge](Challenge, LARGEST_GREETING)
@@ -150,7 +150,7 @@ def _remaining(end: float) -> float:
     return remaining
 
 
-def _exactly(connection: socket.socket, count: int, end: float | None) -> bytearray:
+def _receive(connection: socket.socket, count: int, end: float | None) -> bytearray:
     data = bytearray()  # grows with the received bytes, not with the announced length
     while len(data) < count:
         connection.settimeout(None if end is None else _remaining(end))

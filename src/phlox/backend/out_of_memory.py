@@ -20,13 +20,13 @@ def out_of_memory(subject: str, backend: Backend | None, error: Exception) -> Ou
         return OutOfMemoryError(f"{subject}: {error}")
     if not (isinstance(error, MemoryError) if backend is None else backend.is_out_of_memory(error)):
         return None
-    amount = _asked(str(error))
+    amount = _requested_amount(str(error))
     where = "" if backend is None else f" on {backend!r}"
     asked = "" if amount is None else f", {amount} were asked for"
     return OutOfMemoryError(f"{subject}{where}: out of memory{asked}; take less at once, or a lower precision")
 
 
-def _asked(text: str) -> str | None:
+def _requested_amount(text: str) -> str | None:
     """The first amount of memory that the text names, in a readable unit."""
     match = _AMOUNT.search(text)
     if match is None:

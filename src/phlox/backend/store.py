@@ -206,21 +206,21 @@ class SharedStore(Store):
         return self._peer[0]
 
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
-        self._ask(Set(_checked(key), bytes(value), reads), 30.0)
+        self._ask(Set(_checked_key(key), bytes(value), reads), 30.0)
 
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
         limit = self._limit(timeout)
-        return self._ask(Get(_checked(key), limit, -1 if rank is None else rank), limit)
+        return self._ask(Get(_checked_key(key), limit, -1 if rank is None else rank), limit)
 
     def peek(self, key: str) -> bytes | None:
-        return self._ask(Peek(_checked(key)), 30.0)
+        return self._ask(Peek(_checked_key(key)), 30.0)
 
     def delete(self, key: str) -> None:
-        self._ask(Delete(_checked(key)), 30.0)
+        self._ask(Delete(_checked_key(key)), 30.0)
 
     def barrier(self, name: str, timeout: float | None = None) -> None:
         limit = self._limit(timeout)
-        self._ask(Barrier(_checked(name), limit), limit)
+        self._ask(Barrier(_checked_key(name), limit), limit)
 
     def lost(self, timeout: float) -> bool:
         """Has another process gone or ended? Waits for up to `timeout` seconds until one has."""
@@ -326,7 +326,7 @@ class SharedStore(Store):
         return join_address(*self._named)
 
 
-def _checked(key: str) -> str:
+def _checked_key(key: str) -> str:
     if len(key) > LONGEST_KEY:
         raise DistributedError(
             f"{key[:40]!r}... has {len(key):,} characters; names in the store have at most {LONGEST_KEY}"

@@ -126,10 +126,10 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         device = self.device_of(arrays[0])
         results = fn(*(self.to_host(x) for x in arrays))
         if not isinstance(kinds, tuple):
-            return self._computed(results, kinds, device)
-        return tuple(self._computed(x, kind, device) for x, kind in zip(results, kinds, strict=True))
+            return self._from_result(results, kinds, device)
+        return tuple(self._from_result(x, kind, device) for x, kind in zip(results, kinds, strict=True))
 
-    def _computed(self, values: Any, kind: type[Kind], device: Device) -> Array:
+    def _from_result(self, values: Any, kind: type[Kind], device: Device) -> Array:
         """A result computed on the host as a native array; rounding makes a number that is too large an infinity."""
         host = np.asarray(values)
         if kind.name == "float":

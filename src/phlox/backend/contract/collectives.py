@@ -60,33 +60,33 @@ class CollectiveOps(ArrayOps, ProcessOps):
         """
         if processes().size == 1:
             return list(arrays)
-        reduced = self.reduce_on_host([self._sent(x) for x in arrays], op, presence)
-        return [self._received(host, x) for host, x in zip(reduced, arrays, strict=True)]
+        reduced = self.reduce_on_host([self._to_wire(x) for x in arrays], op, presence)
+        return [self._from_wire(host, x) for host, x in zip(reduced, arrays, strict=True)]
 
     def all_gather(self, x: Array) -> Array:
         """The arrays of all processes, stacked on a new first axis in the order of their ranks."""
         if processes().size == 1:
             return self.reshape(x, (1, *self.shape(x)))
-        return self._received(self.gather_on_host(self._sent(x)), x)
+        return self._from_wire(self.gather_on_host(self._to_wire(x)), x)
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The array of the process of rank `root`."""
         if processes().size == 1:
             return x
-        return self._received(self.broadcast_on_host(self._sent(x), root), x)
+        return self._from_wire(self.broadcast_on_host(self._to_wire(x), root), x)
 
     # --- among some of the processes, for arrays in slices
 
     def gather_slices(self, x: Array, ranks: Ranks) -> Array:
         """The arrays of some processes, including this one, stacked on a new first axis in their order."""
-        return self._received(self._gloo().gather_slices_on_host(self._sent(x), ranks), x)
+        return self._from_wire(self._gloo().gather_slices_on_host(self._to_wire(x), ranks), x)
 
     def scatter_mean(self, x: Array, ranks: Ranks) -> Array:
         """The mean over some processes of `x[i]`, where i is this process's index among them.
 
         The first axis of x has an entry for each of these processes. Half-precision floats are summed in f32.
         """
-        return self._received(self._gloo().scatter_mean_on_host(self._sent(x), ranks), x)
+        return self._from_wire(self._gloo().scatter_mean_on_host(self._to_wire(x), ranks), x)
 
     def gathering_slices(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
         """Begin `gather_slices`, in the same order in all processes; the returned function waits for its result."""
@@ -125,7 +125,7 @@ class CollectiveOps(ArrayOps, ProcessOps):
         self.join_processes()
         return backend_by_name(GLOO)
 
-    def _sent(self, x: Array) -> np.ndarray[Any, Any]:
+    def _to_wire(self, x: Array) -> np.ndarray[Any, Any]:
         if self.is_traced(x):
             raise UnsupportedError(
                 f"{self!r} has no collectives inside a function that is being traced; call them on the function's "
@@ -134,10 +134,10 @@ class CollectiveOps(ArrayOps, ProcessOps):
         host = self.to_host(x)
         return host.astype(np.float32) if host.dtype.itemsize == 2 else host
 
-    def _received(self, host: np.ndarray[Any, Any], like: Array) -> Array:
+    def _from_wire(self, host: np.ndarray[Any, Any], like: Array) -> Array:
         kind: type[Kind] = self.kind_of(like)
         device: Device = self.device_of(like)
-        return self._computed(host, kind, device)
+        return self._from_result(host, kind, device)
 
 
 def buckets(sizes: Sequence[int], limit: int = BUCKET) -> list[list[int]]:

@@ -27,14 +27,14 @@ class IndexingOps(ArithmeticOps):
     def index_set(self, x: Array, values: Array, index: Index) -> Array:
         """x with `values` in place of the elements that `index` reads."""
         shape = self.shape(x)
-        hit = self._laid_out(self.bool_full(self.shape(values), True, self.device_of(x)), shape, index, False)
-        return self.where(hit, self._laid_out(values, shape, index, 0), x)
+        hit = self._embedded(self.bool_full(self.shape(values), True, self.device_of(x)), shape, index, False)
+        return self.where(hit, self._embedded(values, shape, index, 0), x)
 
     def float_index_adjoint(self, g: Array, shape: Shape, index: Index) -> Array:
         """Zeros of `shape` with `g` written at a basic index: the transpose of `index`."""
-        return self._laid_out(g, shape, index, 0.0)
+        return self._embedded(g, shape, index, 0.0)
 
-    def _laid_out(self, values: Array, shape: Shape, index: Index, fill: float) -> Array:
+    def _embedded(self, values: Array, shape: Shape, index: Index, fill: float) -> Array:
         """An array of `shape` with `values` at an index and `fill` elsewhere."""
         steps = [entry if isinstance(entry, slice) else slice(entry, entry + 1, 1) for entry in index]
         counts = tuple(slice_size(entry, size) for entry, size in zip(steps, shape, strict=True))

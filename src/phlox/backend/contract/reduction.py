@@ -41,11 +41,11 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The square root of the variance; the derivative is defined as zero if the variance is zero."""
-        return self._root(self.float_var(x, axes, correction, keepdims))
+        return self._safe_sqrt(self.float_var(x, axes, correction, keepdims))
 
     def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """log(sum(exp(x))), without overflow."""
-        highest = self.detach(self._peak(x, axes, True))
+        highest = self.detach(self._max_to_shift(x, axes, True))
         # inf - inf would be NaN: with an infinite maximum nothing is subtracted, and the sum is infinite by itself.
         shift = self.where(self.float_isfinite(highest), highest, 0.0)
         total = self.float_log(self.float_sum(self.float_exp(self.float_sub(x, shift)), axes, keepdims))
@@ -59,7 +59,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
         if p == 0:
             return self.float_sum(self.bool_into_float(self.float_not_equal(x, 0.0)), axes, keepdims)
         if p == 2:
-            return self._root(self.float_sum(self.float_square(x), axes, keepdims))
+            return self._safe_sqrt(self.float_sum(self.float_square(x), axes, keepdims))
         size = self.float_abs(x)
         if math.isinf(p):
             return (self.float_max if p > 0 else self.float_min)(size, axes, keepdims)
@@ -73,8 +73,8 @@ class ReductionOps(SortingOps, ElementwiseOps):
         last = len(self.shape(rows)) - 1
         size = self.shape(rows)[last]
         order = self.float_sort(rows, last, False)
-        picked = [self._entry(order, rank) for rank in ranks]
-        greatest = self._entry(order, size - 1)  # NaN counts as the greatest
+        picked = [self._last_axis_entry(order, rank) for rank in ranks]
+        greatest = self._last_axis_entry(order, size - 1)  # NaN counts as the greatest
         y = self.concat(picked, last) if len(picked) > 1 else picked[0]
         y = self.where(self.float_isnan(greatest), math.nan, y)
         return self._ranked(y, self.shape(x), axes, keepdims)
@@ -158,11 +158,11 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     # --- helpers
 
-    def _peak(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+    def _max_to_shift(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """`float_max` for a shift by the maximum; here an engine's kernel may ignore NaN, which x itself keeps."""
         return self.float_max(x, axes, keepdims)
 
-    def _root(self, x: Array) -> Array:
+    def _safe_sqrt(self, x: Array) -> Array:
         """The square root, with derivative zero at zero, also for an engine's own autodiff."""
         flat = self.float_equal(x, 0.0)
         return self.where(flat, 0.0, self.float_sqrt(self.where(flat, 1.0, x)))
@@ -184,7 +184,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
         y = self.permute_dims(y, (last, *range(last)))
         return self.expand_dims(y, tuple(axis + 1 for axis in axes)) if keepdims and axes else y
 
-    def _entry(self, x: Array, index: int) -> Array:
+    def _last_axis_entry(self, x: Array, index: int) -> Array:
         """One entry of the last axis, which stays with size one, also if the index depends on open axes."""
         shape = self.shape(x)
         last = len(shape) - 1

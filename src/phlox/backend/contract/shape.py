@@ -72,10 +72,10 @@ class ShapingOps(ArrayOps):
         for axis, (before, after) in enumerate(widths):
             if before or after:
                 positions = np.pad(np.arange(self.shape(x)[axis]), (before, after), mode=mode)
-                x = self.concat([self._run(x, axis, *run) for run in _runs(positions)], axis)
+                x = self.concat([self._spaced(x, axis, *run) for run in _runs(positions)], axis)
         return x
 
-    def _run(self, x: Array, axis: int, start: int, step: int, count: int) -> Array:
+    def _spaced(self, x: Array, axis: int, start: int, step: int, count: int) -> Array:
         """`count` elements along an axis, at positions `start`, `start + step`, ...; `step` is 1, 0 or -1."""
         if step == 0:
             return self.broadcast_to(part(self, x, axis, start, start + 1), replaced(self.shape(x), axis, count))

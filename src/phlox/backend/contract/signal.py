@@ -37,15 +37,15 @@ class SignalOps(LinalgOps):
 
         The imaginary part of X_0 (and of X_{n/2}, for even n) has no effect.
         """
-        real, imaginary = self._parts(x)
+        real, imaginary = self._real_and_imag(x)
         cos, sin = self._waves(x, n, n // 2 + 1)
         weights = multiplicity(self, x, n)
         real, imaginary = self.float_mul(real, weights), self.float_mul(imaginary, weights)
-        return self.float_sub(self._back(real, cos), self._back(imaginary, sin))
+        return self.float_sub(self._times_transposed(real, cos), self._times_transposed(imaginary, sin))
 
     def fft(self, x: Array, inverse: bool) -> Array:
         """X_k = sum of x_t exp(-2 pi i k t / n), or with the other sign: complex [..., n] to complex [..., n]."""
-        real, imaginary = self._parts(x)
+        real, imaginary = self._real_and_imag(x)
         n = self.shape(real)[-1]
         cos, sin = self._waves(x, n, n)
         if inverse:
@@ -99,14 +99,14 @@ class SignalOps(LinalgOps):
         rank = len(self.shape(real))
         return self.concat((self.expand_dims(real, (rank,)), self.expand_dims(imaginary, (rank,))), rank)
 
-    def _parts(self, x: Array) -> tuple[Array, Array]:
+    def _real_and_imag(self, x: Array) -> tuple[Array, Array]:
         shape = self.shape(x)
         return self.index(x, last(shape, 0)), self.index(x, last(shape, 1))
 
     def _product(self, x: Array, waves: Array) -> Array:
         return self.float_dot_general(x, waves, ((), ()), ((len(self.shape(x)) - 1,), (0,)))
 
-    def _back(self, x: Array, waves: Array) -> Array:
+    def _times_transposed(self, x: Array, waves: Array) -> Array:
         return self.float_dot_general(x, waves, ((), ()), ((len(self.shape(x)) - 1,), (1,)))
 
     def _waves(self, like: Array, n: int, count: int) -> tuple[Array, Array]:

@@ -38,13 +38,13 @@ class SortingOps(IndexingOps):
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         """The indices of the k greatest (or least) elements along an axis, sorted; equal elements keep their order."""
-        return self._first(self.float_argsort(x, axis, largest), k, axis)
+        return self._leading(self.float_argsort(x, axis, largest), k, axis)
 
     def int_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         """See `float_argtopk`."""
-        return self._first(self.int_argsort(x, axis, largest), k, axis)
+        return self._leading(self.int_argsort(x, axis, largest), k, axis)
 
-    def _first(self, x: Array, count: int, axis: int) -> Array:
+    def _leading(self, x: Array, count: int, axis: int) -> Array:
         return self.index(x, tuple(slice(0, count if a == axis else n, 1) for a, n in enumerate(self.shape(x))))
 
     def float_searchsorted(self, x: Array, values: Array, right: bool) -> Array:

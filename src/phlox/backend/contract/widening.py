@@ -30,14 +30,14 @@ Convert: TypeAlias = Callable[[Any], Any]
 _OTHER_KINDS = ("int_", "bool_", "random_", "float_full", "detach")
 
 
-def _moves(name: str) -> bool:
+def _only_moves(name: str) -> bool:
     """Does this operation only move elements, of any kind?"""
     anywhere = name in ShapeOps.__annotations__ or DERIVED.get(name) in (ShapingOps, IndexingOps)
     return anywhere and not name.startswith("float_")
 
 
 COMPUTING: frozenset[str] = frozenset(
-    name for name in OPERATIONS if not name.startswith(_OTHER_KINDS) and not _moves(name)
+    name for name in OPERATIONS if not name.startswith(_OTHER_KINDS) and not _only_moves(name)
 )
 """The operations that compute with floats, rather than only move them."""
 
@@ -114,12 +114,12 @@ def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
     Each returns any other argument as it is. A backend of f32 or f64 is its own, and nothing is converted.
     """
     if backend.float_element not in HALF_ELEMENTS:
-        return backend, _same, _same
+        return backend, _identity, _identity
     wide = backend.full_precision()
     return wide, _converter(backend, wide), _converter(wide, backend)
 
 
-def _same(x: Any) -> Any:
+def _identity(x: Any) -> Any:
     return x
 
 
@@ -149,7 +149,7 @@ def widen(
         make = widened_forward if name.endswith("_forward") else widened
         operation = make(function, grow, shrink)
         if unless is not None:
-            operation = _unless(unless, getattr(backend, name), operation)
+            operation = _narrow_if(unless, getattr(backend, name), operation)
         operation.widened = True
         setattr(backend, name, operation)
 
@@ -164,7 +164,7 @@ def map_nested(convert: Callable[[Any], Any], value: Any) -> Any:
     return cast(Any, value)._make(parts) if hasattr(cast(Any, value), "_make") else tuple(parts)
 
 
-def _unless(narrow: Callable[..., bool], operation_narrow: Callable[..., Any], wide: Callable[..., Any]) -> Any:
+def _narrow_if(narrow: Callable[..., bool], operation_narrow: Callable[..., Any], wide: Callable[..., Any]) -> Any:
     @wraps(operation_narrow)
     def operation(*arguments: Any) -> Any:
         return operation_narrow(*arguments) if narrow(*arguments) else wide(*arguments)

@@ -54,7 +54,7 @@ class Arrays(EngineBackend):
         if native is None:
             raise self._no_device(name)
         is_named = number != "" and len(jax.local_devices()) > 1
-        return Device(self, device_name(native), committed=is_named or native != _default())
+        return Device(self, device_name(native), committed=is_named or native != _default_device())
 
     def _no_device(self, name: str) -> DeviceError:
         have = ", ".join(map(device_name, jax.local_devices()))
@@ -207,7 +207,7 @@ class Arrays(EngineBackend):
         return kind_of_dtype(x.dtype)
 
 
-def _default() -> Any:
+def _default_device() -> Any:
     """The device on which JAX makes arrays: the first local one, or the one set by `jax.default_device`."""
     chosen = getattr(jax.config, "jax_default_device")  # noqa: B009  (a name that JAX's types do not have)
     if chosen is None:
@@ -217,4 +217,4 @@ def _default() -> Any:
 
 def default_name() -> str:
     """The name of the default device."""
-    return device_name(_default())
+    return device_name(_default_device())

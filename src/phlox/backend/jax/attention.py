@@ -36,7 +36,7 @@ def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
     return [(span, min(span.stop, m) if causal else m) for span in rows]
 
 
-def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
+def _mask_part(mask: Array | None, rows: slice, keys: int) -> Array | None:
     """The part of a mask for these queries and keys."""
     if mask is None or is_symbolic(rows.stop):  # a symbolic number of queries is one chunk
         return mask
@@ -52,11 +52,11 @@ def _forward(
     parts: list[Array] = []
     saved: list[Any] = []
     for rows, keys in _spans(n, m, causal):
-        seen = _part(allowed, rows, keys)
+        seen = _mask_part(allowed, rows, keys)
         if causal:
             earlier = jnp.arange(keys) <= jnp.arange(rows.start, rows.stop)[:, None]
             seen = earlier[None, None] if seen is None else seen & earlier
-        masks = _part(bias, rows, keys), seen, _part(kept, rows, keys)
+        masks = _mask_part(bias, rows, keys), seen, _mask_part(kept, rows, keys)
         y, state = AttentionOps.attention_forward(
             self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, (False, scale, dropout)
         )
@@ -77,7 +77,7 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weight
     whole_bias = needed[3] and bias.shape[2] == 1
     biases: list[Array] = []
     for (rows, keys), state in zip(_spans(query.shape[2], m, causal), states, strict=True):
-        part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _part(bias, rows, keys), *state
+        part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _mask_part(bias, rows, keys), *state
         gradients: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, (False, scale, dropout))
         dq, dkey, dvalue, db, *_ = gradients
         if needed[0]:
@@ -101,7 +101,7 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weight
 # gradients are summed over the devices; each keeps the sums of its part. Positions count in the whole sequence.
 
 
-def _along(x: Array, mesh: Any, cut: bool) -> Array:
+def _reshard(x: Array, mesh: Any, cut: bool) -> Array:
     """x [batch, heads, n, width], with n sharded over the mesh axis of sequences if `cut`, else not sharded."""
     if cut and x.shape[2] % mesh.shape[SEQUENCE]:
         return x
@@ -127,26 +127,26 @@ def _forward_apart(
     kept: Mask,
     weighting: Weighting,
 ) -> tuple[Array, Any]:
-    query = _along(query, mesh, cut=True)
+    query = _reshard(query, mesh, cut=True)
     heads = query.shape[1]
-    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    keys, values = [_of_each_head(_reshard(x, mesh, cut=False), heads) for x in (key, value)]
     y, state = AttentionOps.attention_forward(self, query, keys, values, bias, allowed, kept, weighting)
-    return _along(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
+    return _reshard(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
 
 
 def _backward_apart(self: Any, mesh: Any, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
     query, key, value, bias, state = saved
     heads, groups = query.shape[1], key.shape[1]
-    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    keys, values = [_of_each_head(_reshard(x, mesh, cut=False), heads) for x in (key, value)]
     part = query, keys, values, bias, *state
-    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(self, part, _along(g, mesh, cut=True), needed, weighting)
+    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(self, part, _reshard(g, mesh, cut=True), needed, weighting)
 
     def per_group(x: Array | None) -> Array | None:
         if x is not None and heads != groups:
             x = x.reshape(x.shape[0], groups, heads // groups, *x.shape[2:]).sum(2)
-        return None if x is None else _along(x, mesh, cut=True)
+        return None if x is None else _reshard(x, mesh, cut=True)
 
-    return None if dq is None else _along(dq, mesh, cut=True), per_group(dk), per_group(dv), dbias, None, None
+    return None if dq is None else _reshard(dq, mesh, cut=True), per_group(dk), per_group(dv), dbias, None, None
 
 
 _MERGED, _APART = fused(_forward, 6), fused(_forward_apart, 0, 7)

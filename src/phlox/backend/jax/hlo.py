@@ -51,7 +51,7 @@ class Program:
 
     def __init__(self, text: str) -> None:
         head = text.partition("\n")[0]
-        self.devices = _number(head, "num_partitions") * _number(head, "replica_count")
+        self.devices = _int_attribute(head, "num_partitions") * _int_attribute(head, "replica_count")
         self.entry = ""
         self.computations: dict[str, list[Instruction]] = {}
         lines: list[Instruction] | None = None
@@ -83,7 +83,7 @@ class Program:
     @cached_property
     def in_later_iterations(self) -> Cost:
         """The costs of loops after their first iteration; XLA's own analysis counts only the first."""
-        return self._later(self.entry) if self.entry else Cost(0, 0)
+        return self._later_iterations(self.entry) if self.entry else Cost(0, 0)
 
     # --- collectives
 
@@ -102,9 +102,9 @@ class Program:
         if kind in COLLECTIVES:
             shape = line.shape
             if kind != line.opcode and kind != "all-reduce" and shape.startswith("("):
-                shape = _parts(shape)[1]  # the result; the operand and the engine's buffers are other parts
+                shape = _shapes_in_tuple(shape)[1]  # the result; the operand and the engine's buffers are other parts
             payload = bytes_of(shape)
-            return {kind: Traffic(1, payload, self._sent(kind, payload, line.attributes))}
+            return {kind: Traffic(1, payload, self._bytes_sent(kind, payload, line.attributes))}
         if line.opcode == "conditional":  # the branch that sends most counts
             branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in called(line)]
             return max(branches or [{}], key=lambda branch: sum(traffic.sent for traffic in branch.values()))
@@ -116,7 +116,7 @@ class Program:
                     total[kind] = total.get(kind, Traffic(0, 0, 0)) + traffic * times
         return total
 
-    def _sent(self, kind: str, payload: int, attributes: str) -> int:
+    def _bytes_sent(self, kind: str, payload: int, attributes: str) -> int:
         if kind == "collective-permute":
             pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
             moved = re.findall(r"\{(\d+),(\d+)", pairs[1]) if pairs else [("0", "1")]
@@ -125,21 +125,21 @@ class Program:
 
     # --- costs
 
-    def _later(self, computation: str) -> Cost:
+    def _later_iterations(self, computation: str) -> Cost:
         """The costs of the loops in a computation after their first iteration."""
         flops = moved = 0
         for line in self.computations.get(computation, ()):
-            inner = [self._later(name) for name in called(line)]
+            inner = [self._later_iterations(name) for name in called(line)]
             flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
             if line.opcode == "while":
                 later_trips = (_trips(line) or 1) - 1
                 for name in called(line):
-                    once, later = self._once(name), self._later(name)
+                    once, later = self._one_iteration(name), self._later_iterations(name)
                     flops += later_trips * (once.flops + later.flops)
                     moved += later_trips * (once.bytes + later.bytes)
         return Cost(flops, moved)
 
-    def _once(self, computation: str, fused: bool = False) -> Cost:
+    def _one_iteration(self, computation: str, fused: bool = False) -> Cost:
         """The costs of a computation, with one iteration of each loop; inside a fusion nothing goes through memory."""
         cached = self._costs.get((computation, fused))
         if cached is not None:
@@ -150,14 +150,14 @@ class Program:
         for line in lines:
             flops += _flops(line, shapes)
             if line.opcode not in ("reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "reduce-window"):
-                inner = [self._once(name, fused or line.opcode == "fusion") for name in called(line)]
+                inner = [self._one_iteration(name, fused or line.opcode == "fusion") for name in called(line)]
                 flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
             if not fused and line.opcode not in _NO_TRAFFIC:
-                moved += _moved(line, shapes)
+                moved += _bytes_moved(line, shapes)
         return self._costs.setdefault((computation, fused), Cost(flops, moved))
 
 
-def _number(head: str, name: str) -> int:
+def _int_attribute(head: str, name: str) -> int:
     match = re.search(rf"\b{name}=(\d+)", head)
     return int(match[1]) if match else 1
 
@@ -167,16 +167,16 @@ def _instruction(line: str) -> Instruction | None:
     if start is None:
         return None
     definition = re.sub(r"/\*.*?\*/", "", line[start.end() :])
-    end = _closing(definition, 0) if definition.startswith("(") else definition.find(" ")
+    end = _closing_bracket(definition, 0) if definition.startswith("(") else definition.find(" ")
     opcode = _OPCODE.match(definition, end)
     if opcode is None:
         return None
-    close = _closing(definition, opcode.end() - 1)
+    close = _closing_bracket(definition, opcode.end() - 1)
     operands = tuple(re.findall(r"%([\w.\-]+)", definition[opcode.end() : close]))
     return Instruction(start[2], definition[:end], opcode[1], operands, definition[close:], start[1] is not None)
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_bracket(text: str, start: int) -> int:
     """The position at which the bracket that opens at `start` is closed."""
     depth = 0
     for position in range(start, len(text)):
@@ -186,7 +186,7 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _parts(shape: str) -> list[str]:
+def _shapes_in_tuple(shape: str) -> list[str]:
     """The parts of the shape of a tuple."""
     parts: list[str] = []
     depth, start = 0, 1
@@ -281,7 +281,7 @@ def _flops(line: Instruction, shapes: dict[str, str]) -> int:
         inside = [size for label, size in zip(match[1], kernel, strict=True) if label != "o"]
         return 2 * _elements(line.shape) * math.prod(inside)
     if line.opcode == "custom-call" and "gemm" in line.attributes:
-        shape = _parts(line.shape)[0] if line.shape.startswith("(") else line.shape
+        shape = _shapes_in_tuple(line.shape)[0] if line.shape.startswith("(") else line.shape
         return 2 * _elements(shape) * _contracted(line, first)
     if line.opcode == "reduce":
         return max(math.prod(first) - _elements(line.shape), 0)
@@ -295,7 +295,7 @@ def _contracted(line: Instruction, first: tuple[int, ...]) -> int:
     return math.prod(first[axis] for axis in axes if axis < len(first))
 
 
-def _moved(line: Instruction, shapes: dict[str, str]) -> int:
+def _bytes_moved(line: Instruction, shapes: dict[str, str]) -> int:
     """The bytes that one instruction reads and writes; of a sliced array, only the slice counts."""
     if line.opcode in ("dynamic-slice", "slice", "gather"):
         return 2 * bytes_of(line.shape)

@@ -22,7 +22,7 @@ from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import InconclusiveDimensionOperation, is_symbolic
 
 
-def _static(index: Index) -> tuple[Any, ...]:
+def _hashable(index: Index) -> tuple[Any, ...]:
     """The index with slices as triples, which are hashable, as a static argument must be."""
     return tuple((entry.start, entry.stop, entry.step or 1) if isinstance(entry, slice) else entry for entry in index)
 
@@ -82,7 +82,7 @@ def _sizes(entries: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read(x: Array, index: Index) -> Array:
-    entries = _static(index)
+    entries = _hashable(index)
     starts = None if isinstance(x, Tracer) else _shared_starts(entries)
     return _index(x, entries) if starts is None else _index_from(x, starts, _sizes(entries))
 
@@ -117,7 +117,7 @@ def _zeros_like(g: Array, shape: Shape) -> Array:
 
 
 def _adjoint(g: Array, shape: Shape, index: Index) -> Array:
-    entries = _static(index)
+    entries = _hashable(index)
     starts = None if isinstance(g, Tracer) or not g.size else _shared_starts(entries)
     if starts is None:
         return _index_adjoint(g, shape, entries)
@@ -125,7 +125,7 @@ def _adjoint(g: Array, shape: Shape, index: Index) -> Array:
 
 
 def _write(x: Array, values: Array, index: Index) -> Array:
-    entries = _static(index)
+    entries = _hashable(index)
     starts = None if isinstance(x, Tracer) or isinstance(values, Tracer) or not values.size else _shared_starts(entries)
     if starts is None:
         return _index_set(x, values, entries)

@@ -89,16 +89,16 @@ def _word(state: Array, n: int, index: Array) -> Array:
     return lax.select(is_second, b, a)
 
 
-def _total(shape: Shape, part: Part | None) -> int:
+def _draw_size(shape: Shape, part: Part | None) -> int:
     """The number of elements of the whole draw."""
     return math.prod(shape) if part is None else part.total
 
 
 def _words(state: Array, shape: Shape, part: Part | None = None) -> Array:
-    return _word(state, _total(shape, part), _indices(shape, part))
+    return _word(state, _draw_size(shape, part), _indices(shape, part))
 
 
-def _float(x: Array, dtype: Any) -> Array:
+def _to_dtype(x: Array, dtype: Any) -> Array:
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise BackendError("JAX draws float64 numbers only if jax_enable_x64 is set; set it, or draw float32")
     return lax.convert_element_type(x, dtype)
@@ -118,29 +118,29 @@ def _bits(state: Array, n: int) -> Array:
 def _uniform(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
     v = lax.convert_element_type(_words(state, shape, part) >> _u32(8), _i32)
     if dtype.itemsize >= 4:
-        return _float(v, dtype) * dtype.type(2.0**-24)
-    bits = lax.bitcast_convert_type(_float(v, np.dtype(np.float32)), _i32)
+        return _to_dtype(v, dtype) * dtype.type(2.0**-24)
+    bits = lax.bitcast_convert_type(_to_dtype(v, np.dtype(np.float32)), _i32)
     bits &= _i32(-1 << DROPPED[dtype.name])
     x = lax.bitcast_convert_type(bits, np.float32) * np.float32(2.0**-24)
-    return _float(x, dtype)
+    return _to_dtype(x, dtype)
 
 
 @_draw(1, 2, 3)
 def _normal(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
     words = _words(state, shape, part)
     m = lax.convert_element_type((words >> _u32(8)) + _u32(1), _i32)
-    bits = lax.bitcast_convert_type(_float(m, np.dtype(np.float32)), _i32)
+    bits = lax.bitcast_convert_type(_to_dtype(m, np.dtype(np.float32)), _i32)
     k = (bits >> _i32(14)) - _i32(ORIGIN)
     node, step = (jnp.asarray(table).at[k].get(mode="promise_in_bounds") for table in (NODES, STEPS))
     r = node - (step * (bits & _i32(0x3FFF)) >> _i32(14))
     r = lax.select((words & _u32(1)) == _u32(1), -r, r)
     wide = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-    return _float(_float(r, wide) * wide.type(2.0**-26), dtype)
+    return _to_dtype(_to_dtype(r, wide) * wide.type(2.0**-26), dtype)
 
 
 @_draw(1, 2)
 def _bernoulli(state: Array, shape: Shape, part: Part | None, threshold: Array) -> Array:
-    words = (_total(shape, part) + 1) // 2  # their lower halves are the first elements, their upper ones the others
+    words = (_draw_size(shape, part) + 1) // 2  # their lower halves are the first elements, their upper ones the others
     index, half = _indices(shape, part), _u32(words & 0xFFFFFFFF)
     is_upper = index >= half
     word = _word(state, words, lax.select(is_upper, index - half, index))
@@ -198,7 +198,7 @@ def random_uniform(
     >>> random_uniform(np.zeros(3, np.uint32), (2,))
     Array([0.4184571 , 0.60049903], dtype=float32)
     """
-    return _drawn(_uniform, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
+    return _drawn(_uniform, state, _draw_size(shape, part), out, (shape, np.dtype(dtype), part))
 
 
 def random_normal(
@@ -209,7 +209,7 @@ def random_normal(
     >>> random_normal(np.zeros(3, np.uint32), (2,))
     Array([-0.80910087,  0.523683  ], dtype=float32)
     """
-    return _drawn(_normal, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
+    return _drawn(_normal, state, _draw_size(shape, part), out, (shape, np.dtype(dtype), part))
 
 
 def random_bernoulli(
@@ -219,7 +219,7 @@ def random_bernoulli(
     if isinstance(threshold, int):
         check_threshold(threshold)
         threshold = _u32(threshold)
-    return _drawn(_bernoulli, state, (_total(shape, part) + 1) // 2, out, (shape, part), threshold)
+    return _drawn(_bernoulli, state, (_draw_size(shape, part) + 1) // 2, out, (shape, part), threshold)
 
 
 def random_integers(
@@ -228,7 +228,7 @@ def random_integers(
     """Integers in [low, high), int32, practically unbiased: 64 random bits for each element."""
     check_range(low, high)
     bounds = _u32(low & 0xFFFFFFFF), _u32(high - low & 0xFFFFFFFF)
-    return _drawn(_integers, state, 2 * _total(shape, part), out, (shape, part), *bounds)
+    return _drawn(_integers, state, 2 * _draw_size(shape, part), out, (shape, part), *bounds)
 
 
 def random_permutation(state: Array, n: int) -> Array:

@@ -202,10 +202,10 @@ class LayoutPrograms:
         self._last: tuple[list[Any], Any] | None = None
 
     def __call__(self, donated: Any, kept: Any) -> Any:
-        return self._with(donated, kept, lambda run: run(donated, kept))
+        return self._with_arguments(donated, kept, lambda run: run(donated, kept))
 
     def lower(self, donated: Any, kept: Any) -> Any:
-        return self._with(donated, kept, lambda run: run.lower(donated, kept))
+        return self._with_arguments(donated, kept, lambda run: run.lower(donated, kept))
 
     def compilations(self) -> int | None:
         """The number of kinds of arguments for which JAX has compiled the function; None if JAX does not say."""
@@ -213,11 +213,11 @@ class LayoutPrograms:
         counts = [compat.programs_of(run) for run in runs.values()]
         return None if None in counts else sum(cast("list[int]", counts))
 
-    def _with(self, donated: Any, kept: Any, use: Callable[[Any], Any]) -> Any:
+    def _with_arguments(self, donated: Any, kept: Any, use: Callable[[Any], Any]) -> Any:
         token = _arguments.set((donated, kept))
         try:
             if self._layout_positions:
-                return use(self._run(self._layout(donated, kept)))
+                return use(self._program_for(self._layout(donated, kept)))
             result = use(self._first)
             if self._layout_positions:  # it has been traced
                 self._runs[_key(self._layout(donated, kept))] = self._first
@@ -229,7 +229,7 @@ class LayoutPrograms:
         leaves = jax.tree.leaves((donated, kept))
         return [getattr(leaves[i], "sharding", None) for i in self._layout_positions if i < len(leaves)]
 
-    def _run(self, layout: list[Any]) -> Any:
+    def _program_for(self, layout: list[Any]) -> Any:
         last = self._last
         if last is not None and last[0] == layout:  # in a loop, mostly the same objects
             return last[1]

@@ -38,7 +38,7 @@ class Attention(Backend):
             return super().attention_backward(saved, g, needed, weighting)
         causal, scale, dropout = weighting
         groups, share, n, m = weights.shape
-        q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _along(g, y)))
+        q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _row_dots(g, y)))
         k, v = (x.reshape(groups, m, x.shape[3]) for x in (key, value))
         mask = _grouped(kept, key, share)
         dq = np.empty(q.shape, q.dtype)
@@ -50,14 +50,14 @@ class Attention(Backend):
                 index = (slice(start, stop), slice(None), rows)
                 p, gs = weights[(*index, slice(0, keys))], g[index]
                 if needed[2]:
-                    dropped = p if mask is None else _dropped(p, _part(mask, start, stop, rows, keys), dropout, 1)
+                    dropped = p if mask is None else _dropped(p, _mask_part(mask, start, stop, rows, keys), dropout, 1)
                     dv[start:stop, :keys] += np.add.reduce(np.matmul(dropped.swapaxes(2, 3), gs), 1)
                 if not (needed[0] or needed[1]):
                     continue
                 ds = scratch(p)
                 np.matmul(gs, v[start:stop, None, :keys].swapaxes(2, 3), out=ds)
                 if mask is not None:
-                    ds = _dropped(ds, _part(mask, start, stop, rows, keys), dropout, 0)
+                    ds = _dropped(ds, _mask_part(mask, start, stop, rows, keys), dropout, 0)
                 ds -= along[index]
                 ds *= p
                 if needed[0]:
@@ -101,9 +101,9 @@ def _forward(
                 p = weights[(*index, slice(0, keys))]
             np.matmul(q[index], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
             if bias is not None:
-                p += _part(bias, start, stop, rows, keys)
+                p += _mask_part(bias, start, stop, rows, keys)
             if hidden is not None:
-                np.copyto(p, -np.inf, where=_part(hidden, start, stop, rows, keys))
+                np.copyto(p, -np.inf, where=_mask_part(hidden, start, stop, rows, keys))
             if later is not None:
                 np.copyto(p, -np.inf, where=later[rows, :keys])
             highest = np.maximum.reduce(p, 3, keepdims=True)
@@ -116,7 +116,7 @@ def _forward(
                 total[total == 0.0] = 1.0
             p /= total
             if kept is not None:
-                p = _dropped(p, _part(kept, start, stop, rows, keys), dropout, 1)
+                p = _dropped(p, _mask_part(kept, start, stop, rows, keys), dropout, 1)
             np.matmul(p, v[start:stop, None, :keys], out=y[index])
 
     in_blocks(work, batch * groups, share * n * m)
@@ -144,7 +144,7 @@ def _grouped(mask: Block | None, key: Block, share: int) -> Block | None:
     return np.broadcast_to(mask, (batch, groups * share, *sizes)).reshape(batch * groups, share, *sizes)
 
 
-def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
+def _mask_part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
     """The part of a mask for these groups, queries and keys."""
     return mask[
         slice(None) if len(mask) == 1 else slice(start, stop),
@@ -162,6 +162,6 @@ def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
     return out
 
 
-def _along(g: Block, y: Block) -> Block:
+def _row_dots(g: Block, y: Block) -> Block:
     """The dot products of g and y, for each query."""
     return np.add.reduce(g * y, 3, keepdims=True)

@@ -92,7 +92,7 @@ def _log_softmax_backward(y: Block, g: Block, out: Block) -> None:
     np.subtract(g, out, out=out)
 
 
-def _in_rows(x: Array, axis: int) -> bool:
+def _is_blockwise(x: Array, axis: int) -> bool:
     """Is the axis the last, and the array so large that blocks pay?"""
     return axis == x.ndim - 1 and x.size >= SMALL
 
@@ -129,17 +129,17 @@ class Dense(Backend):
         return (by_blocks(_GELU_BACKWARD[approximate], saved, g),)
 
     def softmax(self, x: Array, axis: int) -> Array:
-        return by_rows(_softmax, x) if _in_rows(x, axis) else super().softmax(x, axis)
+        return by_rows(_softmax, x) if _is_blockwise(x, axis) else super().softmax(x, axis)
 
     def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not _in_rows(g, axis):
+        if not _is_blockwise(g, axis):
             return super().softmax_backward(saved, g, needed, axis)
         return (by_rows(_softmax_backward, saved, g),)
 
     def log_softmax(self, x: Array, axis: int) -> Array:
-        return by_rows(_log_softmax, x) if _in_rows(x, axis) else super().log_softmax(x, axis)
+        return by_rows(_log_softmax, x) if _is_blockwise(x, axis) else super().log_softmax(x, axis)
 
     def log_softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not _in_rows(g, axis):
+        if not _is_blockwise(g, axis):
             return super().log_softmax_backward(saved, g, needed, axis)
         return (by_rows(_log_softmax_backward, saved, g),)

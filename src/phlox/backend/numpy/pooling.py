@@ -33,7 +33,7 @@ class Pooling(Backend):
             dx[view] += np.multiply(g, hit) if finite else np.where(hit, g, g.dtype.type(0))
         return dx
 
-    def _total(self, x: Array, views: list[Index]) -> Array:
+    def _sum_of_views(self, x: Array, views: list[Index]) -> Array:
         total = x[views[0]].copy()
         for view in views[1:]:
             total += x[view]

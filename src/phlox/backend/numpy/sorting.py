@@ -31,7 +31,7 @@ class Sorting(Backend):
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         rows = np.moveaxis(x, axis, -1)
         if not (x.dtype.itemsize == 4 and 0 < k < rows.shape[-1] // 4):
-            return self._first(self.float_argsort(x, axis, largest), k, axis)
+            return self._leading(self.float_argsort(x, axis, largest), k, axis)
         best = np.partition(with_indices(rows, largest), k - 1, axis=-1)[..., :k]
         best.sort(axis=-1)
         return np.moveaxis(best.astype(np.int32), -1, axis).astype(self.host_int_dtype, copy=False)

@@ -35,11 +35,11 @@ def total(x: Array, axes: Axes, keepdims: bool = False) -> Array:
         y = y.reshape(*y.shape[: left[0]], math.prod(y.shape[left[0] : left[-1] + 1]), *y.shape[left[-1] + 1 :])
         left = left[:1]
     for axis in reversed(left):
-        y = _along(y, axis)
+        y = _sum_along(y, axis)
     return y.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)]) if keepdims else y
 
 
-def _along(x: Array, axis: int) -> Array:
+def _sum_along(x: Array, axis: int) -> Array:
     """The sum along one axis: sums of blocks, which are summed in blocks again."""
     size = x.shape[axis]
     if size <= _FEW:
@@ -51,7 +51,7 @@ def _along(x: Array, axis: int) -> Array:
     long = math.prod(x.shape[axis + 1 :]) >= _ROW
     split = (blocks, _STEPS) if long else (_STEPS, blocks)
     parts = even_part.reshape(*x.shape[:axis], *split, *x.shape[axis + 1 :])
-    summed = _along(np.add.reduce(parts, axis + 1 if long else axis), axis)
+    summed = _sum_along(np.add.reduce(parts, axis + 1 if long else axis), axis)
     excess = size - blocks * _STEPS
     return summed + np.add.reduce(x[(*before, slice(size - excess, size))], axis) if excess else summed
 
@@ -68,6 +68,6 @@ def column_sums(x: Array) -> Array:
     """The sums of the columns of a matrix [rows, columns] of more than `ROWS` rows, by products with ones."""
     blocks = len(x) // ROWS
     parts = x[: blocks * ROWS].reshape(blocks, ROWS, x.shape[1])
-    summed = _along(np.matmul(np.ones(ROWS, x.dtype), parts), 0)
+    summed = _sum_along(np.matmul(np.ones(ROWS, x.dtype), parts), 0)
     excess = x[blocks * ROWS :]
     return summed + np.matmul(np.ones(len(excess), x.dtype), excess) if len(excess) else summed

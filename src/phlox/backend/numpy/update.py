@@ -101,7 +101,7 @@ class Update(Backend):
 
             def bundle(parts: Sequence[tuple[int, int, int]]) -> None:
                 if len(parts) > 1:
-                    work_on(parts, pieces, joined, np.concatenate, _apart)
+                    work_on(parts, pieces, joined, np.concatenate, _unshared)
                     return
                 number, start, stop = parts[0]
                 _adam(*pieces[number], numbers, start, stop)
@@ -111,10 +111,10 @@ class Update(Backend):
         return update
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
-        _for_bundles(pieces, LARGE, lambda parts: work_on(parts, pieces, work, np.concatenate, _apart))
+        _for_bundles(pieces, LARGE, lambda parts: work_on(parts, pieces, work, np.concatenate, _unshared))
 
 
-def _apart(result: Block, old: list[Block]) -> Block:
+def _unshared(result: Block, old: list[Block]) -> Block:
     shares = result.base is not None or any(result is array for array in old)
     return result.copy() if shares else result
 

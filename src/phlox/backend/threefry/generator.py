@@ -171,7 +171,7 @@ def _rounds(k0: int, k1: int, position: int, a: Words, b: Words, t: Words) -> No
         np.add(b, np.uint32(key[(group + 2) % 3] + group + 1 & _M32), b)
 
 
-def _checked(state: State, n: int) -> tuple[int, int, int]:
+def _checked_words(state: State, n: int) -> tuple[int, int, int]:
     """The words of a state, after a check that it can draw n words; called before memory is allocated."""
     k0, k1, position = state.tolist()
     check_draw(n, position)
@@ -226,7 +226,7 @@ def random_bits(state: State, n: int, part: Part | None = None) -> Words:
     >>> [hex(word) for word in random_bits(np.zeros(3, np.uint32), 2)]
     ['0x6b200159', '0x99ba4efe']
     """
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, np.uint32)
     for start, words in _chunks(draw, n, part):
         out[start : start + words.size] = words
@@ -247,7 +247,7 @@ def random_uniform(
     array([0.4184571 , 0.60049903], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, dtype)
     for start, words in _chunks(draw, n, part):
         piece = out[start : start + words.size]
@@ -272,7 +272,7 @@ def random_normal(
     array([-0.80910087,  0.523683  ], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, dtype)
     room = min(n, 2 * _BLOCKS)
     floats, indices, steps = np.empty(room, np.float32), np.empty(room, np.intp), np.empty(room, np.int32)
@@ -316,7 +316,7 @@ def random_bernoulli(
     n = math.prod(shape)
     total = n if part is None else part.total
     half = (total + 1) // 2
-    draw = _checked(state, half)
+    draw = _checked_words(state, half)
     out = np.empty(n, np.bool_)
     if part is not None and total != n:
         (low, end_of_low), (high, end_of_high) = in_halves(part.start, part.start + n, total)
@@ -346,7 +346,7 @@ def random_integers(
     check_range(low, high)
     n = math.prod(shape)
     first, total = Part(0, n) if part is None else part
-    draw = _checked(state, 2 * total)
+    draw = _checked_words(state, 2 * total)
     out = np.empty(n, np.int32)
     span = np.uint64(high - low)
     for start, words in _pairs(draw, first, first + n):

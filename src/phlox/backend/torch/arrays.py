@@ -36,7 +36,7 @@ ELEMENTS: dict[str, torch.dtype] = {
 
 
 @cache
-def _named(name: str) -> torch.device:
+def _torch_device(name: str) -> torch.device:
     return torch.device(name.replace("gpu", "cuda"))
 
 
@@ -57,7 +57,7 @@ class Arrays(EngineBackend):
     @staticmethod
     def native_device(device: Device) -> torch.device:
         """PyTorch's own object for a device."""
-        return _named(device.name)
+        return _torch_device(device.name)
 
     def memory_used(self, device: Device) -> int | None:
         native = self.native_device(device)

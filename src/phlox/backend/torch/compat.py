@@ -252,17 +252,17 @@ def inductor_clone(source: Any) -> Any:
 def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Callable[..., Any]:
     """An FX graph compiled by Inductor for arguments like these."""
     # Not `torch.compile`, which would trace the graph again, and check at every call whether the trace still fits.
-    compile, config = (_needed(part) for part in (_COMPILE, _CONFIG))
+    compile, config = (_required(part) for part in (_COMPILE, _CONFIG))
     with config.patch(dict(options)):
         return compile(graph, list(example))
 
 
 def compile_cpp(source: str) -> Any:
     """The library from a C++ source, which Inductor compiles and caches on disk."""
-    return _needed(_CPP)(source)
+    return _required(_CPP)(source)
 
 
-def _needed(part: Private) -> Any:
+def _required(part: Private) -> Any:
     value = part.find()
     if value is None:
         raise part.missing()

@@ -247,17 +247,17 @@ def smaller(lhs: int, rhs: int) -> int:
     """The smaller of two sizes, whatever the open axes are."""
     if (rules := rules_of(lhs, rhs)) is not None:
         return rules.smaller(lhs, rhs)
-    return _extreme("min", min, lhs, rhs)
+    return _min_or_max("min", min, lhs, rhs)
 
 
 def larger(lhs: int, rhs: int) -> int:
     """The larger of two sizes, whatever the open axes are."""
     if (rules := rules_of(lhs, rhs)) is not None:
         return rules.larger(lhs, rhs)
-    return _extreme("max", max, lhs, rhs)
+    return _min_or_max("max", max, lhs, rhs)
 
 
-def _extreme(name: str, choose: Callable[[int, int], int], lhs: int, rhs: int) -> int:
+def _min_or_max(name: str, choose: Callable[[int, int], int], lhs: int, rhs: int) -> int:
     if not (is_open(lhs) or is_open(rhs)):
         return choose(lhs, rhs)
     if never_negative(terms_of(lhs - rhs)):
@@ -323,7 +323,7 @@ def _floordiv(lhs: int, rhs: int) -> Any:
     if int(lhs) < 0 < int(rhs):  # engines round toward zero; -((b - 1 - a) // b) is the same, with a dividend >= 0
         return -((-lhs + rhs - 1) // rhs)
     value = int(lhs) // int(rhs)
-    exact, remainder = _divided(terms_of(lhs), terms_of(rhs))
+    exact, remainder = _divided_terms(terms_of(lhs), terms_of(rhs))
     if remainder:
         if not is_open(rhs) and all(not monomial for monomial, _ in remainder):
             remainder = terms_of(sum(coefficient for _, coefficient in remainder) // int(rhs))
@@ -332,7 +332,7 @@ def _floordiv(lhs: int, rhs: int) -> Any:
     return _result(value, _sum(exact, remainder))
 
 
-def _divided(terms: Terms, by: Terms) -> tuple[Terms, Terms]:
+def _divided_terms(terms: Terms, by: Terms) -> tuple[Terms, Terms]:
     """Quotient and remainder: each term that a single term divides exactly goes into the quotient."""
     if len(by) != 1:
         return ((((), 1),), ()) if terms == by else ((), terms)

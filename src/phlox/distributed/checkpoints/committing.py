@@ -135,7 +135,7 @@ def _stem(name: str, rank: int) -> str:
     return f"part-{name}-{rank:05d}"
 
 
-def _inside(folder: str, name: str) -> str:
+def _join_path(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
@@ -145,7 +145,7 @@ def _write(job: Job, group: Group, working: str, name: str) -> _Manifest:
     parts: list[tuple[str, Part]] = []
     for file, pieces in files_of(job.pieces(), stem).items():
         size = len(header_of(pieces)) + sum([piece.tensor.nbytes for piece in pieces])
-        with job.storage.writer(_inside(working, file), size) as sink:
+        with job.storage.writer(_join_path(working, file), size) as sink:
             parts += write_file(file, pieces, sink)
         sizes[file] = size
     manifest = _Manifest(
@@ -157,7 +157,7 @@ def _write(job: Job, group: Group, working: str, name: str) -> _Manifest:
         ],
     )
     if group.rank != 0:
-        job.storage.write(_inside(working, f"{stem}.json"), msgspec.json.encode(manifest))
+        job.storage.write(_join_path(working, f"{stem}.json"), msgspec.json.encode(manifest))
     return manifest
 
 
@@ -173,7 +173,7 @@ def _manifest_of(job: Job, group: Group, key: str, working: str, name: str, rank
     message = group.ask(f"{key}/written/{rank}", rank)
     if "error" in message:
         raise DistributedError(message["error"])
-    path = _inside(working, f"{_stem(name, rank)}.json")
+    path = _join_path(working, f"{_stem(name, rank)}.json")
     until = time.monotonic() + APPEARS
     while True:
         try:
@@ -239,7 +239,7 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
     with contextlib.suppress(OSError, RecordError):
         for file in job.storage.listing(job.target):
             if is_own_file(file) and file not in files:
-                job.storage.remove(_inside(job.target, file))
+                job.storage.remove(_join_path(job.target, file))
         _remove_old(job)
 
 
@@ -277,7 +277,7 @@ def _remove_own(job: Job, name: str, rank: int) -> None:
         working = job.storage.working(job.target)
         for file in job.storage.listing(working):
             if file.startswith(_stem(name, rank)):
-                job.storage.remove(_inside(working, file))
+                job.storage.remove(_join_path(working, file))
 
 
 def _reason(error: BaseException, rank: int) -> str:

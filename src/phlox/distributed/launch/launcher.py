@@ -189,7 +189,7 @@ class _Launcher:
             if failure is not None:
                 self._end_all(children, failure)
         finally:
-            children.end(signal.SIGTERM, self._options.grace if failure is None else 0.0, self._hurry)
+            children.end(signal.SIGTERM, self._options.grace if failure is None else 0.0, self._is_hurried)
         return None if failure is None else self._hosts.first_failure(attempt)
 
     def _environment(
@@ -304,12 +304,12 @@ class _Launcher:
             _say("what each process is at:")
             children.send(signal.SIGABRT, groups=False)
             over = time.monotonic() + 3.0
-            while children.running and time.monotonic() < over and not self._hurry():
+            while children.running and time.monotonic() < over and not self._is_hurried():
                 children.step()
         first = signal.SIGINT if self._received == [signal.SIGINT] else signal.SIGTERM
-        children.end(first, self._options.grace, self._hurry)
+        children.end(first, self._options.grace, self._is_hurried)
 
-    def _hurry(self) -> bool:
+    def _is_hurried(self) -> bool:
         """Has a second Ctrl-C come, which ends all at once?"""
         return len(self._received) > 1
 

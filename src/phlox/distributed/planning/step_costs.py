@@ -156,7 +156,7 @@ class StepCosts:
         inside = 2 * s.d_attention + 2 * s.d_kv + s.n_heads * self.n + (3 if s.gated else 2) * s.d_hidden
         return 4 * s.d_model + inside // self.parts
 
-    def _outside(self) -> int:
+    def _outside_blocks(self) -> int:
         """Elements for each token outside of blocks: the logits, and their gradient."""
         head = [p for p in self.params if p.is_matrix and p.path.endswith(("head.weight", "tokens.weight"))]
         axis = 0 if self.sizes.tied else 1
@@ -165,12 +165,12 @@ class StepCosts:
 
     def activations(self) -> int:
         """The bytes of activations for a backward pass without recomputation."""
-        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside())
+        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside_blocks())
 
     def activations_checkpointed(self) -> int:
         """The bytes if each block keeps only its input: d for each token and block, one running block, the logits."""
         s = self.sizes
-        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside())
+        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside_blocks())
 
     # --- operations
 
@@ -252,7 +252,7 @@ class StepCosts:
         for purpose, count in sums:
             if count:
                 yield self._exchange(purpose, "all-reduce", self.tensor_axes, count, count * payload, group)
-        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, the target's logit
+        if self._outside_blocks() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, the target's logit
             yield self._exchange("loss", "all-reduce", self.tensor_axes, 3, 3 * s.element * self.tokens, group)
 
     @staticmethod

@@ -58,7 +58,7 @@ class Launcher:
                 f"{self.name}: {self.rank}={rank} must be at least 0 and less than {self.size}={size}"
             )
         local_size = 1 if size == 1 else self.local_size(environment)
-        local_rank = 0 if size == 1 else _number(environment, self.local_rank, 0)
+        local_rank = 0 if size == 1 else _whole_number(environment, self.local_rank, 0)
         if local_size is not None and not (local_rank or 0) < local_size <= size:
             raise DistributedError(
                 f"{self.name}: of {size} processes ({self.size}), {local_size} are said to be on this host, and this "
@@ -73,7 +73,7 @@ class Launcher:
             local_rank=local_rank or 0,
             local_size=max(local_size or 1, (local_rank or 0) + 1),
             address=address,
-            attempt=_number(environment, self.attempt, 0) or 0,
+            attempt=_whole_number(environment, self.attempt, 0) or 0,
             run=".".join(filter(None, (environment.get(name) for name in self.run))),
             launcher=self.name,
             spans_hosts=local_size is not None and local_size < size,
@@ -93,7 +93,7 @@ class Launcher:
         return self.address(environment)
 
 
-def _number(environment: Environment, variable: str, least: int, most: int | None = None) -> int | None:
+def _whole_number(environment: Environment, variable: str, least: int, most: int | None = None) -> int | None:
     """A whole number, or None if the variable is not set."""
     text = environment.get(variable, "").strip()
     if not text:
@@ -106,7 +106,7 @@ def _number(environment: Environment, variable: str, least: int, most: int | Non
 
 
 def _required(environment: Environment, variable: str, least: int, most: int | None = None) -> int:
-    number = _number(environment, variable, least, most)
+    number = _whole_number(environment, variable, least, most)
     if number is None:  # blanks
         raise DistributedError(f"{variable}={environment[variable]!r} is not a whole number")
     return number
@@ -114,7 +114,7 @@ def _required(environment: Environment, variable: str, least: int, most: int | N
 
 def seed_of(environment: Environment) -> int | None:
     """The seed of the launch, or None."""
-    return _number(environment, SEED, 0, (1 << 64) - 1)
+    return _whole_number(environment, SEED, 0, (1 << 64) - 1)
 
 
 def _as_given(environment: Environment) -> str:
@@ -189,7 +189,7 @@ def port_of(*job: str) -> int:
 
 
 def _count_in(variable: str) -> Callable[[Environment], int | None]:
-    return lambda environment: _number(environment, variable, 1, _MOST_PROCESSES)
+    return lambda environment: _whole_number(environment, variable, 1, _MOST_PROCESSES)
 
 
 def _tasks_here(environment: Environment) -> int | None:
@@ -197,7 +197,7 @@ def _tasks_here(environment: Environment) -> int | None:
     variable = "SLURM_STEP_TASKS_PER_NODE"
     if not (text := environment.get(variable)):
         return None
-    node = after = _number(environment, "SLURM_NODEID", 0) or 0
+    node = after = _whole_number(environment, "SLURM_NODEID", 0) or 0
     for part in text.split(","):
         match = re.fullmatch(r"([1-9]\d{0,6})(?:\(x([1-9]\d{0,6})\))?", part.strip(), re.ASCII)
         if match is None:

@@ -76,7 +76,7 @@ class Greeter:
                     if key.fileobj is self._listener:
                         self._accept()
                     elif key.data.connection in self._strangers:  # not closed meanwhile
-                        self._hear(key.data)
+                        self._read_greeting(key.data)
                 now = time.monotonic()
                 for stranger in list(self._strangers.values()):  # the oldest first
                     if stranger.end > now:
@@ -104,7 +104,7 @@ class Greeter:
         if len(self._strangers) > STRANGERS:
             self._hang_up(next(iter(self._strangers.values())))
 
-    def _hear(self, stranger: _Stranger) -> None:
+    def _read_greeting(self, stranger: _Stranger) -> None:
         data = stranger.data
         try:
             missing = 4 - len(data) if len(data) < 4 else 4 + hellos.length(data[:4]) - len(data)
@@ -122,7 +122,7 @@ class Greeter:
             return
         identity = (hello.word, hello.rank, hello.size, hello.nonce)
         if hmac.compare_digest(hello.proof, proof(self._secret, "process", stranger.nonce, *identity)):
-            self._let_go(stranger)
+            self._release(stranger)
             stranger.connection.setblocking(True)
             self._welcome(stranger.connection, hello, proof(self._secret, "store", stranger.nonce, *identity))
         else:
@@ -130,10 +130,10 @@ class Greeter:
                 stranger.connection.send(framed(Answer(error=_WRONG)))
             self._hang_up(stranger)
 
-    def _let_go(self, stranger: _Stranger) -> None:
+    def _release(self, stranger: _Stranger) -> None:
         del self._strangers[stranger.connection]
         self._selector.unregister(stranger.connection)
 
     def _hang_up(self, stranger: _Stranger) -> None:
-        self._let_go(stranger)
+        self._release(stranger)
         stranger.connection.close()

@@ -142,7 +142,7 @@ class StoreServer:
             who = f"process {owner}" if owner >= 0 else "the processes"
             text = f"process {rank} waits for {key!r} from {who}, but "
             if lost():
-                return Answer(error=text + self._ended(lost()))
+                return Answer(error=text + self._ended_text(lost()))
             absent = owner >= 0 and owner not in self._present
             return Answer(
                 error=f"{text}{'it has not come' if absent else 'nothing came'} in {time.monotonic() - start:g} s"
@@ -152,7 +152,7 @@ class StoreServer:
         key = message.key
         with self._changed:
             if key not in self._values and self._gone:
-                return Answer(error=f"process {rank} looks for {key!r}, but {self._ended(self._gone)}")
+                return Answer(error=f"process {rank} looks for {key!r}, but {self._ended_text(self._gone)}")
             return Answer(self._values.get(key))
 
     def _lost(self, rank: int, message: Lost) -> Answer:
@@ -178,21 +178,21 @@ class StoreServer:
             lost = absent & self._finished()
             text = f"process {rank} waits at the barrier {name!r}, but "
             if lost:
-                return Answer(error=text + self._ended(lost))
+                return Answer(error=text + self._ended_text(lost))
             present, never = absent & self._present, absent - self._present
-            parts = [f"{_named(never)} never came to the group"] * bool(never)
-            parts += [f"{_named(present)} did not come to it"] * bool(present)
+            parts = [f"{_process_names(never)} never came to the group"] * bool(never)
+            parts += [f"{_process_names(present)} did not come to it"] * bool(present)
             return Answer(error=f"{text}{' and '.join(parts)} in {timeout:g} s")
 
     def _finished(self) -> set[int]:
         """The processes that will reach no further barrier."""
         return self._departed | self._gone | self._arrivals[END].keys()
 
-    def _ended(self, ranks: set[int]) -> str:
+    def _ended_text(self, ranks: set[int]) -> str:
         state = "gone" if ranks & self._gone else "at the end of its program" if len(ranks) == 1 else "at the end"
-        return f"{_named(ranks)} {'is' if len(ranks) == 1 else 'are'} {state}"
+        return f"{_process_names(ranks)} {'is' if len(ranks) == 1 else 'are'} {state}"
 
 
-def _named(ranks: set[int]) -> str:
+def _process_names(ranks: set[int]) -> str:
     shown = ", ".join(map(str, sorted(ranks)[:8])) + ("..." if len(ranks) > 8 else "")
     return f"process{'es' if len(ranks) > 1 else ''} {shown}"

@@ -49,7 +49,7 @@ class AttentionOps(LinalgOps, ReductionOps):
             allowed = earlier if allowed is None else self.bool_and(allowed, earlier)
         if allowed is not None:
             scores = self.where(allowed, scores, -math.inf)
-        highest = self.detach(self._peak(scores, (3,), True))
+        highest = self.detach(self._max_to_shift(scores, (3,), True))
         # A query that may see no key has only minus infinities, whose differences would be NaN.
         highest = self.where(self.float_equal(highest, -math.inf), 0.0, highest)
         weights = self.float_exp(self.float_sub(scores, highest))

@@ -70,8 +70,8 @@ class PoolingOps(ConvOps):
         """The mean of each window."""
         total = self._pad_spatial(x, padding, 0.0)
         for axis in reversed(range(len(window))):
-            total = self._total(total, self._views(self.shape(total), 2 + axis, window[axis], stride[axis], 1))
-        return self._share(total, self.shape(x), window, stride, padding, counted)
+            total = self._sum_of_views(total, self._views(self.shape(total), 2 + axis, window[axis], stride[axis], 1))
+        return self._mean(total, self.shape(x), window, stride, padding, counted)
 
     def avg_pool_forward(
         self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths
@@ -83,7 +83,7 @@ class PoolingOps(ConvOps):
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, counted: Widths
     ) -> Gradients:
         """The transpose of `avg_pool`: each window's gradient goes evenly to its elements."""
-        g = self._share(g, saved, window, stride, padding, counted)
+        g = self._mean(g, saved, window, stride, padding, counted)
         for axis, (size, (before, after)) in enumerate(zip(saved[2:], padding, strict=True)):
             sizes = self.shape(g)
             shape = (*sizes[: 2 + axis], before + size + after, *sizes[3 + axis :])
@@ -91,14 +91,14 @@ class PoolingOps(ConvOps):
             g = self._spread([g] * len(views), shape, views)
         return (self._unpad_spatial(g, padding),)
 
-    def _total(self, x: Array, views: list[Index]) -> Array:
+    def _sum_of_views(self, x: Array, views: list[Index]) -> Array:
         """The sum of x at the views."""
         total = self.index(x, views[0])
         for view in views[1:]:
             total = self.float_add(total, self.index(x, view))
         return total
 
-    def _share(self, y: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
+    def _mean(self, y: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
         """y, one element for each window of an input of `shape`, divided by the number of counted elements in it."""
         factor = 1.0
         for axis, (side, outer, inner) in enumerate(zip(window, padding, counted, strict=True)):
@@ -107,7 +107,7 @@ class PoolingOps(ConvOps):
                 continue
             ones = self.float_full((inner[0] + shape[2 + axis] + inner[1],), 1.0, self.device_of(y))
             ones = self.pad(ones, ((outer[0] - inner[0], outer[1] - inner[1]),), 0.0)
-            counts = self._total(ones, self._views(self.shape(ones), 0, side, stride[axis], 1))
+            counts = self._sum_of_views(ones, self._views(self.shape(ones), 0, side, stride[axis], 1))
             y = self.float_div(y, self.reshape(counts, (-1, *(1 for _ in window[axis + 1 :]))))
         return y if factor == 1.0 else self.float_mul(y, factor)
 

@@ -75,7 +75,7 @@ class SamplingOps(IndexingOps):
         y = None
         for taps in product(*axes):
             rows = self._neighbour_rows(taps, sizes, n, points)
-            weight = self._joint([tap[1] for tap in taps], taps, n * points)
+            weight = self._product_of_taps([tap[1] for tap in taps], taps, n * points)
             part = self.take(pixels, rows, 0)
             if weight is not None:
                 part = self.float_mul(part, weight)
@@ -107,7 +107,7 @@ class SamplingOps(IndexingOps):
                 seen = self.float_sum(self.float_mul(g, self.take(pixels, rows, 0)), (1,), True)
                 for axis in range(rank):
                     factors = [tap[2] if axis == other else tap[1] for other, tap in enumerate(taps)]
-                    part = self.float_mul(seen, self._joint(factors, taps, n * points))
+                    part = self.float_mul(seen, self._product_of_taps(factors, taps, n * points))
                     slopes[axis] = part if slopes[axis] is None else self.float_add(slopes[axis], part)
             if slopes[0] is None:
                 dgrid = self.float_mul(grid, 0.0)
@@ -123,7 +123,7 @@ class SamplingOps(IndexingOps):
             rows = self.int_add(self.int_mul(rows, size), tap[0])
         return self.reshape(rows, (n * points,))
 
-    def _joint(self, factors: list[Any], taps: tuple[Tap, ...], count: int) -> Any:
+    def _product_of_taps(self, factors: list[Any], taps: tuple[Tap, ...], count: int) -> Any:
         """The product of the factors, one for each axis, as a column; zero for a neighbour that is not inside."""
         y = None
         for factor in factors:

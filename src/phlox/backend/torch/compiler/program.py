@@ -93,7 +93,7 @@ class Program:
 
     def _compile(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> _Executable:
         pipeline.check_switches()
-        flat = _apart([x.contiguous() for x in flat])
+        flat = _unshared([x.contiguous() for x in flat])
         _check_devices(flat, sizes)
         inductor = codegen() == "inductor"
         graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
@@ -136,7 +136,7 @@ def _check_devices(flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> 
         raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
 
 
-def _apart(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _unshared(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors, copied where they share memory with an earlier one.
 
     A tracer stands for a position, not for a tensor. If one tensor is at two positions in the traced call, PyTorch

@@ -18,7 +18,7 @@ from phlox.backend.torch import autograd_bridge, compat
 from phlox.backend.torch.sizes import is_empty
 
 
-def _serves(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
+def _is_supported(query: Array, key: Array, bias: Array | None, kept: Array | None) -> bool:
     """Can the kernel be used? It takes no bias, which may need a gradient, and no mask of dropped weights."""
     alike = bias is None and kept is None and query.shape[1] == key.shape[1] and not is_empty(query)
     return alike and (
@@ -35,7 +35,7 @@ def attends_narrow(*arguments: Any) -> bool:
     if isinstance(first, tuple):  # the saved values of a forward pass
         return len(first) != 7 and first[0].device.type != "cpu"
     query, key, _, bias, _, kept, *_ = arguments
-    return query.device.type != "cpu" and _serves(query, key, bias, kept)
+    return query.device.type != "cpu" and _is_supported(query, key, bias, kept)
 
 
 def _flash(query: Array, key: Array, value: Array, allowed: Array | None) -> bool:
@@ -57,14 +57,14 @@ class Attention(Backend):
     def attention(
         self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> Array:
-        if not _serves(query, key, bias, kept):
+        if not _is_supported(query, key, bias, kept):
             return super().attention(query, key, value, bias, allowed, kept, weighting)
         return _attend(query, key, value, allowed, *weighting[:2])
 
     def attention_forward(
         self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
-        if not _serves(query, key, bias, kept):
+        if not _is_supported(query, key, bias, kept):
             return super().attention_forward(query, key, value, bias, allowed, kept, weighting)
         causal, scale, _ = weighting
         if _flash(query, key, value, allowed):

@@ -81,14 +81,14 @@ class Conv(Backend):
     def conv(
         self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(x.shape, weight.shape):
+        if not _is_supported(x.shape, weight.shape):
             return super().conv(x, weight, bias, stride, padding, dilation, groups)
         return _conv(channels_last(x), weight, bias, stride, padding, dilation, groups)
 
     def conv_forward(
         self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> tuple[Array, Any]:
-        if not _native(x.shape, weight.shape):
+        if not _is_supported(x.shape, weight.shape):
             return super().conv_forward(x, weight, bias, stride, padding, dilation, groups)
         x = channels_last(x)  # once for both passes
         return _conv(x, weight, bias, stride, padding, dilation, groups), (x, weight)
@@ -97,7 +97,7 @@ class Conv(Backend):
         self, saved: Any, g: Array, needed: Needed, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Gradients:
         x, weight = saved
-        if not _native(x.shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
+        if not _is_supported(x.shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_backward(saved, g, needed, stride, padding, dilation, groups)
         x, symmetric = even(x, padding)
         dx, dw, db = _backward(g, x, weight, stride, symmetric, dilation, groups, needed)
@@ -106,7 +106,7 @@ class Conv(Backend):
     def conv_dx(
         self, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
+        if not _is_supported(shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_dx(g, weight, shape, stride, padding, dilation, groups)
         one_sided = uneven(padding)
         sizes = (size + before + after for size, (before, after) in zip(shape[2:], one_sided, strict=True))
@@ -118,7 +118,7 @@ class Conv(Backend):
     def conv_dw(
         self, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(x.shape, shape) or not compat.CONVOLUTION_BACKWARD.exists:
+        if not _is_supported(x.shape, shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_dw(x, g, shape, stride, padding, dilation, groups)
         x, symmetric = even(x, padding)
         like = g.new_empty(1).expand(shape)
@@ -138,7 +138,7 @@ class Conv(Backend):
         return functional.fold(columns, shape[2:], window, dilation, shared(padding), stride)
 
 
-def _native(x: Shape, weight: Shape) -> bool:
+def _is_supported(x: Shape, weight: Shape) -> bool:
     """Does PyTorch have this convolution? It supports one to three spatial axes, and no empty arrays."""
     return len(x) <= 5 and not any(type(size) is int and not size for size in (*x, *weight))
 
@@ -153,7 +153,7 @@ def _conv(
 def _backward(
     g: Array, x: Array, weight: Array, stride: Shape, padding: Shape, dilation: Shape, groups: int, needed: Needed
 ) -> Any:
-    if needed[1] and _overruns(x, weight, stride, padding):
+    if needed[1] and _would_overrun(x, weight, stride, padding):
         dx, _, db = _backward(g, x, weight, stride, padding, dilation, groups, (needed[0], False, needed[2]))
         x = x[(..., *(slice(None, None, step) for step in stride))]
         _, dw, _ = _backward(g, x, weight, (1,) * len(stride), padding, dilation, groups, (False, True, False))
@@ -162,7 +162,7 @@ def _backward(
     return compat.CONVOLUTION_BACKWARD.value(g, x, weight, [weight.shape[0]], *options)
 
 
-def _overruns(x: Array, weight: Array, stride: Shape, padding: Shape) -> bool:
+def _would_overrun(x: Array, weight: Array, stride: Shape, padding: Shape) -> bool:
     """Would oneDNN write past its memory? It does for windows of one position with a stride, over fewer channels than a
     vector holds (oneDNN#6035). Then x is sliced to the positions that are read, and the stride is one."""
     is_single = all(size == 1 for size in weight.shape[2:]) and not any(padding)

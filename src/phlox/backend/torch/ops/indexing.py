@@ -24,7 +24,7 @@ from phlox.backend.tracing.dimension import same_size
 _REDUCTIONS = {"mul": "prod", "min": "amin", "max": "amax"}
 
 
-def _long(indices: Array, size: int) -> Array:
+def _nonnegative(indices: Array, size: int) -> Array:
     """Indices as int64, with negative ones made positive."""
     indices = indices.long()
     return torch.where(indices < 0, indices + size, indices)
@@ -33,9 +33,9 @@ def _long(indices: Array, size: int) -> Array:
 # A program cannot raise: at an index out of range it reads NaN, or the least integer, and writes nothing.
 
 
-def _inside(indices: Array, size: int) -> tuple[Array, Array]:
+def _masked_indices(indices: Array, size: int) -> tuple[Array, Array]:
     """The indices of a program as int64, with zero for those out of range; and which are in range."""
-    positions = _long(indices, size)
+    positions = _nonnegative(indices, size)
     inside = (positions >= 0) & (positions < size)
     return torch.where(inside, positions, 0), inside
 
@@ -60,8 +60,8 @@ class Indexing(Backend):
             if is_tracer(flat):
                 if not size:
                     return x.new_full(shape, missing(x.dtype))
-                flat, inside = _inside(flat, size)
-                rows = torch.where(_along(inside, x, axis), x.index_select(axis, flat), missing(x.dtype))
+                flat, inside = _masked_indices(flat, size)
+                rows = torch.where(_broadcast_along(inside, x, axis), x.index_select(axis, flat), missing(x.dtype))
                 return rows.reshape(shape)
             flat = torch.remainder(flat, size)
         return x.index_select(axis, flat).reshape(shape)
@@ -70,12 +70,12 @@ class Indexing(Backend):
         size = x.shape[axis]
         self.check_indices(indices, size, from_end=True)
         if not is_tracer(indices):
-            return torch.take_along_dim(x, _long(indices, size), axis)
+            return torch.take_along_dim(x, _nonnegative(indices, size), axis)
         if not size:
             shape = (*torch.broadcast_shapes(x.shape[:axis], indices.shape[:axis]), indices.shape[axis])
             after = torch.broadcast_shapes(x.shape[axis + 1 :], indices.shape[axis + 1 :])
             return x.new_full((*shape, *after), missing(x.dtype))
-        positions, inside = _inside(indices, size)
+        positions, inside = _masked_indices(indices, size)
         if any(map(is_symbolic, indices.shape)):  # `take_along_dim` would fix these sizes
             sizes = list(torch.broadcast_shapes(x.shape[:axis] + x.shape[axis + 1 :],
                                                 positions.shape[:axis] + positions.shape[axis + 1 :]))  # fmt: skip
@@ -103,25 +103,25 @@ class Indexing(Backend):
             if not shape[axis]:
                 return g.new_zeros(shape)
             if of_rows and g.device.type == "cpu" and is_on("embedding_grad"):
-                positions, inside = _inside(indices, shape[0])
+                positions, inside = _masked_indices(indices, shape[0])
                 positions = torch.where(inside, positions, embedding_grad.NOWHERE)
                 return embedding_grad.operations.add_rows(g.contiguous(), positions, shape[0])
             inside = (indices >= -shape[axis]) & (indices < shape[axis])
             g = torch.where(inside.reshape(*indices.shape, *(1,) * (len(shape) - 1 - axis)), g, 0.0)
             indices = torch.where(inside, indices, 0)
         if of_rows:
-            return embedding_grad.add_rows(g, _long(indices, shape[0]), shape[0])
+            return embedding_grad.add_rows(g, _nonnegative(indices, shape[0]), shape[0])
         out = torch.zeros(shape, dtype=g.dtype, device=g.device)
         flat = indices.reshape(-1)
         rows = g.reshape(*shape[:axis], flat.shape[0], *shape[axis + 1 :])
         add = out.index_add if is_tracer(indices) else out.index_add_
-        return add(axis, _long(flat, shape[axis]), rows)
+        return add(axis, _nonnegative(flat, shape[axis]), rows)
 
     def float_take_along_axis_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
         if is_tracer(indices):
             if not shape[axis]:
                 return g.new_zeros(shape)
-            indices, inside = _inside(indices, shape[axis])
+            indices, inside = _masked_indices(indices, shape[axis])
             g = torch.where(inside, g, 0.0)
             if indices.shape[axis] == 1:  # without a scatter, so that the compiler can fuse it
                 numbers = torch.arange(shape[axis], device=g.device).reshape(-1, *(1,) * (len(shape) - 1 - axis))
@@ -129,12 +129,12 @@ class Indexing(Backend):
             out = torch.zeros(shape, dtype=g.dtype, device=g.device)
             return out.scatter_add(axis, indices, g)
         out = torch.zeros(shape, dtype=g.dtype, device=g.device)
-        return out.scatter_add_(axis, _long(indices, shape[axis]), g)
+        return out.scatter_add_(axis, _nonnegative(indices, shape[axis]), g)
 
     def float_scatter(self, x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
         size = x.shape[0]
         self.check_indices(positions, size, from_end=True)
-        rows = _long(positions, size)
+        rows = _nonnegative(positions, size)
         if is_tracer(rows):
             # An additional row receives updates that are out of range.
             rows = torch.where((rows >= 0) & (rows < size), rows, size)
@@ -145,7 +145,7 @@ class Indexing(Backend):
     int_scatter = float_scatter
 
 
-def _along(flat: Array, x: Array, axis: int) -> Array:
+def _broadcast_along(flat: Array, x: Array, axis: int) -> Array:
     """A value for each position along an axis of x, reshaped to broadcast with x."""
     return flat.reshape(-1, *(1,) * (x.ndim - 1 - axis))
 

@@ -22,7 +22,7 @@ from phlox.backend.torch.tracer import is_tracer
 _linalg: Any = torch.linalg
 
 
-def _checked(result: Array, bad: Array, fault: str) -> Array:
+def _raise_if_any(result: Array, bad: Array, fault: str) -> Array:
     if is_tracer(bad):
         return torch.where(bad[..., None, None], torch.nan, result)
     refuse(bad.detach().cpu().numpy(), fault)
@@ -40,11 +40,11 @@ def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
         return function(a)
     result = function(torch.where(undefined[..., None, None], 0.0, a))
     if isinstance(result, torch.Tensor):
-        return _undefined(undefined, result)
-    return tuple([_undefined(undefined, x) for x in result])
+        return _nan_where(undefined, result)
+    return tuple([_nan_where(undefined, x) for x in result])
 
 
-def _undefined(where: Array, x: Array) -> Array:
+def _nan_where(where: Array, x: Array) -> Array:
     return torch.where(where.reshape((*where.shape, *(1,) * (x.ndim - where.ndim))), torch.nan, x)
 
 
@@ -67,18 +67,18 @@ class Linalg(Backend):
         # If b has fewer axes than a, torch might read it as vectors.
         b = b.broadcast_to(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
         x, info = _of_numbers(lambda a: _linalg.solve_ex(a, b), a)
-        return _checked(x, info != 0, SINGULAR)
+        return _raise_if_any(x, info != 0, SINGULAR)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
         a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # the elements that are read
         x = _of_numbers(lambda a: _linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit), a)
         if unit:
             return x
-        return _checked(x, (torch.diagonal(a, dim1=-2, dim2=-1) == 0).any(-1), SINGULAR)
+        return _raise_if_any(x, (torch.diagonal(a, dim1=-2, dim2=-1) == 0).any(-1), SINGULAR)
 
     def inv(self, a: Array) -> Array:
         x, info = _of_numbers(_linalg.inv_ex, a)
-        return _checked(x, info != 0, SINGULAR)
+        return _raise_if_any(x, info != 0, SINGULAR)
 
     def slogdet(self, a: Array) -> tuple[Array, Array]:
         sign, logarithm = _linalg.slogdet(a)
@@ -86,7 +86,7 @@ class Linalg(Backend):
 
     def cholesky(self, a: Array) -> Array:
         y, info = _of_numbers(_linalg.cholesky_ex, self._symmetric(a))
-        return _checked(y, info != 0, NOT_POSITIVE)
+        return _raise_if_any(y, info != 0, NOT_POSITIVE)
 
     def _signs(self, v: Array) -> Array:
         size = v.abs()

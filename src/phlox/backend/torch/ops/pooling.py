@@ -75,7 +75,7 @@ def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tupl
     return (1, *window), (1, *stride), ((0, 0), *padding), (none, *last)
 
 
-def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
+def _is_supported(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
     """Does PyTorch have this pooling? It has none for empty arrays, or for a padding of more than half a window."""
     half = all(2 * width <= side for width, side in zip(shared(padding), window, strict=True))
     axes = max(len(window), 2)
@@ -83,10 +83,10 @@ def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, co
 
 
 def _native_max(shape: Shape, window: Shape, padding: Widths) -> bool:
-    return _native(shape, window, padding, compat.MAX_POOL, compat.MAX_POOL_BACKWARD)
+    return _is_supported(shape, window, padding, compat.MAX_POOL, compat.MAX_POOL_BACKWARD)
 
 
 def _native_mean(shape: Shape, window: Shape, padding: Widths, counted: Widths) -> bool:
     """Does PyTorch have this mean? Only if both sides have equal padding, and all of it counts, or none."""
     plain = is_even(padding) and counted in (padding, ((0, 0),) * len(window))
-    return plain and _native(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)
+    return plain and _is_supported(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)

@@ -35,7 +35,7 @@ class Recurrent(Backend):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[Array, Array, Array]:
-        if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
+        if not _is_supported(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm(x, hidden, cell, weight, recurrent, bias, alive, reverse)
         if is_tracer(x) and is_on("lstm") and own_kernel.suits(recurrent):
             y, last = own_kernel.operations.lstm_steps(x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
@@ -56,7 +56,7 @@ class Recurrent(Backend):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[tuple[Array, Array, Array], Any]:
-        if not _serves(alive, x, hidden, cell, weight, recurrent, bias):
+        if not _is_supported(alive, x, hidden, cell, weight, recurrent, bias):
             return super().lstm_forward(x, hidden, cell, weight, recurrent, bias, alive, reverse)
         if is_tracer(x) and is_on("lstm") and own_kernel.suits(recurrent):
             operands = (x, hidden, cell, weight, recurrent, bias, reverse, is_on("gemm"))
@@ -97,7 +97,7 @@ def _with_zeros(results: Sequence[Array], gs: Sequence[Array | None]) -> list[Ar
     return [torch.zeros_like(y) if g is None else g.contiguous() for y, g in zip(results, gs, strict=True)]
 
 
-def _serves(alive: Array | None, x: Array, *others: Array | None) -> bool:
+def _is_supported(alive: Array | None, x: Array, *others: Array | None) -> bool:
     """Can a kernel be used? Not if sequences end at different steps, or if PyTorch's own tape records an operand.
 
     That tape would not see what the kernel does.

@@ -26,7 +26,7 @@ _MODES = {
 _READINGS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
-def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
+def _kernel_mode(x: Array, plans: tuple[Resampling, ...]) -> str | None:
     """The mode of PyTorch's kernel for this, if there is one."""
     mode = _MODES.get((plans[0].mode, len(plans)))
     if any(plan.ratio is not None and plan.size == plan.out for plan in plans):
@@ -60,11 +60,11 @@ class Sampling(Backend):
     """See `phlox.backend.contract.nn.sampling`."""
 
     def interpolate(self, x: Array, plans: tuple[Resampling, ...]) -> Array:
-        mode = _served(x, plans)
+        mode = _kernel_mode(x, plans)
         return super().interpolate(x, plans) if mode is None else _interpolated(x, plans, mode)
 
     def interpolate_forward(self, x: Array, plans: tuple[Resampling, ...]) -> tuple[Array, Any]:
-        mode = _served(x, plans)
+        mode = _kernel_mode(x, plans)
         if mode is None:
             return super().interpolate_forward(x, plans)
         return autograd_bridge.forward(lambda x: _interpolated(x, plans, mode), x)

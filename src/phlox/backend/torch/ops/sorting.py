@@ -32,7 +32,7 @@ class Sorting(Backend):
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         if x.dtype.itemsize > 4 or is_symbolic(x.numel()) or x.numel() < 4096:
-            return self._first(self.float_argsort(x, axis, largest), k, axis)
+            return self._leading(self.float_argsort(x, axis, largest), k, axis)
         # torch returns any of equal elements; with their indices in the lower bits, no two are equal.
         keys = x
         if x.dtype.is_floating_point:

@@ -131,9 +131,9 @@ class Update(Backend):
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
         with torch.no_grad():
             for bundle in bundles([len(piece.new[0]) for piece in pieces], _LONG):
-                work_on(bundle, pieces, work, torch.cat, _apart)
+                work_on(bundle, pieces, work, torch.cat, _unshared)
 
 
-def _apart(result: torch.Tensor, old: Tensors) -> torch.Tensor:
+def _unshared(result: torch.Tensor, old: Tensors) -> torch.Tensor:
     memory = result.untyped_storage().data_ptr()
     return result.clone() if any(array.untyped_storage().data_ptr() == memory for array in old) else result

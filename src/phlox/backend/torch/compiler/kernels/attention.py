@@ -64,7 +64,7 @@ torch.library.register_fake("phlox::attention", _on_fakes, lib=_library)
 
 def lower(graph: Any) -> None:
     """Replace PyTorch's kernel in a graph, where ours is faster; the backward pass stays PyTorch's."""
-    nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _suits(node)]
+    nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _is_supported(node)]
     for node in nodes:
         query, key, value, _, causal = _arguments(node)
         scale = node.kwargs.get("scale")
@@ -81,7 +81,7 @@ def _arguments(node: Any) -> list[Any]:
     return [*node.args, *[0.0, False][len(node.args) - 3 :]]
 
 
-def _suits(node: Any) -> bool:
+def _is_supported(node: Any) -> bool:
     query, key, _, dropout, causal = _arguments(node)
     q, k = query.meta["val"], key.meta["val"]
     if dropout or node.kwargs.get("attn_mask") is not None or q.dtype is not torch.float32 or q.device.type != "cpu":

@@ -69,7 +69,7 @@ def before(states: Any, reverse: bool) -> Any:
     return states[1:] if reverse else states[:-1]
 
 
-def _run(
+def _run_steps(
     packed: torch.Tensor,
     x: torch.Tensor,
     hidden: torch.Tensor,
@@ -99,12 +99,12 @@ def _run(
     return (y, last) if states is None or cells is None else (states, cells, gates.view(*x.shape[:2], -1))
 
 
-def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_packed_recurrent(operands[4]), *operands, train=False)
+def _infer(*operands: Any) -> tuple[torch.Tensor, ...]:
+    return _run_steps(_packed_recurrent(operands[4]), *operands, train=False)
 
 
 def _forward(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_pack_forward(operands[4]), *operands, train=True)
+    return _run_steps(_pack_forward(operands[4]), *operands, train=True)
 
 
 def _backward(
@@ -139,7 +139,7 @@ _library.define(
     "lstm_steps_backward(Tensor gates, Tensor cells, Tensor cell, Tensor recurrent, Tensor g, Tensor g_hidden, "
     "Tensor g_cell, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_library.impl("lstm_steps", _use, "CPU")
+_library.impl("lstm_steps", _infer, "CPU")
 _library.impl("lstm_steps_forward", _forward, "CPU")
 _library.impl("lstm_steps_backward", _backward, "CPU")
 operations: Any = torch.ops.phlox

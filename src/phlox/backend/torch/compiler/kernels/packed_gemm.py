@@ -92,13 +92,13 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     """
     arguments = arguments_of(graph.graph.nodes)
     positions = {arguments[index]: index for index in weights}
-    multiplied = [weight for weight in positions if any(_is_by(user, weight) for user in weight.users)]
-    if not all(_is_by(user, weight) for weight in multiplied for user in weight.users):
+    multiplied = [weight for weight in positions if any(_is_product_with(user, weight) for user in weight.users)]
+    if not all(_is_product_with(user, weight) for weight in multiplied for user in weight.users):
         return None  # there is a backward pass, or the weights change
-    products = [node for weight in multiplied for node in weight.users if _suits(node, positions)]
+    products = [node for weight in multiplied for node in weight.users if _is_faster(node, positions)]
     groups: dict[Hashable, list[Any]] = {}
     for node in sorted(products):
-        groups.setdefault(_same(node), []).append(node)
+        groups.setdefault(_rows_key(node), []).append(node)
     pairs_of_groups = [[(positions[x.args[-1]], _bias(x, positions)) for x in group] for group in groups.values()]
     used = sorted({index for pairs in pairs_of_groups for pair in pairs for index in pair if index is not None})
     if not used or sum(arguments[index].meta["val"].nbytes for index in used) > _MOST_BYTES:
@@ -125,7 +125,7 @@ def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
     return pack, used
 
 
-def _same(product: Any) -> Hashable:
+def _rows_key(product: Any) -> Hashable:
     """A key that is equal for products of the same rows (or of equal views of one array), with or without a bias."""
     x = product.args[-2]
     return product.target, (x.args[0], tuple(x.args[1])) if x.target is _aten.view.default else x
@@ -148,12 +148,12 @@ def _multiply_group(graph: Any, group: list[Any], packed: list[Any]) -> None:
         replace_node(graph, node, part)
 
 
-def _is_by(node: Any, weight: Any) -> bool:
+def _is_product_with(node: Any, weight: Any) -> bool:
     """Is it a product with this weight?"""
     return node.target in _PRODUCTS and node.args[-1] is weight and weight not in node.args[:-1]
 
 
-def _suits(product: Any, positions: dict[Any, int]) -> bool:
+def _is_faster(product: Any, positions: dict[Any, int]) -> bool:
     """Is the kernel faster for this product?"""
     x, weight = (node.meta["val"] for node in product.args[-2:])
     if product.kwargs or weight.dtype is not torch.float32 or weight.device.type != "cpu":

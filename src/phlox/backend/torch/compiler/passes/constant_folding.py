@@ -181,14 +181,14 @@ class _Split:
             if node in ends:
                 self._new[node] = self._convolution(ends[node])
             elif node not in inside and node not in constant and node.op != "placeholder":
-                self._new[node] = self._second.node_copy(node, self._seen)
+                self._new[node] = self._second.node_copy(node, self._in_second)
         self._first.output(list(self._passed))
 
     def modules(self, root: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Both as functions."""
         return fx.GraphModule(root, self._first).forward, fx.GraphModule(root, self._second).forward
 
-    def _seen(self, node: Any) -> Any:
+    def _in_second(self, node: Any) -> Any:
         """A node of the old graph in the second one."""
         return self._new[node] if node in self._new else self._pass(self._old[node])
 
@@ -208,8 +208,8 @@ class _Split:
         if is_on("winograd") and winograd.suits(pixels, result, kernel, options, winograd.KEPT):
             points = self._pass(self._first.call_function(winograd.filters, (weight, False)))
             bias = None if bias is None else self._pass(bias)
-            added = None if chain.added is None else self._seen(chain.added)
-            arguments = (self._seen(x), points, bias, added, chain.clipped, padding)
+            added = None if chain.added is None else self._in_second(chain.added)
+            arguments = (self._in_second(x), points, bias, added, chain.clipped, padding)
             return self._second.call_function(winograd.convolve, arguments)
         sizes = list(x.meta["val"].shape)
         order = (weight, padding, stride, dilation, groups, sizes)
@@ -218,9 +218,9 @@ class _Split:
         options = (weight, bias, padding, stride, dilation, groups)
         call = self._second.call_function
         if chain.added is None:
-            y = call(compat.CONVOLUTION.value, (self._seen(x), *options, "none", [], ""))
+            y = call(compat.CONVOLUTION.value, (self._in_second(x), *options, "none", [], ""))
         else:
-            images = (self._seen(x), self._seen(chain.added))
+            images = (self._in_second(x), self._in_second(chain.added))
             y = call(compat.CONVOLUTION_PLUS.value, (*images, *options, "add", 1.0, None, [], ""))
         # The kernels could do this as well, but would make zeros of NaN.
         return call(_aten.relu_.default, (y,)) if chain.clipped else y

@@ -115,11 +115,11 @@ class LentMemory(ReusedBuffer):
         start = -room.ctypes.data % _ALIGNMENT
         self._bytes = room[start : start + size]
         self.flat = torch.from_numpy(self._bytes).view(like.dtype)
-        self._all().copy_(like)
+        self._full_view().copy_(like)
         self._view: weakref.ref[Any] | None = None
         self._lent: weakref.ref[torch.Tensor] | None = None
 
-    def _all(self) -> torch.Tensor:
+    def _full_view(self) -> torch.Tensor:
         return self.flat.view(self._shape)
 
     def lend(self) -> torch.Tensor:
@@ -138,7 +138,7 @@ class LentMemory(ReusedBuffer):
 
     def copy(self) -> LentMemory:
         """New memory with the same values."""
-        return LentMemory(self._all())
+        return LentMemory(self._full_view())
 
 
 _ALIGNMENT = 64
@@ -154,10 +154,10 @@ def take_over(flat: list[Any], positions: Iterable[int]) -> None:
     to it. All others are copied: those that the caller made, and those on a GPU, whose owners are unknown.
     """
     for index in positions:
-        flat[index] = _owned(flat, index)
+        flat[index] = _with_own_memory(flat, index)
 
 
-def _owned(flat: list[Any], index: int) -> torch.Tensor:
+def _with_own_memory(flat: list[Any], index: int) -> torch.Tensor:
     if flat[index].device.type != "cpu":
         return flat[index].clone()
     memory = _memories.get(id(flat[index]))
