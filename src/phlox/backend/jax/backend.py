@@ -169,7 +169,7 @@ class Jax(
     float_prod = reduction(jnp.prod)
     float_max = ops.extreme(jnp.max)
     float_min = ops.extreme(jnp.min)
-    _peak = reduction(jnp.max)
+    _max_to_shift = reduction(jnp.max)
     float_argmax = arg_reduction(lax.argmax)
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)
