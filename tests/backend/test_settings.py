@@ -64,7 +64,7 @@ def test_a_wrong_variable_is_one_sentence(case: str) -> None:
 
 
 SPOILT = {
-    "no JSON": ("{", "is no file of settings, for it is not valid JSON"),
+    "no JSON": ("{", "is no file of settings: it is not valid JSON"),
     "no object": ("[1]", "a file of settings is a JSON object, got list"),
     "unknown key": ('{"thread": 1}', "thread: unknown key; did you mean `threads`?"),
     "another type": ('{"threads": "2"}', "threads is a whole number of at least 1, got '2'"),

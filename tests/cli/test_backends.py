@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from phlox.backend import register_backend, registry
-from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, families, provision, whole
+from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, composite_of, families, provision
 from phlox.cli import main
 from phlox.cli.backends import MARK
 
@@ -41,7 +41,7 @@ def test_every_operation_and_backend_is_there(capsys: Any) -> None:
     text = capsys.readouterr().out
     assert text.split()[:3] == ["jax", "numpy", "torch"]
     found = rows(text)
-    assert set(found) == {name for name in OPERATIONS if whole(name) == name} - {"detach"}
+    assert set(found) == {name for name in OPERATIONS if composite_of(name) == name} - {"detach"}
     assert found["float_add"] == ["native"] * 3 and found["squeeze"] == ["derived"] * 3
     assert "\nlinalg\n" in text and "\nrequired: float\n" in text
     assert "NumPy(): " in text.splitlines()[-2] and " native, " in text.splitlines()[-2]
@@ -51,7 +51,7 @@ def test_a_family_shows_no_parts_of_composites() -> None:
     listed = [name for names in families().values() for name in names]
     assert len(listed) == len(set(listed)) and "softmax" in listed and "float_take_adjoint" in listed
     assert not {"softmax_forward", "softmax_backward", "float_tanh_backward", "conv_dx"} & set(listed)
-    assert whole("softmax_backward") == "softmax" and whole("float_take_adjoint") == "float_take_adjoint"
+    assert composite_of("softmax_backward") == "softmax" and composite_of("float_take_adjoint") == "float_take_adjoint"
 
 
 @pytest.mark.usefixtures("plain")

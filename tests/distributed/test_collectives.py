@@ -60,7 +60,7 @@ dist.destroy_process_group()  # as at the end of a program that has called initi
 @pytest.mark.full
 def test_a_process_that_has_ended_is_an_error_in_the_others(tmp_path: Path) -> None:
     assert (
-        "process 0 of 2: a collective has failed, as one does where another process has ended"
+        "process 0 of 2: a collective has failed, as it does if another process has ended"
         in (run_group(2, tmp_path, LEAVES, limit=100.0)[0])
     )
 

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # By location, so that this floor imports neither an engine before it is wanted nor the floor above.
+    # By location: this floor imports an engine only when it is needed, and never imports the floor above.
     if name in EXPORTS:
         return load(EXPORTS[name])
     raise missing(__name__, name, __all__)

@@ -1,6 +1,6 @@
-"""Where processes listen and connect: addresses as text, and sockets that listen on one address of this host.
+"""Addresses of processes as text, and sockets that listen on one address of this host.
 
-Nothing in Phlox listens on all interfaces: on one host on loopback, else on the address that was named.
+Nothing in Phlox listens on all interfaces: processes of one host listen on loopback, others on the configured address.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from phlox.errors import DistributedError
 LOOPBACK = "127.0.0.1"
 
 
-def split_address(text: str, what: str = "the address") -> tuple[str, int]:
+def split_address(text: str, subject: str = "the address") -> tuple[str, int]:
     """The host and the port of an address, HOST:PORT, with an IPv6 address in brackets.
 
-    Raises `DistributedError`, which begins with `what`, the name of what was given.
+    Raises `DistributedError`; its message begins with `subject`, the name of a setting or variable.
 
     >>> split_address("[::1]:29500"), split_address("node1:29500")
     (('::1', 29500), ('node1', 29500))
@@ -27,12 +27,12 @@ def split_address(text: str, what: str = "the address") -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not colon:
-        raise DistributedError(f"{what}={text!r} is not HOST:PORT")
+        raise DistributedError(f"{subject}={text!r} is not HOST:PORT")
     in_brackets = host.startswith("[") and host.endswith("]")
     if ":" in host and not in_brackets:
-        raise DistributedError(f"{what}={text!r} is not HOST:PORT; an IPv6 address is in brackets: [::1]:29500")
-    given = f"{what}={text!r}"
-    return check_host(host[1:-1] if in_brackets else host, given), check_port(port, given)
+        raise DistributedError(f"{subject}={text!r} is not HOST:PORT; an IPv6 address is in brackets: [::1]:29500")
+    quoted = f"{subject}={text!r}"
+    return check_host(host[1:-1] if in_brackets else host, quoted), check_port(port, quoted)
 
 
 def join_address(host: str, port: int) -> str:
@@ -44,22 +44,22 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_port(text: str, given: str) -> int:
-    """A port from 1 to 65535; `DistributedError`, which begins with `given`, for anything else."""
+def check_port(text: str, subject: str) -> int:
+    """A port from 1 to 65535; for anything else `DistributedError`, whose message begins with `subject`."""
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and 0 < int(text) < 1 << 16):
-        raise DistributedError(f"{given}: {text!r} is not a port, from 1 to 65535")
+        raise DistributedError(f"{subject}: {text!r} is not a port, from 1 to 65535")
     return int(text)
 
 
-def check_host(text: str, given: str) -> str:
-    """A host's name, or its address without brackets; `DistributedError`, which begins with `given`, for others."""
+def check_host(text: str, subject: str) -> str:
+    """A host's name, or its address without brackets; else `DistributedError`, whose message begins with `subject`."""
     try:
         if ":" in text:
             ipaddress.IPv6Address(text)
         elif not text or not set(text.lower()).isdisjoint(" \t\r\n/@[]\\,;'\"?#%") or not text.encode("idna"):
             raise ValueError
-    except ValueError:  # the codec's errors are, too
-        raise DistributedError(f"{given}: {text!r} is not the name or the address of a host") from None
+    except ValueError:  # the codec's errors are ValueErrors too
+        raise DistributedError(f"{subject}: {text!r} is not the name or the address of a host") from None
     return text
 
 
@@ -78,48 +78,48 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(host: str) -> list[str]:
-    """The addresses that the name of a host stands for; `OSError` if there are none."""
-    return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
+    """The addresses of a host's name; `OSError` if it does not resolve."""
+    return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
 
 
 def from_outside(host: str) -> str:
-    """The name by which other hosts mean a host: itself, unless the name stands for loopback on its own host.
+    """The name or address by which other hosts reach a host: its name, unless that is loopback on the host itself.
 
-    Debian writes such names to /etc/hosts. What other hosts reach is then the address of this host's default route.
+    Debian writes such names to /etc/hosts. Other hosts then need the address of this host's default route.
     """
     try:
         if is_loopback(host) or not all(map(is_loopback, resolve(host))):
             return host
-    except OSError:  # who connects says that it does not resolve
+    except OSError:  # the process that connects reports that it does not resolve
         return host
-    return address_towards("192.0.2.1", "2001:db8::1") or host  # of documentation; nothing is sent
+    return address_towards("192.0.2.1", "2001:db8::1") or host  # addresses reserved for documentation; nothing is sent
 
 
 def address_towards(*hosts: str) -> str | None:
-    """The address of this host from which it reaches the first of these that there is a route to."""
+    """The address from which this host reaches the first of these hosts to which it has a route; None without any."""
     for host in hosts:
         try:
             for address in resolve(host):
                 with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
-                    probe.connect((address, 9))  # which sends nothing
+                    probe.connect((address, 9))  # sends nothing
                     return probe.getsockname()[0]
         except OSError:
             continue
     return None
 
 
-def listen(host: str, port: int, backlog: int, given: str) -> socket.socket:
-    """A socket that listens on the address that a host's name stands for here; port 0 lets the system choose one.
+def listen(host: str, port: int, backlog: int, subject: str) -> socket.socket:
+    """A socket that listens on the address to which a host's name resolves here; port 0 lets the system choose one.
 
-    Raises `DistributedError`, which begins with `given`, if the name does not resolve, is not of this host, or if the
-    port is taken.
+    Raises `DistributedError`, whose message begins with `subject`, if the name does not resolve or is not of this
+    host, or if the port is in use.
     """
     try:
         addresses: Sequence[str] = resolve(host)
     except OSError as error:
-        raise DistributedError(f"{given}: the name {host!r} does not resolve ({error})") from error
+        raise DistributedError(f"{subject}: the name {host!r} does not resolve ({error})") from error
     if any(ipaddress.ip_address(address.partition("%")[0]).is_unspecified for address in addresses):
-        raise DistributedError(f"{given}: {host!r} stands for all interfaces of a host; name one address of it")
+        raise DistributedError(f"{subject}: {host!r} stands for all interfaces of a host; name one address of it")
     problem: OSError | None = None
     for address in addresses:
         try:
@@ -128,19 +128,19 @@ def listen(host: str, port: int, backlog: int, given: str) -> socket.socket:
             problem = error
     assert problem is not None
     raise DistributedError(
-        f"{given}: process 0 cannot listen on {join_address(host, port)} ({problem.strerror}); name an address of its "
-        "own host and a port that is free there"
+        f"{subject}: process 0 cannot listen on {join_address(host, port)} ({problem.strerror}); name an address of "
+        "its own host and a port that is free there"
     ) from problem
 
 
 def reserve(host: str) -> socket.socket:
-    """A socket that is bound to a free port of an address, does not listen, and lets another socket of this user bind.
+    """A socket bound to a free port, which does not listen, and lets another socket of this user bind the port.
 
-    It is held until a server that takes a number of a port listens on it, so that nobody else gets the port.
+    It is kept until a server that takes a port's number listens on it, so that nobody else gets the port.
     """
     held = socket.socket(_family(host))
     try:
-        # Both must ask for it, and gRPC does. (Without it, as on Windows, SO_REUSEADDR does the same there.)
+        # Both sockets must set this option; gRPC does. (Windows lacks it, but SO_REUSEADDR does the same there.)
         held.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_REUSEPORT", socket.SO_REUSEADDR), 1)
         held.bind((host, 0))
     except BaseException:

@@ -11,7 +11,7 @@ class Traffic:
     """The collectives of one kind in a program, in one run of it."""
 
     count: int
-    """How many of them a device takes part in; those in a loop count once for each of its iterations."""
+    """The number of collectives in which a device takes part; in a loop, each iteration counts."""
     payload: int
     """Bytes of their results on one device."""
     sent: int
@@ -52,8 +52,8 @@ class Analysis:
 def sent_by_ring(kind: str, payload: int, group: int) -> int:
     """Bytes that one of `group` devices sends in a collective whose result takes `payload` bytes on each.
 
-    A ring sends every part of an array once around; a reduction that all are to have goes around twice. No algorithm
-    sends less over links between pairs of devices.
+    A ring sends every part of an array around once; an all-reduce sends it around twice. No algorithm sends less over
+    links between pairs of devices.
 
     >>> [sent_by_ring(kind, 800, 8) for kind in ("all-reduce", "all-gather", "reduce-scatter")]
     [1400, 700, 5600]
@@ -65,7 +65,7 @@ def sent_by_ring(kind: str, payload: int, group: int) -> int:
             return 2 * payload * (group - 1) // group
         case "all-gather" | "all-to-all" | "ragged-all-to-all":
             return payload * (group - 1) // group
-        case "reduce-scatter":  # its result is one part of what is reduced
+        case "reduce-scatter":  # its result is one part of the reduced array
             return payload * (group - 1)
         case _:
             return payload

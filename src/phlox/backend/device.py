@@ -31,10 +31,10 @@ class Device:
     backend: Backend
     name: str
     sharding: Sharding | None = field(default=None, compare=False, repr=False)
-    """How arrays are sharded over several devices, of which `name` is the first."""
+    """How arrays are sharded over several devices; `name` is the first of them."""
     committed: bool = field(default=True, compare=False, repr=False)
-    """Are arrays held to this device? If not, nobody asked for it by its number: they are on the default device, and an
-    engine may move them to the devices of what they meet, as JAX does with arrays that it calls uncommitted."""
+    """Are arrays committed to this device? If not, they are on the default device because none was chosen, and an
+    engine may move them to the device of arrays that they are combined with, as JAX does with uncommitted arrays."""
 
     def __str__(self) -> str:
         others = "" if self.sharding is None else self.backend.other_device_names(self)
@@ -45,13 +45,13 @@ class Device:
         return replace(self, backend=backend)
 
     def holds(self, other: Device) -> bool:
-        """Are arrays on `other` already here, sharded in the same way, and held here if this device holds them?"""
+        """Are arrays on `other` already on this device, sharded alike, and committed to it if `committed`?"""
         return self == other and self.sharding == other.sharding and (other.committed or not self.committed)
 
     def meets(self, other: Device) -> bool:
         """Can one program compute with arrays here and arrays on `other`, since both share one mesh?"""
-        mine, its = self.sharding, other.sharding
-        return self == other and (mine is None or (its is not None and mine.mesh == its.mesh))
+        lhs, rhs = self.sharding, other.sharding
+        return self == other and (lhs is None or (rhs is not None and lhs.mesh == rhs.mesh))
 
     def __repr__(self) -> str:
         return f"{self.backend!r}.device({self.name!r})"
@@ -59,7 +59,7 @@ class Device:
 
 if TYPE_CHECKING:
     DeviceLike: TypeAlias = Device | Backend | str
-else:  # a type at run time too, for annotations that are evaluated
+else:  # a type at run time too, since annotations may be evaluated
     DeviceLike = Device | ForwardRef("Backend", module="phlox.backend.contract.backend") | str
 """A device, a backend (its default device) or a name (`"jax"`, `"torch:gpu:0"`)."""
 
@@ -69,7 +69,7 @@ _default: ContextVar[Device | None] = ContextVar("phlox_default_device", default
 def as_device(device: DeviceLike | None) -> Device:
     """Resolve a device, backend or name to a device; None is the ambient default.
 
-    The default is that of `default_device`, else the one that the environment variable PHLOX_DEVICE names, else
+    `default_device` sets the default; else the environment variable PHLOX_DEVICE names it; else it is
     `"numpy"`. Raises `DeviceError` for an unknown name and `EngineNotInstalledError` if the engine is missing.
 
     >>> as_device("numpy")
@@ -81,8 +81,8 @@ def as_device(device: DeviceLike | None) -> Device:
         ambient = _default.get()
         return _outside_of_scopes() if ambient is None else ambient
     if isinstance(device, str):
-        name, _, place = device.partition(":")
-        return backend_by_name(name).device(place or None)
+        name, _, device_name = device.partition(":")
+        return backend_by_name(name).device(device_name or None)
     if not callable(getattr(device, "device", None)):
         raise DeviceError(
             f"a device is a Device, a backend or a name ({', '.join(backend_names())}; 'torch:gpu:0'), got {device!r}"
@@ -99,9 +99,9 @@ def _outside_of_scopes() -> Device:
 
 
 def backend_of(device: DeviceLike | None) -> Backend:
-    """The backend of a device, found without a look at the engine's devices; None is the default device.
+    """The backend of a device, without initializing the engine's devices; None is the default device.
 
-    An engine that has looked at its devices may be unable to join other processes.
+    An engine that has initialized its devices may be unable to join other processes.
 
     >>> backend_of("numpy:cpu"), backend_of(None)
     (NumPy(), NumPy())

@@ -1,8 +1,8 @@
-"""How processes that connect prove to each other that they are of one launch, and how they then talk.
+"""The protocol by which connecting processes prove that they belong to one launch, and then exchange messages.
 
-A message is a length of four bytes and MessagePack of a known type. The store speaks first, with a nonce (a number that
-is used once). The process that connects answers with who it is, a nonce of its own, and an HMAC of all of it, whose key
-is the secret of the launch; the store answers with another HMAC. The secret itself is never sent.
+A message is a length of four bytes, and MessagePack of a known type. The store sends the first message: a nonce (a
+number that is used once). The connecting process answers with its rank, a nonce of its own, and an HMAC of all this,
+whose key is the secret of the launch; the store answers with another HMAC. The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from phlox.errors import DistributedError
 _T = TypeVar("_T")
 
 LARGEST = 1 << 26
-"""The most bytes of a message between processes that know each other: the store is for what is small."""
+"""The most bytes of a message between processes that have proved their launch: the store is for small values."""
 LARGEST_GREETING = 256
 """The most bytes of a message before that."""
 LONGEST_WAIT = 2e6
@@ -34,16 +34,16 @@ _Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 class Challenge(msgspec.Struct, array_like=True, tag="phlox store", forbid_unknown_fields=True, frozen=True):
-    """The first message, of the store."""
+    """The first message, from the store."""
 
     nonce: _Nonce
 
 
 class Hello(msgspec.Struct, array_like=True, tag="phlox", forbid_unknown_fields=True, frozen=True):
-    """The answer to it."""
+    """The answer to `Challenge`."""
 
     word: Literal["hello", "again"]
-    """The connection that says that a process lives, or a further one."""
+    """"hello" for the connection that shows that a process lives, "again" for a further one."""
     rank: _Count
     size: _Count
     nonce: _Nonce
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 
 
 class Codec(Generic[_T]):
-    """Messages of one type, of at most so many bytes."""
+    """Messages of one type, of at most `most` bytes."""
 
     def __init__(self, kind: Any, most: int = LARGEST) -> None:
         self._decoder = msgspec.msgpack.Decoder[_T](kind)
@@ -75,15 +75,15 @@ class Codec(Generic[_T]):
         """The message; `ConnectionError` if it is none."""
         try:
             return self._decoder.decode(data)
-        except ValueError:  # also of text that is not UTF-8
+        except ValueError:  # also for text that is not UTF-8
             raise ConnectionError("not a message of a store") from None
 
     def receive(self, connection: socket.socket, end: float | None = None) -> _T:
-        """The next message, of which all must have come at `end` (by `time.monotonic`).
+        """The next message, which must be complete at the time `end` (by `time.monotonic`).
 
-        Raises `ConnectionError` where the other side is gone, or talks of something else; else `TimeoutError`.
+        Raises `ConnectionError` if the other side is gone or sends something else; else `TimeoutError`.
         """
-        return self.decode(_exactly(connection, self.length(_exactly(connection, 4, end)), end))
+        return self.decode(_receive(connection, self.length(_receive(connection, 4, end)), end))
 
 
 challenges = Codec[Challenge](Challenge, LARGEST_GREETING)
@@ -107,9 +107,9 @@ def new_nonce() -> bytes:
     return secrets.token_bytes(32)
 
 
-def proof(secret: str, role: Literal["store", "process"], challenge: bytes, *who: Any) -> bytes:
-    """What only who knows the secret can compute, of both nonces and of who connects."""
-    text = msgspec.msgpack.encode([role, challenge, *who])
+def proof(secret: str, role: Literal["store", "process"], challenge: bytes, *identity: Any) -> bytes:
+    """The HMAC of both nonces and of the connecting process, which only an owner of the secret can compute."""
+    text = msgspec.msgpack.encode([role, challenge, *identity])
     return hmac.digest(secret.encode(), text, "sha256")
 
 
@@ -121,39 +121,39 @@ def greet(
     size: int,
     end: float,
 ) -> None:
-    """Prove to the store that this process is of its launch, and have it do the same.
+    """Prove to the store that this process belongs to its launch, and check the store's proof.
 
     Args:
         connection: the connection to it.
-        secret: a function for the secret, which is called once the store has spoken.
-        word, rank, size: who this is.
-        end: the time, by `time.monotonic`, at which all must be done.
+        secret: a function for the secret, which is called after the store's first message.
+        word, rank, size: see `Hello`.
+        end: the time, by `time.monotonic`, at which the greeting must be complete.
 
     Raises `DistributedError` if it is not the store of this launch, and `OSError` if the connection ends before.
     """
-    heard = challenges.receive(connection, end)
+    challenge = challenges.receive(connection, end)
     key = secret()
-    who = (word, rank, size, new_nonce())
-    connection.settimeout(_rest(end))
-    connection.sendall(framed(Hello(*who, proof(key, "process", heard.nonce, *who))))
+    identity = (word, rank, size, new_nonce())
+    connection.settimeout(_remaining(end))
+    connection.sendall(framed(Hello(*identity, proof(key, "process", challenge.nonce, *identity))))
     answer = answers.receive(connection, end)
     if answer.error is not None:
         raise DistributedError(answer.error)
-    if not hmac.compare_digest(answer.value or b"", proof(key, "store", heard.nonce, *who)):
-        raise DistributedError("what listens there does not know the secret of this launch")
+    if not hmac.compare_digest(answer.value or b"", proof(key, "store", challenge.nonce, *identity)):
+        raise DistributedError("the program that listens there does not know the secret of this launch")
 
 
-def _rest(end: float) -> float:
-    rest = end - time.monotonic()
-    if rest <= 0:
+def _remaining(end: float) -> float:
+    remaining = end - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError("timed out")
-    return rest
+    return remaining
 
 
-def _exactly(connection: socket.socket, count: int, end: float | None) -> bytearray:
-    data = bytearray()  # which grows with what has come, and not with what is said to come
+def _receive(connection: socket.socket, count: int, end: float | None) -> bytearray:
+    data = bytearray()  # grows with the received bytes, not with the announced length
     while len(data) < count:
-        connection.settimeout(None if end is None else _rest(end))
+        connection.settimeout(None if end is None else _remaining(end))
         part = connection.recv(min(count - len(data), 1 << 18))
         if not part:
             raise ConnectionError("the connection was closed")

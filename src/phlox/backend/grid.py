@@ -25,9 +25,9 @@ class Grid:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     rank: int
-    """That of this process."""
+    """The rank of this process."""
     stage: int = 3
-    """What arrays in slices stand for, by the stages of ZeRO: from 3 on, a whole is dropped again after use."""
+    """The stage of ZeRO of arrays in slices: from stage 3 on, a gathered array is freed after use."""
 
     @property
     def size(self) -> int:
@@ -39,18 +39,18 @@ class Grid:
         return math.prod(self.sizes[self.names.index(name)] for name in names)
 
     def place(self, names: tuple[str, ...]) -> int:
-        """The place of this process among those along some axes."""
+        """The index of this process among those along some axes."""
         return self.ranks(names).index(self.rank)
 
     def ranks(self, names: tuple[str, ...]) -> tuple[int, ...]:
-        """The processes that stand where this one does in all other axes."""
+        """The ranks of the processes that have this one's coordinates on all other axes."""
         return _ranks(self, names)
 
     def others(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The axes other than these, which have several processes."""
-        known = set(names)
+        """The axes other than these that have several processes."""
+        excluded = set(names)
         return tuple(
-            [name for name, size in zip(self.names, self.sizes, strict=True) if size > 1 and name not in known]
+            [name for name, size in zip(self.names, self.sizes, strict=True) if size > 1 and name not in excluded]
         )
 
     def at(self, stage: int) -> Grid:
@@ -58,19 +58,17 @@ class Grid:
         return self if stage == self.stage else replace(self, stage=stage)
 
     def rows(self, names: tuple[str, ...]) -> RowGroup:
-        """This process's part of the rows of a batch that is cut over some axes."""
+        """This process's part of the rows of a batch that is sharded over some axes."""
         return RowGroup(self.place(names), self.count(names))
 
 
 @lru_cache(maxsize=256)
 def _ranks(grid: Grid, names: tuple[str, ...]) -> tuple[int, ...]:
     strides = [math.prod(grid.sizes[number + 1 :]) for number in range(len(grid.sizes))]
-    own = [grid.rank // stride % size for stride, size in zip(strides, grid.sizes, strict=True)]
-    start = sum(
-        place * stride for name, place, stride in zip(grid.names, own, strides, strict=True) if name not in names
-    )
-    found = [start]
+    coords = [grid.rank // stride % size for stride, size in zip(strides, grid.sizes, strict=True)]
+    start = sum(i * stride for name, i, stride in zip(grid.names, coords, strides, strict=True) if name not in names)
+    ranks = [start]
     for name in names:
         number = grid.names.index(name)
-        found = [rank + step * strides[number] for rank in found for step in range(grid.sizes[number])]
-    return tuple(found)
+        ranks = [rank + step * strides[number] for rank in ranks for step in range(grid.sizes[number])]
+    return tuple(ranks)

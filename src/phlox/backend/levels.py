@@ -1,4 +1,4 @@
-"""The functions under differentiation that the running code is inside of; each has a tape of its own."""
+"""The functions under differentiation around the running code; each has a tape of its own."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def entered(level: Level) -> AbstractContextManager[tuple[Level, ...]]:
     return scope(_levels, (*_levels.get(), level))
 
 
-def resumed(found: tuple[Level, ...]) -> AbstractContextManager[tuple[Level, ...]]:
+def resumed(levels: tuple[Level, ...]) -> AbstractContextManager[tuple[Level, ...]]:
     """Within this scope these are the levels: none in a new trace; the earlier ones when a function is run again."""
-    return scope(_levels, found)
+    return scope(_levels, levels)
 
 
 @lru_cache(maxsize=4096)
 def depth(backend: Backend) -> int:
-    """How many tapes a backend has."""
+    """The number of tapes of a backend."""
     lower = backend.without_tape()
     return 0 if lower is None else 1 + depth(lower)
 

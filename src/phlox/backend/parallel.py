@@ -1,8 +1,8 @@
-"""Which rows of a global batch this process computes on, where an engine knows only of its own arrays.
+"""The rows of a global batch that this process computes on, for engines that know only this process's arrays.
 
-XLA's partitioner sees one global batch, and there is nothing to say. On engines with explicit collectives every process
-runs the same program on its own rows, and three things have to know of the others: random draws, gradients, and
-statistics over a batch. They ask for the ambient `RowGroup`.
+XLA's partitioner sees one global batch and needs none of this. On engines with explicit collectives, every process runs
+the same program on its own rows, and three things depend on the other processes: random draws, gradients, and
+statistics over a batch. They read the ambient `RowGroup`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """This process computes on part `rank` of a batch that is cut along its first axis into `size` parts.
+    """This process computes on part `rank` of a batch that is divided along its first axis into `size` parts.
 
-    They are equal, unless `rows` says how many rows each of them has.
+    The parts are equal, unless `rows` has the number of rows of each part.
 
     >>> RowGroup(1, 4).part((2, 3))
     Part(start=6, total=24)
@@ -52,13 +52,13 @@ class RowGroup:
 
     @property
     def weight(self) -> float:
-        """What a mean over the rows here counts in the mean over the processes that is the mean over all rows."""
+        """The weight of this process's mean in the mean over processes, which then is the mean over all rows."""
         return 1.0 if self.rows is None else self.rows[self.rank] * self.size / sum(self.rows)
 
     def part(self, shape: tuple[int, ...]) -> Part | None:
-        """Which elements of the draw for the whole batch those of an array of this shape are.
+        """The part of the draw for the whole batch that an array of this shape is.
 
-        None for one without axes: it has no rows, and is the same everywhere.
+        None for an array without axes: it has no rows, and is the same everywhere.
         """
         if not shape:
             return None
@@ -70,14 +70,14 @@ class RowGroup:
 
 
 def part_of(rows: RowGroup | None, shape: tuple[int, ...]) -> Part | None:
-    """As `RowGroup.part`; None without a group, too."""
+    """As `RowGroup.part`; None also without a group."""
     return None if rows is None else rows.part(shape)
 
 
 _group: ContextVar[RowGroup | None] = ContextVar("phlox_row_group", default=None)
 
 
-row_group: Callable[[], RowGroup | None] = _group.get  # itself, for every draw asks
+row_group: Callable[[], RowGroup | None] = _group.get  # the method itself, since every draw calls it
 """The ambient group; None if this process computes on all rows."""
 
 
@@ -85,8 +85,8 @@ row_group: Callable[[], RowGroup | None] = _group.get  # itself, for every draw 
 def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
     """A scope in which the code computes on this process's rows of a global batch.
 
-    Random numbers are then those of its rows in the draw for the whole batch, gradients of modules are averaged over
-    the processes, and functions compiled inside and outside are kept apart.
+    Random numbers are then its rows of the draw for the whole batch, gradients of modules are averaged over the
+    processes, and functions are compiled separately inside and outside.
 
     >>> import phlox as px
     >>> px.random.seed(0); whole = px.random.uniform((4,))
@@ -103,14 +103,14 @@ def rows_of(group: RowGroup | None) -> Generator[RowGroup | None]:
 _local: ContextVar[bool] = ContextVar("phlox_local_gradients", default=False)
 
 are_gradients_local: Callable[[], bool] = _local.get
-"""Do gradients stay those of this process's rows?"""
+"""Do gradients stay local, that is, the gradients of this process's rows?"""
 
 
 def no_sync() -> AbstractContextManager[object]:
-    """A scope in which gradients stay those of this process's rows, for accumulation: nothing is sent for them.
+    """A scope in which gradients stay local (of this process's rows), for accumulation: nothing is sent for them.
 
-    Of several batches, one step communicates once: `GradientsAccumulator(model, local=True)` adds such gradients up,
-    and `take` makes the mean over the processes. Each process holds the gradients as a whole meanwhile.
+    A step over several batches then communicates once: `GradientsAccumulator(model, local=True)` adds such gradients,
+    and `take` computes the mean over the processes. Until then each process holds whole gradients.
 
     >>> import phlox as px
     >>> from phlox import nn, optim
@@ -133,8 +133,8 @@ is_same_everywhere: Callable[[], bool] = _same.get
 
 
 def same_everywhere(backend: Backend | None) -> AbstractContextManager[object]:
-    """A scope in which all processes compute with the same arrays, so that of a whole one each may take its slice.
+    """A scope in which all processes compute with the same arrays, so that each may take its slice of a whole array.
 
-    `backend` is that of the arrays; where it has none in slices, there is nothing to say.
+    `backend` is the arrays' backend; if it has no slices, the scope does nothing.
     """
     return scope(_same, True) if backend is not None and backend.has_slices else nullcontext()

@@ -1,6 +1,6 @@
-"""The group of processes that this one is part of, and the store through which they find each other.
+"""The group of processes that this one belongs to, and the store through which they find each other.
 
-`phlox.distributed.initialize` sets both; alone, there is a group of one, and a store in this process.
+`phlox.distributed.initialize` sets both; a single process is a group of one, with a store of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phlox.backend.store import Store
 
 PROGRESS = "PHLOX_PROGRESS"
-"""The environment variable that names a file whose time of change `phlox launch --hang` looks at."""
+"""The environment variable that names a file whose modification time `phlox launch --hang` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Processes:
     rank: int = 0
     """The number of this process, from 0."""
     size: int = 1
-    """How many processes there are."""
+    """The number of processes."""
     local_rank: int = 0
     """The rank of this process among those on its host."""
     local_size: int = 1
-    """How many processes there are on its host."""
+    """The number of processes on its host."""
     address: str = ""
     """The address of process 0's store, as host:port."""
     attempt: int = 0
-    """How often the group was restarted before."""
+    """The number of restarts of the group so far."""
     run: str = ""
     """The name of the launch, the same in all processes; not its secret."""
     launcher: str = ""
@@ -43,7 +43,7 @@ class Processes:
     spans_hosts: bool = field(default=False, compare=False)
     """Has the launcher said that there are processes on other hosts?"""
     named: str = field(default="", compare=False)
-    """The variables, with their values, that say where process 0 is, for errors."""
+    """The variables, with their values, that have the address of process 0, for errors."""
     seed: int | None = None
     """The seed that all processes have agreed on; None if they have not yet."""
 
@@ -55,7 +55,7 @@ class Processes:
 
 @dataclass(slots=True)
 class Agreement:
-    """How values are compared between the processes; looked at in each call of a compiled function."""
+    """The comparison of values between processes, which each call of a compiled function uses."""
 
     compare: Callable[[Mapping[str, Any]], object] | None = None
     """A function that raises `DistributedError` if values, by name, differ; None in a single process."""
@@ -90,7 +90,7 @@ def at_leaving(leave: Callable[[], object]) -> None:
 
 
 def leave() -> None:
-    """Make all engines leave that have joined, the last one first."""
+    """Let all engines that have joined leave, the last one first."""
     while _leaving:
         _leaving.pop()()
 
@@ -111,7 +111,7 @@ def store() -> Store:
 
 
 def report_progress() -> None:
-    """Tell `phlox launch --hang` that this process goes on, at most once a second; without a launcher nothing."""
+    """Tell `phlox launch --hang` that this process makes progress, at most once a second, if there is a launcher."""
     global _reported
     if _progress is not None and (now := time.monotonic()) > _reported + 1.0:
         from pathlib import Path  # slow to import, and only a launched process needs it

@@ -1,12 +1,11 @@
-"""PyTrees: the classes that are nodes, and the one table of containers by which every walk over values goes.
+"""PyTrees: the classes that are nodes, and the table of containers that every walk over values uses.
 
-Only an engine's own files import the engine; so classes are registered here, and an engine takes them over once it is
-imported.
+Only an engine's own files import the engine; so classes are registered here, and an engine reads the registrations when
+it is imported.
 
 The arguments and results of functions, the states of optimizers and the fields of modules are containers (lists,
-tuples, dicts, dataclasses) around leaves. What a leaf is, and which containers are walked through, each of these says
-for itself; how a container is taken apart, how a path goes on into it, and how it is built again around other parts
-stands in its `Container`.
+tuples, dicts, dataclasses) around leaves. Each walk defines its leaves, and which containers it walks through. A
+`Container` defines the parts of a container, the path of a part, and how to build the container around other parts.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 
 class StructureSerializer(NamedTuple):
-    """How the structure of a node is written to the file of an exported program, and read back."""
+    """Writing the structure of a node to the file of an exported program, and reading it."""
 
     to_bytes: Callable[[Any], bytes]
     from_bytes: Callable[[bytes], Any]
     shell: Callable[[Any, Iterable[Any]], Any]
-    """From (structure, leaves), for a structure that was read back: a node with both."""
+    """From (structure, leaves), for a structure that was read: a node with both."""
 
 
 class PyTreeNode(NamedTuple):
-    """How a class is flattened and unflattened."""
+    """Flattening and unflattening of a class."""
 
     cls: type[Any]
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
@@ -40,9 +39,9 @@ class PyTreeNode(NamedTuple):
     unflatten: Callable[[Any, Iterable[Any]], Any]
     """From (structure, leaves); leaves may be tracers of any type."""
     flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[tuple[str, Any], Any]], Any]] | None = None
-    """To (((kind, key), leaf), ...) and the structure; the kinds are those below."""
+    """To (((kind, key), leaf), ...) and the structure; the kinds are `FIELD`, `INDEX` and `ITEM`."""
     serializer: StructureSerializer | None = None
-    """How the structure is written to a file."""
+    """For writing the structure to a file."""
 
 
 FIELD, INDEX, ITEM = "field", "index", "item"
@@ -60,7 +59,7 @@ def register_node(node: PyTreeNode) -> None:
 
 
 def node_of(cls: type[Any]) -> PyTreeNode:
-    """How a class that was registered is flattened; `LookupError` for another."""
+    """The registered node of a class; `LookupError` for other classes."""
     for node in reversed(_nodes):
         if issubclass(cls, node.cls):
             return node
@@ -68,7 +67,7 @@ def node_of(cls: type[Any]) -> PyTreeNode:
 
 
 def register_with_imported_engines() -> None:
-    """Register with an engine that the user has imported, though no backend of Phlox has needed it yet."""
+    """Register with an engine that the user has imported, even if no backend of Phlox has needed it yet."""
     if sys.modules.get("jax") is not None and "phlox.backend.jax" not in sys.modules:
         import_module("phlox.backend.jax")
 
@@ -88,21 +87,21 @@ _asked: list[Callable[[], Any]] = [_nothing, _nothing]
 
 
 def transformation() -> Callable[[], Any] | None:
-    """The innermost transformation of JAX's that is under way in this thread, as a weak reference; None if none is."""
+    """JAX's innermost active transformation in this thread, as a weak reference; None if there is none."""
     return _asked[0]()
 
 
 keeping: set[int] = set()
-"""The threads in which JAX takes a result apart now, to build the results of all later calls with its structure."""
+"""The threads in which JAX now flattens a result, to build the results of all later calls with its structure."""
 
 
 def is_differentiating() -> bool:
-    """Does `jax.grad` or its kin take a tree apart now, to look at what they differentiate towards?"""
+    """Does `jax.grad` or a relative now flatten the arguments for which it differentiates?"""
     return _asked[1]()
 
 
 def ask(*questions: Callable[[], Any]) -> None:
-    """What these two ask from now on: JAX's own files say it, once JAX is there."""
+    """Set the functions that `transformation` and `is_differentiating` call; JAX's own files do so when imported."""
     _asked[:] = questions
 
 
@@ -119,11 +118,11 @@ class Container:
     items: Callable[[Any], Iterable[tuple[Any, Any]]]
     """The parts, each with its key."""
     label: Callable[[Any], str]
-    """How the path goes on to the part under a key."""
+    """The text that a key adds to the path of its part."""
     build: Callable[[Any, list[Any]], Any]
-    """A container like the given one around other parts, in the order of its items."""
+    """From (container, parts): a container like it, around other parts in the order of its items."""
     make: Callable[[type[Any], Sequence[Any], list[Any]], Any]
-    """From (class, keys, parts), where there is none like it: no code of a class that a file may name is run."""
+    """From (class, keys, parts), without a container: it runs no code of the class, which a file may have named."""
 
 
 def _is_named_tuple(cls: type[Any]) -> bool:
@@ -133,9 +132,9 @@ def _is_named_tuple(cls: type[Any]) -> bool:
 def _make_list(cls: type[Any], keys: Sequence[Any], parts: list[Any]) -> Any:
     if cls is list:
         return parts
-    made = list.__new__(cls)
-    made.extend(parts)
-    return made
+    container = list.__new__(cls)
+    container.extend(parts)
+    return container
 
 
 def _make_tuple(cls: type[Any], keys: Sequence[Any], parts: list[Any]) -> Any:
@@ -147,28 +146,28 @@ def _build_dict(like: dict[Any, Any], parts: list[Any]) -> Any:
     items = zip(like, parts, strict=True)
     if type(like) is dict:
         return dict(items)
-    twin = copy.copy(like)  # what else it is, of a default or an order, stays
+    twin = copy.copy(like)  # keeps a default factory or an order
     twin.update(items)
     return twin
 
 
 def field_names(value: Any) -> list[str]:
-    """The fields of a dataclass that are set: of a slot or a default that never was there is nothing to hold."""
+    """The fields of a dataclass that are set; a slot or a default that was never set has no value."""
     return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
 
 
 def _build_dataclass(like: Any, parts: list[Any]) -> Any:
-    twin = copy.copy(like)  # whose `__post_init__` is not asked again
+    twin = copy.copy(like)  # `__post_init__` does not run again
     for name, part in zip(field_names(like), parts, strict=True):
         object.__setattr__(twin, name, part)
     return twin
 
 
 def _make_dataclass(cls: type[Any], keys: Sequence[Any], parts: list[Any]) -> Any:
-    made = object.__new__(cls)
+    value = object.__new__(cls)
     for name, part in zip(keys, parts, strict=True):
-        object.__setattr__(made, name, part)
-    return made
+        object.__setattr__(value, name, part)
+    return value
 
 
 def _in_brackets(key: Any) -> str:
@@ -204,19 +203,19 @@ _containers: list[Container] = [LIST, NAMED_TUPLE, TUPLE, DEQUE, DICT, DATACLASS
 
 
 def register_container(container: Container) -> None:
-    """Add a kind of container, which comes before those that are there."""
+    """Add a kind of container, which comes before the registered ones."""
     _containers.insert(0, container)
     container_of_class.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def container_of_class(cls: type[Any]) -> Container | None:
-    """What kind of container the instances of a class are; None if they are none."""
+    """The kind of container of a class's instances; None if they are no containers."""
     return next((container for container in _containers if container.matches(cls)), None)
 
 
 def shell_of(container: Container, value: Any, count: int) -> Any:
-    """A container like the given one that holds nothing of it, for `build`."""
+    """A container like `value` with None for its parts, for `build`."""
     empty = [None] * count
     if isinstance(value, (list, tuple)):
         return container.make(cast("type[Any]", type(cast("object", value))), (), empty)
@@ -224,20 +223,20 @@ def shell_of(container: Container, value: Any, count: int) -> Any:
 
 
 Build: TypeAlias = Callable[[Iterator[Any]], Any]
-"""A value, put together around leaves in their order."""
+"""From leaves, in their order, to a value."""
 
 
 def take_apart(value: Any, leaf: Callable[[Any, str], Build | None], path: str = "") -> Build:
-    """How to put a value together again around other leaves.
+    """The function that builds a value again around other leaves.
 
-    `leaf(part, path)` says so of what is no container to be walked through, and notes it; None for a container.
+    `leaf(part, path)` returns this function for a leaf, and collects the leaf; None for a container to walk through.
     """
-    found = leaf(value, path)
-    if found is not None:
-        return found
+    build = leaf(value, path)
+    if build is not None:
+        return build
     container = container_of_class(cast("type[Any]", type(value)))
     assert container is not None
     items = list(container.items(value))
     builds = [take_apart(part, leaf, path + container.label(key)) for key, part in items]
     shell = shell_of(container, value, len(items))
-    return lambda leaves: container.build(shell, [build(leaves) for build in builds])
+    return lambda leaves: container.build(shell, [build_part(leaves) for build_part in builds])

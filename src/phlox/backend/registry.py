@@ -31,7 +31,7 @@ EXPORTS: dict[str, str] = {
 
 
 def load(location: str) -> Any:
-    """Import what `"package.module:Name"` names."""
+    """Import the object at a location, `"package.module:Name"`."""
     module, _, attribute = location.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -66,8 +66,8 @@ def backend_names() -> list[str]:
 
 
 def _installed() -> list[EntryPoint]:
-    """The backends that other packages offer."""
-    from importlib.metadata import entry_points  # a fifth of the time that `import phlox` would take
+    """The backends of other installed packages."""
+    from importlib.metadata import entry_points  # it would take a fifth of the time of `import phlox`
 
     return list(entry_points(group="phlox.backends"))
 
@@ -86,8 +86,8 @@ def load_backend(name: str) -> type[Backend]:
     if location is None:
         from phlox.other_names import remark
 
-        known = backend_names()
-        raise DeviceError(f"unknown device {name!r}{remark(name, 'device', known)} (known: {', '.join(known)})")
+        names = backend_names()
+        raise DeviceError(f"unknown device {name!r}{remark(name, 'device', names)} (known: {', '.join(names)})")
     return load(location)
 
 

@@ -1,7 +1,7 @@
-"""Settings of the process: by environment variables, or by a file of them that `phlox tune` has written.
+"""Settings of the process, from environment variables or a file that `phlox tune` has written.
 
-They are read once, when Phlox is imported; none of them changes what a program computes beyond the rounding of its
-engine. An engine reads some of them only when it starts: so import Phlox before it is used.
+They are read once, when Phlox is imported; none of them changes a program's results beyond the rounding of its engine.
+An engine reads some of them only when it starts: so import Phlox before the engine is used.
 """
 
 from __future__ import annotations
@@ -74,33 +74,33 @@ class Settings:
         return {VARIABLES[key]: str(value) for key, value in self.given().items()}
 
     def over(self, others: Settings) -> Settings:
-        """These settings, with those of `others` where these are None."""
+        """These settings, with values of `others` where these are None."""
         return Settings(**{**others.given(), **self.given()})
 
 
 def read_environment(environment: Mapping[str, str]) -> Settings:
-    """The settings of environment variables; overriding those of the file that one of them names.
+    """The settings of environment variables, which override the settings in the file that PHLOX_SETTINGS names.
 
-    Raises `ConfigError`, which names the variable, or the file and the key, for an invalid value.
+    Raises `ConfigError` for an invalid value; it names the variable, or the file and the key.
 
     >>> read_environment({"PHLOX_THREADS": "many"})
     Traceback (most recent call last):
     phlox.errors.ConfigError: the environment variable PHLOX_THREADS is a whole number of at least 1, got 'many'
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, variable in VARIABLES.items():
         text = environment.get(variable, "")
-        if text:  # an empty one counts as not set
+        if text:  # an empty value counts as not set
             value: object = int(text) if key == "threads" and text.isdecimal() else text
-            found[key] = checked(key, value, f"the environment variable {variable}")
+            values[key] = checked(key, value, f"the environment variable {variable}")
     path = environment.get(FILE)
-    return Settings(**found).over(read_file(path)) if path else Settings(**found)
+    return Settings(**values).over(read_file(path)) if path else Settings(**values)
 
 
 def read_file(path: str | os.PathLike[str]) -> Settings:
     """The settings of a file: a JSON object with the keys of `Settings`, and `measured` for remarks.
 
-    Raises `ConfigError` where there is no such file, or something wrong in it; names both.
+    Raises `ConfigError`, which names the file, if it does not exist, or has an invalid key or value.
     """
     import json
     from pathlib import Path
@@ -110,16 +110,16 @@ def read_file(path: str | os.PathLike[str]) -> Settings:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read as a file of settings ({error.strerror}); see {FILE}") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: is no file of settings, for it is not valid JSON: {error}") from error
+        raise ConfigError(f"{path}: is no file of settings: it is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: a file of settings is a JSON object, got {type(content).__name__}")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in cast("dict[str, object]", content).items():
         if key in VARIABLES:
-            found[key] = checked(key, value, f"{path}: {key}")
+            values[key] = checked(key, value, f"{path}: {key}")
         elif key != _NOTES:
             raise ConfigError(f"{path}: {key}: unknown key{_hint(key)} (known: {', '.join([*VARIABLES, _NOTES])})")
-    return Settings(**found)
+    return Settings(**values)
 
 
 def as_file(settings: Settings, measured: Mapping[str, object]) -> str:
@@ -136,31 +136,31 @@ def _hint(key: str) -> str:
     return f"; did you mean `{close[0]}`?" if close else ""
 
 
-def checked(key: str, value: object, place: str) -> Any:
-    """The value, if it is one of the setting `key`; else `ConfigError`, which says that `place` has another."""
+def checked(key: str, value: object, subject: str) -> Any:
+    """The value, if it is valid for the setting `key`; else `ConfigError`, whose message begins with `subject`."""
     if key in _CHOICES:
         if value not in _CHOICES[key]:
-            raise ConfigError(f"{place} is {' or '.join(f'`{one}`' for one in _CHOICES[key])}, got {value!r}")
+            raise ConfigError(f"{subject} is {' or '.join(f'`{x}`' for x in _CHOICES[key])}, got {value!r}")
     elif key == "threads":
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{place} is a whole number of at least 1, got {value!r}")
+            raise ConfigError(f"{subject} is a whole number of at least 1, got {value!r}")
     elif not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{place} is a text, got {value!r}")
+        raise ConfigError(f"{subject} is a text, got {value!r}")
     elif key == "xla_flags":
-        wrong = [word for word in value.split() if not word.startswith("--xla_")]
-        if wrong:
-            raise ConfigError(f"{place} holds flags of XLA, which begin with `--xla_`, got {wrong[0]!r}")
+        invalid = [word for word in value.split() if not word.startswith("--xla_")]
+        if invalid:
+            raise ConfigError(f"{subject} holds flags of XLA, which begin with `--xla_`, got {invalid[0]!r}")
     return value
 
 
 def with_flags(present: str, flags: str) -> str:
-    """The flags that are there, and those of `flags` whose names are not among them.
+    """The flags of `present`, and the flags of `flags` whose names `present` does not have.
 
     >>> with_flags("--xla_cpu_max_isa=AVX2", "--xla_cpu_max_isa=AVX --xla_cpu_use_onednn=true")
     '--xla_cpu_max_isa=AVX2 --xla_cpu_use_onednn=true'
     """
-    there = {word.partition("=")[0] for word in present.split()}
-    return " ".join([*present.split(), *[word for word in flags.split() if word.partition("=")[0] not in there]])
+    names = {word.partition("=")[0] for word in present.split()}
+    return " ".join([*present.split(), *[word for word in flags.split() if word.partition("=")[0] not in names]])
 
 
 _applied = Settings()
@@ -178,42 +178,42 @@ def applied() -> Settings:
 
 
 def environment_before() -> dict[str, str]:
-    """The environment variables as they were before settings were made to hold, for a process with other settings."""
+    """The environment variables from before the settings were applied, for a process with other settings."""
     return dict(_before)
 
 
 def default_device_name() -> str:
-    """What is called the default device, where no scope says another."""
+    """The name of the default device outside of any scope."""
     return _applied.device or "numpy"
 
 
 def verifies() -> bool:
-    """Are compiled functions compared with eager ones, where they do not say?"""
+    """Are compiled functions compared with eager ones by default?"""
     return _applied.verify == "1"
 
 
 def apply(environment: MutableMapping[str, str] | None = None) -> None:
-    """Read the settings of this process (`os.environ`) and make them hold, as far as they can before an engine starts.
+    """Read the settings of this process (`os.environ`) and apply them, as far as possible before an engine starts.
 
-    Raises `ConfigError` as `read_environment`; `RuntimeWarning` where an engine has started without them.
+    Raises `ConfigError` as `read_environment`; `RuntimeWarning` if an engine has already started without them.
     """
     global _applied, _before
     environment = os.environ if environment is None else environment
     _before = dict(environment)
-    found = _applied = read_environment(environment)
-    if (found.allocator or allocator.DEFAULT) == allocator.KEEP:
+    settings = _applied = read_environment(environment)
+    if (settings.allocator or allocator.DEFAULT) == allocator.KEEP:
         allocator.keep_memory()
-    for key, value in (("torch_codegen", found.torch_codegen), ("torch_passes", found.torch_passes)):
+    for key, value in (("torch_codegen", settings.torch_codegen), ("torch_passes", settings.torch_passes)):
         if value is not None:
             environment.setdefault(VARIABLES[key], value)
-    if (found.threads is not None or found.xla_flags is not None) and _xla_has_started():
-        late = " and ".join(VARIABLES[key] for key in ("threads", "xla_flags") if key in found.given())
+    if (settings.threads is not None or settings.xla_flags is not None) and _xla_has_started():
+        late = " and ".join(VARIABLES[key] for key in ("threads", "xla_flags") if key in settings.given())
         message = f"{late} came too late for XLA, which JAX started before; import phlox before JAX is used"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-    if found.threads is not None:
-        set_threads(found.threads, environment)
-    if found.xla_flags is not None:
-        environment["XLA_FLAGS"] = with_flags(environment.get("XLA_FLAGS", ""), found.xla_flags)
+    if settings.threads is not None:
+        set_threads(settings.threads, environment)
+    if settings.xla_flags is not None:
+        environment["XLA_FLAGS"] = with_flags(environment.get("XLA_FLAGS", ""), settings.xla_flags)
 
 
 def _xla_has_started() -> bool:

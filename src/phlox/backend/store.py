@@ -1,8 +1,8 @@
 """A key-value store that all processes of a group reach: process 0 keeps it, the others connect to it.
 
-It needs no engine, so processes find out what keeps them apart (a version, a seed) before an engine waits for all of
-them; and it tells which process has not come, or is gone, by rank. `phlox.backend.greeting` has how processes talk,
-and how they prove that they are of one launch.
+It needs no engine, so processes find differences (a version, a seed) before an engine waits for all of them; and it
+reports by rank which process has not arrived, or is gone. `phlox.backend.greeting` has the protocol, by which processes
+also prove that they belong to one launch.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from phlox.backend.greeting import LONGEST_WAIT, Codec, answers, framed, greet
 from phlox.errors import DistributedError
 
 END = "the end of the program"
-"""The barrier after which a process comes to no other."""
+"""The last barrier of a process."""
 LONGEST_KEY = 1024
 """The most characters of a key, or of the name of a barrier."""
 _PATIENCE = 15.0
-"""The seconds after a time limit at which process 0 must have answered that it is over."""
+"""The seconds after a time limit within which process 0 must report the timeout."""
 _NAMES = 30.0
-"""The seconds after which a name that does not resolve is an error: a cluster may make it while processes start."""
+"""The seconds for which a name need not resolve: a cluster may create it while processes start."""
 
 
 class Store(ABC):
-    """What processes tell each other: bytes by key, and barriers."""
+    """Values that processes exchange, bytes by key, and barriers."""
 
     @abstractmethod
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
-        """Set the value of a key, which is forgotten after so many reads."""
+        """Set the value of a key, which is deleted after `reads` reads."""
 
     @abstractmethod
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
@@ -48,7 +48,7 @@ class Store(ABC):
             timeout: the seconds to wait; None is the limit of the group.
             rank: the process that sets it, for the error.
 
-        Raises `DistributedError` when the time is over, or when a process is gone.
+        Raises `DistributedError` after the timeout, or when a process is gone.
         """
 
     @abstractmethod
@@ -57,23 +57,23 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Forget a key, if it is there."""
+        """Delete a key, if it is set."""
 
     @abstractmethod
     def barrier(self, name: str, timeout: float | None = None) -> None:
-        """Wait until all processes have come to the barrier of this name, for the same time each.
+        """Wait until all processes have reached the barrier of this name, as often as this process.
 
-        It is no collective of an engine, so it may be used beside one, on any thread. Raises `DistributedError`, which
-        names the processes that have not come.
+        It is no collective of an engine, so any thread may use it, even during a collective. Raises `DistributedError`,
+        which names the processes that have not arrived.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Leave in peace: the others need not wait for this process any more."""
+        """Leave properly: the other processes do not wait for this process any more."""
 
 
 class OwnStore(Store):
-    """The store of a process that is alone."""
+    """The store of a single process."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -113,11 +113,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_WAIT)]
 
 
 class Message(msgspec.Struct, array_like=True, tag=str.lower, forbid_unknown_fields=True, frozen=True):
-    """What a process asks the store."""
+    """A request of a process to the store."""
 
 
 class Goodbye(Message, frozen=True):
-    """This process leaves in peace."""
+    """This process leaves properly."""
 
 
 class Set(Message, frozen=True):
@@ -169,12 +169,12 @@ class SharedStore(Store):
     """The store of process 0, seen from one of the processes.
 
     Args:
-        host, port: where process 0 keeps it.
+        host, port: the address of process 0's store.
         secret: the secret of the launch, or a function for it; a store of another launch refuses the connection.
         rank: the number of this process.
-        size: how many there are.
-        timeout: the seconds to wait for process 0, and the limit where none is given.
-        named: what says where process 0 is, for errors.
+        size: the number of processes.
+        timeout: the seconds to wait for process 0, and the default limit.
+        named: the variables that have the address of process 0, for errors.
     """
 
     def __init__(
@@ -187,57 +187,57 @@ class SharedStore(Store):
         timeout: float,
         named: str = "",
     ) -> None:
-        self._named = self._where = (host, port)
+        self._named = self._peer = (host, port)
         self._secret = secret
         self._hint = f" (it was named by {named})" if named else ""
         self._rank, self._size = rank, size
         self.timeout = timeout = min(timeout, LONGEST_WAIT)
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
-        # As long as this connection stands, process 0 knows that this process lives.
+        # While this connection is open, process 0 knows that this process lives.
         self._alive = self._connect("hello", timeout)
-        # Further connections go where the store has proved to be.
-        self._where = self._alive.getpeername()[:2]
+        # Further connections go to the address at which the store has proved its launch.
+        self._peer = self._alive.getpeername()[:2]
         _open.add(self)
 
     @property
     def host(self) -> str:
         """The address of process 0."""
-        return self._where[0]
+        return self._peer[0]
 
     def set(self, key: str, value: bytes, reads: int | None = None) -> None:
-        self._ask(Set(_checked(key), bytes(value), reads), 30.0)
+        self._ask(Set(_checked_key(key), bytes(value), reads), 30.0)
 
     def get(self, key: str, timeout: float | None = None, rank: int | None = None) -> bytes:
         limit = self._limit(timeout)
-        return self._ask(Get(_checked(key), limit, -1 if rank is None else rank), limit)
+        return self._ask(Get(_checked_key(key), limit, -1 if rank is None else rank), limit)
 
     def peek(self, key: str) -> bytes | None:
-        return self._ask(Peek(_checked(key)), 30.0)
+        return self._ask(Peek(_checked_key(key)), 30.0)
 
     def delete(self, key: str) -> None:
-        self._ask(Delete(_checked(key)), 30.0)
+        self._ask(Delete(_checked_key(key)), 30.0)
 
     def barrier(self, name: str, timeout: float | None = None) -> None:
         limit = self._limit(timeout)
-        self._ask(Barrier(_checked(name), limit), limit)
+        self._ask(Barrier(_checked_key(name), limit), limit)
 
     def lost(self, timeout: float) -> bool:
-        """Has another process gone, or come to its end? Waits for so many seconds until one has."""
+        """Has another process gone or ended? Waits for up to `timeout` seconds until one has."""
         try:
             return bool(self._ask(Lost(timeout), timeout, patience=1.0))
-        except DistributedError:  # process 0 has
+        except DistributedError:  # process 0 is gone
             return True
 
     def close(self) -> None:
         try:
-            self._tell(self._alive, Goodbye(), 5.0)
+            self._request(self._alive, Goodbye(), 5.0)
         except (DistributedError, OSError):  # process 0 was faster
             pass
         self.drop()
 
     def drop(self) -> None:
-        """Close the connections without a word."""
+        """Close the connections without a message."""
         _open.discard(self)
         for connection in [self._alive, *self._idle]:
             connection.close()
@@ -252,13 +252,13 @@ class SharedStore(Store):
         return self._secret
 
     def _connect(self, word: Literal["hello", "again"], limit: float) -> socket.socket:
-        """A connection on which each side knows the other."""
+        """A connection on which both sides have proved their launch."""
         start, wait = time.monotonic(), 0.02
         end = start + limit
         while True:
             connection = None
             try:
-                connection = socket.create_connection(self._where, timeout=max(min(end - time.monotonic(), 10.0), 0.1))
+                connection = socket.create_connection(self._peer, timeout=max(min(end - time.monotonic(), 10.0), 0.1))
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # The socket may listen long before process 0 reads from it.
                 greet(connection, self._key, word, self._rank, self._size, max(end, time.monotonic() + _PATIENCE))
@@ -283,18 +283,18 @@ class SharedStore(Store):
                 return connection
 
     def _ask(self, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
-        """Send a message over a connection that is idle, or else over a new one: each thread has its own."""
+        """Send a message over an idle connection, or over a new one if none is idle, since threads share none."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
             connection = self._connect("again", max(min(limit, 30.0), patience))
         try:
-            answer = self._tell(connection, message, limit, patience)
+            answer = self._request(connection, message, limit, patience)
         except DistributedError as error:
             if not isinstance(error.__cause__, OSError):
                 self._put_back(connection)
             raise
-        except BaseException:  # Ctrl-C: the answer may come yet
+        except BaseException:  # Ctrl-C: the answer may still arrive
             connection.close()
             raise
         self._put_back(connection)
@@ -304,7 +304,7 @@ class SharedStore(Store):
         with self._lock:
             self._idle.append(connection)
 
-    def _tell(self, connection: socket.socket, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
+    def _request(self, connection: socket.socket, message: Message, limit: float, patience: float = _PATIENCE) -> Any:
         data = framed(message)
         end = time.monotonic() + limit + patience
         try:
@@ -313,9 +313,9 @@ class SharedStore(Store):
             answer = answers.receive(connection, end)
         except OSError as error:
             connection.close()
-            what = "does not answer" if isinstance(error, TimeoutError) else "is gone"
+            problem = "does not answer" if isinstance(error, TimeoutError) else "is gone"
             raise DistributedError(
-                f"process 0, which keeps the store at {self._at()}, {what} ({error}); process {self._rank} cannot "
+                f"process 0, which keeps the store at {self._at()}, {problem} ({error}); process {self._rank} cannot "
                 "go on without it"
             ) from error
         if answer.error is not None:
@@ -326,7 +326,7 @@ class SharedStore(Store):
         return join_address(*self._named)
 
 
-def _checked(key: str) -> str:
+def _checked_key(key: str) -> str:
     if len(key) > LONGEST_KEY:
         raise DistributedError(
             f"{key[:40]!r}... has {len(key):,} characters; names in the store have at most {LONGEST_KEY}"
@@ -338,9 +338,9 @@ _open: weakref.WeakSet[SharedStore] = weakref.WeakSet()
 
 
 def _in_fork() -> None:
-    """A forked worker must not hold the connections of its parent open."""
-    for one in list(_open):
-        one.drop()
+    """A forked worker must not keep the connections of its parent open."""
+    for store in list(_open):
+        store.drop()
 
 
 if hasattr(os, "register_at_fork"):

@@ -35,8 +35,8 @@ def mean(x: T) -> T:
         x: a Float tensor, a number, an array, `GradientsParams`, a module, or a list, tuple, dict or dataclass of
             these, of the same structure and shapes in every process.
 
-    Returns the same structure with the means as values. Gradients flow through it: they are those of the sum of all
-    processes' losses.
+    Returns the same structure with the means as values. Gradients flow through it: they are the gradients of the sum
+    of all processes' losses.
 
     Raises `KindError`, with the path, for a value that has no mean; `DistributedError` if another process is gone.
 
@@ -94,10 +94,10 @@ def broadcast(x: T, root: int = 0) -> T:
     >>> broadcast([1.0, 2.0])
     [1.0, 2.0]
     """
-    known = processes()
-    if not 0 <= root < known.size:
-        raise RangeError(f"broadcast: root is the rank of a process, 0 to {known.size - 1}, not {root}")
-    if known.size == 1:
+    group = processes()
+    if not 0 <= root < group.size:
+        raise RangeError(f"broadcast: root is the rank of a process, 0 to {group.size - 1}, not {root}")
+    if group.size == 1:
         return x
 
     def tensor(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
@@ -109,12 +109,12 @@ def broadcast(x: T, root: int = 0) -> T:
     return _mapped("broadcast", x, tensor, array)
 
 
-# --- reductions: of all that is given together, so that it goes in few pieces
+# --- reductions, of all values together, so that few messages are sent
 
 
 @dataclass(slots=True)
-class _Sent:
-    """What is reduced on one backend, and what has come of it."""
+class _Batch:
+    """The arrays that are reduced on one backend, and the results."""
 
     arrays: list[Any]
     results: list[Any]
@@ -123,8 +123,8 @@ class _Sent:
 def _reduced(op: Literal["mean", "sum"], x: T) -> T:
     if processes().size == 1:
         return x
-    host = _Sent([], [])
-    sent: dict[Backend, _Sent] = {}
+    host = _Batch([], [])
+    sent: dict[Backend, _Batch] = {}
 
     def tensor(x: AnyTensor, path: str, *, replicated: bool) -> AnyTensor:
         if _is_global(x):
@@ -133,7 +133,7 @@ def _reduced(op: Literal["mean", "sum"], x: T) -> T:
             raise KindError(
                 f"{op}{path}: a tensor of {x.kind.__name__} has no {op} over processes; convert it with .float() first"
             )
-        sent.setdefault(x.backend, _Sent([], [])).arrays.append(x.primitive)
+        sent.setdefault(x.backend, _Batch([], [])).arrays.append(x.primitive)
         return x
 
     def array(array: HostArray, path: str) -> HostArray:
@@ -144,8 +144,8 @@ def _reduced(op: Literal["mean", "sum"], x: T) -> T:
         return array
 
     _mapped(op, x, tensor, array)
-    for backend, one in sent.items():
-        one.results = backend.all_reduce(one.arrays, op)[::-1]
+    for backend, batch in sent.items():
+        batch.results = backend.all_reduce(batch.arrays, op)[::-1]
     if host.arrays:
         host.results = _host_backend().reduce_on_host(host.arrays, op)[::-1]
 
@@ -153,8 +153,8 @@ def _reduced(op: Literal["mean", "sum"], x: T) -> T:
         return x if _is_global(x) else x._with(sent[x.backend].results.pop())  # pyright: ignore[reportPrivateUsage]
 
     def array_back(array: HostArray, path: str) -> HostArray:
-        found = host.results.pop()
-        return found.astype(array.dtype) if array.dtype.kind == "f" or op == "sum" else found
+        result = host.results.pop()
+        return result.astype(array.dtype) if array.dtype.kind == "f" or op == "sum" else result
 
     return _mapped(op, x, tensor_back, array_back)
 
@@ -197,40 +197,40 @@ _MOST_AXES = 16
 
 
 def _counts(backend: Backend, shape: Sequence[int], path: str, *, traced: bool) -> list[int]:
-    """How many rows each process has; in a program they cannot be asked, and are as many as here."""
-    known = processes()
+    """The number of rows of each process. A program cannot ask for them: it takes this process's number for all."""
+    group = processes()
     if traced:
-        return [shape[0]] * known.size
-    mine = np.full(_MOST_AXES, -1, np.int64)
-    mine[: len(shape)] = shape
-    every: list[list[int]] = backend.gather_on_host(mine).tolist()
+        return [shape[0]] * group.size
+    own = np.full(_MOST_AXES, -1, np.int64)
+    own[: len(shape)] = shape
+    every: list[list[int]] = backend.gather_on_host(own).tolist()
     for rank, sizes in enumerate(every):
-        if sizes[1:] != every[known.rank][1:]:
+        if sizes[1:] != every[group.rank][1:]:
             other = tuple([size for size in sizes if size >= 0])
             raise DistributedError(
-                f"gather{path}: process {known.rank} has shape {tuple(shape)}, and process {rank} has {other}; all "
+                f"gather{path}: process {group.rank} has shape {tuple(shape)}, and process {rank} has {other}; all "
                 "axes but the first must be alike"
             )
     return [sizes[0] for sizes in every]
 
 
-# --- walking over what is given
+# --- walking over a value
 
 
 def _is_global(x: AnyTensor) -> bool:
-    """Is it one array of all processes?"""
+    """Is it one global array of all processes?"""
     return x.backend.mesh_of(x.primitive) is not None
 
 
 def _host_backend() -> Backend:
-    """What sends numbers and arrays: the engine of the default device."""
+    """The backend that sends numbers and arrays: the engine of the default device."""
     backend = engine_of(as_device(None).backend)
     backend.join_processes()
     return backend
 
 
 def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Callable[[HostArray, str], HostArray]) -> T:
-    """The same containers with `tensor(x, path, replicated=)` of tensors, `array(x, path)` of arrays and numbers."""
+    """The same containers, with `tensor(x, path, replicated=)` of tensors, `array(x, path)` of arrays and numbers."""
 
     def mapped(value: Any, path: str, *, replicated: bool = False) -> Any:
         where = f" of `{path.lstrip('.')}`" if path else ""
@@ -238,17 +238,17 @@ def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Calla
             return tensor(cast("AnyTensor", value), where, replicated=replicated)
         if isinstance(value, Module):
 
-            def twin(at: str, param: Param) -> Param:
-                name = f"{path}.{at}".lstrip(".")
+            def twin(subpath: str, param: Param) -> Param:
+                name = f"{path}.{subpath}".lstrip(".")
                 return param.around(tensor(param.val(), f" of `{name}`", replicated=True))
 
             return value.map(twin)
         if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
             host = np.asarray(cast("Any", value))
-            found = array(host, where)
+            result = array(host, where)
             if isinstance(value, np.ndarray) or name == "gather":
-                return found
-            return found.item() if isinstance(value, (bool, int, float)) else found[()]
+                return result
+            return result.item() if isinstance(value, (bool, int, float)) else result[()]
         if value is None:
             return None
         if parts_of(value) is None:
@@ -258,6 +258,6 @@ def _mapped(name: Name, value: T, tensor: Callable[..., AnyTensor], array: Calla
                 "px.distributed.gather_objects"
             )
         inside = replicated or isinstance(value, GradientsParams)
-        return map_parts(lambda part, at: mapped(part, at, replicated=inside), value, path)
+        return map_parts(lambda part, part_path: mapped(part, part_path, replicated=inside), value, path)
 
     return mapped(value, "")

@@ -1,4 +1,4 @@
-"""`Layout`: how the parameters of a model are cut over the axes of a mesh, by patterns of their paths."""
+"""`Layout`: over which mesh axes the parameters of a model are sharded, by patterns of their paths."""
 
 from __future__ import annotations
 
@@ -87,33 +87,33 @@ class Layout:
         names: dict[str, list[str]] = {path: [path] for path in named}
         for alias, path in structure.aliases.items():
             names[path].append(alias)
-        every = [path for known in names.values() for path in known]
-        find, wrong = Finder(names), list[str]()
+        every = [path for aliases in names.values() for path in aliases]
+        find, faults = Finder(names), list[str]()
         chosen: dict[str, Spec] = {}
         for pattern, spec in self.patterns.items():
             matched = find(pattern)
             if not matched:
-                wrong.append(no_match(pattern, every, "parameter"))
+                faults.append(no_match(pattern, every, "parameter"))
             for path in matched:
                 chosen.setdefault(path, spec)
-        found: dict[str, Spec] = {}
+        spec_of: dict[str, Spec] = {}
         for path, param in named.items():
-            spec = found[path] = chosen[path] if path in chosen else self._rest(param.shape, mesh)
+            spec = spec_of[path] = chosen[path] if path in chosen else self._rest_spec(param.shape, mesh)
             if path in chosen:
-                wrong += _misfits(path, param, spec, mesh)
-        strange = [name for name in _names(self.rest) if name not in mesh.shape]
-        wrong += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in strange]
-        if wrong:
-            whole = f"the layout does not fit this {type(model).__name__}"
-            raise ShardingError(f"{whole}: {wrong[0]}" if len(wrong) == 1 else "\n  ".join([f"{whole}:", *wrong]))
-        return found
+                faults += _misfits(path, param, spec, mesh)
+        unknown = [name for name in _names(self.rest) if name not in mesh.shape]
+        faults += [f"the mesh has no axis {name!r} (rest=); it has {', '.join(mesh.axes)}" for name in unknown]
+        if faults:
+            title = f"the layout does not fit this {type(model).__name__}"
+            raise ShardingError(f"{title}: {faults[0]}" if len(faults) == 1 else "\n  ".join([f"{title}:", *faults]))
+        return spec_of
 
-    def _rest(self, shape: tuple[int, ...], mesh: Mesh) -> Spec:
+    def _rest_spec(self, shape: tuple[int, ...], mesh: Mesh) -> Spec:
         parts = math.prod(mesh.shape.get(name, 1) for name in _names(self.rest))
         fitting = [axis for axis, size in enumerate(shape) if size and size % parts == 0]
         if self.rest is None or not fitting or math.prod(shape) < self.least:
             return ()
-        # Slices along the first axis are consecutive in memory; what a partitioner cuts is better large.
+        # Slices along the first axis are contiguous in memory; a partitioner prefers to shard a large axis.
         chosen = max(fitting, key=lambda axis: shape[axis]) if mesh.partitions else fitting[0]
         return (*[None] * chosen, self.rest)
 
@@ -126,7 +126,7 @@ class Layout:
                 _check_slices(path, spec, mesh)
         _check_models(model)
 
-        def placed(path: str, param: Param) -> Param:
+        def move(path: str, param: Param) -> Param:
             if type(engine_of(param.backend)) is not type(mesh.backend):
                 raise ShardingError(
                     f"`{path}` is on {param.backend!r}, and the mesh on {mesh.backend!r}; move the model first, with "
@@ -140,28 +140,28 @@ class Layout:
                 device = replace(device, sharding=replace(sharding, mesh=sharding.mesh.at(self.stage)))
             return param.map(partial(_sliced, device=device)) if param.is_initialized else param.to_device(device)
 
-        return model.map(placed)
+        return model.map(move)
 
     def __repr__(self) -> str:
-        given = [repr(self.patterns)] * bool(self.patterns)
-        given += [f"rest={self.rest!r}"] * (self.rest is not None)
-        return f"Layout({', '.join([*given, *[f'stage={self.stage}'] * (self.stage != 3)])})"
+        arguments = [repr(self.patterns)] * bool(self.patterns)
+        arguments += [f"rest={self.rest!r}"] * (self.rest is not None)
+        return f"Layout({', '.join([*arguments, *[f'stage={self.stage}'] * (self.stage != 3)])})"
 
     _repr_html_ = html_by("phlox.distributed.pages", "page_of_layout")
 
 
 def _sliced(value: Tensor[Any, Any, Any], device: Device) -> Tensor[Any, Any, Any]:
-    """A value in slices, on a backend of its own."""
+    """A value in slices, on the backend for slices."""
     backend = without_autodiff(device.backend)
-    whole = value.backend.strip(value.primitive)
-    return Tensor.from_primitive(backend.cast(whole, backend, device.on(backend)), backend, value.kind)
+    primitive = value.backend.strip(value.primitive)
+    return Tensor.from_primitive(backend.cast(primitive, backend, device.on(backend)), backend, value.kind)
 
 
 def _check_slices(path: str, spec: Spec, mesh: Mesh) -> None:
-    """Raise `ShardingError` for a spec that processes which communicate explicitly cannot hold in slices."""
+    """Raise `ShardingError` for a spec that engines without a partitioner do not support."""
     cut = [axes for axes in spec if axes]
-    strange = [name for axes in cut for name in _names(axes) if name not in mesh.batch_axes]
-    if len(cut) > 1 or strange:
+    unknown = [name for axes in cut for name in _names(axes) if name not in mesh.batch_axes]
+    if len(cut) > 1 or unknown:
         raise ShardingError(
             f"`{path}` would be cut by {spec}, and {mesh.backend!r} cuts a parameter along one of its axes, over "
             f"{' or '.join(mesh.batch_axes)}; use Layout(rest={mesh.batch_axes[-1]!r}) there, or a mesh on JAX"
@@ -171,8 +171,8 @@ def _check_slices(path: str, spec: Spec, mesh: Mesh) -> None:
 def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: AxisNames = None) -> Layout:
     """The layout of a transformer for tensor parallelism over one mesh axis, as in Megatron (Shoeybi et al. 2019).
 
-    The weights of attention and of the layers `up` and `gate` are sharded by columns, those of `out` and `down` by
-    rows, so a block needs two all-reduces forward and two backward. Embeddings and the head are sharded by token.
+    The weights of attention and of the layers `up` and `gate` are sharded by columns, the weights of `out` and `down`
+    by rows, so a block needs two all-reduces forward and two backward. Embeddings and the head are sharded by token.
     Parameters are found by the names that they have in `Gpt`, `Llama` and `Bert`, anywhere in `model`.
 
     Args:
@@ -200,12 +200,12 @@ def tensor_parallel(model: Module, mesh: Mesh, axis: str = "model", *, fsdp: Axi
             continue
         cut = next(number for number, axes in enumerate(spec) if axes)
         if param.shape[cut] % size and path.split(".")[-2] in _BY_TOKEN:
-            continue  # a vocabulary that does not divide stays whole
-        # Over both along one axis: then the partitioner gathers over `fsdp` before it multiplies. If they were cut
-        # along the axis that is summed over, it would send sums of activations, of all rows.
-        both: AxisNames = (axis, *_names(fsdp)) if fsdp and len(spec) > 1 else axis
-        parts = math.prod(mesh.shape.get(name, 1) for name in _names(both))
-        chosen[path] = tuple([None if not axes else both if param.shape[cut] % parts == 0 else axis for axes in spec])
+            continue  # a vocabulary that is not divisible is not sharded
+        # Both along the same axis of the parameter: then the partitioner gathers over `fsdp` before it multiplies. If
+        # the axis that is summed over were sharded, it would communicate sums of activations, for all rows.
+        joint: AxisNames = (axis, *_names(fsdp)) if fsdp and len(spec) > 1 else axis
+        parts = math.prod(mesh.shape.get(name, 1) for name in _names(joint))
+        chosen[path] = tuple([None if not axes else joint if param.shape[cut] % parts == 0 else axis for axes in spec])
     if not chosen:
         raise ShardingError(
             f"{type(model).__name__} has no parameters of the names that tensor_parallel knows "
@@ -233,22 +233,22 @@ def _check_heads(model: Module, size: int) -> None:
 
 
 def _check_models(model: Module) -> None:
-    """Raise `ShardingError`, in all processes, where they have different models."""
+    """Raise `ShardingError`, in all processes, if they have different models."""
     if processes().size == 1:
         return
-    mine = {
+    descriptions = {
         f"`{path}`": f"{param.kind.__name__} of shape {param.shape}" + ("" if param.trained else ", not trained")
         for path, param in model.named_params()
     }
-    if len({*gather_objects(hashlib.sha256(repr(mine).encode()).hexdigest())}) > 1:
-        found = differences(gather_objects(mine))
-        what = found[0] if found else "their parameters stand in another order"
-        raise ShardingError(f"the processes shard different models; make them from one config: {what}")
+    if len({*gather_objects(hashlib.sha256(repr(descriptions).encode()).hexdigest())}) > 1:
+        problems = differences(gather_objects(descriptions))
+        problem = problems[0] if problems else "their parameters stand in another order"
+        raise ShardingError(f"the processes shard different models; make them from one config: {problem}")
 
 
 def _is_axes(axes: object) -> bool:
     parts: tuple[Any, ...] = cast("tuple[Any, ...]", axes) if isinstance(axes, tuple) else (axes,)
-    return axes is None or (bool(parts) and all(isinstance(one, str) for one in parts))
+    return axes is None or (bool(parts) and all(isinstance(name, str) for name in parts))
 
 
 def _names(axes: AxisNames) -> tuple[str, ...]:
@@ -256,20 +256,20 @@ def _names(axes: AxisNames) -> tuple[str, ...]:
 
 
 def _misfits(path: str, param: Param, spec: Spec, mesh: Mesh) -> list[str]:
-    """What is wrong with the spec of a parameter."""
+    """The problems of a parameter's spec."""
     if len(spec) > len(param.shape):
         return [f"`{path}` has the shape {param.shape}, and its layout {spec} has {len(spec)} axes"]
     used = [name for axes in spec for name in _names(axes)]
-    wrong = [
+    faults = [
         f"`{path}`: the mesh has no axis {name!r}; it has {', '.join(mesh.axes)}"
         for name in used
         if name not in mesh.shape
     ]
-    wrong += [f"`{path}`: its layout {spec} has {name!r} twice" for name in {*used} if used.count(name) > 1]
-    if wrong:
-        return wrong
+    faults += [f"`{path}`: its layout {spec} has {name!r} twice" for name in {*used} if used.count(name) > 1]
+    if faults:
+        return faults
     for number, axes in enumerate(spec):
         parts = math.prod(mesh.shape[name] for name in _names(axes))
         if param.shape[number] % parts:
-            wrong.append(f"`{path}`: axis {number} of {param.shape} does not divide into {parts} parts ({axes!r})")
-    return wrong
+            faults.append(f"`{path}`: axis {number} of {param.shape} does not divide into {parts} parts ({axes!r})")
+    return faults

@@ -1,4 +1,4 @@
-"""`Mesh`: devices in a grid with named axes, and batches cut over them."""
+"""`Mesh`: devices in a grid with named axes, and batches that are sharded over them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phlox.tensor.tensor import wrap
 from phlox.transform.tree import map_leaves
 
 BATCH_AXES = ("replica", "data")
-"""The mesh axes over which the rows of a batch are divided, of those that a mesh has; else it is its first axis."""
+"""The mesh axes over which the rows of a batch are divided. A mesh with none of them uses its first axis."""
 
 _open: ContextVar[tuple[AbstractContextManager[object], ...]] = ContextVar("phlox_open_meshes", default=())
 """The open scopes of meshes; each thread and task has its own."""
@@ -45,7 +45,7 @@ class Mesh:
     gradients over the processes. On JAX XLA's partitioner does both, and the context does nothing.
 
     Args:
-        device: a backend or device of the engine; by default that of the default device.
+        device: a backend or device of the engine; by default the default device.
         axes: the size of each axis; one of them may be -1, which takes the remaining devices.
 
     Raises:
@@ -69,11 +69,11 @@ class Mesh:
         """The size of each axis, by name."""
         self.native: Any = self.backend.make_mesh(self.shape)
         """The engine's own mesh."""
-        known = tuple([axis for axis in BATCH_AXES if axis in self.shape])
-        self.batch_axes: tuple[str, ...] = known or tuple([axis for axis in self.shape if axis != SEQUENCE])[:1]
+        present = tuple([axis for axis in BATCH_AXES if axis in self.shape])
+        self.batch_axes: tuple[str, ...] = present or tuple([axis for axis in self.shape if axis != SEQUENCE])[:1]
         """The axes over which the rows of a batch are divided."""
         self.part: tuple[int, int] = self.backend.mesh_part(self.native, self.batch_axes)
-        """Which part of the rows of each batch this process has, of how many: for `Loader(part=mesh.part)`."""
+        """The index of this process's part of each batch, and the number of parts: for `Loader(part=mesh.part)`."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Mesh:
 
     @property
     def partitions(self) -> bool:
-        """Does the engine's partitioner cut arrays and communicate? Otherwise processes do so explicitly."""
+        """Does the engine's partitioner shard arrays and communicate? Otherwise processes do so explicitly."""
         return self.backend.partitions
 
     @property
@@ -92,7 +92,7 @@ class Mesh:
 
     @property
     def device(self) -> Device:
-        """All devices of the mesh as one device; tensors that are made on it are replicated."""
+        """All devices of the mesh as one device; tensors made on it are replicated."""
         return self.device_for(())
 
     @property
@@ -102,7 +102,7 @@ class Mesh:
 
     @property
     def cuts(self) -> int:
-        """Into how many parts the rows of a batch are divided."""
+        """The number of parts into which the rows of a batch are divided."""
         return math.prod(self.shape[axis] for axis in self.batch_axes)
 
     def device_for(self, spec: tuple[AxisNames, ...]) -> Device:
@@ -136,26 +136,26 @@ class Mesh:
                 raise ShardingError(f"the arrays of a batch have different numbers of rows: {first}, {second}")
             return self._sharded(x)
 
-        found = tuple([map_leaves(moved, one, (np.ndarray, np.generic, Tensor)) for one in arrays])
-        return found[0] if len(found) == 1 else found
+        result = tuple([map_leaves(moved, array, (np.ndarray, np.generic, Tensor)) for array in arrays])
+        return result[0] if len(result) == 1 else result
 
     def _sharded(self, x: Any) -> Any:
-        known = cast("Tensor[Any, Any, Any] | None", x if isinstance(x, Tensor) else None)
-        host: np.ndarray[Any, Any] = np.asarray(cast("Any", x)) if known is None else known.detach().numpy()
-        kind = kind_of_dtype(host.dtype) if known is None else known.kind
+        tensor = cast("Tensor[Any, Any, Any] | None", x if isinstance(x, Tensor) else None)
+        host: np.ndarray[Any, Any] = np.asarray(cast("Any", x)) if tensor is None else tensor.detach().numpy()
+        kind = kind_of_dtype(host.dtype) if tensor is None else tensor.kind
         part, parts = self.part
         if not host.ndim or not self.backend.partitions:
             device = self.device
-            made = self.backend.from_host(np.array(host), kind, device)
-            return wrap(ops_of(self.backend, kind), made)
+            replicated = self.backend.from_host(np.array(host), kind, device)
+            return wrap(ops_of(self.backend, kind), replicated)
         cut = host.ndim > 1 and SEQUENCE in self.shape and host.shape[1] % self.shape[SEQUENCE] == 0
         device = self.device_for((self.batch_axis, SEQUENCE) if cut else (self.batch_axis,))
-        here = self.cuts // parts
-        if len(host) % here:
+        count = self.cuts // parts
+        if len(host) % count:
             axes = ", ".join(map(repr, self.batch_axes))
             raise ShardingError(
-                f"a batch of {len(host)} rows cannot be cut over {here} devices (axis {axes} of "
-                f"{self!r}); give a multiple of {here} rows, for instance with Loader(batch_size=..., drop_last=True)"
+                f"a batch of {len(host)} rows cannot be cut over {count} devices (axis {axes} of "
+                f"{self!r}); give a multiple of {count} rows, for instance with Loader(batch_size=..., drop_last=True)"
             )
         first = part * len(host)
 
@@ -185,17 +185,17 @@ class Mesh:
 
 
 def _sizes(axes: dict[str, int], devices: int) -> dict[str, int]:
-    """The sizes of all axes, of which one may be -1."""
-    what = f"Mesh({', '.join(f'{name}={size}' for name, size in axes.items())})"
+    """The sizes of all axes; one may be -1."""
+    mesh = f"Mesh({', '.join(f'{name}={size}' for name, size in axes.items())})"
     if not axes:
         raise ShardingError("a mesh needs at least one axis: Mesh(data=-1), Mesh(data=-1, model=2)")
     if any(size == 0 or size < -1 for size in axes.values()) or list(axes.values()).count(-1) > 1:
-        raise ShardingError(f"{what}: sizes are positive, and one of them may be -1")
-    known = math.prod(size for size in axes.values() if size != -1)
+        raise ShardingError(f"{mesh}: sizes are positive, and one of them may be -1")
+    product = math.prod(size for size in axes.values() if size != -1)
     if -1 in axes.values():
-        if devices % known:
-            raise ShardingError(f"{what}: {devices} devices do not divide by {known}")
-        return {name: devices // known if size == -1 else size for name, size in axes.items()}
-    if known > devices:
-        raise ShardingError(f"{what} has {known} devices, and there are {devices}")
+        if devices % product:
+            raise ShardingError(f"{mesh}: {devices} devices do not divide by {product}")
+        return {name: devices // product if size == -1 else size for name, size in axes.items()}
+    if product > devices:
+        raise ShardingError(f"{mesh} has {product} devices, and there are {devices}")
     return dict(axes)

@@ -25,10 +25,10 @@ def page_of_mesh(mesh: Mesh) -> Page:
 
 
 def page_of_layout(layout: Layout) -> Page:
-    """The patterns of a layout, and what holds for all others."""
+    """The patterns of a layout, and the rule for all other parameters."""
     rows = [[Cell(pattern, code=True), Cell(_spec(spec), code=True)] for pattern, spec in layout.patterns.items()]
-    rest = "replicated" if layout.rest is None else f"cut over {_spec(layout.rest)} from {layout.least:,} elements on"
-    rows.append([Cell("all others", kind="soft"), Cell(rest)])
+    text = "replicated" if layout.rest is None else f"cut over {_spec(layout.rest)} from {layout.least:,} elements on"
+    rows.append([Cell("all others", kind="soft"), Cell(text)])
     table = Table(["parameters", "each axis is cut over"], rows, 2)
     return Page("Layout", [count(len(layout.patterns), "pattern")], [table])
 

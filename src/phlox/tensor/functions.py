@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from phlox.backend import Backend, Bool
-from phlox.backend.contract.widening import each
+from phlox.backend.contract.widening import map_nested
 from phlox.backend.pytree import container_of_class
 from phlox.backend.tracing.dimension import broadcast_sizes
 from phlox.errors import KindError, RangeError, ShapeError
@@ -286,8 +286,8 @@ def at_full_precision(function: Callable[P, R]) -> Callable[P, R]:
                 recorder.follow(x, narrowed)
             return narrowed
 
-        widened: Any = each(widen, args)
-        return each(narrow, function(*widened, **{name: each(widen, x) for name, x in kwargs.items()}))
+        widened: Any = map_nested(widen, args)
+        return map_nested(narrow, function(*widened, **{name: map_nested(widen, x) for name, x in kwargs.items()}))
 
     return operation
 

@@ -236,7 +236,7 @@ def test_every_name_is_tested() -> None:
     needed = {name for name, part in compat.PRIVATE.items() if part.compiles}
     updates = {f"torch._fused_{name}_" for name in UPDATES}
     assert {*USES, *needed, *updates, *COMPILER, *ELSEWHERE} == compat.PRIVATE.keys()
-    assert all(part.here for part in compat.PRIVATE.values())
+    assert all(part.exists for part in compat.PRIVATE.values())
     assert {name for uses in USES.values() for name in uses} == WORKS.keys()
 
 
@@ -310,7 +310,7 @@ import phlox.backend
 from phlox.backend import Autodiff, NumPy, Torch
 assert not {name for name in {*sys.modules} - seen if name.startswith("torch._")}, "something private was imported"
 from phlox.backend.torch import compat
-assert not any({"here", "value"} & vars(part).keys() for part in compat.PRIVATE.values()), "looked up too early"
+assert not any({"exists", "value"} & vars(part).keys() for part in compat.PRIVATE.values()), "looked up too early"
 from tests.backend.torch.lacking import lacking
 import numpy as np
 import phlox as px

@@ -305,7 +305,7 @@ WRONG = [
     (["-n", "2", "--hosts", "a,b", "--host-rank", "0", "--port", "70000", PROGRAM], "'70000' is not a port"),
     (["-n", "2", "--hosts", "a,b", "--host-rank", "0", PROGRAM], "launchers of several hosts need a secret"),
     (["-n", "2", "--hosts", "a b,c", "--host-rank", "0", PROGRAM], "'a b' is not the name"),
-    (["-n", "2", "--hosts", "a,b", "--host-rank", "2", PROGRAM], "--host-rank 2 is not the place of one of 2 hosts"),
+    (["-n", "2", "--hosts", "a,b", "--host-rank", "2", PROGRAM], "--host-rank 2 is not the index of one of 2 hosts"),
 ]
 
 

@@ -14,7 +14,7 @@ from phlox.errors import DistributedError
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(secret, "_taken", None)
+    monkeypatch.setattr(secret, "_secret", None)
     return tmp_path
 
 

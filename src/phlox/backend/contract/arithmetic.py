@@ -40,25 +40,25 @@ class ArithmeticOps(ShapingOps):
         return self.on_host(Float, np.errstate(all="ignore")(np.fmod), *self._floats(lhs, rhs))
 
     def float_mod(self, lhs: Array, rhs: Any) -> Array:
-        """The exact remainder of `//`, with the divisor's sign, also if it is zero; division by zero gives NaN."""
+        """The exact remainder of `//`, with the divisor's sign, even of a zero; division by zero gives NaN."""
         lhs, rhs = self._floats(lhs, rhs)
-        rest = self.float_fmod(lhs, rhs)
-        rest = self.where(self._beyond(rest, rhs), self.float_add(rest, rhs), rest)
-        return self.where(self.float_equal(rest, 0.0), self.float_copysign(rest, rhs), rest)
+        remainder = self.float_fmod(lhs, rhs)
+        remainder = self.where(self._is_rounded_up(remainder, rhs), self.float_add(remainder, rhs), remainder)
+        return self.where(self.float_equal(remainder, 0.0), self.float_copysign(remainder, rhs), remainder)
 
     def float_floordiv(self, lhs: Array, rhs: Any) -> Array:
-        """The exact quotient rounded down, also the sign of a zero; division by zero gives an infinity, or NaN."""
+        """The exact quotient rounded down, with the sign of a zero; division by zero gives an infinity, or NaN."""
         lhs, rhs = self._floats(lhs, rhs)
-        rest, quotient = self.float_fmod(lhs, rhs), self.float_div(lhs, rhs)
-        toward_zero = self.float_round(self.float_div(self.float_sub(lhs, rest), rhs))
-        down = self.float_sub(toward_zero, self.bool_into_float(self._beyond(rest, rhs)))
+        remainder, quotient = self.float_fmod(lhs, rhs), self.float_div(lhs, rhs)
+        toward_zero = self.float_round(self.float_div(self.float_sub(lhs, remainder), rhs))
+        down = self.float_sub(toward_zero, self.bool_into_float(self._is_rounded_up(remainder, rhs)))
         down = self.where(self.float_equal(down, 0.0), self.float_copysign(down, quotient), down)
         return self.where(self.float_equal(rhs, 0.0), quotient, down)
 
-    def _beyond(self, rest: Array, rhs: Array) -> Array:
-        """Is this remainder of a quotient that was rounded up?"""
-        opposed = self.bool_xor(self.float_less(rest, 0.0), self.float_less(rhs, 0.0))
-        return self.bool_and(opposed, self.bool_not(self.float_equal(rest, 0.0)))
+    def _is_rounded_up(self, remainder: Array, rhs: Array) -> Array:
+        """Does this remainder belong to a quotient that was rounded up?"""
+        opposed = self.bool_xor(self.float_less(remainder, 0.0), self.float_less(rhs, 0.0))
+        return self.bool_and(opposed, self.bool_not(self.float_equal(remainder, 0.0)))
 
     # --- floats: signs and bounds
 
@@ -114,7 +114,7 @@ class ArithmeticOps(ShapingOps):
     def float_isclose(self, lhs: Array, rhs: Any, rtol: float, atol: float, equal_nan: bool) -> Array:
         """|lhs - rhs| <= atol + rtol |rhs|; an infinity is close only to itself, and NaN to NaN if `equal_nan`."""
         lhs, rhs = self._floats(lhs, rhs)
-        # Infinities are set aside, since their difference would be NaN, and everything would be close to them.
+        # Infinities are left out, since their difference would be NaN, and everything would be close to them.
         finite = self.bool_and(self.float_isfinite(lhs), self.float_isfinite(rhs))
         x, y = self.where(finite, lhs, 0.0), self.where(finite, rhs, 0.0)
         tolerance = self.float_add(self.float_mul(self.float_abs(y), rtol), atol)
@@ -176,8 +176,8 @@ class ArithmeticOps(ShapingOps):
     def int_left_shift(self, lhs: Array, rhs: Any) -> Array:
         """lhs * 2^rhs; zero for a shift by at least the width of the element, or by a negative number."""
         lhs, rhs = self._ints(lhs, rhs)
-        places, inside = self._places(rhs)
-        return self.where(inside, self.int_mul(lhs, self.int_pow(2, places)), 0)
+        widths, inside = self._shift_widths(rhs)
+        return self.where(inside, self.int_mul(lhs, self.int_pow(2, widths)), 0)
 
     def int_right_shift(self, lhs: Array, rhs: Any) -> Array:
         """lhs // 2^rhs; only the sign is left for a shift by at least the element's width, or by a negative number.
@@ -185,13 +185,13 @@ class ArithmeticOps(ShapingOps):
         Then the result is -1 for negative numbers, 0 for others.
         """
         lhs, rhs = self._ints(lhs, rhs)
-        places, _ = self._places(rhs)
-        first = self.int_floordiv(places, 2)  # in two steps, since the greatest power of two is no integer
+        widths, _ = self._shift_widths(rhs)
+        first = self.int_floordiv(widths, 2)  # in two steps, since the greatest power of two is no integer
         halved = self.int_floordiv(lhs, self.int_pow(2, first))
-        return self.int_floordiv(halved, self.int_pow(2, self.int_sub(places, first)))
+        return self.int_floordiv(halved, self.int_pow(2, self.int_sub(widths, first)))
 
-    def _places(self, by: Array) -> tuple[Array, Array]:
-        """By how many places to shift, and whether any bit stays."""
+    def _shift_widths(self, by: Array) -> tuple[Array, Array]:
+        """By how many bits to shift, and whether any bit stays."""
         last = INT_RANGES[self.int_element][1].bit_length()
         inside = self.bool_and(self.int_less_equal(0, by), self.int_less_equal(by, last))
         return self.where(inside, by, last), inside

@@ -17,7 +17,7 @@ from phlox.host.dtypes import HOST_DTYPES, INT_RANGES, LARGEST, FloatElement, In
 
 
 class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
-    """The base of every family of operations: those that are required, and what a backend knows of its arrays."""
+    """The base of every family of operations: the required operations, and methods about arrays and devices."""
 
     float_element: FloatElement
     int_element: IntElement
@@ -46,7 +46,7 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         return x
 
     def other_device_names(self, device: Device) -> str:
-        """The names of an array's devices after the first, as they follow the first one in the device's name."""
+        """The names of an array's other devices, as text to append to the name of its first device."""
         return ""
 
     def memory_used(self, device: Device) -> int | None:
@@ -106,8 +106,8 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
 
         The caller may then write to its own array. Raises `RangeError` as `from_host` does.
         """
-        made = self.from_host(array, kind, device)
-        return array.copy() if made is array else made
+        native = self.from_host(array, kind, device)
+        return array.copy() if native is array else native
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
         """The values as a NumPy array, once they are computed. It may share memory: do not write to it."""
@@ -117,21 +117,21 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
         """Block until the array is computed, if the engine dispatches asynchronously."""
 
     def on_host(self, kinds: Kinds, fn: Callable[..., Any], *arrays: Array) -> Any:
-        """Apply the NumPy function `fn` to the values on the host, to define operations that no others make up.
+        """Apply the NumPy function `fn` to the values on the host, to define operations that no others can express.
 
         `kinds` is the kind of the result, or a tuple for several results. Raises `UnsupportedError` for tracers.
         """
         if any(self.is_traced(x) for x in arrays):
             raise UnsupportedError(f"{self!r} cannot do this while a function is being traced, only eagerly")
         device = self.device_of(arrays[0])
-        found = fn(*(self.to_host(x) for x in arrays))
+        results = fn(*(self.to_host(x) for x in arrays))
         if not isinstance(kinds, tuple):
-            return self._computed(found, kinds, device)
-        return tuple(self._computed(x, kind, device) for x, kind in zip(found, kinds, strict=True))
+            return self._from_result(results, kinds, device)
+        return tuple(self._from_result(x, kind, device) for x, kind in zip(results, kinds, strict=True))
 
-    def _computed(self, found: Any, kind: type[Kind], device: Device) -> Array:
-        """A result computed on the host; rounded as results are, so what is too large becomes an infinity."""
-        host = np.asarray(found)
+    def _from_result(self, values: Any, kind: type[Kind], device: Device) -> Array:
+        """A result computed on the host as a native array; rounding makes a number that is too large an infinity."""
+        host = np.asarray(values)
         if kind.name == "float":
             with np.errstate(over="ignore"):
                 host = host.astype(self.host_float_dtype, copy=False)
@@ -145,14 +145,14 @@ class ArrayOps(ShapeOps, FloatOps, IntOps, BoolOps, RandomOps):
 
     def accept(self, x: Array) -> Array:
         """An array that the engine owns, in this backend's element type, where it is."""
-        kind, own = self.kind_of(x), cast("Any", self)
-        return x if x.dtype == self.element(kind) else own.cast(x, self, self.device_of(x))
+        kind, backend = self.kind_of(x), cast("Any", self)
+        return x if x.dtype == self.element(kind) else backend.cast(x, self, self.device_of(x))
 
     def from_dlpack(self, x: Any, device: Device) -> Array:
         """Another library's array, with its element type; without a copy if possible.
 
-        `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. Any exception may be raised
-        for an array that cannot be taken.
+        `x` has the methods `__dlpack__` and `__dlpack_device__` of the Array API standard. It may raise any
+        exception for an array that it does not accept.
         """
         raise UnsupportedError(f"{self!r} takes no arrays of other libraries through DLPack")
 

@@ -86,7 +86,7 @@ class Backend(
             raise UnsupportedError(
                 f"a tensor on {self!r} cannot go to {target!r} while a function is being traced: that needs its values"
             )
-        return engine_of(target)._computed(self.to_host(x), self.kind_of(x), device)
+        return engine_of(target)._from_result(self.to_host(x), self.kind_of(x), device)
 
     def check_fits(self, x: Array, target: Backend) -> None:
         """Raise `RangeError` for a finite value that does not fit `target`'s element type, unless x is a tracer."""

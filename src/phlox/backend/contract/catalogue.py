@@ -38,17 +38,17 @@ _PARTS = ("_forward", "_backward", "_dx", "_dw")
 
 
 def families() -> dict[str, list[str]]:
-    """The operations by family, a composite's own forward and backward functions left out: they are part of it."""
+    """The operations by family, without the forward and backward functions of composites, which are parts of these."""
     named = {f"required: {family.__name__.removesuffix('Ops').lower()}": family.__annotations__ for family in _REQUIRED}
-    found = {title: list(names) for title, names in named.items()}
+    names_by_family = {title: list(names) for title, names in named.items()}
     for family in reversed(_FAMILIES):
-        own = [name for name, owner in DERIVED.items() if owner is family and whole(name) == name]
-        if own:
-            found[family.__name__.removesuffix("Ops").lower()] = own
-    return found
+        members = [name for name, owner in DERIVED.items() if owner is family and composite_of(name) == name]
+        if members:
+            names_by_family[family.__name__.removesuffix("Ops").lower()] = members
+    return names_by_family
 
 
-def whole(name: str) -> str:
+def composite_of(name: str) -> str:
     """The composite `f` that `f_forward` or `f_backward` is part of; any other operation itself."""
     return next((cut for suffix in _PARTS if (cut := name.removesuffix(suffix)) != name and cut in OPERATIONS), name)
 
@@ -67,8 +67,8 @@ def provision(backend: Backend, name: str) -> Provision:
 
 
 def _is_derived(backend: Backend, name: str) -> bool:
-    own = vars(backend).get(name)
-    if own is not None and not hasattr(own, "__wrapped__"):  # a wrapped function is the class's own
+    override = vars(backend).get(name)
+    if override is not None and not hasattr(override, "__wrapped__"):  # a wrapped function is the class's own
         return False
     owner = next((cls for cls in type(backend).__mro__ if name in vars(cls)), None)
     return owner is DERIVED.get(name, Backend)

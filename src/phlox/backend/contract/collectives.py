@@ -1,4 +1,4 @@
-"""Collectives: operations on arrays of which each process of a group has one.
+"""Collectives: operations in which each process of a group takes part with an array of its own.
 
 All processes call the same collectives in the same order, with arrays of the same shapes. An engine without collectives
 of its own goes through host memory, and gloo, which comes with PyTorch.
@@ -37,11 +37,11 @@ class Presence(NamedTuple):
     """
 
     names: tuple[str, ...]
-    here: tuple[bool, ...]
+    owned: tuple[bool, ...]
 
 
 class Later:
-    """A gradient that is being communicated while the backward pass goes on; until then so many elements are held."""
+    """A gradient that is communicated while the backward pass goes on; `size` elements are held until `finish()`."""
 
     __slots__ = ("finish", "size")
 
@@ -60,40 +60,40 @@ class CollectiveOps(ArrayOps, ProcessOps):
         """
         if processes().size == 1:
             return list(arrays)
-        found = self.reduce_on_host([self._sent(x) for x in arrays], op, presence)
-        return [self._received(host, x) for host, x in zip(found, arrays, strict=True)]
+        reduced = self.reduce_on_host([self._to_wire(x) for x in arrays], op, presence)
+        return [self._from_wire(host, x) for host, x in zip(reduced, arrays, strict=True)]
 
     def all_gather(self, x: Array) -> Array:
         """The arrays of all processes, stacked on a new first axis in the order of their ranks."""
         if processes().size == 1:
             return self.reshape(x, (1, *self.shape(x)))
-        return self._received(self.gather_on_host(self._sent(x)), x)
+        return self._from_wire(self.gather_on_host(self._to_wire(x)), x)
 
     def broadcast(self, x: Array, root: int) -> Array:
         """The array of the process of rank `root`."""
         if processes().size == 1:
             return x
-        return self._received(self.broadcast_on_host(self._sent(x), root), x)
+        return self._from_wire(self.broadcast_on_host(self._to_wire(x), root), x)
 
-    # --- of some of the processes, for arrays in slices
+    # --- among some of the processes, for arrays in slices
 
     def gather_slices(self, x: Array, ranks: Ranks) -> Array:
-        """The arrays of some processes, of which this is one, stacked on a new first axis in their order."""
-        return self._received(self._gloo().gather_slices_on_host(self._sent(x), ranks), x)
+        """The arrays of some processes, including this one, stacked on a new first axis in their order."""
+        return self._from_wire(self._gloo().gather_slices_on_host(self._to_wire(x), ranks), x)
 
     def scatter_mean(self, x: Array, ranks: Ranks) -> Array:
-        """Of arrays with an element for each of some processes, the mean over them of the element for this one.
+        """The mean over some processes of `x[i]`, where i is this process's index among them.
 
-        Half-precision floats are summed in f32.
+        The first axis of x has an entry for each of these processes. Half-precision floats are summed in f32.
         """
-        return self._received(self._gloo().scatter_mean_on_host(self._sent(x), ranks), x)
+        return self._from_wire(self._gloo().scatter_mean_on_host(self._to_wire(x), ranks), x)
 
     def gathering_slices(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
-        """Begin `gather_slices`, in the same order in all processes; what is returned waits for its result."""
+        """Begin `gather_slices`, in the same order in all processes; the returned function waits for its result."""
         return partial(self.gather_slices, x, ranks)
 
     def scattering_mean(self, x: Array, ranks: Ranks) -> Callable[[], Array]:
-        """Begin `scatter_mean`; what is returned waits for its result."""
+        """Begin `scatter_mean`; the returned function waits for its result."""
         value = self.scatter_mean(x, ranks)
         return lambda: value
 
@@ -125,45 +125,45 @@ class CollectiveOps(ArrayOps, ProcessOps):
         self.join_processes()
         return backend_by_name(GLOO)
 
-    def _sent(self, x: Array) -> np.ndarray[Any, Any]:
+    def _to_wire(self, x: Array) -> np.ndarray[Any, Any]:
         if self.is_traced(x):
             raise UnsupportedError(
-                f"{self!r} has no collective inside a function that is being traced; call it on what the function "
-                "returns (what is computed there of arrays on a mesh is already that of all processes, and needs none)"
+                f"{self!r} has no collectives inside a function that is being traced; call them on the function's "
+                "results (results computed from arrays on a mesh are already the same in all processes, and need none)"
             )
         host = self.to_host(x)
         return host.astype(np.float32) if host.dtype.itemsize == 2 else host
 
-    def _received(self, host: np.ndarray[Any, Any], like: Array) -> Array:
+    def _from_wire(self, host: np.ndarray[Any, Any], like: Array) -> Array:
         kind: type[Kind] = self.kind_of(like)
         device: Device = self.device_of(like)
-        return self._computed(host, kind, device)
+        return self._from_result(host, kind, device)
 
 
 def buckets(sizes: Sequence[int], limit: int = BUCKET) -> list[list[int]]:
-    """Arrays of these sizes in bytes, by number, in groups of about as much as the limit; large ones are alone.
+    """The numbers of arrays of these sizes in bytes, in groups of at most the limit; a larger array is alone.
 
     >>> buckets([3, 4, 12, 5, 5, 1], 10)
     [[0, 1], [2], [3, 4], [5]]
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     room = 0
     for number, size in enumerate(sizes):
-        if not found or size > room or size >= limit:
-            found.append([])
+        if not groups or size > room or size >= limit:
+            groups.append([])
             room = 0 if size >= limit else limit
-        found[-1].append(number)
+        groups[-1].append(number)
         room -= size
-    return found
+    return groups
 
 
 def check_presence(presence: Presence, counts: Sequence[float]) -> None:
-    """`DistributedError` for an array that only some processes have; `counts` says how many have each."""
-    known = processes()
-    for name, here, count in zip(presence.names, presence.here, counts, strict=True):
-        if 0 < round(count) < known.size:
+    """`DistributedError` for an array that only some processes have; `counts` are the numbers of its owners."""
+    group = processes()
+    for name, is_here, count in zip(presence.names, presence.owned, counts, strict=True):
+        if 0 < round(count) < group.size:
             raise DistributedError(
-                f"process {known.rank} of {known.size} has {'a' if here else 'no'} gradient of `{name}`, which "
-                f"{round(count)} of the {known.size} processes have: the loss must depend on the same parameters in "
+                f"process {group.rank} of {group.size} has {'a' if is_here else 'no'} gradient of `{name}`, which "
+                f"{round(count)} of the {group.size} processes have: the loss must depend on the same parameters in "
                 "all of them; add the unused ones times zero, or freeze them everywhere"
             )

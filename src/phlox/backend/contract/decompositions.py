@@ -1,4 +1,4 @@
-"""Decompositions and solutions by NumPy on the host, which cannot be made of other operations."""
+"""Decompositions and solutions by NumPy on the host, which other operations cannot express."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ SINGULAR = "is singular"
 NOT_FINITE = "holds NaN or infinities, and so cannot be decomposed"
 
 
-def refuse(bad: Any, what: str) -> None:
-    """Raise `LinalgError`, which names the first, if any matrix of a stack is `bad`."""
+def refuse(bad: Any, fault: str) -> None:
+    """Raise `LinalgError` that names the first matrix of a stack that is `bad`, if any is."""
     bad = np.asarray(bad)
     if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise LinalgError(f"matrix {place} of the stack {what}" if place else f"the matrix {what}")
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise LinalgError(f"matrix {index} of the stack {fault}" if index else f"the matrix {fault}")
 
 
-def _each(fn: Callable[..., Any], what: str, first: Matrices, *others: Any) -> Any:
-    """`fn` of stacks of matrices; where it refuses, the message says which matrix of the first stack is at fault."""
+def _on_stack(fn: Callable[..., Any], fault: str, first: Matrices, *others: Any) -> Any:
+    """`fn` of stacks of matrices; its error names the matrix of the first stack that is at fault."""
     with np.errstate(all="ignore"):
         try:
             return fn(first, *others)
         except np.linalg.LinAlgError:
             bad = np.zeros(first.shape[:-2], np.bool_)
-            for place in np.ndindex(*bad.shape):
+            for index in np.ndindex(*bad.shape):
                 try:
-                    fn(first[place], *(np.eye(len(first[place]), dtype=first.dtype) for _ in others))
+                    fn(first[index], *(np.eye(len(first[index]), dtype=first.dtype) for _ in others))
                 except np.linalg.LinAlgError:
-                    bad[place] = True
-            refuse(bad, what)
+                    bad[index] = True
+            refuse(bad, fault)
             raise
 
 
 def refuse_undefined(x: Matrices) -> None:
-    """Raise `LinalgError` if any matrix of a stack has NaN or infinities, for which LAPACK's results are undefined."""
+    """Raise `LinalgError` if a matrix of a stack has NaN or infinities: LAPACK's results would be undefined."""
     refuse(~np.isfinite(x).all((-2, -1)), NOT_FINITE)
 
 
 def cholesky(x: Matrices) -> Matrices:
     """See the contract."""
     refuse_undefined(x)
-    return _each(np.linalg.cholesky, NOT_POSITIVE, 0.5 * (x + x.mT))
+    return _on_stack(np.linalg.cholesky, NOT_POSITIVE, 0.5 * (x + x.mT))
 
 
 def eigh(x: Matrices) -> tuple[Matrices, Matrices]:
-    """Of any signs."""
+    """See the contract; the signs of the eigenvectors are arbitrary."""
     refuse_undefined(x)
     return np.linalg.eigh(0.5 * (x + x.mT))
 
@@ -60,7 +60,7 @@ def eigh(x: Matrices) -> tuple[Matrices, Matrices]:
 def solve(a: Matrices, b: Matrices) -> Matrices:
     """See the contract."""
     refuse_undefined(a)
-    return _each(np.linalg.solve, SINGULAR, a, b)
+    return _on_stack(np.linalg.solve, SINGULAR, a, b)
 
 
 def solve_triangular(a: Matrices, b: Matrices, *, lower: bool, unit: bool) -> Matrices:
@@ -73,13 +73,13 @@ def solve_triangular(a: Matrices, b: Matrices, *, lower: bool, unit: bool) -> Ma
 
 
 def qr(x: Matrices, *, complete: bool) -> tuple[Matrices, Matrices]:
-    """Of any signs."""
+    """See the contract; the signs are arbitrary."""
     refuse_undefined(x)
     return np.linalg.qr(x, mode="complete" if complete else "reduced")
 
 
 def svd(x: Matrices, *, full: bool) -> tuple[Matrices, Matrices, Matrices]:
-    """Of any signs."""
+    """See the contract; the signs of the singular vectors are arbitrary."""
     refuse_undefined(x)
     return np.linalg.svd(x, full_matrices=full)
 
@@ -87,10 +87,10 @@ def svd(x: Matrices, *, full: bool) -> tuple[Matrices, Matrices, Matrices]:
 def slogdet(x: Matrices) -> tuple[Matrices, Matrices]:
     """See the contract."""
     with np.errstate(all="ignore"):
-        found: Any = np.linalg.slogdet(x)
-    undefined = np.isnan(found.logabsdet)
-    sign = cast("Matrices", np.where(undefined, found.logabsdet, found.sign))
-    return sign, cast("Matrices", found.logabsdet)
+        factors: Any = np.linalg.slogdet(x)
+    undefined = np.isnan(factors.logabsdet)
+    sign = cast("Matrices", np.where(undefined, factors.logabsdet, factors.sign))
+    return sign, cast("Matrices", factors.logabsdet)
 
 
 def det(x: Matrices) -> Matrices:

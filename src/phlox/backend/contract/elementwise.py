@@ -37,9 +37,9 @@ class ElementwiseOps(SpecialOps):
         """sqrt(lhs^2 + rhs^2), without overflow; infinity if one of them is infinite, even beside NaN."""
         lhs, rhs = self._floats(lhs, rhs)
         x, y = self.float_abs(lhs), self.float_abs(rhs)
-        more = self.float_maximum(x, y)
-        ratio = self.float_div(self.float_minimum(x, y), self.where(self.float_equal(more, 0.0), 1.0, more))
-        length = self.float_mul(more, self.float_sqrt(self.float_add(self.float_mul(ratio, ratio), 1.0)))
+        longer = self.float_maximum(x, y)
+        ratio = self.float_div(self.float_minimum(x, y), self.where(self.float_equal(longer, 0.0), 1.0, longer))
+        length = self.float_mul(longer, self.float_sqrt(self.float_add(self.float_mul(ratio, ratio), 1.0)))
         return self.where(self.bool_or(self.float_isinf(lhs), self.float_isinf(rhs)), math.inf, length)
 
     def float_exp2(self, x: Array) -> Array:
@@ -56,10 +56,10 @@ class ElementwiseOps(SpecialOps):
 
     def float_logaddexp(self, lhs: Array, rhs: Any) -> Array:
         """log(exp(lhs) + exp(rhs)), without overflow."""
-        less, more = self.float_minimum(lhs, rhs), self.float_maximum(lhs, rhs)
-        # An infinity must not become inf - inf; its sum with anything is right of itself.
-        shift = self.where(self.float_isfinite(more), more, 0.0)
-        return self.float_add(more, self.float_log1p(self.float_exp(self.float_sub(less, shift))))
+        smaller, larger = self.float_minimum(lhs, rhs), self.float_maximum(lhs, rhs)
+        # inf - inf would be NaN; without a shift, the sum with an infinity is right.
+        shift = self.where(self.float_isfinite(larger), larger, 0.0)
+        return self.float_add(larger, self.float_log1p(self.float_exp(self.float_sub(smaller, shift))))
 
     def float_xlogy(self, x: Array, y: Any) -> Array:
         """x log(y); zero where x is zero, unless y is NaN."""

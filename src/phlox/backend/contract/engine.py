@@ -18,14 +18,14 @@ class EngineBackend(Backend):
 
     floats: ClassVar[tuple[FloatElement, ...]] = FLOAT_ELEMENTS
     ints: ClassVar[tuple[IntElement, ...]] = INT_ELEMENTS
-    _made: ClassVar[dict[tuple[type, str, str], Any]] = {}
+    _instances: ClassVar[dict[tuple[type, str, str], Any]] = {}
 
     def __new__(cls, float: FloatElement = "f32", int: IntElement = "i32") -> Self:
         # Interned, so that the check "same backend?" before each operation is one comparison of identities.
-        made = EngineBackend._made
+        instances = EngineBackend._instances
         key = (cls, float, int)
-        if key in made:
-            return made[key]
+        if key in instances:
+            return instances[key]
         if float not in cls.floats:
             raise BackendError(f"{cls.__name__} has no float element {float!r} (it has {', '.join(cls.floats)})")
         if int not in cls.ints:
@@ -34,7 +34,7 @@ class EngineBackend(Backend):
         self.float_element = float
         self.int_element = int
         self.setup()
-        return made.setdefault(key, self)
+        return instances.setdefault(key, self)
 
     def setup(self) -> None:
         """Prepare everything that depends on the element types; called once for each backend."""
@@ -46,9 +46,9 @@ class EngineBackend(Backend):
         return type(self), (self.float_element, self.int_element)
 
     def __repr__(self) -> str:
-        given = [f"float={self.float_element!r}"] * (self.float_element != "f32")
-        given += [f"int={self.int_element!r}"] * (self.int_element != "i32")
-        return f"{type(self).__name__}({', '.join(given)})"
+        options = [f"float={self.float_element!r}"] * (self.float_element != "f32")
+        options += [f"int={self.int_element!r}"] * (self.int_element != "i32")
+        return f"{type(self).__name__}({', '.join(options)})"
 
     def casts_on_all_cores(self) -> bool:
         """Does this engine cast a host array of floats on all cores by itself?"""
@@ -67,7 +67,7 @@ class EngineBackend(Backend):
             return array
         if kind.name == "int" and array.dtype != np.bool_:
             cast = array.astype(dtype)
-            if not (cast == array).all():  # a cast of one that does not fit is another number
+            if not (cast == array).all():  # an integer that does not fit changes in the cast
                 info = np.iinfo(dtype)
                 low, high = array.min(), array.max()
                 worst = low if low < info.min else high

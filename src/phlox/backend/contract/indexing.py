@@ -27,14 +27,14 @@ class IndexingOps(ArithmeticOps):
     def index_set(self, x: Array, values: Array, index: Index) -> Array:
         """x with `values` in place of the elements that `index` reads."""
         shape = self.shape(x)
-        hit = self._laid_out(self.bool_full(self.shape(values), True, self.device_of(x)), shape, index, False)
-        return self.where(hit, self._laid_out(values, shape, index, 0), x)
+        hit = self._embedded(self.bool_full(self.shape(values), True, self.device_of(x)), shape, index, False)
+        return self.where(hit, self._embedded(values, shape, index, 0), x)
 
     def float_index_adjoint(self, g: Array, shape: Shape, index: Index) -> Array:
         """Zeros of `shape` with `g` written at a basic index: the transpose of `index`."""
-        return self._laid_out(g, shape, index, 0.0)
+        return self._embedded(g, shape, index, 0.0)
 
-    def _laid_out(self, values: Array, shape: Shape, index: Index, fill: float) -> Array:
+    def _embedded(self, values: Array, shape: Shape, index: Index, fill: float) -> Array:
         """An array of `shape` with `values` at an index and `fill` elsewhere."""
         steps = [entry if isinstance(entry, slice) else slice(entry, entry + 1, 1) for entry in index]
         counts = tuple(slice_size(entry, size) for entry, size in zip(steps, shape, strict=True))
@@ -69,25 +69,25 @@ class IndexingOps(ArithmeticOps):
         return self.int_into_bool(self.int_scatter(self.bool_into_int(x), positions, self.bool_into_int(updates), mode))
 
     def int_last_update(self, positions: Array, size: int) -> Array:
-        """For each of `positions` [k] in an axis of `size`, the index in the list of the last equal one."""
+        """For each of `positions` [k] in an axis of `size`, the index in `positions` of the last equal one."""
         device = self.device_of(positions)
-        places = self.int_arange(0, self.shape(positions)[0], 1, device)
-        last = self.int_scatter(self.int_full((size,), -1, device), positions, places, "max")
+        numbers = self.int_arange(0, self.shape(positions)[0], 1, device)
+        last = self.int_scatter(self.int_full((size,), -1, device), positions, numbers, "max")
         return self.take(last, positions, 0)
 
     def int_ravel_index(self, indices: Arrays, sizes: Shape) -> Array:
-        """The flat, row-major positions of the elements with these indices, one array an axis, which broadcast.
+        """The flat, row-major positions of the elements with these indices: one array for each axis; they broadcast.
 
-        Negative ones count from the end. If one is out of range, so is the position.
+        Negative indices count from the end. If an index is out of range, so is the position.
         """
-        places: Any = None
-        outside: Any = None
+        position: Any = None
+        is_outside: Any = None
         for index, size in zip(indices, sizes, strict=True):
             index = self.where(self.int_less(index, 0), self.int_add(index, size), index)
-            wrong = self.bool_or(self.int_less(index, 0), self.int_less_equal(size, index))
-            outside = wrong if outside is None else self.bool_or(outside, wrong)
-            places = index if places is None else self.int_add(self.int_mul(places, size), index)
-        return self.where(outside, math.prod(sizes), places)
+            is_wrong = self.bool_or(self.int_less(index, 0), self.int_less_equal(size, index))
+            is_outside = is_wrong if is_outside is None else self.bool_or(is_outside, is_wrong)
+            position = index if position is None else self.int_add(self.int_mul(position, size), index)
+        return self.where(is_outside, math.prod(sizes), position)
 
     def int_places_along(self, indices: Array, axis: int, shape: Shape) -> Array:
         """The flat, row-major positions in an array of `shape` that `take_along_axis` reads at `indices`."""
@@ -111,8 +111,8 @@ class IndexingOps(ArithmeticOps):
     def float_take_along_axis_adjoint(self, g: Array, indices: Array, axis: int, shape: Shape) -> Array:
         """Zeros of `shape` with `g` added at `indices`: the transpose of `take_along_axis`."""
         zeros = self.float_full((math.prod(shape),), 0.0, self.device_of(g))
-        places = self.reshape(self.int_places_along(indices, axis, shape), (math.prod(self.shape(indices)),))
-        return self.reshape(self.float_scatter(zeros, places, self.reshape(g, self.shape(places)), "add"), shape)
+        positions = self.reshape(self.int_places_along(indices, axis, shape), (math.prod(self.shape(indices)),))
+        return self.reshape(self.float_scatter(zeros, positions, self.reshape(g, self.shape(positions)), "add"), shape)
 
     def bool_flatnonzero(self, x: Array) -> Array:
         """The indices of the true elements of x [n]. Their number depends on the values, so it cannot be traced."""
@@ -144,10 +144,10 @@ def scatter(
         combine.at(out, positions, updates)
         return out
     # Combining whole groups of rows is several times faster than row by row.
-    places = np.where(positions < 0, positions + size, positions)
-    order = np.argsort(places, kind="stable")
-    places = places[order]
-    first = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
+    rows = np.where(positions < 0, positions + size, positions)
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    first = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
     groups = combine.reduceat(updates[order], first, axis=0, dtype=x.dtype)
-    out[places[first]] = combine(out[places[first]], groups)
+    out[rows[first]] = combine(out[rows[first]], groups)
     return out

@@ -49,11 +49,11 @@ class LinalgOps(ElementwiseOps):
         return self._dot_general(self.float_matmul, self.float_mul, x, y, batch, summed)
 
     def _long_dot(self, x: Array, y: Array, plan: MatmulPlan) -> Array:
-        """Products of long vectors: as a sum, which engines add up in pairs, where they multiply one by one."""
-        left = arranged(self, x, plan.order_x, plan.matrices_x)
-        right = arranged(self, y, plan.order_y, plan.matrices_y)
-        rank = len(self.shape(left))
-        products = self.float_mul(left, transposed(self, right))
+        """Products of long vectors, by `sum`: engines sum in pairs there, but one by one in a matmul."""
+        matrices_x = arranged(self, x, plan.order_x, plan.matrices_x)
+        matrices_y = arranged(self, y, plan.order_y, plan.matrices_y)
+        rank = len(self.shape(matrices_x))
+        products = self.float_mul(matrices_x, transposed(self, matrices_y))
         total = self.float_sum(products, (rank - 1,), True)
         return total if plan.result is None else self.reshape(total, plan.result)
 
@@ -71,9 +71,9 @@ class LinalgOps(ElementwiseOps):
         summed: tuple[Axes, Axes],
     ) -> Array:
         plan = matmul_plan(self.shape(x), self.shape(y), batch, summed)
-        left = arranged(self, x, plan.order_x, plan.matrices_x)
-        right = arranged(self, y, plan.order_y, plan.matrices_y)
-        product = (matmul if plan.sums else multiply)(left, right)
+        matrices_x = arranged(self, x, plan.order_x, plan.matrices_x)
+        matrices_y = arranged(self, y, plan.order_y, plan.matrices_y)
+        product = (matmul if plan.sums else multiply)(matrices_x, matrices_y)
         return product if plan.result is None else self.reshape(product, plan.result)
 
     def _products(self, x: Array, y: Array) -> Array:
@@ -168,7 +168,7 @@ class LinalgOps(ElementwiseOps):
         signs = self.where(self.float_less(diagonal(self, r), 0.0), -1.0, 1.0)
         *batch, count = self.shape(signs)
         missing = self.shape(q)[-1] - count
-        if missing:  # a complete q has more columns than r has a diagonal
+        if missing:  # a complete q has more columns than r has diagonal elements
             signs = self.pad(signs, (*((0, 0),) * len(batch), (0, missing)), 1.0)
         rank = len(batch)
         return self.float_mul(q, self.expand_dims(signs, (rank,))), self.float_mul(
@@ -194,13 +194,13 @@ class LinalgOps(ElementwiseOps):
     def _signs(self, v: Array) -> Array:
         """For each column, [..., 1, k], the sign of its first component within a hundredth of the largest.
 
-        Rounding could turn the order of equal components, as eigenvectors often have, but hardly spans a hundredth.
+        Eigenvectors often have equal components, whose order rounding may change, but hardly by a hundredth.
         """
         *batch, n, _ = self.shape(v)
         down = (len(batch),)
         size = self.float_abs(v)
         near = self.float_less_equal(self.float_mul(self.float_max(size, down, True), NEARLY), size)
         order = self.reshape(self.int_arange(n, 0, -1, self.device_of(v)), (n, 1))
-        place = self.where(near, order, 0)
-        first = self.int_equal(place, self.int_max(place, down, True))
+        rank = self.where(near, order, 0)
+        first = self.int_equal(rank, self.int_max(rank, down, True))
         return self.where(self.float_less(self.float_sum(self.where(first, v, 0.0), down, True), 0.0), -1.0, 1.0)

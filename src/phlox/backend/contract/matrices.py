@@ -20,7 +20,7 @@ def transposed(B: ShapingOps, x: Array) -> Array:
 
 
 def last(shape: Shape, *entries: int | slice) -> Index:
-    """The index that takes `entries` of the last axes, and all of the others."""
+    """The index that takes `entries` of the last axes, and everything of the other axes."""
     return (*(slice(0, size, 1) for size in shape[: len(shape) - len(entries)]), *entries)
 
 
@@ -72,15 +72,15 @@ def identity(B: ShapingOps, n: int, like: Array) -> Array:
 
 
 def products_without(B: ShapingOps, x: Array, count: int) -> Array:
-    """For vectors [..., n] the product of all elements but one, [..., n], or but any two, [..., n, n]."""
+    """For vectors [..., n], the products of all elements except one, [..., n], or except any two, [..., n, n]."""
     *batch, n = B.shape(x)
     device = B.device_of(x)
-    place = B.int_arange(0, n, 1, device)
-    left_out = B.int_equal(B.reshape(place, (n, 1)), B.reshape(place, (1, n)))
+    numbers = B.int_arange(0, n, 1, device)
+    left_out = B.int_equal(B.reshape(numbers, (n, 1)), B.reshape(numbers, (1, n)))
     if count == 2:
         left_out = B.bool_or(B.reshape(left_out, (n, 1, n)), B.reshape(left_out, (1, n, n)))
-    kept = B.where(left_out, 1.0, B.reshape(x, (*batch, *(1,) * count, n)))
-    return B.float_prod(kept, (len(batch) + count,), False)
+    factors = B.where(left_out, 1.0, B.reshape(x, (*batch, *(1,) * count, n)))
+    return B.float_prod(factors, (len(batch) + count,), False)
 
 
 class MatmulPlan(NamedTuple):
@@ -113,11 +113,11 @@ def _matmul_plan(shape_x: Shape, shape_y: Shape, batch: tuple[Axes, Axes], summe
     stack = tuple(shape_x[axis] for axis in bx)
     rows, columns = tuple(shape_x[axis] for axis in fx), tuple(shape_y[axis] for axis in fy)
     m, n, k = math.prod(rows), math.prod(columns), math.prod(shape_x[axis] for axis in sx)
-    # The batch axes are not merged: engines would have to copy what is only permuted.
-    left = _arrangement(shape_x, (*bx, *fx, *sx), (*stack, m, k))
-    right = _arrangement(shape_y, (*by, *sy, *fy), (*stack, k, n))
+    # The batch axes are not merged: engines would have to copy arrays that are only permuted.
+    plan_x = _arrangement(shape_x, (*bx, *fx, *sx), (*stack, m, k))
+    plan_y = _arrangement(shape_y, (*by, *sy, *fy), (*stack, k, n))
     result = (*stack, *rows, *columns)
-    return MatmulPlan(m, n, *left, *right, None if result == (*stack, m, n) else result, bool(sx))
+    return MatmulPlan(m, n, *plan_x, *plan_y, None if result == (*stack, m, n) else result, bool(sx))
 
 
 def _arrangement(shape: Shape, order: Axes, matrices: Shape) -> tuple[Axes | None, Shape | None]:

@@ -1,4 +1,4 @@
-"""Several devices: meshes, arrays in shards, and what a process has of them."""
+"""Several devices: meshes, sharded arrays, and the parts of them that a process has."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class MeshOps(ArrayOps):
 
     def make_mesh(self, shape: dict[str, int]) -> Any:
         """The engine's own mesh, with named axes of these sizes; `ShardingError` if that is impossible."""
-        known = processes()
-        if math.prod(shape.values()) != known.size:
-            raise ShardingError(f"{self!r} has a mesh of all {known.size} processes, and not of {shape}")
-        return Grid(tuple(shape), tuple(shape.values()), known.rank)
+        group = processes()
+        if math.prod(shape.values()) != group.size:
+            raise ShardingError(f"{self!r} has a mesh of all {group.size} processes, and not of {shape}")
+        return Grid(tuple(shape), tuple(shape.values()), group.rank)
 
     def mesh_part(self, mesh: Any, axes: tuple[str, ...]) -> tuple[int, int]:
         """The index of this process's part of an array that is sharded over some axes, and the number of parts."""
@@ -51,11 +51,11 @@ class MeshOps(ArrayOps):
         """The devices of a mesh as one device, for arrays with this sharding."""
         if sharding.is_replicated:
             return self.device()
-        over = load_decorator("sharded")
-        return over(self).mesh_device(sharding)
+        sharded = load_decorator("sharded")
+        return sharded(self).mesh_device(sharding)
 
     def mesh_scope(self, mesh: Any, axes: tuple[str, ...]) -> AbstractContextManager[object]:
-        """The scope in which code computes on this process's rows of a batch, which is cut over some axes."""
+        """The scope in which code computes on this process's rows of a batch, which is sharded over some axes."""
         return rows_of(mesh.rows(axes) if mesh.size > 1 else None)
 
     def mesh_of(self, x: Array) -> Any:
@@ -86,19 +86,19 @@ class MeshOps(ArrayOps):
         return self.from_host(read(whole_index(shape)), kind, device)
 
     def is_slice(self, x: Array) -> bool:
-        """Is this an array of which each process holds a slice, and so a gradient of all processes?"""
+        """Does each process hold a slice of this array? Then its gradient covers all processes."""
         return False
 
     def settle_of(self, x: Array) -> Callable[[Array], Array] | None:
-        """What makes the gradient towards x, a leaf of a tape, of what has come back to it; None if that is it."""
+        """The function from the gradient that reaches x, a leaf of a tape, to its final one; None if they are equal."""
         return None
 
     def scattered_like(self, g: Array, x: Array) -> Later:
-        """Begin to make the gradient towards x, in slices, of the gradients that processes have of their rows."""
+        """Begin to reduce the processes' gradients of their rows to the gradient of x, in slices."""
         raise NotImplementedError(f"{self!r} has no arrays in slices")
 
     def make_ready(self, x: Array) -> None:
-        """x, the new value of a parameter, will be used as a whole: begin to bring it together, if that is to stay."""
+        """Begin to gather x, a parameter's new value that will be used whole, if the whole array may be kept."""
 
     def is_here(self, x: Array) -> bool:
         """Can this process read all values of an array?"""

@@ -1,4 +1,4 @@
-"""What an engine has to do with other processes: it joins their group."""
+"""Joining an engine to a group of processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from phlox.backend import processes
 from phlox.errors import EngineNotInstalledError, ExtraNotInstalledError
 
 GLOO = "torch"
-"""The backend whose collectives serve the engines that have none."""
+"""The backend whose collectives are used for engines without collectives."""
 
 
 class ProcessOps:

@@ -20,7 +20,7 @@ class Profiled(NamedTuple):
 
 
 class OperationTime(NamedTuple):
-    """One operation of a compiled program, as it has run."""
+    """One run of an operation of a compiled program."""
 
     name: str
     scope: str
@@ -40,7 +40,7 @@ class ProfilingOps:
 
         The folder must exist. Raises `RuntimeError` or `ValueError` if a profile is already running.
         """
-        import cProfile  # which is slow to import
+        import cProfile  # slow to import
 
         profile = cProfile.Profile()
         profile.enable()
@@ -60,5 +60,5 @@ class ProfilingOps:
     def profile_operations(
         self, run: Callable[[Any, Any], Any], donated: Any, kept: Any, calls: int
     ) -> list[OperationTime] | None:
-        """Run a function from `compile` `calls` times, and time its operations; None where the engine cannot."""
+        """Run a function from `compile` `calls` times, and time its operations; None if the engine cannot."""
         return None

@@ -33,19 +33,19 @@ class ReductionOps(SortingOps, ElementwiseOps):
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The variance, divided by n - correction; NaN for too few elements."""
-        whole = self._count(x, axes)
-        count = larger(whole - int(correction), 0) if float(correction).is_integer() else whole - correction
+        size = self._count(x, axes)
+        count = larger(size - int(correction), 0) if float(correction).is_integer() else size - correction
         deviation = self.float_sub(x, self.float_mean(x, axes, True))
         total = self.float_sum(self.float_square(deviation), axes, keepdims)
         return self.float_mul(total, ratio(1, count))
 
     def float_std(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
         """The square root of the variance; the derivative is defined as zero if the variance is zero."""
-        return self._root(self.float_var(x, axes, correction, keepdims))
+        return self._safe_sqrt(self.float_var(x, axes, correction, keepdims))
 
     def float_logsumexp(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """log(sum(exp(x))), without overflow."""
-        highest = self.detach(self._peak(x, axes, True))
+        highest = self.detach(self._max_to_shift(x, axes, True))
         # inf - inf would be NaN: with an infinite maximum nothing is subtracted, and the sum is infinite by itself.
         shift = self.where(self.float_isfinite(highest), highest, 0.0)
         total = self.float_log(self.float_sum(self.float_exp(self.float_sub(x, shift)), axes, keepdims))
@@ -59,7 +59,7 @@ class ReductionOps(SortingOps, ElementwiseOps):
         if p == 0:
             return self.float_sum(self.bool_into_float(self.float_not_equal(x, 0.0)), axes, keepdims)
         if p == 2:
-            return self._root(self.float_sum(self.float_square(x), axes, keepdims))
+            return self._safe_sqrt(self.float_sum(self.float_square(x), axes, keepdims))
         size = self.float_abs(x)
         if math.isinf(p):
             return (self.float_max if p > 0 else self.float_min)(size, axes, keepdims)
@@ -73,30 +73,30 @@ class ReductionOps(SortingOps, ElementwiseOps):
         last = len(self.shape(rows)) - 1
         size = self.shape(rows)[last]
         order = self.float_sort(rows, last, False)
-        found = [self._one(order, rank) for rank in ranks]
-        greatest = self._one(order, size - 1)  # NaN counts as that
-        y = self.concat(found, last) if len(found) > 1 else found[0]
+        picked = [self._last_axis_entry(order, rank) for rank in ranks]
+        greatest = self._last_axis_entry(order, size - 1)  # NaN counts as the greatest
+        y = self.concat(picked, last) if len(picked) > 1 else picked[0]
         y = self.where(self.float_isnan(greatest), math.nan, y)
         return self._ranked(y, self.shape(x), axes, keepdims)
 
     def float_quantile(self, x: Array, axes: Axes, q: tuple[float, ...], between: Between, keepdims: bool) -> Array:
         """The quantiles along a new first axis; NaN if there is a NaN."""
-        places = [_place(self._count(x, axes), one, between) for one in q]
+        spans = [_rank_span(self._count(x, axes), quantile, between) for quantile in q]
         ranks = list[int]()
-        for rank in [rank for low, high, _ in places for rank in (low, high)]:
-            if not any(same_size(rank, one) for one in ranks):
+        for rank in [rank for low, high, _ in spans for rank in (low, high)]:
+            if not any(same_size(rank, other) for other in ranks):
                 ranks.append(rank)
         y = self.float_order_statistics(x, axes, tuple(ranks), keepdims)
-        found = [(rank, self._at(y, place)) for place, rank in enumerate(ranks)]
-        mixed: list[Array] = []
-        for low, high, share in places:
-            a, b = [next(one for rank, one in found if same_size(rank, wanted)) for wanted in (low, high)]
+        by_rank = [(rank, self._first_axis_entry(y, index)) for index, rank in enumerate(ranks)]
+        quantiles: list[Array] = []
+        for low, high, share in spans:
+            a, b = [next(value for rank, value in by_rank if same_size(rank, end)) for end in (low, high)]
             if a is not b:
                 between_them = self.float_add(self.float_mul(a, 1.0 - share), self.float_mul(b, share))
                 # Two equal infinities are that infinity.
                 a = self.where(self.float_equal(a, b), a, between_them)
-            mixed.append(a)
-        return self.concat(mixed, 0) if len(mixed) > 1 else mixed[0]
+            quantiles.append(a)
+        return self.concat(quantiles, 0) if len(quantiles) > 1 else quantiles[0]
 
     def float_median(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         """The middle element, or the mean of the two middle ones; NaN if there is a NaN."""
@@ -153,16 +153,16 @@ class ReductionOps(SortingOps, ElementwiseOps):
         device = self.device_of(g)
         starts = self.reshape(self.int_arange(0, count * step, step, device), (count, 1))
         order = (*range(axis + 1), last, *range(axis + 1, last))
-        places = self.int_add(starts, self.int_arange(0, size, 1, device))
-        return self.float_take_adjoint(self.permute_dims(g, order), places, axis, shape)
+        positions = self.int_add(starts, self.int_arange(0, size, 1, device))
+        return self.float_take_adjoint(self.permute_dims(g, order), positions, axis, shape)
 
     # --- helpers
 
-    def _peak(self, x: Array, axes: Axes, keepdims: bool) -> Array:
-        """`float_max` for a shift by the maximum, where an engine's kernel may miss a NaN: the rest keeps it anyway."""
+    def _max_to_shift(self, x: Array, axes: Axes, keepdims: bool) -> Array:
+        """`float_max` for a shift by the maximum; here an engine's kernel may ignore NaN, which x itself keeps."""
         return self.float_max(x, axes, keepdims)
 
-    def _root(self, x: Array) -> Array:
+    def _safe_sqrt(self, x: Array) -> Array:
         """The square root, with derivative zero at zero, also for an engine's own autodiff."""
         flat = self.float_equal(x, 0.0)
         return self.where(flat, 0.0, self.float_sqrt(self.where(flat, 1.0, x)))
@@ -171,30 +171,30 @@ class ReductionOps(SortingOps, ElementwiseOps):
         return math.prod(self.shape(x)[axis] for axis in axes)
 
     def _rows(self, x: Array, axes: Axes) -> Array:
-        """These axes merged into one, the last."""
+        """x with these axes merged into one, the last."""
         shape = self.shape(x)
-        kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
+        others = tuple(axis for axis in range(len(shape)) if axis not in axes)
         return self.reshape(
-            self.permute_dims(x, (*kept, *axes)), (*(shape[axis] for axis in kept), self._count(x, axes))
+            self.permute_dims(x, (*others, *axes)), (*(shape[axis] for axis in others), self._count(x, axes))
         )
 
     def _ranked(self, y: Array, shape: Shape, axes: Axes, keepdims: bool) -> Array:
-        """Several results of each row, from the last axis to the first; the reduced axes of `shape` as asked for."""
+        """Move the results of each row from the last axis to the first; `keepdims` keeps the reduced axes."""
         last = len(self.shape(y)) - 1
         y = self.permute_dims(y, (last, *range(last)))
         return self.expand_dims(y, tuple(axis + 1 for axis in axes)) if keepdims and axes else y
 
-    def _one(self, x: Array, place: int) -> Array:
-        """One entry of the last axis, which stays, of size one also where the place is open."""
+    def _last_axis_entry(self, x: Array, index: int) -> Array:
+        """One entry of the last axis, which stays with size one, also if the index depends on open axes."""
         shape = self.shape(x)
         last = len(shape) - 1
-        if not is_open(place):
-            return part(self, x, last, place, place + 1)
-        return self.expand_dims(self.index(x, (*(slice(0, size, 1) for size in shape[:last]), place)), (last,))
+        if not is_open(index):
+            return part(self, x, last, index, index + 1)
+        return self.expand_dims(self.index(x, (*(slice(0, size, 1) for size in shape[:last]), index)), (last,))
 
-    def _at(self, x: Array, place: int) -> Array:
-        """One entry of the first axis, which stays."""
-        return part(self, x, 0, place, place + 1)
+    def _first_axis_entry(self, x: Array, index: int) -> Array:
+        """One entry of the first axis, which stays with size one."""
+        return part(self, x, 0, index, index + 1)
 
     def _scan(self, x: Array, axis: int, combine: Callable[[Array, Array], Array]) -> Array:
         """An inclusive scan by doubling: after n rounds each element combines up to 2**n."""
@@ -213,14 +213,14 @@ class ReductionOps(SortingOps, ElementwiseOps):
         return self.float_add(self.float_maximum(lhs, rhs), self.float_log1p(self.float_exp(self.float_neg(distance))))
 
 
-def _place(count: int, q: float, between: Between) -> tuple[int, int, float]:
-    """The ranks of the two elements that a quantile lies between, and how far towards the second."""
+def _rank_span(count: int, q: float, between: Between) -> tuple[int, int, float]:
+    """The ranks of the two elements around a quantile, and its distance from the first, from 0 to 1."""
     if is_open(count):
         from fractions import Fraction  # which imports much
 
         share = Fraction(q).limit_denominator(_FINEST)
         if float(share) == q:
-            return _open_place(share.numerator * (count - 1), share.denominator, between)
+            return _open_rank_span(share.numerator * (count - 1), share.denominator, between)
     exact = q * (count - 1)
     low, high = math.floor(exact), math.ceil(exact)
     match between:
@@ -237,20 +237,20 @@ def _place(count: int, q: float, between: Between) -> tuple[int, int, float]:
 
 
 _FINEST = 10_000
-"""The largest denominator of a quantile of an open number of elements, whose ranks are computed as integers."""
+"""The largest denominator of q for which ranks among an open number of elements are computed as integers."""
 
 
-def _open_place(top: int, bottom: int, between: Between) -> tuple[int, int, float]:
-    """As `_place`, of the rank `top` / `bottom`, which depends on open axes."""
+def _open_rank_span(top: int, bottom: int, between: Between) -> tuple[int, int, float]:
+    """As `_rank_span`, for the rank `top` / `bottom`, which depends on open axes."""
     low, high = top // bottom, -(-top // bottom)
     match between:
         case "lower":
             return low, low, 0.0
         case "higher":
             return high, high, 0.0
-        case "nearest":  # of a tie the even one
-            near, rest = divmod(2 * top + bottom, 2 * bottom)
-            near = near - (1 - smaller(rest, 1)) * (near % 2)
+        case "nearest":  # in a tie, the even rank
+            near, remainder = divmod(2 * top + bottom, 2 * bottom)
+            near = near - (1 - smaller(remainder, 1)) * (near % 2)
             return near, near, 0.0
         case "midpoint":
             return low, high, 0.5

@@ -22,7 +22,7 @@ class ShapeOps:
     flip: Callable[[Array, Axes], Array]
     concat: Callable[[Arrays, int], Array]
     pad: Callable[[Array, tuple[tuple[int, int], ...], float], Array]
-    """`(x, widths, value)`: one pair (before, after) an axis."""
+    """`(x, widths, value)`: one pair (before, after) for each axis."""
     index: Callable[[Array, Index], Array]
     """Basic indexing; integers remove their axis."""
     take: Callable[[Array, Array, int], Array]

@@ -13,15 +13,15 @@ from phlox.backend.device import Device
 from phlox.backend.tracing.dimension import is_open
 
 Mode: TypeAlias = Literal["reflect", "symmetric", "edge", "wrap"]
-"""The padding modes, by NumPy's names: mirrored at the last element or behind it, repeating the last element, or
+"""The padding modes, by NumPy's names: mirrored at the last element or after it, repeating the last element, or
 wrapping around."""
 
 
 def part(ops: ArrayOps, x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     """The elements from `start` up to but not including `stop` along an axis."""
-    whole = [slice(0, size, 1) for size in ops.shape(x)]
-    whole[axis] = slice(start, stop, step)
-    return ops.index(x, tuple(whole))
+    slices = [slice(0, size, 1) for size in ops.shape(x)]
+    slices[axis] = slice(start, stop, step)
+    return ops.index(x, tuple(slices))
 
 
 def replaced(sizes: Shape, axis: int, *new: int) -> Shape:
@@ -37,14 +37,14 @@ class ShapingOps(ArrayOps):
         return self.reshape(x, tuple(size for axis, size in enumerate(self.shape(x)) if axis not in axes))
 
     def expand_dims(self, x: Array, axes: Axes) -> Array:
-        """Insert axes of size one at these places of the result."""
+        """Insert axes of size one, at these positions in the result."""
         sizes = list(self.shape(x))
         for axis in sorted(axes):
             sizes.insert(axis, 1)
         return self.reshape(x, tuple(sizes))
 
     def roll(self, x: Array, shifts: tuple[int, ...], axes: Axes) -> Array:
-        """Roll elements along axes, as `numpy.roll`; one shift an axis."""
+        """Roll elements along axes, as `numpy.roll`; one shift for each axis."""
         for shift, axis in zip(shifts, axes, strict=True):
             size = self.shape(x)[axis]
             count = shift % size if size else 0
@@ -71,12 +71,12 @@ class ShapingOps(ArrayOps):
         """Pad with the array's own elements; an axis that is padded is not empty."""
         for axis, (before, after) in enumerate(widths):
             if before or after:
-                places = np.pad(np.arange(self.shape(x)[axis]), (before, after), mode=mode)
-                x = self.concat([self._run(x, axis, *run) for run in _runs(places)], axis)
+                positions = np.pad(np.arange(self.shape(x)[axis]), (before, after), mode=mode)
+                x = self.concat([self._spaced(x, axis, *run) for run in _runs(positions)], axis)
         return x
 
-    def _run(self, x: Array, axis: int, start: int, step: int, count: int) -> Array:
-        """`count` elements along an axis, each one `step` (1, 0 or -1) beside the one before."""
+    def _spaced(self, x: Array, axis: int, start: int, step: int, count: int) -> Array:
+        """`count` elements along an axis, at positions `start`, `start + step`, ...; `step` is 1, 0 or -1."""
         if step == 0:
             return self.broadcast_to(part(self, x, axis, start, start + 1), replaced(self.shape(x), axis, count))
         if step > 0:
@@ -89,23 +89,23 @@ class ShapingOps(ArrayOps):
         count = (shape[axis] - size) // step + 1
         device = self.device_of(x)
         starts = self.reshape(self.int_arange(0, count * step, step, device), (count, 1))
-        found = self.take(x, self.int_add(starts, self.int_arange(0, size, 1, device)), axis)
+        rows = self.take(x, self.int_add(starts, self.int_arange(0, size, 1, device)), axis)
         order = (*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1)
-        return self.permute_dims(found, order)
+        return self.permute_dims(rows, order)
 
     def bool_tri(self, rows: int, columns: int, k: int, device: Device) -> Array:
         """A matrix that is true on and below its k-th diagonal; 0 is the main one, positive ones are above it."""
-        places = self.reshape(self.int_arange(k, k + rows, 1, device), (rows, 1))
-        return self.int_less_equal(self.int_arange(0, columns, 1, device), places)
+        last_columns = self.reshape(self.int_arange(k, k + rows, 1, device), (rows, 1))
+        return self.int_less_equal(self.int_arange(0, columns, 1, device), last_columns)
 
 
-def _runs(places: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int]]:
-    """Places as runs (start, step, count) in which each one is `step`, which is 1, 0 or -1, beside the one before."""
-    steps = np.diff(places)
+def _runs(positions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int]]:
+    """Positions as runs (start, step, count): each position is the previous one plus `step`, which is 1, 0 or -1."""
+    steps = np.diff(positions)
     start = 0
-    while start < len(places):
+    while start < len(positions):
         step = int(steps[start]) if start < len(steps) and abs(steps[start]) <= 1 else 1
         breaks = np.flatnonzero(steps[start:] != step)
-        count = int(breaks[0]) + 1 if len(breaks) else len(places) - start
-        yield int(places[start]), step, count
+        count = int(breaks[0]) + 1 if len(breaks) else len(positions) - start
+        yield int(positions[start]), step, count
         start += count

@@ -14,7 +14,7 @@ from phlox.backend.tracing.dimension import ratio
 
 
 def multiplicity(B: LinalgOps, like: Array, n: int) -> Array:
-    """How often each of the n // 2 + 1 frequencies of a real signal is among all n: [n // 2 + 1]."""
+    """How often each of the n // 2 + 1 frequencies of a real signal occurs among all n: [n // 2 + 1]."""
     k = B.int_arange(0, n // 2 + 1, 1, B.device_of(like))
     alone = B.bool_or(B.int_equal(k, 0), B.int_equal(B.int_mul(k, 2), n))
     return B.where(alone, 1.0, 2.0)
@@ -37,15 +37,15 @@ class SignalOps(LinalgOps):
 
         The imaginary part of X_0 (and of X_{n/2}, for even n) has no effect.
         """
-        real, imaginary = self._parts(x)
+        real, imaginary = self._real_and_imag(x)
         cos, sin = self._waves(x, n, n // 2 + 1)
         weights = multiplicity(self, x, n)
         real, imaginary = self.float_mul(real, weights), self.float_mul(imaginary, weights)
-        return self.float_sub(self._back(real, cos), self._back(imaginary, sin))
+        return self.float_sub(self._times_transposed(real, cos), self._times_transposed(imaginary, sin))
 
     def fft(self, x: Array, inverse: bool) -> Array:
         """X_k = sum of x_t exp(-2 pi i k t / n), or with the other sign: complex [..., n] to complex [..., n]."""
-        real, imaginary = self._parts(x)
+        real, imaginary = self._real_and_imag(x)
         n = self.shape(real)[-1]
         cos, sin = self._waves(x, n, n)
         if inverse:
@@ -58,24 +58,24 @@ class SignalOps(LinalgOps):
     # --- frames
 
     def frame(self, x: Array, length: int, hop: int) -> Array:
-        """Windows of a signal [..., t], one every `hop` places: [..., count, length]."""
+        """Windows of a signal [..., t], one every `hop` samples: [..., count, length]."""
         *batch, t = self.shape(x)
         count, blocks = (t - length) // hop + 1, -(-length // hop)
-        wanted = (count + blocks - 1) * hop
-        if t > wanted:
-            x = self.index(x, last((*batch, t), slice(0, wanted, 1)))
-        elif t < wanted:
-            x = self.pad(x, (*((0, 0),) * len(batch), (0, wanted - t)), 0.0)
+        needed = (count + blocks - 1) * hop
+        if t > needed:
+            x = self.index(x, last((*batch, t), slice(0, needed, 1)))
+        elif t < needed:
+            x = self.pad(x, (*((0, 0),) * len(batch), (0, needed - t)), 0.0)
         x = self.reshape(x, (*batch, count + blocks - 1, hop))
         shape = self.shape(x)
-        parts = [self.index(x, last(shape, slice(at, at + count, 1), slice(0, hop, 1))) for at in range(blocks)]
+        parts = [self.index(x, last(shape, slice(i, i + count, 1), slice(0, hop, 1))) for i in range(blocks)]
         frames = parts[0] if blocks == 1 else self.concat(parts, len(batch) + 1)
         return self.index(frames, last(self.shape(frames), slice(0, length, 1)))
 
     def overlap_add(self, x: Array, hop: int, size: int) -> Array:
-        """The sum [..., size] of frames [..., count, length], one every `hop` places: the transpose of `frame`.
+        """The sum [..., size] of frames [..., count, length], one every `hop` samples: the transpose of `frame`.
 
-        The last frame ends fewer than `hop` places before the end of the signal.
+        The last frame ends fewer than `hop` samples before the end of the signal.
         """
         *batch, count, length = self.shape(x)
         blocks = -(-length // hop)
@@ -83,15 +83,15 @@ class SignalOps(LinalgOps):
         x = self.pad(x, (*untouched, (0, 0), (0, blocks * hop - length)), 0.0)
         shape = self.shape(x)
         total: Array = None
-        for at in range(blocks):
-            part = self.index(x, last(shape, slice(at * hop, (at + 1) * hop, 1)))
-            part = self.pad(part, (*untouched, (at, blocks - 1 - at), (0, 0)), 0.0)
+        for block in range(blocks):
+            part = self.index(x, last(shape, slice(block * hop, (block + 1) * hop, 1)))
+            part = self.pad(part, (*untouched, (block, blocks - 1 - block), (0, 0)), 0.0)
             total = part if total is None else self.float_add(total, part)
-        have = (count + blocks - 1) * hop
-        total = self.reshape(total, (*batch, have))
-        if size < have:
-            total = self.index(total, last((*batch, have), slice(0, size, 1)))
-        return self.pad(total, (*untouched, (0, size - have)), 0.0) if size > have else total
+        length = (count + blocks - 1) * hop
+        total = self.reshape(total, (*batch, length))
+        if size < length:
+            total = self.index(total, last((*batch, length), slice(0, size, 1)))
+        return self.pad(total, (*untouched, (0, size - length)), 0.0) if size > length else total
 
     # --- parts of the definitions
 
@@ -99,14 +99,14 @@ class SignalOps(LinalgOps):
         rank = len(self.shape(real))
         return self.concat((self.expand_dims(real, (rank,)), self.expand_dims(imaginary, (rank,))), rank)
 
-    def _parts(self, x: Array) -> tuple[Array, Array]:
+    def _real_and_imag(self, x: Array) -> tuple[Array, Array]:
         shape = self.shape(x)
         return self.index(x, last(shape, 0)), self.index(x, last(shape, 1))
 
     def _product(self, x: Array, waves: Array) -> Array:
         return self.float_dot_general(x, waves, ((), ()), ((len(self.shape(x)) - 1,), (0,)))
 
-    def _back(self, x: Array, waves: Array) -> Array:
+    def _times_transposed(self, x: Array, waves: Array) -> Array:
         return self.float_dot_general(x, waves, ((), ()), ((len(self.shape(x)) - 1,), (1,)))
 
     def _waves(self, like: Array, n: int, count: int) -> tuple[Array, Array]:
@@ -114,6 +114,6 @@ class SignalOps(LinalgOps):
         device = self.device_of(like)
         t = self.reshape(self.int_arange(0, n, 1, device), (n, 1))
         k = self.reshape(self.int_arange(0, count, 1, device), (1, count))
-        # Whole turns are taken off as integers, which are exact.
+        # Full turns are subtracted as integers, which is exact.
         angle = self.float_mul(self.int_into_float(self.int_mod(self.int_mul(t, k), n)), ratio(2.0 * math.pi, n))
         return self.float_cos(angle), self.float_sin(angle)

@@ -1,4 +1,4 @@
-"""What the signatures of the contract say: which operations are elementwise, along axes, or have their own derivative.
+"""Classes of operations by their signatures: elementwise, along axes, or with a derivative of their own.
 
 Decorators of backends derive their rules from this.
 """
@@ -21,7 +21,7 @@ def declared(*types: str) -> list[str]:
     ['float_argmax', 'float_argmin', 'int_argmax', 'int_argmin']
     """
     families = (FloatOps, IntOps, BoolOps)
-    return [name for family in families for name, given in family.__annotations__.items() if given in types]
+    return [name for family in families for name, type_name in family.__annotations__.items() if type_name in types]
 
 
 _TYPES = {name: getattr(family, name).__annotations__ for name, family in DERIVED.items()}
@@ -49,19 +49,19 @@ ELEMENTWISE: dict[str, int] = {
 """The operations on elements, and how many of the first arguments are operands: arrays, numbers or None."""
 
 
-def _place_of_axes(name: str) -> int | None:
-    """The place of the axes among the options of an operation that makes one array of another; None of any other."""
+def _position_of_axes(name: str) -> int | None:
+    """The position of the axes among the options of an operation from one array to one array; else None."""
     types = _TYPES[name]
     if types.get("return") != "Array" or [*types.values()].count("Array") != 2 or "shape" in types:
         return None
-    return next((place - 1 for place, name in enumerate(types) if name in ("axis", "axes")), None)
+    return next((position - 1 for position, name in enumerate(types) if name in ("axis", "axes")), None)
 
 
 ALONG: dict[str, int] = {
     **dict.fromkeys([*declared("Reduction", "ArgReduction", "Scan"), "flip"], 0),
-    **{name: place for name in DERIVED if (place := _place_of_axes(name)) is not None},
+    **{name: position for name in DERIVED if (position := _position_of_axes(name)) is not None},
 }
-"""The operations along axes, and which of their options these are; 0 is the first after the operand."""
+"""The operations along axes, and the position of the axes in their options; 0 is the first after the operand."""
 
 SCANS = [*declared("Scan"), *(name for name in ALONG if DERIVED.get(name) is ReductionOps and "axis" in _TYPES[name])]
 """The operations that combine each element with those before it, along an axis."""

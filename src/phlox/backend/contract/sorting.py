@@ -38,13 +38,13 @@ class SortingOps(IndexingOps):
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         """The indices of the k greatest (or least) elements along an axis, sorted; equal elements keep their order."""
-        return self._first(self.float_argsort(x, axis, largest), k, axis)
+        return self._leading(self.float_argsort(x, axis, largest), k, axis)
 
     def int_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         """See `float_argtopk`."""
-        return self._first(self.int_argsort(x, axis, largest), k, axis)
+        return self._leading(self.int_argsort(x, axis, largest), k, axis)
 
-    def _first(self, x: Array, count: int, axis: int) -> Array:
+    def _leading(self, x: Array, count: int, axis: int) -> Array:
         return self.index(x, tuple(slice(0, count if a == axis else n, 1) for a, n in enumerate(self.shape(x))))
 
     def float_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
@@ -116,7 +116,7 @@ def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.n
     rows = np.moveaxis(x, axis, -1)
     if x.dtype.itemsize == 4 and x.size > 512:
         # NumPy sorts values many times faster than it argsorts them, so each value carries its index along.
-        order = np.sort(with_places(rows, descending), axis=-1).astype(np.int32)
+        order = np.sort(with_indices(rows, descending), axis=-1).astype(np.int32)
     elif descending:
         order = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     else:
@@ -124,8 +124,8 @@ def stable_argsort(x: np.ndarray[Any, Any], axis: int, descending: bool) -> np.n
     return np.moveaxis(order, -1, axis)
 
 
-def with_places(rows: np.ndarray[Any, Any], descending: bool) -> np.ndarray[Any, Any]:
-    """64-bit integers that sort as the rows' 32-bit elements: the upper half is the element, the lower its index."""
+def with_indices(rows: np.ndarray[Any, Any], descending: bool) -> np.ndarray[Any, Any]:
+    """64-bit integers in the order of the rows' 32-bit elements: the upper half is the element, the lower its index."""
     keys = cast("Any", rows)
     if rows.dtype == np.float32:
         # As integers, floats sort in the same order, but negative ones in reverse.

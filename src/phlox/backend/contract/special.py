@@ -1,7 +1,7 @@
 """Transcendental functions, derived: accurate to a few roundings in single and in double precision.
 
-The polynomials are truncated Chebyshev series of the functions named, computed with sixty digits; what they leave out
-is below 1e-15 of the result.
+The polynomials are truncated Chebyshev series of the functions in their docstrings, computed with sixty digits; the
+truncated terms are below 1e-15 of the result.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _ERFINV_TAIL = (
     -9.6782333344246245e-5, 0.00028189584819707541, -0.00062500991660948876, 1.7285160722187725e-5,
     1.3134258156686891, 4.6478426080975125,
 )  # fmt: skip
-"""The same for 3.5 <= sqrt(w) <= 6.1, which is as far as double precision goes."""
+"""The same for 3.5 <= sqrt(w) <= 6.1, the largest value in double precision."""
 
 _LGAMMA = (
     -5.1176844538117446e-13, 2.1270762170785404e-12, -6.5662150466258726e-12, 2.8075860826633895e-11,
@@ -88,7 +88,7 @@ _STIRLING = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate(_BERNOULLI, 1)
 _DIGAMMA = tuple(b / (2 * n) for n, b in enumerate(_BERNOULLI, 1))[::-1]
 _TRIGAMMA = (*_BERNOULLI[::-1], 1.0)
 _FAR = 7
-"""From here on these series are exact to double precision."""
+"""From this x on, these series are exact to double precision."""
 
 _HALF_PI, _TAN_PI_8 = math.pi / 2.0, math.sqrt(2.0) - 1.0
 
@@ -135,10 +135,10 @@ class SpecialOps(ArithmeticOps):
         """The angle in [-pi, pi] of the point (x, y), signed zeros and infinities as in C."""
         y, x = self._floats(y, x)
         height, width = self.float_abs(y), self.float_abs(x)
-        less, more = self.float_minimum(height, width), self.float_maximum(height, width)
+        smaller, larger = self.float_minimum(height, width), self.float_maximum(height, width)
         # For two zeros y / x counts as zero, for two infinities as one.
-        equal, zero = self.float_equal(less, more), self.float_equal(more, 0.0)
-        slope = self.where(zero, more, self.where(equal, 1.0, self.float_div(less, more)))
+        equal, zero = self.float_equal(smaller, larger), self.float_equal(larger, 0.0)
+        slope = self.where(zero, larger, self.where(equal, 1.0, self.float_div(smaller, larger)))
         angle = self.float_atan(slope)
         angle = self.where(self.float_less(width, height), self.float_sub(_HALF_PI, angle), angle)
         angle = self.where(self.float_signbit(x), self.float_sub(math.pi, angle), angle)
@@ -161,7 +161,7 @@ class SpecialOps(ArithmeticOps):
         return self.float_add(self.float_mul(self.float_mul(half, 0.5), half), self._quotient(0.5, half))
 
     def _quotient(self, x: float, y: Array) -> Array:
-        """x / y^2, whose square may overflow."""
+        """x / y^2, where y^2 may overflow."""
         return self.float_div(self.float_div(x, y), y)
 
     def float_asinh(self, x: Array) -> Array:
@@ -178,9 +178,9 @@ class SpecialOps(ArithmeticOps):
 
     def float_acosh(self, x: Array) -> Array:
         """The inverse hyperbolic cosine: log(x + sqrt(x^2 - 1)); NaN below 1."""
-        more = self.float_sub(self.float_minimum(x, 2.0), 1.0)
-        root = self.float_mul(self.float_sqrt(more), self.float_sqrt(self.float_add(more, 2.0)))  # below 1 NaN
-        near = self.float_log1p(self.float_add(more, root))
+        excess = self.float_sub(self.float_minimum(x, 2.0), 1.0)
+        root = self.float_mul(self.float_sqrt(excess), self.float_sqrt(self.float_add(excess, 2.0)))  # below 1 NaN
+        near = self.float_log1p(self.float_add(excess, root))
         large = self.float_maximum(x, 2.0)
         inverse = self.float_div(1.0, large)
         root = self.float_sqrt(self.float_mul(self.float_sub(1.0, inverse), self.float_add(inverse, 1.0)))
@@ -196,14 +196,14 @@ class SpecialOps(ArithmeticOps):
     # --- error functions
 
     def float_erfc(self, x: Array) -> Array:
-        """1 - erf(x), of full precision where that is small."""
+        """1 - erf(x), with full precision where the result is small."""
         size = self.float_minimum(self.float_abs(x), 40.0)
-        place = self.float_sub(1.0, self.float_div(6.0, self.float_add(size, 3.0)))
-        scaled = self.float_div(self._polynomial(ERFC, place), self.float_add(self.float_mul(size, 2.0), 1.0))
-        # exp(-x^2) in two factors, the square of the first being exact.
+        t = self.float_sub(1.0, self.float_div(6.0, self.float_add(size, 3.0)))
+        scaled = self.float_div(self._polynomial(ERFC, t), self.float_add(self.float_mul(size, 2.0), 1.0))
+        # exp(-x^2) in two factors; the square of the rounded x is exact.
         rough = self.float_mul(self.float_floor(self.float_mul(size, 16.0)), 0.0625)
-        rest = self.float_mul(self.float_sub(rough, size), self.float_add(rough, size))
-        bell = self.float_mul(self.float_exp(self.float_neg(self.float_mul(rough, rough))), self.float_exp(rest))
+        correction = self.float_mul(self.float_sub(rough, size), self.float_add(rough, size))
+        bell = self.float_mul(self.float_exp(self.float_neg(self.float_mul(rough, rough))), self.float_exp(correction))
         y = self.float_mul(bell, scaled)
         return self.where(self.float_less(x, 0.0), self.float_sub(2.0, y), y)
 
@@ -224,7 +224,7 @@ class SpecialOps(ArithmeticOps):
     # --- gamma functions
 
     def _reflected(self, x: Array) -> tuple[Array, Array, Array]:
-        """Is x below 1/2? Then 1 - x and pi times how far x is from the nearest integer; else x and pi / 2."""
+        """(x < 1/2, z, angle): if x < 1/2, z = 1 - x, and angle / pi is x's distance from an integer; else z = x."""
         low = self.float_less(x, 0.5)
         below = self.where(low, x, 0.5)
         turn = self.float_mul(self.float_sub(below, self.float_round(below)), math.pi)
@@ -233,7 +233,7 @@ class SpecialOps(ArithmeticOps):
     def float_lgamma(self, x: Array) -> Array:
         """log(|gamma(x)|); infinity at zero, at the negative integers and at both infinities."""
         negative = self.float_less(x, 0.0)
-        bounded = self.float_maximum(x, -1e18)  # beyond which all floats are integers
+        bounded = self.float_maximum(x, -1e18)  # all floats beyond are integers
         turn = self.float_mul(self.float_sub(bounded, self.float_round(bounded)), math.pi)
         z = self.where(negative, self.float_sub(1.0, bounded), x)
         y = self._lgamma(z)
@@ -252,13 +252,13 @@ class SpecialOps(ArithmeticOps):
         )
         down = self.float_full((), 1.0, self.device_of(x))
         for _ in range(_FAR - 2):
-            more = self.float_less(2.5, z)
-            z = self.where(more, self.float_sub(z, 1.0), z)
-            down = self.where(more, self.float_mul(down, z), down)
+            is_above = self.float_less(2.5, z)
+            z = self.where(is_above, self.float_sub(z, 1.0), z)
+            down = self.where(is_above, self.float_mul(down, z), down)
         beside = self.float_sub(z, 2.0)
         y = self.float_mul(beside, self._polynomial(_LGAMMA, self.float_mul(beside, 2.0)))
         y = self.float_add(y, self.float_sub(self.float_log(down), self.float_log(up)))
-        # From there on: Stirling's series.
+        # From seven on: Stirling's series.
         far = self.float_maximum(x, float(_FAR))
         inverse = self.float_div(1.0, far)
         tail = self.float_mul(inverse, self._polynomial(_STIRLING, self.float_mul(inverse, inverse)))

@@ -27,9 +27,9 @@ class SupportTable:
         backend = self.backends[name]
         if backend is None:
             return "not installed"
-        how = provision(backend, operation)
-        widened = how != "unsupported" and hasattr(vars(backend).get(operation), "widened")
-        return f"{SIGNS[how]}, {WIDE}" if widened else SIGNS[how]
+        kind = provision(backend, operation)
+        widened = kind != "unsupported" and hasattr(vars(backend).get(operation), "widened")
+        return f"{SIGNS[kind]}, {WIDE}" if widened else SIGNS[kind]
 
     def summary(self) -> list[str]:
         """A line for each backend: the numbers of its operations, by how they are implemented."""
@@ -63,5 +63,5 @@ class SupportTable:
         for title, names in families().items():
             lines += ["", f"### {title[0].upper()}{title[1:]}", ""]
             lines += ["| operation | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-            lines += [f"| `{name}` | " + " | ".join(self.cell(name, one) for one in columns) + " |" for name in names]
+            lines += [f"| `{name}` | " + " | ".join(self.cell(name, key) for key in columns) + " |" for name in names]
         return "\n".join(lines)

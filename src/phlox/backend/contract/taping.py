@@ -25,7 +25,7 @@ class TapingOps:
         return x
 
     def with_autodiff(self) -> Backend:
-        """This backend with a tape above it; one tape more, if it has one already.
+        """This backend with a tape above it, or with one more tape if it has one already.
 
         A decorator that differentiates in another way returns itself around this backend.
         """
@@ -38,7 +38,7 @@ class TapingOps:
         return self.inner
 
     def value(self, x: Array) -> Array:
-        """The array of `without_tape()` in this one, with its history on the tapes below."""
+        """The array of `without_tape()` inside x, with its history on the tapes below."""
         return x
 
     # --- values on the tape
@@ -60,7 +60,7 @@ class TapingOps:
         return False
 
     def requires_grad(self, x: Array) -> bool:
-        """Does a gradient of this value flow back to its operands?"""
+        """Do gradients flow back through this value to its operands?"""
         return False
 
     def poisoned(self, x: Array, why: str) -> Array:
@@ -100,18 +100,18 @@ class TapingOps:
     def native_vjp(
         self, fn: Callable[..., Any], arrays: Sequence[Array], gs: Sequence[Any], needed: Needed
     ) -> Gradients:
-        """The engine's own gradients of `fn` towards the arrays that are `needed`; `AutodiffError` if it has none.
+        """The engine's own gradients of `fn` for the arrays that are `needed`; `AutodiffError` if it has no autodiff.
 
-        `fn` returns a tuple of arrays, and `gs` are their cotangents, None where there is none.
+        `fn` returns a tuple of arrays, and `gs` are their cotangents; None means zero.
         """
         raise AutodiffError(f"{self!r} cannot differentiate a native function; its engine has no autodiff of its own")
 
     def native_pullback(
         self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients] | None]:
-        """`fn(*arrays)`, and `native_vjp` as a function of the cotangents, from what the engine keeps of this call.
+        """`fn(*arrays)`, and `native_vjp` as a function of the cotangents, which uses values kept from this call.
 
-        None in its place means that nothing is kept, so the call has to be repeated.
+        None in place of the function means that the engine keeps nothing, so the call has to be repeated.
         """
         return self.call_native(fn, *arrays), None
 

@@ -1,4 +1,4 @@
-"""Tracing: tracers of arrays and scalars, loops that are traced once, and checks that are made after the call."""
+"""Tracing: tracers of arrays and scalars, loops that are traced once, and checks that run after the call."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class TracingOps(ArrayOps):
         return x
 
     def transformations(self) -> object:
-        """What is equal while the same transformations are under way, those that trace no program as well."""
+        """A value that is equal while the same transformations are active, including those that trace no program."""
         return self.current_trace()
 
     def is_leaked(self, x: Array, *, surely: bool = False) -> bool:
         """Is this a leaked tracer, one whose trace has ended?
 
-        With `surely`, only if that is certain: between two transformations an engine may look at tracers itself.
+        With `surely`, only if that is certain: between two transformations, the engine itself may handle tracers.
         """
         return False
 
@@ -68,7 +68,7 @@ class TracingOps(ArrayOps):
         raise UnsupportedError(f"{self!r} traces no seeds")
 
     def fold_in(self, state: Any, number: int) -> Any:
-        """The state at the start of a sub-stream, whose number is that of the state's position plus `number`."""
+        """The state at the start of the sub-stream with the number: the state's position plus `number`."""
         raise UnsupportedError(f"{self!r} traces no keys")
 
     def from_host_draws(self, fn: Callable[[Any], Any], state: Any, shape: Shape, device: Device) -> Array:
@@ -138,7 +138,7 @@ class TracingOps(ArrayOps):
         state, ys = tuple(carry), list[tuple[Array, ...]]()
         entries: list[Sequence[Array]] = [x if isinstance(x, tuple) else self.unstack(x) for x in xs]
         for step in reversed(range(length)) if reverse else range(length):
-            after, y = body(state, tuple([one[step] for one in entries]))
+            after, y = body(state, tuple([x[step] for x in entries]))
             state = tuple(after)
             ys.append(tuple(y))
         columns = zip(*(reversed(ys) if reverse else ys), strict=True)
@@ -147,31 +147,31 @@ class TracingOps(ArrayOps):
     def unstack(self, x: Array) -> Sequence[Array]:
         """The slices of an array along its first axis."""
         shape = self.shape(x)
-        whole = tuple([slice(0, size, 1) for size in shape[1:]])
-        cut = [self.index(x, (slice(number, number + 1, 1), *whole)) for number in range(shape[0])]
-        return [self.reshape(one, shape[1:]) for one in cut]
+        others = tuple([slice(0, size, 1) for size in shape[1:]])
+        rows = [self.index(x, (slice(number, number + 1, 1), *others)) for number in range(shape[0])]
+        return [self.reshape(row, shape[1:]) for row in rows]
 
     def stack(self, arrays: Sequence[Array]) -> Array:
         """Arrays of one shape, stacked on a new first axis."""
         return self.concat(tuple([self.reshape(x, (1, *self.shape(x))) for x in arrays]), 0)
 
-    def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        """x with its slice at `place` along the second axis replaced by `entry`; x is donated."""
-        before, after = (slice(0, place, 1), slice(place + 1, self.shape(x)[1], 1))
-        first, *rest = self.shape(x)
-        whole = [slice(0, size, 1) for size in rest[1:]]
-        parts = [self.index(x, (slice(0, first, 1), part, *whole)) for part in (before, after)]
-        return self.concat((parts[0], self.reshape(entry, (first, 1, *rest[1:])), parts[1]), 1)
+    def set_column(self, x: Array, column: int, entry: Array) -> Array:
+        """x with its slice at `column` along the second axis replaced by `entry`; x is donated."""
+        before, after = (slice(0, column, 1), slice(column + 1, self.shape(x)[1], 1))
+        first, *sizes = self.shape(x)
+        others = [slice(0, size, 1) for size in sizes[1:]]
+        parts = [self.index(x, (slice(0, first, 1), part, *others)) for part in (before, after)]
+        return self.concat((parts[0], self.reshape(entry, (first, 1, *sizes[1:])), parts[1]), 1)
 
-    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        """x with `values` along an axis, from the Int scalar `place` on; values beyond its end are dropped.
+    def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
+        """x with `values` along an axis, from the Int scalar `start` on; values beyond its end are dropped.
 
         A donated x may be written to, and is not used again.
         """
-        ops, device = cast("Any", self), self.device_of(place)
+        ops, device = cast("Any", self), self.device_of(start)
         size, count = self.shape(x)[axis], self.shape(values)[axis]
-        # For each place of x, the index of its value: fixed shapes, all indices in range.
-        source = ops.int_sub(ops.int_arange(0, size, 1, device), place)
+        # For each position in x, the index of its value: shapes are fixed, and all indices in range.
+        source = ops.int_sub(ops.int_arange(0, size, 1, device), start)
         new = ops.bool_and(ops.int_less_equal(0, source), ops.int_less(source, whole(count)))
         if is_symbolic(count) or count > 1:
             last = ops.int_full((size,), whole(count - 1), device)
@@ -180,7 +180,7 @@ class TracingOps(ArrayOps):
         shape = tuple(size if other == axis else 1 for other in range(len(self.shape(x))))
         return ops.where(ops.reshape(new, shape), values, x)
 
-    # --- checks of values, which a compiled function makes after the call
+    # --- checks of values, which a compiled function runs after the call
 
     def check_indices(self, indices: Array, size: int, *, from_end: bool) -> bool:
         """Raise `IndexRangeError` for an index outside an axis of `size`, if values are known (not for tracers).

@@ -21,7 +21,7 @@ Widths: TypeAlias = tuple[tuple[int, int], ...]
 """A pair (before, after) for each axis."""
 
 Kinds: TypeAlias = type[Kind] | tuple[type[Kind], ...]
-"""The kind of a result, or those of several."""
+"""The kind of a result, or the kinds of several results."""
 
 Needed: TypeAlias = tuple[bool, ...]
 """For each operand: is its gradient needed?"""
@@ -37,7 +37,7 @@ Reduction: TypeAlias = Callable[[Array, Axes, bool], Array]
 """`(x, axes, keepdims)`."""
 
 ArgReduction: TypeAlias = Callable[[Array, int], Array]
-"""`(x, axis)`, the axis removed; the first of equal values, and the first NaN before all."""
+"""`(x, axis)`, the axis removed; the first NaN, or else the first of equal values."""
 
 Scan: TypeAlias = Callable[[Array, int], Array]
 """`(x, axis)`: each element combined with those before it."""
@@ -46,5 +46,5 @@ Arrays: TypeAlias = Sequence[Array]
 
 
 def native(function: Callable[..., Any]) -> Any:
-    """An engine's own function as an operation of a backend, without the types that the engine gives it."""
+    """An engine's own function as an operation of a backend, typed as Any."""
     return staticmethod(function)

@@ -97,9 +97,9 @@ class Piece(NamedTuple):
     """One tensor's part in a step: flat arrays of one size."""
 
     old: tuple[Array, ...]
-    """The tensor, its gradient, and what its state holds;"""
+    """The tensor, its gradient, and the arrays of its state."""
     new: tuple[Array, ...]
-    """where the tensor and what its state holds go, which may be the same memory."""
+    """The targets of the tensor and of its state's arrays, which may be the same memory."""
 
 
 class MultiTensorOps:
@@ -109,9 +109,9 @@ class MultiTensorOps:
     """
 
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
-        """Memory for arrays of this shape on a device, with elements as x, a plain one, has.
+        """Memory for arrays of this shape on a device, with the dtype of x, a plain array.
 
-        None if the engine cannot tell when it is free.
+        None if the engine cannot tell when the memory is free.
         """
         return None
 
@@ -149,19 +149,19 @@ SHORT = 1 << 15
 
 def bundles(sizes: Sequence[int], longest: int) -> list[list[tuple[int, int, int]]]:
     """Bundles of (tensor, start, stop): slices of at most `longest` elements, and short tensors together."""
-    found: list[list[tuple[int, int, int]]] = []
+    result: list[list[tuple[int, int, int]]] = []
     together, filled = list[tuple[int, int, int]](), 0
     for number, size in enumerate(sizes):
         if size >= SHORT:
             step = -(-size // -(-size // longest))
-            found += [[(number, start, min(start + step, size))] for start in range(0, size, step)]
+            result += [[(number, start, min(start + step, size))] for start in range(0, size, step)]
         elif size:
             together.append((number, 0, size))
             filled += size
             if filled >= SHORT:
-                found.append(together)
+                result.append(together)
                 together, filled = [], 0
-    return [*found, together] if together else found
+    return [*result, together] if together else result
 
 
 def work_on(
@@ -173,20 +173,20 @@ def work_on(
 ) -> None:
     """Update one bundle: `work` of its slices of the old arrays, joined; the results are copied to the new arrays.
 
-    `apart(result, given)` is the result, copied if it shares memory with an array of `given`: those may be overwritten.
+    `apart(result, old)` is the result, copied if it shares memory with an array of `old`: those may be overwritten.
     """
     if len(bundle) == 1:
         number, start, stop = bundle[0]
-        here = slice(start, stop)
-        given = [array[here] for array in pieces[number].old]
-        made = [apart(result, given) for result in work(given)]
-        for target, result in zip(pieces[number].new, made, strict=True):
-            target[here] = result
+        elements = slice(start, stop)
+        old = [array[elements] for array in pieces[number].old]
+        new = [apart(result, old) for result in work(old)]
+        for target, result in zip(pieces[number].new, new, strict=True):
+            target[elements] = result
         return
     chosen = [pieces[number] for number, _, _ in bundle]
-    made = work([join(list(arrays)) for arrays in zip(*[piece.old for piece in chosen], strict=True)])
+    new = work([join(list(arrays)) for arrays in zip(*[piece.old for piece in chosen], strict=True)])
     start = 0
     for piece in chosen:
-        here = slice(start, start := start + len(piece.new[0]))
-        for target, result in zip(piece.new, made, strict=True):
-            target[:] = result[here]
+        elements = slice(start, start := start + len(piece.new[0]))
+        for target, result in zip(piece.new, new, strict=True):
+            target[:] = result[elements]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from phlox.backend.contract.arithmetic import ArithmeticOps
 from phlox.backend.contract.backend import Backend
-from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, REQUIRED, provision, whole
+from phlox.backend.contract.catalogue import DERIVED, OPERATIONS, REQUIRED, composite_of, provision
 from phlox.backend.contract.elementwise import ElementwiseOps
 from phlox.backend.contract.indexing import IndexingOps
 from phlox.backend.contract.nn.activation import ActivationOps
@@ -30,14 +30,14 @@ Convert: TypeAlias = Callable[[Any], Any]
 _OTHER_KINDS = ("int_", "bool_", "random_", "float_full", "detach")
 
 
-def _moves(name: str) -> bool:
+def _only_moves(name: str) -> bool:
     """Does this operation only move elements, of any kind?"""
     anywhere = name in ShapeOps.__annotations__ or DERIVED.get(name) in (ShapingOps, IndexingOps)
     return anywhere and not name.startswith("float_")
 
 
 COMPUTING: frozenset[str] = frozenset(
-    name for name in OPERATIONS if not name.startswith(_OTHER_KINDS) and not _moves(name)
+    name for name in OPERATIONS if not name.startswith(_OTHER_KINDS) and not _only_moves(name)
 )
 """The operations that compute with floats, rather than only move them."""
 
@@ -54,7 +54,7 @@ ATTENTION: frozenset[str] = frozenset(name for name in COMPUTING if name.startsw
 """Products with a softmax between them: at half precision an engine needs a kernel with f32 logits."""
 
 _ACCUMULATING = frozenset({"float_sum", "float_prod", "float_cumsum", "max_pool_backward"})
-"""Operations that accumulate, in families most of which do not."""
+"""Operations that accumulate, in families whose other operations mostly do not."""
 
 _POINTWISE = (ElementwiseOps, ArithmeticOps, SpecialOps, ActivationOps, SortingOps, UpdateOps)
 """Families of operations that accumulate nothing."""
@@ -84,8 +84,8 @@ def _is_delicate(backend: Backend, name: str) -> bool:
     if name in REQUIRED:
         return False
     if DERIVED[name] in _POINTWISE or name.startswith(_POINTWISE_TOO):
-        how = provision(backend, whole(name))
-        return how == "derived" or (how == "native" and is_composed(backend, name))
+        kind = provision(backend, composite_of(name))
+        return kind == "derived" or (kind == "native" and is_composed(backend, name))
     return True
 
 
@@ -98,7 +98,7 @@ If a decorator has no rule for one of these, it follows the definition at full p
 
 
 def composed(operation: Any) -> Any:
-    """Mark an engine's function as one that takes several steps, as the contract's definition of it does."""
+    """Mark an engine's function as one of several steps, like the contract's definition of it."""
     operation.is_composed = True
     return operation
 
@@ -109,17 +109,17 @@ def is_composed(backend: Backend, name: str) -> bool:
 
 
 def converters(backend: Backend) -> tuple[Backend, Convert, Convert]:
-    """The backend at full precision, the conversion of one of this backend's floats to it, and the conversion back.
+    """The backend at full precision, the conversion of this backend's float arrays to it, and the conversion back.
 
     Each returns any other argument as it is. A backend of f32 or f64 is its own, and nothing is converted.
     """
     if backend.float_element not in HALF_ELEMENTS:
-        return backend, _same, _same
+        return backend, _identity, _identity
     wide = backend.full_precision()
     return wide, _converter(backend, wide), _converter(wide, backend)
 
 
-def _same(x: Any) -> Any:
+def _identity(x: Any) -> Any:
     return x
 
 
@@ -138,46 +138,46 @@ def widen(
 ) -> None:
     """Make `backend` carry out the operations `names` on `wide`.
 
-    `grow` makes one array a wide one, `shrink` a narrow one; each returns any other value unchanged. The operation
-    stays the backend's own for arguments for which `unless(*arguments)` is true.
+    `grow` makes one array a wide one, `shrink` a narrow one; each returns any other value unchanged. For arguments
+    with `unless(*arguments)`, the backend's own operation runs.
     """
     for name in names:
         try:
             function = getattr(wide, name)
         except AttributeError:
-            continue  # what the engine lacks, it lacks at every precision
+            continue  # an operation that the engine lacks at every precision
         make = widened_forward if name.endswith("_forward") else widened
         operation = make(function, grow, shrink)
         if unless is not None:
-            operation = _unless(unless, getattr(backend, name), operation)
+            operation = _narrow_if(unless, getattr(backend, name), operation)
         operation.widened = True
         setattr(backend, name, operation)
 
 
-def each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """`convert` of an array, or of each one in nested sequences."""
+def map_nested(convert: Callable[[Any], Any], value: Any) -> Any:
+    """`convert` of an array, or of each array in nested sequences."""
     if isinstance(value, list):
-        return [each(convert, part) for part in cast("list[Any]", value)]
+        return [map_nested(convert, part) for part in cast("list[Any]", value)]
     if not isinstance(value, tuple):
         return convert(value)
-    parts = [each(convert, part) for part in cast("tuple[Any, ...]", value)]
+    parts = [map_nested(convert, part) for part in cast("tuple[Any, ...]", value)]
     return cast(Any, value)._make(parts) if hasattr(cast(Any, value), "_make") else tuple(parts)
 
 
-def _unless(narrow: Callable[..., bool], own: Callable[..., Any], wide: Callable[..., Any]) -> Any:
-    @wraps(own)
+def _narrow_if(narrow: Callable[..., bool], operation_narrow: Callable[..., Any], wide: Callable[..., Any]) -> Any:
+    @wraps(operation_narrow)
     def operation(*arguments: Any) -> Any:
-        return own(*arguments) if narrow(*arguments) else wide(*arguments)
+        return operation_narrow(*arguments) if narrow(*arguments) else wide(*arguments)
 
     return operation
 
 
 def widened(function: Callable[..., Any], grow: Convert, shrink: Convert) -> Any:
-    """The function of wide arrays as one of narrow ones."""
+    """A function of wide arrays as a function of narrow arrays."""
 
     @wraps(function)
     def operation(*arguments: Any) -> Any:
-        return each(shrink, function(*[each(grow, x) for x in arguments]))
+        return map_nested(shrink, function(*[map_nested(grow, x) for x in arguments]))
 
     return operation
 
@@ -191,9 +191,9 @@ def widened_forward(function: Callable[..., Any], grow: Convert, shrink: Convert
 
     @wraps(function)
     def operation(*arguments: Any) -> tuple[Array, Any]:
-        grown = [each(grow, x) for x in arguments]
+        grown = [map_nested(grow, x) for x in arguments]
         y, saved = function(*grown)
-        given = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
-        return each(shrink, y), each(lambda x: given.get(id(x), x), saved)
+        narrow = {id(wide): x for wide, x in zip(grown, arguments, strict=True) if hasattr(x, "shape")}
+        return map_nested(shrink, y), map_nested(lambda x: narrow.get(id(x), x), saved)
 
     return operation

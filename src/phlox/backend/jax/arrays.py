@@ -29,7 +29,7 @@ from phlox.host.mmap import taken_over
 
 ELEMENTS: dict[str, Any] = {name: jnp.dtype(dtype) for name, dtype in HOST_DTYPES.items()}
 _LARGE = 1 << 20
-"""Bytes of a host array that is worth another way to the device."""
+"""From so many bytes on, `device_put` of a host array is faster."""
 _number_of = operator.attrgetter("id")
 
 
@@ -47,18 +47,18 @@ class Arrays(EngineBackend):
         if name is None:
             return Device(self, default_name(), committed=False)
         platform, _, number = name.partition(":")
-        here = sharding.local_devices(platform)
-        if not here or not (number or "0").isdigit():
+        devices = sharding.local_devices(platform)
+        if not devices or not (number or "0").isdigit():
             raise self._no_device(name)
-        found = here[0] if not number else next((one for one in here if one.id == int(number)), None)
-        if found is None:
+        native = devices[0] if not number else next((d for d in devices if d.id == int(number)), None)
+        if native is None:
             raise self._no_device(name)
-        asked = number != "" and len(jax.local_devices()) > 1
-        return Device(self, device_name(found), committed=asked or found != _default())
+        is_named = number != "" and len(jax.local_devices()) > 1
+        return Device(self, device_name(native), committed=is_named or native != _default_device())
 
     def _no_device(self, name: str) -> DeviceError:
         have = ", ".join(map(device_name, jax.local_devices()))
-        others = jax.process_count() > 1 and name in {f"{one.platform}:{one.id}" for one in jax.devices()}
+        others = jax.process_count() > 1 and name in {f"{d.platform}:{d.id}" for d in jax.devices()}
         whose = "; that one is another process's" if others else ""
         return DeviceError(f"{self!r} has no device {name!r} here (it has {have}{whose})")
 
@@ -66,22 +66,22 @@ class Arrays(EngineBackend):
     def native_device(device: Device) -> Any:
         """JAX's own object for a device."""
         platform, _, number = device.name.partition(":")
-        here = sharding.local_devices(platform)
-        return next(one for one in here if one.id == int(number)) if number else here[0]
+        devices = sharding.local_devices(platform)
+        return next(d for d in devices if d.id == int(number)) if number else devices[0]
 
     def device_of(self, x: Array) -> Device:
         if isinstance(x, Tracer):
             return self.device()
         devices = x.devices()
         if len(devices) == 1:
-            found = next(iter(devices))
-            # With one device to compute on, nothing tells held arrays from others.
-            committed = x.committed and (len(here := jax.local_devices()) > 1 or found != here[0])
-            return Device(self, device_name(found), committed=committed)
-        # Of an array in shards, the first that is here stands for all.
-        known = x.sharding
-        first = min(known.addressable_devices or devices, key=_number_of)
-        return Device(self, device_name(first), sharding.from_jax(known))
+            native = next(iter(devices))
+            # With a single device, it does not matter whether an array is committed to it.
+            committed = x.committed and (len(local := jax.local_devices()) > 1 or native != local[0])
+            return Device(self, device_name(native), committed=committed)
+        # A sharded array is named by its first device in this process.
+        shards = x.sharding
+        first = min(shards.addressable_devices or devices, key=_number_of)
+        return Device(self, device_name(first), sharding.from_jax(shards))
 
     def other_device_names(self, device: Device) -> str:
         assert device.sharding is not None
@@ -112,12 +112,12 @@ class Arrays(EngineBackend):
         fitted, native = self.fit(array, kind), self.native_device(device)
         if fitted.nbytes < _LARGE or native.platform != "cpu" or self.is_tracing():
             return self.place(jnp.asarray(fitted), device)
-        # One copy, where jnp.asarray makes two, and none of pages that may be taken over; it is waited for, since
-        # afterwards the array is the caller's again.
+        # One copy, where jnp.asarray makes two, and none of pages that may be taken over. It waits for the copy, since
+        # the caller may write to the array afterwards.
         to = native if device.committed else None
-        placed = jax.device_put(fitted, to, may_alias=taken_over(fitted) is not None)
-        self.await_array(placed)
-        return placed
+        native_array = jax.device_put(fitted, to, may_alias=taken_over(fitted) is not None)
+        self.await_array(native_array)
+        return native_array
 
     def cast(self, x: Array, target: Backend, device: Device) -> Array:
         engine = engine_of(target)
@@ -129,10 +129,10 @@ class Arrays(EngineBackend):
             if kind is Int:
                 self.check_fits(x, engine)
             x = x64.in_x64(ops.cast)(x, dtype)
-        here = device.on(engine)
-        if isinstance(x, Tracer) or (here.sharding is not None and here.holds(engine.device_of(x))):
+        goal = device.on(engine)
+        if isinstance(x, Tracer) or (goal.sharding is not None and goal.holds(engine.device_of(x))):
             return x
-        return engine.place(x, here) if here.holds(engine.device_of(x)) else engine.to_device(x, here)
+        return engine.place(x, goal) if goal.holds(engine.device_of(x)) else engine.to_device(x, goal)
 
     def element(self, kind: type[Kind]) -> Any:
         """JAX's type of the elements of a kind."""
@@ -141,14 +141,14 @@ class Arrays(EngineBackend):
     def from_dlpack(self, x: Any, device: Device) -> Array:
         if isinstance(x, Tracer):
             return x
-        # With 64-bit types on, or they would be cut down on the way.
+        # With 64-bit types enabled, or 64-bit elements would be narrowed.
         return self.place(x64.in_x64(jnp.from_dlpack)(x), device)
 
     def place(self, x: Array, device: Device) -> Array:
-        """On the device asked for, and held to it, so that arrays on two of them cannot meet.
+        """The array committed to a device, so that it cannot be combined with arrays on another.
 
-        What nobody placed is left where JAX made it: on its default device, and free to go to the devices of a mesh,
-        or of what it meets; within `jax.set_mesh`, on that mesh. Programs would be made anew for arrays that are held.
+        On the default device, it stays where JAX made it (within `jax.set_mesh`, on that mesh), uncommitted: then it
+        can be combined with arrays on other devices or a mesh. JAX would compile programs again for committed arrays.
         """
         if isinstance(x, Tracer):
             return x
@@ -162,7 +162,7 @@ class Arrays(EngineBackend):
         return x if device.committed else compat.uncommitted(x)
 
     def sharded(self, shape: Shape, device: Device) -> NamedSharding | None:
-        """JAX's sharding for an array that is made on a device; None where it is a single one."""
+        """JAX's sharding for a new array on a device; None for a single device."""
         return None if device.sharding is None else sharding.fitted(device.sharding, shape)
 
     def replicate_like(self, x: Array, like: Array) -> Array:
@@ -178,17 +178,17 @@ class Arrays(EngineBackend):
     def prefers_fused_matmul(self, joined: Sequence[Array]) -> bool:
         if not is_shared() or not self.is_tracing():
             return False
-        # Cut along the axis that is joined, the parts would have to be exchanged.
+        # If the joined axis is sharded, the devices would have to exchange parts.
         return not any(len(spec) == x.ndim and spec[-1] for x in joined if (spec := argument_spec(x)))
 
     def detach(self, x: Array) -> Array:
-        return jax.lax.stop_gradient(x) if isinstance(x, Tracer) else x  # of `jax.grad`, perhaps
+        return jax.lax.stop_gradient(x) if isinstance(x, Tracer) else x  # perhaps a tracer of `jax.grad`
 
     def duplicate(self, x: Array) -> Array:
         return jnp.array(x, copy=True)
 
     def to_host(self, x: Array) -> np.ndarray[Any, Any]:
-        # JAX ends the process where one asks for the memory of an array that could not be made.
+        # JAX ends the process if it reads the memory of an array whose computation has failed.
         if isinstance(x, jax.Array):
             self.await_array(x)
             if not x.is_fully_addressable:
@@ -207,8 +207,8 @@ class Arrays(EngineBackend):
         return kind_of_dtype(x.dtype)
 
 
-def _default() -> Any:
-    """The device on which JAX makes arrays: the first, or that of `jax.default_device`."""
+def _default_device() -> Any:
+    """The device on which JAX makes arrays: the first local one, or the one set by `jax.default_device`."""
     chosen = getattr(jax.config, "jax_default_device")  # noqa: B009  (a name that JAX's types do not have)
     if chosen is None:
         return jax.local_devices()[0]
@@ -217,4 +217,4 @@ def _default() -> Any:
 
 def default_name() -> str:
     """The name of the default device."""
-    return device_name(_default())
+    return device_name(_default_device())

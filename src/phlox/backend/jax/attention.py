@@ -23,12 +23,12 @@ from phlox.backend.jax.sizes import is_symbolic
 from phlox.backend.sharding import SEQUENCE
 
 _CHUNK = 64
-_WHOLE = 128  # so few queries save less time in chunks than it takes to compile them
-_MOST = 16  # chunks; each is a piece of the program
+_WHOLE = 128  # for at most so many queries, chunks save less time than they take to compile
+_MOST = 16  # the most chunks, each of which is a part of the program
 
 
 def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
-    """Chunks of queries, and how many keys they see."""
+    """Chunks of queries, and the number of keys that they see."""
     if is_symbolic(n):
         return [(slice(0, n), m)]
     step = max(_CHUNK, -(-n // _MOST)) if n > _WHOLE and jax.default_backend() == "cpu" else max(n, 1)
@@ -36,12 +36,12 @@ def _spans(n: int, m: int, causal: bool) -> list[tuple[slice, int]]:
     return [(span, min(span.stop, m) if causal else m) for span in rows]
 
 
-def _part(mask: Array | None, rows: slice, keys: int) -> Array | None:
+def _mask_part(mask: Array | None, rows: slice, keys: int) -> Array | None:
     """The part of a mask for these queries and keys."""
-    if mask is None or is_symbolic(rows.stop):  # which are all
+    if mask is None or is_symbolic(rows.stop):  # a symbolic number of queries is one chunk
         return mask
-    found: Array = mask if mask.shape[2] == 1 else mask[:, :, rows]
-    return found if found.shape[3] == 1 else found[..., :keys]
+    part: Array = mask if mask.shape[2] == 1 else mask[:, :, rows]
+    return part if part.shape[3] == 1 else part[..., :keys]
 
 
 def _forward(
@@ -52,16 +52,16 @@ def _forward(
     parts: list[Array] = []
     saved: list[Any] = []
     for rows, keys in _spans(n, m, causal):
-        seen = _part(allowed, rows, keys)
+        seen = _mask_part(allowed, rows, keys)
         if causal:
             earlier = jnp.arange(keys) <= jnp.arange(rows.start, rows.stop)[:, None]
             seen = earlier[None, None] if seen is None else seen & earlier
-        masks = _part(bias, rows, keys), seen, _part(kept, rows, keys)
+        masks = _mask_part(bias, rows, keys), seen, _mask_part(kept, rows, keys)
         y, state = AttentionOps.attention_forward(
             self, query[:, :, rows], key[:, :, :keys], value[:, :, :keys], *masks, (False, scale, dropout)
         )
         parts.append(y)
-        # Not y, of which the layer that follows keeps a copy in another order: the sum over P is as cheap there.
+        # Without y: the next layer keeps it in another memory order, and the sum over P is as cheap.
         saved.append((*state[4:6], None))
     return jnp.concatenate(parts, 2), (query, key, value, bias, tuple(saved))
 
@@ -77,9 +77,9 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weight
     whole_bias = needed[3] and bias.shape[2] == 1
     biases: list[Array] = []
     for (rows, keys), state in zip(_spans(query.shape[2], m, causal), states, strict=True):
-        part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _part(bias, rows, keys), *state
-        found: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, (False, scale, dropout))
-        dq, dkey, dvalue, db, *_ = found
+        part = query[:, :, rows], key[:, :, :keys], value[:, :, :keys], _mask_part(bias, rows, keys), *state
+        gradients: Any = AttentionOps.attention_backward(self, part, g[:, :, rows], needed, (False, scale, dropout))
+        dq, dkey, dvalue, db, *_ = gradients
         if needed[0]:
             dqs.append(dq)
         short = ((0, 0), (0, 0), (0, m - keys), (0, 0))
@@ -95,14 +95,14 @@ def _backward(self: Any, saved: Any, g: Array, needed: Needed, weighting: Weight
     return jnp.concatenate(dqs, 2) if dqs else None, dk, dv, dbias, None, None
 
 
-# --- over devices that cut the sequences
+# --- over devices that shard the sequences
 #
-# Each device has the queries of its part of a sequence, and gathers keys and values of the whole of it; their gradients
-# are summed over the devices, each of which keeps those of its part. Positions are those in the whole: so is the mask.
+# Each device has the queries of its part of a sequence, and gathers the keys and values of the whole sequence; their
+# gradients are summed over the devices; each keeps the sums of its part. Positions count in the whole sequence.
 
 
-def _along(x: Array, mesh: Any, cut: bool) -> Array:
-    """x [batch, heads, n, width], of which n is cut over the axis of sequences, or whole."""
+def _reshard(x: Array, mesh: Any, cut: bool) -> Array:
+    """x [batch, heads, n, width], with n sharded over the mesh axis of sequences if `cut`, else not sharded."""
     if cut and x.shape[2] % mesh.shape[SEQUENCE]:
         return x
     free = PartitionSpec.UNCONSTRAINED
@@ -112,7 +112,7 @@ def _along(x: Array, mesh: Any, cut: bool) -> Array:
 
 
 def _of_each_head(x: Array, heads: int) -> Array:
-    """Keys or values of groups, for each head of a group: [batch, heads, m, width]."""
+    """Keys or values, repeated for the heads of each group: [batch, heads, m, width]."""
     return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
 
 
@@ -127,26 +127,26 @@ def _forward_apart(
     kept: Mask,
     weighting: Weighting,
 ) -> tuple[Array, Any]:
-    query = _along(query, mesh, cut=True)
+    query = _reshard(query, mesh, cut=True)
     heads = query.shape[1]
-    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    keys, values = [_of_each_head(_reshard(x, mesh, cut=False), heads) for x in (key, value)]
     y, state = AttentionOps.attention_forward(self, query, keys, values, bias, allowed, kept, weighting)
-    return _along(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
+    return _reshard(y, mesh, cut=True), (query, key, value, bias, (*state[4:6], None))
 
 
 def _backward_apart(self: Any, mesh: Any, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
     query, key, value, bias, state = saved
     heads, groups = query.shape[1], key.shape[1]
-    keys, values = [_of_each_head(_along(x, mesh, cut=False), heads) for x in (key, value)]
+    keys, values = [_of_each_head(_reshard(x, mesh, cut=False), heads) for x in (key, value)]
     part = query, keys, values, bias, *state
-    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(self, part, _along(g, mesh, cut=True), needed, weighting)
+    dq, dk, dv, dbias, *_ = AttentionOps.attention_backward(self, part, _reshard(g, mesh, cut=True), needed, weighting)
 
-    def own(x: Array | None) -> Array | None:
+    def per_group(x: Array | None) -> Array | None:
         if x is not None and heads != groups:
             x = x.reshape(x.shape[0], groups, heads // groups, *x.shape[2:]).sum(2)
-        return None if x is None else _along(x, mesh, cut=True)
+        return None if x is None else _reshard(x, mesh, cut=True)
 
-    return None if dq is None else _along(dq, mesh, cut=True), own(dk), own(dv), dbias, None, None
+    return None if dq is None else _reshard(dq, mesh, cut=True), per_group(dk), per_group(dv), dbias, None, None
 
 
 _MERGED, _APART = fused(_forward, 6), fused(_forward_apart, 0, 7)

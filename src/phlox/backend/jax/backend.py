@@ -57,7 +57,7 @@ _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 
 
 def _recast(source: Any, target: Any, x: Any) -> Any:
-    """An array of one float type as one of another, anything else as it is."""
+    """An array of the float type `source` as one of `target`; any other value unchanged."""
     return ops.cast(x, target) if getattr(x, "dtype", None) == source else x
 
 
@@ -137,14 +137,14 @@ class Jax(
     float_div: Binary = simple(ops.divide)
 
     def float_pow(self, lhs: Any, rhs: Any) -> Array:
-        # As the other engines have it: at minus infinity and minus zero a power would differ.
+        # As on the other engines: a power would differ at minus infinity and minus zero.
         return self.float_sqrt(lhs) if type(rhs) is float and rhs == 0.5 else _power(lhs, rhs)
 
     float_maximum: Binary = simple(jnp.maximum)
     float_minimum: Binary = simple(jnp.minimum)
     float_neg: Unary = simple(lax.neg)
     float_abs: Unary = simple(lax.abs)
-    float_sign: Unary = simple(lambda x: jnp.where(x == 0, jnp.zeros_like(x), lax.sign(x)))  # of -0.0, too, it is 0.0
+    float_sign: Unary = simple(lambda x: jnp.where(x == 0, jnp.zeros_like(x), lax.sign(x)))  # 0.0 for -0.0 too
     float_floor: Unary = simple(lax.floor)
     float_ceil: Unary = simple(lax.ceil)
     float_round: Unary = simple(jnp.rint)
@@ -169,7 +169,7 @@ class Jax(
     float_prod = reduction(jnp.prod)
     float_max = ops.extreme(jnp.max)
     float_min = ops.extreme(jnp.min)
-    _peak = reduction(jnp.max)
+    _max_to_shift = reduction(jnp.max)
     float_argmax = arg_reduction(lax.argmax)
     float_argmin = arg_reduction(lax.argmin)
     float_cumsum = staticmethod(ops.cumsum)
@@ -189,7 +189,7 @@ class Jax(
         elif x.size and self.collects_checks(x):
             outside = ~((jnp.trunc(x) >= float(low)) & (jnp.trunc(x) < high + 1.0))
             worst = x.reshape(-1)[jnp.argmax(outside.reshape(-1))]
-            checks.add(lambda some, worst: error(worst) if some else None, jnp.any(outside), worst)
+            checks.add(lambda is_bad, worst: error(worst) if is_bad else None, jnp.any(outside), worst)
         return ops.cast(x, self.jax_int)
 
     @staticmethod
@@ -224,12 +224,12 @@ class Jax(
         return _int_power(lhs, rhs)
 
     def _forbid(self, compare: Callable[[Any, int], Any], x: Any, error: Exception) -> None:
-        """Raise the error where an integer compares so with zero; in a program that gathers checks, after the run."""
+        """Raise the error if an integer compares so with zero; in a program that collects checks, after the run."""
         if not isinstance(x, Tracer):
             if np.any(compare(self.to_host(x) if isinstance(x, jax.Array) else x, 0)):
                 raise error
         elif self.collects_checks(x):
-            checks.add(lambda some: error if some else None, jnp.any(compare(x, 0)))
+            checks.add(lambda is_bad: error if is_bad else None, jnp.any(compare(x, 0)))
 
     int_maximum: Binary = simple(jnp.maximum)
     int_minimum: Binary = simple(jnp.minimum)
@@ -308,16 +308,16 @@ _power = jax.jit(jnp.power, inline=True)
 
 @jax.jit
 def _int_power(x: Array, exponent: Array) -> Array:
-    """By squaring; JAX's own sees no more than six bits of the exponent."""
+    """The power, by squaring; JAX's own reads only six bits of the exponent."""
     kind = jnp.result_type(x, exponent)
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(exponent))
-    x, exponent = (jnp.broadcast_to(jnp.asarray(one, kind), shape) for one in (x, exponent))
+    x, exponent = (jnp.broadcast_to(jnp.asarray(operand, kind), shape) for operand in (x, exponent))
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        result, base, left = state
-        return jnp.where(left & 1, result * base, result), base * base, left >> 1
+        result, base, remaining = state
+        return jnp.where(remaining & 1, result * base, result), base * base, remaining >> 1
 
-    # A negative exponent, which only a program lets pass, counts as none.
+    # A negative exponent, which only a program cannot refuse, counts as zero.
     start = (jnp.ones_like(x), x, jnp.maximum(exponent, 0))
     return lax.while_loop(lambda state: jnp.any(state[2] > 0), step, start)[0]
 

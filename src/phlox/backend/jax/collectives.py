@@ -1,4 +1,4 @@
-"""Collectives of JAX for arrays of a single process, in host memory; on a mesh XLA's partitioner does them."""
+"""JAX's collectives for arrays of single processes, in host memory; on a mesh, XLA's partitioner adds them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (annotations of JAX are incomplete)
@@ -28,40 +28,40 @@ class Collectives(EngineBackend):
         if size == 1:
             return list(arrays)
         if presence is not None:
-            found = self.reduce_on_host([np.asarray(presence.here, np.float32), *arrays], "sum")
-            check_presence(presence, found.pop(0).tolist())
-            return [total / np.asarray(size, total.dtype) for total in found] if op == "mean" else found
-        found = list(arrays)
+            reduced = self.reduce_on_host([np.asarray(presence.owned, np.float32), *arrays], "sum")
+            check_presence(presence, reduced.pop(0).tolist())
+            return [total / np.asarray(size, total.dtype) for total in reduced] if op == "mean" else reduced
+        reduced = list(arrays)
         for numbers in buckets([array.nbytes for array in arrays]):
-            every = self.gather_on_host(
+            gathered = self.gather_on_host(
                 np.concatenate([arrays[number].reshape(-1).view(np.uint8) for number in numbers])
             )
             start = 0
             for number in numbers:
                 like = arrays[number]
-                parts = every[:, start : start + like.nbytes].copy().view(like.dtype)
+                parts = gathered[:, start : start + like.nbytes].copy().view(like.dtype)
                 total = parts.sum(0, dtype=like.dtype).reshape(like.shape)
-                found[number] = total / np.asarray(size, like.dtype) if op == "mean" else total
+                reduced[number] = total / np.asarray(size, like.dtype) if op == "mean" else total
                 start += like.nbytes
-        return found
+        return reduced
 
     def gather_on_host(self, array: HostArray) -> HostArray:
-        from jax.experimental import multihost_utils  # which programs of one process have no use for
+        from jax.experimental import multihost_utils  # only for several processes
 
         if processes().size == 1:
             return array[None]
         self.join_processes()
-        # As bytes: JAX would make 32 bits of 64.
+        # As bytes: JAX would narrow 64-bit elements.
         sent = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         try:
-            every = np.asarray(multihost_utils.process_allgather(sent, tiled=False))
+            gathered = np.asarray(multihost_utils.process_allgather(sent, tiled=False))
         except RuntimeError as error:
-            known = processes()
+            group = processes()
             raise DistributedError(
-                f"process {known.rank} of {known.size}: a collective has failed, as one does where another process has "
-                f"ended, hangs, or gives arrays of other shapes ({str(error).strip().splitlines()[0]})"
+                f"process {group.rank} of {group.size}: a collective has failed, as it does if another process has "
+                f"ended, hangs, or passes arrays of other shapes ({str(error).strip().splitlines()[0]})"
             ) from error
-        return every.copy().view(array.dtype).reshape((processes().size, *array.shape))
+        return gathered.copy().view(array.dtype).reshape((processes().size, *array.shape))
 
     def broadcast_on_host(self, array: HostArray, root: int) -> HostArray:
         return array if processes().size == 1 else self.gather_on_host(array)[root]

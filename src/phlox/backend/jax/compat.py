@@ -1,7 +1,7 @@
-"""Every private or unstable name of JAX that Phlox uses, in this one place, and what Phlox does where a JAX lacks one.
+"""Every private or unstable name of JAX that Phlox uses, and what Phlox does without it.
 
-Eager work needs none of them. If some are missing, a leaked tracer is reported by JAX's own error, which comes later
-and says less. Compiling needs one of them, and the error says so in one sentence.
+Eager work needs none of them. Without some, JAX reports a leaked tracer by its own error, which comes later and says
+less. Compiling needs one of them, and the error says so in one sentence.
 """
 
 # JAX's annotations leave much unsaid.
@@ -28,19 +28,19 @@ SUPPORTED = "0.10"
 """The versions of JAX that Phlox is known to compile on."""
 
 PRIVATE = {
-    "jax.core.Tracer._trace": "programs are not told apart: checks and leaked tracers are JAX's own affair",
+    "jax.core.Tracer._trace": "programs are not told apart: checks and leaked tracers are JAX's own errors",
     "jax.core.Trace.is_valid": "a leaked tracer is reported by JAX's own error",
     "jax.extend.core.get_opaque_trace_state": "a leaked tracer of `grad` is reported by JAX's own error",
     "jax.extend.core.primitives.convert_element_type_p": "nothing that takes scalars is compiled",
-    "jax._src.core.trace_ctx": "what is set into a parameter inside of `vmap` within `grad` is not told apart",
-    "jax._src.xla_bridge.backends_are_initialized": "that JAX was used too early is JAX's own error",
-    "jaxlib._jax.make_gloo_tcp_collectives": "collectives of CPUs listen where the name of the machine points to",
-    "jax.jit()._cache_size": "what is compiled again because arrays lie on devices in another way is not counted",
-    "jax._src.interpreters.pxla.reflatten_outputs_for_dispatch": "what `jax.jit` returns has the ids of its first call",
-    "jax._src.array.ArrayImpl": "an array that is moved back to the default device stays held there",
+    "jax._src.core.trace_ctx": "a value set into a parameter inside `vmap` within `grad` is not told apart",
+    "jax._src.xla_bridge.backends_are_initialized": "using JAX too early is JAX's own error",
+    "jaxlib._jax.make_gloo_tcp_collectives": "collectives of CPUs listen on the address of the machine's name",
+    "jax.jit()._cache_size": "compilations for other layouts of arrays are not counted",
+    "jax._src.interpreters.pxla.reflatten_outputs_for_dispatch": "results of `jax.jit` have the ids of its first call",
+    "jax._src.array.ArrayImpl": "an array moved back to the default device stays committed to it",
     "jax._src.api": "`jax.grad` towards an integer is JAX's own error, which does not name the parameter",
     "jax._src.api._check_scalar": "the loss of `jax.grad` must be an array: JAX's error says to convert it",
-    "jax._src.lax.lax._one_vjp": "as above; both are mended so that the loss may be a tensor of one element",
+    "jax._src.lax.lax._one_vjp": "as above; both are changed so that the loss may be a tensor of one element",
 }
 """All private names in use, and what happens without each."""
 
@@ -61,7 +61,7 @@ def _find(module: str, name: str) -> Any:
 
 @cache
 def traced_type() -> type[Any]:
-    """The type of the tracers of a program, as those of `jit` and `scan`, but not those of `grad` and `vmap`."""
+    """The type of a program's tracers: tracers of `jit` and `scan`, but not of `grad` and `vmap`."""
     seen: list[type[Any]] = []
 
     def fn(x: Any) -> Any:
@@ -78,7 +78,7 @@ def trace_of(x: Any) -> Any:
 
 
 def is_over(x: Any) -> bool:
-    """Is it sure that the trace of this tracer has ended?"""
+    """Has the trace of this tracer certainly ended?"""
     valid = getattr(trace_of(x), "is_valid", None)
     return valid is not None and not valid()
 
@@ -94,7 +94,7 @@ def is_closed(x: Any) -> bool:
 
 
 def _looks_closed(x: Any) -> bool:
-    # The trace of a program that is complete lets go of its constants, in a table of another type.
+    # A complete trace releases its constants, by a table of another type.
     return type(getattr(getattr(trace_of(x), "frame", None), "constid_to_tracer", None)) is dict
 
 
@@ -114,19 +114,19 @@ def _closing_shows() -> bool:
 _API = "jax._src.api"
 """The module of `jax.grad`."""
 
-# --- transformations that are under way
+# --- active transformations
 
 
 def is_outside() -> bool:
-    """Is no transformation under way? So it is, too, while JAX takes apart what a function under jvp has returned.
+    """Is no transformation active? None is while JAX flattens the result of a function under jvp.
 
-    False where that cannot be told.
+    False if unknown.
     """
     return _OUTSIDE is not None and trace_state() == _OUTSIDE
 
 
 def trace_state() -> Any:
-    """What is equal while the same transformations are under way; None if that is unknown."""
+    """A value that is equal while the same transformations are active; None if unknown."""
     state = _find("jax.extend.core", "get_opaque_trace_state")
     return None if state is None else state()
 
@@ -139,7 +139,7 @@ _CONTEXT, _EAGER = _find("jax._src.core", "trace_ctx"), _find("jax._src.core", "
 
 
 def transformation() -> weakref.ref[Any] | None:
-    """The innermost transformation under way, jit or grad or vmap or another; None if there is none."""
+    """The innermost active transformation (jit, grad, vmap, ...); None if there is none."""
     try:
         trace = _CONTEXT.trace
     except AttributeError:
@@ -148,7 +148,7 @@ def transformation() -> weakref.ref[Any] | None:
 
 
 def note_keeping() -> None:
-    """Keep `phlox.backend.pytree.keeping` up to date, where JAX lets us."""
+    """Keep `phlox.backend.pytree.keeping` up to date, if this JAX makes it possible."""
     pxla: Any = _module("jax._src.interpreters.pxla")
     keep = getattr(pxla, "reflatten_outputs_for_dispatch", None)
     if keep is None:
@@ -169,7 +169,7 @@ _TREES = "jax._src.tree_util"
 
 
 def differentiates() -> bool:
-    """See `phlox.backend.pytree.is_differentiating`. False where that cannot be told."""
+    """See `phlox.backend.pytree.is_differentiating`. False if unknown."""
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(("phlox.", _TREES)):
         frame = frame.f_back
@@ -182,7 +182,7 @@ def differentiates() -> bool:
 
 
 def accept_tensors() -> None:
-    """Let JAX take tensors where it asks for nothing but its own arrays; for other values nothing changes in JAX."""
+    """Let JAX accept tensors where it accepts only its own arrays; other values are unaffected."""
     _accept_losses()
     for function in vars(jax.nn).values():
         if isinstance(function, jax.custom_jvp) and function.jvp is not None:  # such as relu
@@ -190,7 +190,7 @@ def accept_tensors() -> None:
 
 
 def _on_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that is given arrays in place of tensors."""
+    """A rule that gets arrays in place of tensors."""
 
     @wraps(rule)
     def of_arrays(*operands: Any) -> Any:
@@ -206,12 +206,12 @@ def _as_array(x: Any) -> Any:
 def _accept_losses() -> None:
     """Let `jax.grad` differentiate a loss that is a tensor of one element.
 
-    JAX checks that a loss is a scalar, and starts the backward pass with a one. Both must be arrays there, though a
-    PyTree of one scalar, which a tensor is to JAX, would do. They are taken from the tree, and put into one like it.
+    JAX checks that a loss is a scalar, and starts the backward pass with a one. Both must be arrays there. To JAX, a
+    tensor is a PyTree of one array: so the check reads that array, and the one is put into the same tree.
     """
     api, lax = _module("jax._src.api"), _module("jax._src.lax.lax")
-    check, one = getattr(api, "_check_scalar", None), getattr(lax, "_one_vjp", None)
-    if check is None or one is None:
+    check, first_cotangent = getattr(api, "_check_scalar", None), getattr(lax, "_one_vjp", None)
+    if check is None or first_cotangent is None:
         return
 
     @wraps(check)
@@ -219,12 +219,12 @@ def _accept_losses() -> None:
         for leaf in jax.tree.leaves(x) if _is_tensor(x) else [x]:
             check(leaf.reshape(()) if _is_tensor(x) and leaf.size == 1 else leaf)
 
-    @wraps(one)
+    @wraps(first_cotangent)
     def one_vjp(x: Any) -> Any:
         def started(leaf: Any) -> Any:
-            return one(leaf.reshape(())).reshape(leaf.shape)
+            return first_cotangent(leaf.reshape(())).reshape(leaf.shape)
 
-        return jax.tree.map(started, x) if _is_tensor(x) else one(x)
+        return jax.tree.map(started, x) if _is_tensor(x) else first_cotangent(x)
 
     setattr(api, "_check_scalar", check_scalar)  # noqa: B010 - JAX's own name
     setattr(lax, "_one_vjp", one_vjp)  # noqa: B010
@@ -239,14 +239,14 @@ def _is_tensor(x: Any) -> bool:
 
 def has_started() -> bool:
     """Has JAX initialized its devices? False if that is unknown."""
-    found = _find("jax._src.xla_bridge", "backends_are_initialized")
-    return found is not None and found()
+    is_initialized = _find("jax._src.xla_bridge", "backends_are_initialized")
+    return is_initialized is not None and is_initialized()
 
 
 def let_gloo_listen_on(host: str) -> None:
-    """Have the collectives of CPUs listen on this address; the default is that of the name of this machine.
+    """Let the collectives of CPUs listen on this address; the default is the address of the machine's name.
 
-    JAX has no option for it. Where its internals have changed, the default stays.
+    JAX has no option for it. If its internals have changed, the default stays.
     """
     library = _find("jaxlib", "_jax")
     make = getattr(library, "make_gloo_tcp_collectives", None)
@@ -258,9 +258,9 @@ def let_gloo_listen_on(host: str) -> None:
 
 
 def uncommitted(x: Any) -> Any:
-    """The same array on its one device, but not held to it: free to go to the devices of what it meets.
+    """The same array on its one device, but not committed to it: it can be combined with arrays on other devices.
 
-    What another library laid out by columns stays held: programs read what is not held by rows, however it is laid out.
+    An array in column-major order stays committed: programs read an uncommitted array in row-major order.
     """
     array = _find("jax._src.array", "ArrayImpl")
     if array is None or not x.committed or x.format.layout.major_to_minor != tuple(range(x.ndim)):

@@ -1,8 +1,8 @@
-"""Convolution as XLA does it best.
+"""Convolution in the fastest way for XLA.
 
-On a processor XLA's own convolution is slow where images are small: unfolding them and multiplying matrices wins until
-the unfolded images outgrow the cache. Channels stand last inside, where a processor's vectors run along them; the
-transpositions of neighbours cancel in fusions.
+On a CPU, XLA's own convolution is slow for small images: unfolding them and multiplying matrices is faster, until the
+unfolded images outgrow the cache. Channels are the last axis inside, along which a CPU's vectors run; transpositions of
+neighbouring operations cancel in fusions.
 """
 
 # JAX's annotations leave much unsaid.
@@ -28,15 +28,15 @@ from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import is_symbolic
 
 _UNFOLDED_BYTES = {1: 16 << 20, 2: 4 << 20, 3: 64 << 20}
-"""The most that images are unfolded to, by the number of spatial axes: XLA has an eye for two only."""
+"""The most bytes in unfolded images, by the number of spatial axes: XLA's convolution is good for two only."""
 _SLICES = {1: 8, 2: 16, 3: 24}
-"""The most slices for that: each is a piece of code, which takes XLA time to compile and to start."""
+"""The most slices for unfolding: each is a piece of code, which XLA takes time to compile and to start."""
 _LONG = 16
-"""From a window that is longer, `im2col` gathers its places instead of stacking slices."""
+"""For a longer window, `im2col` gathers its positions instead of stacking slices."""
 _ONE_LOOP = 32
-"""Up to so many places of a window, their gradients are added up in one loop; more of them axis by axis."""
+"""Up to so many positions in a window, their gradients are summed in one loop; with more, axis by axis."""
 _DEPTHWISE = {"y": 128, "dx": 64, "dw": 16}
-"""The most places of a window that a loop over all channels has: XLA's own is a tenth as fast, but compiles at once."""
+"""The most positions in a window for a loop over all channels. XLA's own is a tenth as fast, but compiles at once."""
 
 
 def _unfolds(n: int, weight: Shape, counts: Shape, stride: Shape, dilation: Shape, groups: int, size: int) -> bool:
@@ -49,33 +49,33 @@ def _unfolds(n: int, weight: Shape, counts: Shape, stride: Shape, dilation: Shap
         or bytes_ > _UNFOLDED_BYTES.get(len(counts), 0)
     ):
         return False
-    slices = [1 if _tiles(*one) else one[0] for one in zip(weight[2:], stride, dilation, strict=True)]
+    slices = [1 if _tiles(*axis) else axis[0] for axis in zip(weight[2:], stride, dilation, strict=True)]
     return sum(slices) <= _SLICES[len(counts)]
 
 
 def _tiles(side: int, stride: int, dilation: int) -> bool:
-    """Do windows along an axis lie side by side?"""
+    """Are the windows along an axis adjacent, without gaps or overlaps?"""
     return side == stride and dilation == 1
 
 
 def windows(x: Array, axis: int, side: int, stride: int, dilation: int, to: int) -> Array:
-    """The windows along an axis of x: the axis becomes that of the windows, positions in a window become axis `to`."""
+    """The windows along an axis of x: the axis counts the windows; axis `to` has the positions in a window."""
     count = (x.shape[axis] - dilation * (side - 1) - 1) // stride + 1
     if _tiles(side, stride, dilation):
         x = lax.slice_in_dim(x, 0, count * side, 1, axis)
         return jnp.moveaxis(reshape(x, (*x.shape[:axis], count, side, *x.shape[axis + 1 :])), axis + 1, to)
     if side > _LONG:
-        places = jnp.arange(count)[:, None] * stride + jnp.arange(side) * dilation
-        return jnp.moveaxis(jnp.take(x, places, axis, mode="clip"), axis + 1, to)
+        positions = jnp.arange(count)[:, None] * stride + jnp.arange(side) * dilation
+        return jnp.moveaxis(jnp.take(x, positions, axis, mode="clip"), axis + 1, to)
     starts = range(0, side * dilation, dilation)
     reach = stride * (count - 1) + 1
-    return jnp.stack([lax.slice_in_dim(x, at, at + reach, stride, axis) for at in starts], to)
+    return jnp.stack([lax.slice_in_dim(x, start, start + reach, stride, axis) for start in starts], to)
 
 
 def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """The elements of each window of x [n, *spatial, channels], as rows [windows of all images, places * channels]."""
+    """The elements of each window of x [n, *spatial, channels], as rows [windows, positions * channels]."""
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-    # Axis by axis: as many slices as the window's sides are long together.
+    # Axis by axis: the number of slices is the sum of the window's sides.
     for axis, side in enumerate(window):
         x = windows(x, 1 + axis, side, stride[axis], dilation[axis], 1 + len(window) + axis)
     axes = 1 + len(window)
@@ -83,12 +83,12 @@ def _rows(x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Sha
 
 
 def channels_first(x: Array) -> Array:
-    """Channels first."""
+    """x with its last axis, the channels, moved to position 1."""
     return jnp.moveaxis(x, -1, 1)
 
 
 def channels_last(x: Array) -> Array:
-    """Channels last."""
+    """x with its channels, axis 1, moved to the end."""
     return jnp.moveaxis(x, 1, -1)
 
 
@@ -113,36 +113,36 @@ def conv(
 
 
 def _convolved(
-    x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape, groups: int, what: str
+    x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape, groups: int, result: str
 ) -> Array:
-    """The convolution whose gradient towards `what` XLA derives."""
-    if _is_depthwise(weight.shape, groups, what):
+    """The convolution whose gradient `result` ("dx" or "dw") XLA derives."""
+    if _is_depthwise(weight.shape, groups, result):
         return _depthwise(x, weight, stride, padding, dilation)
     return lax.conv_general_dilated(x, weight, stride, padding, rhs_dilation=dilation, feature_group_count=groups)
 
 
-def _is_depthwise(weight: Shape, groups: int, what: str) -> bool:
-    """Is it a convolution of every channel by itself, and the loop over all of them the faster one for y, dx or dw?"""
+def _is_depthwise(weight: Shape, groups: int, result: str) -> bool:
+    """Is it a depthwise convolution, for whose `result` ("y", "dx" or "dw") our loop is faster?"""
     out, channels, *window = weight
     one_by_one = channels == 1 and groups == out
-    return one_by_one and jax.default_backend() == "cpu" and math.prod(window) <= _DEPTHWISE[what]
+    return one_by_one and jax.default_backend() == "cpu" and math.prod(window) <= _DEPTHWISE[result]
 
 
 def _depthwise(x: Array, weight: Array, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """Depthwise convolution in one loop over all places; XLA itself would convolve channel by channel."""
+    """Depthwise convolution in one loop over all positions; XLA itself would convolve channel by channel."""
     x = jnp.pad(x, ((0, 0), (0, 0), *padding))
     counts = window_counts(x.shape[2:], weight.shape[2:], stride, dilation)
     y = zeros((*x.shape[:2], *counts), x.dtype, x, {0: 0, 1: 1})
-    for place in itertools.product(*map(range, weight.shape[2:])):
-        starts = [at * gap for at, gap in zip(place, dilation, strict=True)]
-        ends = [at + step * (count - 1) + 1 for at, step, count in zip(starts, stride, counts, strict=True)]
+    for position in itertools.product(*map(range, weight.shape[2:])):
+        starts = [index * gap for index, gap in zip(position, dilation, strict=True)]
+        ends = [start + step * (count - 1) + 1 for start, step, count in zip(starts, stride, counts, strict=True)]
         part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *stride))
-        y += part * weight[:, 0, *place].reshape(len(weight), *(1 for _ in stride))
+        y += part * weight[:, 0, *position].reshape(len(weight), *(1 for _ in stride))
     return y
 
 
 def _flat(weight: Array) -> Array:
-    """A weight [out, channels, *window] as [places * channels, out]."""
+    """A weight [out, channels, *window] as [positions * channels, out]."""
     return jnp.moveaxis(weight, (0, 1), (-1, -2)).reshape(math.prod(weight.shape[1:]), len(weight))
 
 
@@ -163,50 +163,50 @@ def conv_dx(
 
 
 def _fold_at_once(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """The transpose of `_rows`: each place in the window adds its part where it looked, in one loop."""
+    """The transpose of `_rows`, in one loop: each position in the window adds its part to the elements that it read."""
     n, *sizes, channels = shape
     counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
     parts = reshape(parts, (n, *counts, math.prod(window) * channels))
     x = zeros(shape, parts.dtype, parts, {0: 0})
-    for number, place in enumerate(itertools.product(*map(range, window))):
+    for number, position in enumerate(itertools.product(*map(range, window))):
         part = parts[..., number * channels : (number + 1) * channels]
-        axes = zip(place, sizes, counts, stride, padding, dilation, strict=True)
-        config = [(0, 0, 0), *(_placed(*axis) for axis in axes), (0, 0, 0)]
+        axes = zip(position, sizes, counts, stride, padding, dilation, strict=True)
+        config = [(0, 0, 0), *(_pad_config(*axis) for axis in axes), (0, 0, 0)]
         share = lax.pad(part, jnp.zeros((), x.dtype), config)
         x = x + share if number else share
     return x
 
 
 def _fold(parts: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
-    """The same axis by axis: as many parts as the window's sides are long together."""
+    """The same, axis by axis: the number of parts is the sum of the window's sides."""
     n, *sizes, channels = shape
     counts = window_counts(padded_sizes(tuple(sizes), padding), window, stride, dilation)
     x = reshape(parts, (n, *counts, *window, channels))
     zero = jnp.zeros((), x.dtype)
     for axis in reversed(range(len(window))):
-        at, places, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
-        before = [(0, 0, 0)] * at
+        target, source, side, count = 1 + axis, 1 + len(window) + axis, window[axis], counts[axis]
+        before = [(0, 0, 0)] * target
         if _tiles(side, stride[axis], dilation[axis]):
-            x = jnp.moveaxis(x, places, at + 1)
-            x = reshape(x, (*x.shape[:at], count * side, *x.shape[at + 2 :]))
+            x = jnp.moveaxis(x, source, target + 1)
+            x = reshape(x, (*x.shape[:target], count * side, *x.shape[target + 2 :]))
             low = -padding[axis][0]
-            config = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - at - 1)]
-            x = lax.pad(x, zero, config)
+            widths = [*before, (low, sizes[axis] - low - count * side, 0), *[(0, 0, 0)] * (x.ndim - target - 1)]
+            x = lax.pad(x, zero, widths)
         else:
             shares: list[Array] = []
-            for place in range(side):
-                part = lax.index_in_dim(x, place, places, keepdims=False)
-                here = _placed(place, sizes[axis], count, stride[axis], padding[axis], dilation[axis])
-                shares.append(lax.pad(part, zero, [*before, here, *[(0, 0, 0)] * (part.ndim - at - 1)]))
+            for position in range(side):
+                part = lax.index_in_dim(x, position, source, keepdims=False)
+                shift = _pad_config(position, sizes[axis], count, stride[axis], padding[axis], dilation[axis])
+                shares.append(lax.pad(part, zero, [*before, shift, *[(0, 0, 0)] * (part.ndim - target - 1)]))
             x = reduce(operator.add, shares)
     return x
 
 
-def _placed(
-    place: int, size: int, count: int, stride: int, padding: tuple[int, int], dilation: int
+def _pad_config(
+    position: int, size: int, count: int, stride: int, padding: tuple[int, int], dilation: int
 ) -> tuple[int, int, int]:
-    """Where along an axis of this size the windows see with this place: a padding, which may also cut off."""
-    low = place * dilation - padding[0]
+    """The padding from one element for each window to the axis, for a position in the window; it may be negative."""
+    low = position * dilation - padding[0]
     return low, size - low - ((count - 1) * stride + 1), stride - 1
 
 

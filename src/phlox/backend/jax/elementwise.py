@@ -18,7 +18,7 @@ from phlox.backend.jax.ops import several, simple
 
 
 def _digamma(x: Array) -> Array:
-    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))  # where JAX has NaN
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))  # at zero, JAX has NaN
 
 
 class Elementwise(Activation):

@@ -22,12 +22,12 @@ def analysis_of(compiled: Any) -> Analysis:
     later = program.in_later_iterations
 
     def size(name: str) -> int | None:
-        found = getattr(memory, f"{name}_size_in_bytes", None)
-        return None if found is None else int(found)
+        bytes_ = getattr(memory, f"{name}_size_in_bytes", None)
+        return None if bytes_ is None else int(bytes_)
 
-    def cost(name: str, more: int) -> int | None:
-        found = costs.get(name)
-        return None if found is None or found < 0 else round(found) + more
+    def cost(name: str, extra: int) -> int | None:
+        value = costs.get(name)
+        return None if value is None or value < 0 else round(value) + extra
 
     return Analysis(
         source="XLA",
@@ -44,10 +44,10 @@ def analysis_of(compiled: Any) -> Analysis:
 
 
 def _costs(compiled: Any) -> Mapping[str, float]:
-    found: Any = compiled.cost_analysis()
-    if isinstance(found, list):  # of older versions of JAX: one for each device
-        found = cast("list[Any]", found)[0] if found else None
-    return found or {}
+    costs: Any = compiled.cost_analysis()
+    if isinstance(costs, list):  # older JAX: one dict for each device
+        costs = cast("list[Any]", costs)[0] if costs else None
+    return costs or {}
 
 
 def layout_of(x: Any) -> tuple[Hashable, str]:

@@ -1,6 +1,6 @@
-"""The contract's own definitions as one compiled program each: eagerly that is one call, not ten.
+"""The contract's own definitions, each compiled to one program: in eager code one call instead of ten.
 
-Activations, normalisation and interpolation are nothing else.
+Activations, normalisation and interpolation are defined only in this way.
 """
 
 # JAX's annotations leave much unsaid.
@@ -23,11 +23,11 @@ from phlox.backend.jax.ops import simple
 
 
 def fused(definition: Callable[..., Any], *static: int) -> Any:
-    """A method of a backend whose arguments at these places (the backend itself not counted) are not arrays.
+    """A definition as a method whose arguments at these positions (not counting the backend) are not arrays.
 
-    What it returns holds arrays and None only. At half precision it would round at every step, or overflow.
+    It returns only arrays and None. At half precision it would round at every step, or overflow.
     """
-    run = jax.jit(definition, static_argnums=(0, *(place + 1 for place in static)), inline=True)
+    run = jax.jit(definition, static_argnums=(0, *(position + 1 for position in static)), inline=True)
 
     def operation(self: Any, *arguments: Any) -> Any:
         return run(self, *arguments)
@@ -38,7 +38,7 @@ def fused(definition: Callable[..., Any], *static: int) -> Any:
 class Activation(Backend):
     """See `phlox.backend.contract.nn.activation`."""
 
-    float_relu = simple(jax.nn.relu)  # whose own gradient at zero, unlike that of a maximum, is zero
+    float_relu = simple(jax.nn.relu)  # its gradient at zero is zero; a maximum's is not
     float_relu_backward = fused(ActivationOps.float_relu_backward)
     float_leaky_relu = fused(ActivationOps.float_leaky_relu)
     float_leaky_relu_backward = fused(ActivationOps.float_leaky_relu_backward)

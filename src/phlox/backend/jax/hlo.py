@@ -51,72 +51,72 @@ class Program:
 
     def __init__(self, text: str) -> None:
         head = text.partition("\n")[0]
-        self.devices = _number(head, "num_partitions") * _number(head, "replica_count")
+        self.devices = _int_attribute(head, "num_partitions") * _int_attribute(head, "replica_count")
         self.entry = ""
         self.computations: dict[str, list[Instruction]] = {}
         lines: list[Instruction] | None = None
         for line in text.splitlines():
             if lines is None:
-                if (found := _HEAD.match(line)) is not None:
-                    name = found[2].lstrip("%")
+                if (head_match := _HEAD.match(line)) is not None:
+                    name = head_match[2].lstrip("%")
                     lines = self.computations[name] = []
-                    if found[1]:
+                    if head_match[1]:
                         self.entry = name
             elif line.strip() == "}":
                 lines = None
-            elif (one := _instruction(line)) is not None:
-                lines.append(one)
+            elif (instruction := _instruction(line)) is not None:
+                lines.append(instruction)
         self._traffic: dict[str, dict[str, Traffic]] = {}
         self._costs: dict[tuple[str, bool], Cost] = {}
 
     @cached_property
     def collectives(self) -> dict[str, Traffic]:
-        """Of one run, by kind."""
+        """The traffic of one run, by kind of collective."""
         return self._traffic_of(self.entry) if self.entry else {}
 
     @cached_property
     def unknown_loops(self) -> int:
-        """How many loops there are whose number of iterations is not known."""
-        every = (one for lines in self.computations.values() for one in lines if one.opcode == "while")
-        return sum(_trips(one) is None for one in every)
+        """The number of loops whose number of iterations is unknown."""
+        loops = (line for lines in self.computations.values() for line in lines if line.opcode == "while")
+        return sum(_trips(loop) is None for loop in loops)
 
     @cached_property
     def in_later_iterations(self) -> Cost:
         """The costs of loops after their first iteration; XLA's own analysis counts only the first."""
-        return self._later(self.entry) if self.entry else Cost(0, 0)
+        return self._later_iterations(self.entry) if self.entry else Cost(0, 0)
 
     # --- collectives
 
     def _traffic_of(self, computation: str) -> dict[str, Traffic]:
-        known = self._traffic.get(computation)
-        if known is not None:
-            return known
-        found = self._traffic[computation] = {}
-        for one in self.computations.get(computation, ()):
-            for kind, traffic in self._traffic_in(one).items():
-                found[kind] = found.get(kind, Traffic(0, 0, 0)) + traffic
-        return found
+        cached = self._traffic.get(computation)
+        if cached is not None:
+            return cached
+        total = self._traffic[computation] = {}
+        for line in self.computations.get(computation, ()):
+            for kind, traffic in self._traffic_in(line).items():
+                total[kind] = total.get(kind, Traffic(0, 0, 0)) + traffic
+        return total
 
-    def _traffic_in(self, one: Instruction) -> dict[str, Traffic]:
-        kind = one.opcode.removesuffix("-start")
+    def _traffic_in(self, line: Instruction) -> dict[str, Traffic]:
+        kind = line.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
-            shape = one.shape
-            if kind != one.opcode and kind != "all-reduce" and shape.startswith("("):
-                shape = _parts(shape)[1]  # beside the operand and what the engine keeps
+            shape = line.shape
+            if kind != line.opcode and kind != "all-reduce" and shape.startswith("("):
+                shape = _shapes_in_tuple(shape)[1]  # the result; the operand and the engine's buffers are other parts
             payload = bytes_of(shape)
-            return {kind: Traffic(1, payload, self._sent(kind, payload, one.attributes))}
-        if one.opcode == "conditional":  # of the branches, the one that sends most
-            branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in called(one)]
-            return max(branches or [{}], key=lambda found: sum(one.sent for one in found.values()))
-        times = (_trips(one) or 1) if one.opcode == "while" else 1
-        found: dict[str, Traffic] = {}
-        if not one.opcode.endswith(("-done", "-update")):
-            for name in called(one):
+            return {kind: Traffic(1, payload, self._bytes_sent(kind, payload, line.attributes))}
+        if line.opcode == "conditional":  # the branch that sends most counts
+            branches: list[dict[str, Traffic]] = [self._traffic_of(name) for name in called(line)]
+            return max(branches or [{}], key=lambda branch: sum(traffic.sent for traffic in branch.values()))
+        times = (_trips(line) or 1) if line.opcode == "while" else 1
+        total: dict[str, Traffic] = {}
+        if not line.opcode.endswith(("-done", "-update")):
+            for name in called(line):
                 for kind, traffic in self._traffic_of(name).items():
-                    found[kind] = found.get(kind, Traffic(0, 0, 0)) + traffic * times
-        return found
+                    total[kind] = total.get(kind, Traffic(0, 0, 0)) + traffic * times
+        return total
 
-    def _sent(self, kind: str, payload: int, attributes: str) -> int:
+    def _bytes_sent(self, kind: str, payload: int, attributes: str) -> int:
         if kind == "collective-permute":
             pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", attributes)
             moved = re.findall(r"\{(\d+),(\d+)", pairs[1]) if pairs else [("0", "1")]
@@ -125,79 +125,79 @@ class Program:
 
     # --- costs
 
-    def _later(self, computation: str) -> Cost:
+    def _later_iterations(self, computation: str) -> Cost:
         """The costs of the loops in a computation after their first iteration."""
         flops = moved = 0
-        for one in self.computations.get(computation, ()):
-            inner = [self._later(name) for name in called(one)]
+        for line in self.computations.get(computation, ()):
+            inner = [self._later_iterations(name) for name in called(line)]
             flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
-            if one.opcode == "while":
-                more = (_trips(one) or 1) - 1
-                for name in called(one):
-                    once, later = self._once(name), self._later(name)
-                    flops += more * (once.flops + later.flops)
-                    moved += more * (once.bytes + later.bytes)
+            if line.opcode == "while":
+                later_trips = (_trips(line) or 1) - 1
+                for name in called(line):
+                    once, later = self._one_iteration(name), self._later_iterations(name)
+                    flops += later_trips * (once.flops + later.flops)
+                    moved += later_trips * (once.bytes + later.bytes)
         return Cost(flops, moved)
 
-    def _once(self, computation: str, fused: bool = False) -> Cost:
-        """The costs of a computation, with the first iteration of loops; in a fusion nothing goes through memory."""
-        known = self._costs.get((computation, fused))
-        if known is not None:
-            return known
+    def _one_iteration(self, computation: str, fused: bool = False) -> Cost:
+        """The costs of a computation, with one iteration of each loop; inside a fusion nothing goes through memory."""
+        cached = self._costs.get((computation, fused))
+        if cached is not None:
+            return cached
         lines = self.computations.get(computation, ())
-        shapes = {one.name: one.shape for one in lines}
+        shapes = {line.name: line.shape for line in lines}
         flops = moved = 0
-        for one in lines:
-            flops += _flops(one, shapes)
-            if one.opcode not in ("reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "reduce-window"):
-                inner = [self._once(name, fused or one.opcode == "fusion") for name in called(one)]
+        for line in lines:
+            flops += _flops(line, shapes)
+            if line.opcode not in ("reduce", "all-reduce", "reduce-scatter", "sort", "scatter", "reduce-window"):
+                inner = [self._one_iteration(name, fused or line.opcode == "fusion") for name in called(line)]
                 flops, moved = flops + sum(cost.flops for cost in inner), moved + sum(cost.bytes for cost in inner)
-            if not fused and one.opcode not in _NO_TRAFFIC:
-                moved += _moved(one, shapes)
+            if not fused and line.opcode not in _NO_TRAFFIC:
+                moved += _bytes_moved(line, shapes)
         return self._costs.setdefault((computation, fused), Cost(flops, moved))
 
 
-def _number(head: str, name: str) -> int:
-    found = re.search(rf"\b{name}=(\d+)", head)
-    return int(found[1]) if found else 1
+def _int_attribute(head: str, name: str) -> int:
+    match = re.search(rf"\b{name}=(\d+)", head)
+    return int(match[1]) if match else 1
 
 
 def _instruction(line: str) -> Instruction | None:
     start = _LINE.match(line)
     if start is None:
         return None
-    rest = re.sub(r"/\*.*?\*/", "", line[start.end() :])
-    end = _closing(rest, 0) if rest.startswith("(") else rest.find(" ")
-    opcode = _OPCODE.match(rest, end)
+    definition = re.sub(r"/\*.*?\*/", "", line[start.end() :])
+    end = _closing_bracket(definition, 0) if definition.startswith("(") else definition.find(" ")
+    opcode = _OPCODE.match(definition, end)
     if opcode is None:
         return None
-    close = _closing(rest, opcode.end() - 1)
-    operands = tuple(re.findall(r"%([\w.\-]+)", rest[opcode.end() : close]))
-    return Instruction(start[2], rest[:end], opcode[1], operands, rest[close:], start[1] is not None)
+    close = _closing_bracket(definition, opcode.end() - 1)
+    operands = tuple(re.findall(r"%([\w.\-]+)", definition[opcode.end() : close]))
+    return Instruction(start[2], definition[:end], opcode[1], operands, definition[close:], start[1] is not None)
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_bracket(text: str, start: int) -> int:
     """The position at which the bracket that opens at `start` is closed."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += (text[place] in "([{") - (text[place] in ")]}")
+    for position in range(start, len(text)):
+        depth += (text[position] in "([{") - (text[position] in ")]}")
         if depth == 0:
-            return place + 1
+            return position + 1
     return len(text)
 
 
-def _parts(shape: str) -> list[str]:
+def _shapes_in_tuple(shape: str) -> list[str]:
     """The parts of the shape of a tuple."""
-    found: list[str] = []
+    parts: list[str] = []
     depth, start = 0, 1
-    for place, char in enumerate(shape):
+    for position, char in enumerate(shape):
         depth += (char in "([{") - (char in ")]}")
         if (char == "," and depth == 1) or depth == 0:
-            found.append(shape[start:place].strip())
-            start = place + 1
+            parts.append(shape[start:position].strip())
+            start = position + 1
             if depth == 0:
                 break
-    return found
+    return parts
 
 
 def _arrays(shape: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -217,8 +217,8 @@ def bytes_of(shape: str) -> int:
 def _bits(element: str) -> int:
     if element == "pred":
         return 8
-    found = _BITS.match(element)  # f8e4m3fn has 8, c64 64; token and opaque have none
-    return int(found[1]) if found else 0
+    match = _BITS.match(element)  # f8e4m3fn has 8, c64 64; token and opaque have none
+    return int(match[1]) if match else 0
 
 
 def group_size(attributes: str, devices: int) -> int:
@@ -243,19 +243,19 @@ def group_size(attributes: str, devices: int) -> int:
     return devices
 
 
-def called(one: Instruction) -> list[str]:
+def called(line: Instruction) -> list[str]:
     """The computations that an instruction calls."""
-    found = re.findall(
-        r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)", one.attributes
+    names = re.findall(
+        r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)", line.attributes
     )
-    several = re.search(r"(?:branch_computations|called_computations)=\{(.*?)\}", one.attributes)
-    return [*found, *(re.findall(r"%?([\w.\-]+)", several[1]) if several else ())]
+    several = re.search(r"(?:branch_computations|called_computations)=\{(.*?)\}", line.attributes)
+    return [*names, *(re.findall(r"%?([\w.\-]+)", several[1]) if several else ())]
 
 
-def _trips(one: Instruction) -> int | None:
+def _trips(loop: Instruction) -> int | None:
     """The number of iterations of a loop, if it is known."""
-    found = re.search(r'"known_trip_count":\{"n":"(\d+)"', one.attributes)
-    return int(found[1]) if found else None
+    match = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
+    return int(match[1]) if match else None
 
 
 def _elements(shape: str) -> int:
@@ -266,38 +266,39 @@ def _sizes(shape: str) -> tuple[int, ...]:
     return next(_arrays(shape), ("", ()))[1]
 
 
-def _flops(one: Instruction, shapes: dict[str, str]) -> int:
-    """The operations of one instruction as XLA counts them, without those of computations that it calls."""
-    first = _sizes(shapes.get(one.operands[0], "")) if one.operands else ()
-    if one.opcode == "dot":
-        found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
-        axes = [int(axis) for axis in found[1].split(",") if axis] if found else []
-        return 2 * _elements(one.shape) * math.prod(first[axis] for axis in axes if axis < len(first))
-    if one.opcode == "convolution":
-        found = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
-        kernel = _sizes(shapes.get(one.operands[1], ""))
-        if found is None or len(found[1]) != len(kernel):
+def _flops(line: Instruction, shapes: dict[str, str]) -> int:
+    """The operations of one instruction as XLA counts them, without the computations that it calls."""
+    first = _sizes(shapes.get(line.operands[0], "")) if line.operands else ()
+    if line.opcode == "dot":
+        match = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", line.attributes)
+        axes = [int(axis) for axis in match[1].split(",") if axis] if match else []
+        return 2 * _elements(line.shape) * math.prod(first[axis] for axis in axes if axis < len(first))
+    if line.opcode == "convolution":
+        match = re.search(r"dim_labels=\w+_(\w+)->", line.attributes)
+        kernel = _sizes(shapes.get(line.operands[1], ""))
+        if match is None or len(match[1]) != len(kernel):
             return 0
-        inside = [size for label, size in zip(found[1], kernel, strict=True) if label != "o"]
-        return 2 * _elements(one.shape) * math.prod(inside)
-    if one.opcode == "custom-call" and "gemm" in one.attributes:
-        return 2 * _elements(_parts(one.shape)[0] if one.shape.startswith("(") else one.shape) * _contracted(one, first)
-    if one.opcode == "reduce":
-        return max(math.prod(first) - _elements(one.shape), 0)
-    return _elements(one.shape) if _ELEMENTWISE.fullmatch(one.opcode) else 0
+        inside = [size for label, size in zip(match[1], kernel, strict=True) if label != "o"]
+        return 2 * _elements(line.shape) * math.prod(inside)
+    if line.opcode == "custom-call" and "gemm" in line.attributes:
+        shape = _shapes_in_tuple(line.shape)[0] if line.shape.startswith("(") else line.shape
+        return 2 * _elements(shape) * _contracted(line, first)
+    if line.opcode == "reduce":
+        return max(math.prod(first) - _elements(line.shape), 0)
+    return _elements(line.shape) if _ELEMENTWISE.fullmatch(line.opcode) else 0
 
 
-def _contracted(one: Instruction, first: tuple[int, ...]) -> int:
-    """The elements that a product sums over, of one that is a call of the engine's library."""
-    found = re.search(r'"lhs_contracting_dimensions":(\[.*?\])', one.attributes)
-    axes = [int(axis) for axis in json.loads(found[1])] if found else []
+def _contracted(line: Instruction, first: tuple[int, ...]) -> int:
+    """The number of terms in each sum of a matrix product that a library computes."""
+    match = re.search(r'"lhs_contracting_dimensions":(\[.*?\])', line.attributes)
+    axes = [int(axis) for axis in json.loads(match[1])] if match else []
     return math.prod(first[axis] for axis in axes if axis < len(first))
 
 
-def _moved(one: Instruction, shapes: dict[str, str]) -> int:
-    """The bytes that one instruction reads and writes; of slices only the slice."""
-    if one.opcode in ("dynamic-slice", "slice", "gather"):
-        return 2 * bytes_of(one.shape)
-    if one.opcode == "dynamic-update-slice" and len(one.operands) > 1:
-        return 2 * bytes_of(shapes.get(one.operands[1], ""))
-    return bytes_of(one.shape) + sum(bytes_of(shapes.get(name, "")) for name in one.operands)
+def _bytes_moved(line: Instruction, shapes: dict[str, str]) -> int:
+    """The bytes that one instruction reads and writes; of a sliced array, only the slice counts."""
+    if line.opcode in ("dynamic-slice", "slice", "gather"):
+        return 2 * bytes_of(line.shape)
+    if line.opcode == "dynamic-update-slice" and len(line.operands) > 1:
+        return 2 * bytes_of(shapes.get(line.operands[1], ""))
+    return bytes_of(line.shape) + sum(bytes_of(shapes.get(name, "")) for name in line.operands)

@@ -1,4 +1,4 @@
-"""Reading and writing at places given by integers on JAX."""
+"""Reading and writing at integer indices on JAX."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,18 +22,18 @@ from phlox.backend.jax.ops import op
 from phlox.backend.jax.sizes import InconclusiveDimensionOperation, is_symbolic
 
 
-def _static(index: Index) -> tuple[Any, ...]:
-    """Slices as hashable triples, which is what a static argument has to be."""
+def _hashable(index: Index) -> tuple[Any, ...]:
+    """The index with slices as triples, which are hashable, as a static argument must be."""
     return tuple((entry.start, entry.stop, entry.step or 1) if isinstance(entry, slice) else entry for entry in index)
 
 
-def _kept(entries: tuple[Any, ...]) -> list[tuple[int, int, int]]:
-    """Every entry as (start, stop, step), an integer as a slice of one."""
+def _as_slices(entries: tuple[Any, ...]) -> list[tuple[int, int, int]]:
+    """Every entry as (start, stop, step); an integer is a slice of one element."""
     return [entry if isinstance(entry, tuple) else (entry, entry + 1, 1) for entry in entries]
 
 
 def _gathered(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
-    """As `lax.slice`, whatever the sizes are; what lies beyond an end is the last element again."""
+    """As `lax.slice`, for symbolic sizes too; beyond the end, it repeats the last element."""
     for axis, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
         if is_symbolic(start) or is_symbolic(stop) or is_symbolic(x.shape[axis]):
             if start == 0 and stop == x.shape[axis] and step == 1:
@@ -49,52 +49,52 @@ def _gathered(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
 def _index(x: Array, entries: tuple[Any, ...]) -> Array:
     if not entries:
         return x
-    starts, stops, steps = zip(*_kept(entries), strict=True)
+    starts, stops, steps = zip(*_as_slices(entries), strict=True)
     try:
         part = lax.slice(x, starts, stops, steps)
-    except InconclusiveDimensionOperation:  # the slice of a symbolic dimension, which may be too short for it
+    except InconclusiveDimensionOperation:  # a symbolic dimension may be shorter than the slice
         part = _gathered(x, starts, stops, steps)
     dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
     return lax.squeeze(part, dropped) if dropped else part
 
 
-def _from(entries: tuple[Any, ...]) -> Array | None:
-    """Where the slices begin, if not all at zero and all of them have no gaps.
+def _shared_starts(entries: tuple[Any, ...]) -> Array | None:
+    """The starts of the slices, unless all are zero or a slice has gaps.
 
-    Given as an array, they share one program: eager code that walks over an axis would compile one for every step.
+    With starts as an array, slices share a program: eager code that walks over an axis would compile one for each step.
     """
-    kept = _kept(entries)
-    starts = np.array([start for start, _, _ in kept], np.int32)
-    return starts if starts.any() and all(step == 1 for _, _, step in kept) else None
+    slices = _as_slices(entries)
+    starts = np.array([start for start, _, _ in slices], np.int32)
+    return starts if starts.any() and all(step == 1 for _, _, step in slices) else None
 
 
 @op(2)
 def _index_from(x: Array, starts: Array, entries: tuple[Any, ...]) -> Array:
-    """As `_index`, but `entries` hold the sizes alone."""
-    part = lax.dynamic_slice(x, starts, [stop for _, stop, _ in _kept(entries)])
+    """As `_index`, but `entries` have only the sizes, as slices from zero."""
+    part = lax.dynamic_slice(x, starts, [stop for _, stop, _ in _as_slices(entries)])
     dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
     return lax.squeeze(part, dropped) if dropped else part
 
 
 def _sizes(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The entries, moved to begin at zero."""
+    """The entries, moved to start at zero."""
     return tuple((0, max(e[1] - e[0], 0), 1) if isinstance(e, tuple) else 0 for e in entries)
 
 
 def _read(x: Array, index: Index) -> Array:
-    entries = _static(index)
-    starts = None if isinstance(x, Tracer) else _from(entries)
+    entries = _hashable(index)
+    starts = None if isinstance(x, Tracer) else _shared_starts(entries)
     return _index(x, entries) if starts is None else _index_from(x, starts, _sizes(entries))
 
 
 @op(1, 2)
 def _index_adjoint(g: Array, shape: Shape, entries: tuple[Any, ...]) -> Array:
-    # As a padding, which XLA fuses with its neighbours, where a scatter would stand alone.
+    # A padding, since XLA fuses it with other operations, but not a scatter.
     dropped = tuple(axis for axis, entry in enumerate(entries) if not isinstance(entry, tuple))
     g = lax.expand_dims(g, dropped) if dropped else g
     config = [
         (start, size - start - (count - 1) * step - 1, step - 1) if count else (size, 0, 0)
-        for (start, _, step), size, count in zip(_kept(entries), shape, g.shape, strict=True)
+        for (start, _, step), size, count in zip(_as_slices(entries), shape, g.shape, strict=True)
     ]
     return lax.pad(g, jnp.zeros((), g.dtype), config)
 
@@ -107,8 +107,8 @@ def _index_set_from(x: Array, values: Array, starts: Array, entries: tuple[Any, 
 
 @op(2)
 def _index_set(x: Array, values: Array, entries: tuple[Any, ...]) -> Array:
-    place = tuple(slice(*entry) if isinstance(entry, tuple) else entry for entry in entries)
-    return x.at[place].set(values)
+    position = tuple(slice(*entry) if isinstance(entry, tuple) else entry for entry in entries)
+    return x.at[position].set(values)
 
 
 @op(1)
@@ -117,33 +117,33 @@ def _zeros_like(g: Array, shape: Shape) -> Array:
 
 
 def _adjoint(g: Array, shape: Shape, index: Index) -> Array:
-    entries = _static(index)
-    starts = None if isinstance(g, Tracer) or not g.size else _from(entries)
+    entries = _hashable(index)
+    starts = None if isinstance(g, Tracer) or not g.size else _shared_starts(entries)
     if starts is None:
         return _index_adjoint(g, shape, entries)
     return _index_set_from(_zeros_like(g, shape), g, starts, _sizes(entries))
 
 
 def _write(x: Array, values: Array, index: Index) -> Array:
-    entries = _static(index)
-    starts = None if isinstance(x, Tracer) or isinstance(values, Tracer) or not values.size else _from(entries)
+    entries = _hashable(index)
+    starts = None if isinstance(x, Tracer) or isinstance(values, Tracer) or not values.size else _shared_starts(entries)
     if starts is None:
         return _index_set(x, values, entries)
     return _index_set_from(x, values, starts, _sizes(entries))
 
 
-# Out of range under a trace: NaN for floats, the least integer for ints; eager calls have been checked before.
+# In a trace, an index out of range reads NaN, or the least integer; eager calls check indices before.
 
 
 @op(2)
 def _take(x: Array, indices: Array, axis: int) -> Array:
-    if not x.shape[axis]:  # of which JAX gets the shape of the result wrong
-        nothing = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
-        return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), nothing, x.dtype)
-    if (spec := explicit.taken(x, indices, axis)) is None:
+    if not x.shape[axis]:  # JAX would return a wrong shape
+        fill = jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
+        return jnp.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), fill, x.dtype)
+    if (spec := explicit.take_spec(x, indices, axis)) is None:
         return jnp.take(x, indices, axis=axis, mode="fill")
-    place = (*(slice(None),) * axis, indices)
-    return x.at[place].get(mode="fill", out_sharding=PartitionSpec(*spec))
+    position = (*(slice(None),) * axis, indices)
+    return x.at[position].get(mode="fill", out_sharding=PartitionSpec(*spec))
 
 
 @op(2)
@@ -155,17 +155,17 @@ def _take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 def _take_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     if explicit.spec_of(g) is not None or explicit.spec_of(indices) is not None:
         after = indices.ndim - 1
-        axes = {at: at if at < axis else at + after for at in range(len(shape)) if at != axis}
+        axes = {i: i if i < axis else i + after for i in range(len(shape)) if i != axis}
         return explicit.transposed(lambda x: _take(x, indices, axis), shape, g, axes)
-    place = (*(slice(None),) * axis, indices)
-    return jnp.zeros(shape, g.dtype).at[place].add(g, mode="drop")
+    position = (*(slice(None),) * axis, indices)
+    return jnp.zeros(shape, g.dtype).at[position].add(g, mode="drop")
 
 
 @op(2, 3)
 def _take_along_axis_adjoint(g: Array, indices: Array, axis: int, shape: Shape) -> Array:
     g, indices = explicit.aligned(g, indices)
     if explicit.spec_of(g) is not None:
-        axes = {at: at for at in range(len(shape)) if at != axis}
+        axes = {i: i for i in range(len(shape)) if i != axis}
         return explicit.transposed(lambda x: _take_along_axis(x, indices, axis), shape, g, axes)
     grid = list(jnp.ogrid[tuple(slice(size) for size in indices.shape)])
     grid[axis] = indices
@@ -181,9 +181,9 @@ def _scatter(x: Array, positions: Array, updates: Array, mode: Mode) -> Array:
         return x
     if mode != "set":
         return getattr(x.at[positions], _WRITES[mode])(updates, mode="drop")
-    # XLA does not say which of several comes last, so each of them brings what the last one does.
-    places = jnp.arange(positions.shape[0], dtype=jnp.int32)
-    last = jnp.full(x.shape[:1], -1, jnp.int32).at[positions].max(places, mode="drop")
+    # XLA does not define which of several updates wins, so all of them get the values of the last one.
+    numbers = jnp.arange(positions.shape[0], dtype=jnp.int32)
+    last = jnp.full(x.shape[:1], -1, jnp.int32).at[positions].max(numbers, mode="drop")
     winners = jnp.take(last, positions, mode="fill", fill_value=0)
     return x.at[positions].set(jnp.take(updates, winners, axis=0, mode="clip"), mode="drop")
 

@@ -24,10 +24,9 @@ from phlox.errors import ShapeError
 
 
 def read(source: Any) -> Any:
-    """The two words of a key, typed (`jax.random.key`) or raw (`PRNGKey`); in a trace key and position 0, as an array.
+    """The two words of a key, typed (`jax.random.key`) or raw (`PRNGKey`); in a trace, key and position 0 as an array.
 
-    Traced integers are keys as well, as seeds. None for what is no key. Of a generator that is not Threefry, two words
-    are drawn.
+    A traced integer is a seed. None if `source` is no key. A key of another generator than Threefry draws two words.
     """
     if not isinstance(source, jax.Array):
         return None
@@ -58,10 +57,10 @@ def initialized(initializer: Callable[..., Any], words: Any, shape: tuple[int, .
     """`initializer(key, shape, dtype)` for the key of two words, or of a traced state, as an array of the device."""
     backend = device.backend
     engine = engine_of(backend)
-    dtype = np.dtype(np.float64 if engine.float_element == "f64" else np.float32)  # halves are rounded once
+    dtype = np.dtype(np.float64 if engine.float_element == "f64" else np.float32)  # half precision is rounded once
     with scope(backend):
         key = jax.random.wrap_key_data(jnp.asarray(words, np.uint32)[:2], impl="threefry2x32")
-        made = jnp.asarray(initializer(key, shape, dtype))
-        if isinstance(made, Tracer):
-            return made.astype(engine.host_dtype(Float))
-    return engine.from_host(np.asarray(made), Float, device)
+        values = jnp.asarray(initializer(key, shape, dtype))
+        if isinstance(values, Tracer):
+            return values.astype(engine.host_dtype(Float))
+    return engine.from_host(np.asarray(values), Float, device)

@@ -20,11 +20,11 @@ from phlox.backend.jax import explicit
 from phlox.backend.jax.fused import fused
 
 _NARROW = 4
-"""Of a weight with so many times fewer columns than rows, the gradients of its columns are turned, not its inputs."""
+"""If a weight has so many times fewer columns than rows, its output's gradient is transposed, not its input."""
 
 
 def _linear(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
-    """As the contract has it; axes whose types say how they are sharded are not merged."""
+    """As in the contract, except that axes with a sharding in their type are not merged."""
     if not explicit.is_sharded(x):
         return DenseOps.linear(self, x, weight, bias)
     y = explicit.matmul(x, weight)
@@ -32,7 +32,7 @@ def _linear(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradients:
-    """As the contract has it, but for the products."""
+    """As in the contract, except for the products."""
     x, weight = saved
     if explicit.is_sharded(x, g):
         x, g = explicit.aligned_rows(x, g, x.ndim - 1)
@@ -47,27 +47,26 @@ def _linear_backward(self: Any, saved: Any, g: Array, needed: Needed) -> Gradien
 
 
 def _weight_gradient(self: Any, x: Array, g: Array) -> Array:
-    """x' g; on a processor with one of the two turned first: x, unless g has far fewer numbers.
+    """x' g; on a CPU, one of the two is transposed first: x, unless g has far fewer elements.
 
-    XLA's loops for a product whose left side is turned take up to three times as long as its others, which are written
-    with more care.
+    XLA's loops for a product with a transposed left side take up to three times as long as its other kernels.
     """
     if jax.default_backend() != "cpu":
         return self.float_matmul(x.T, g)
-    # Between barriers, or XLA would turn the product around again.
+    # Between barriers, or XLA would undo the transposition.
     if x.shape[1] < _NARROW * g.shape[1]:
         return self.float_matmul(lax.optimization_barrier(x.T), g)
     return lax.optimization_barrier(self.float_matmul(lax.optimization_barrier(g.T), x)).T
 
 
 def _gelu_backward(self: Any, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-    # Or XLA would keep what the way there has computed, a second array as large as x, which costs more than computing
-    # it again in the loop that reads x anyway.
+    # Without the barrier, XLA would keep the values of the forward pass, a second array as large as x, which costs more
+    # than computing them again in the loop that reads x anyway.
     return DenseOps.gelu_backward(self, self.barrier(saved, g), g, needed, approximate)
 
 
 def _linear_apart(self: Any, x: Array, weight: Array, bias: Array | None) -> Array:
-    """As the contract has it, without merged axes: XLA cannot cut an axis that is made of a whole one and a cut one."""
+    """As in the contract, without merging axes: XLA cannot shard an axis merged from a sharded and an unsharded one."""
     y = self.float_matmul(x, weight)
     return y if bias is None else y + bias
 

@@ -28,17 +28,17 @@ class Loss(Backend):
     ctc_loss_backward = fused(LossOps.ctc_loss_backward, 2, 3)
 
     def _ctc_scan(self, emitted: Array, skip: Array, start: Array, fresh: Array) -> Array:
-        """As a loop in the program, whose size is that of one step."""
+        """As a loop in the program, whose size does not grow with the steps."""
         never = self._ctc_never()
 
-        def step(before: Array, at: tuple[Array, Array]) -> tuple[Array, Any]:
-            emission, now = at
+        def step(before: Array, inputs: tuple[Array, Array]) -> tuple[Array, Any]:
+            emission, is_fresh = inputs
             arrived = self._logaddexp3(
                 before,
                 self._shifted_states(before, 1, never),
                 self._shifted_states(before, 2, never) + skip,
             )
-            after = self.where(now[:, None], start, arrived) + emission
+            after = self.where(is_fresh[:, None], start, arrived) + emission
             return after, after
 
         along = emitted, fresh

@@ -1,4 +1,4 @@
-"""Meshes of JAX devices, and arrays in shards on them. XLA's partitioner does the communication."""
+"""Meshes of JAX devices, and sharded arrays on them. XLA's partitioner adds the communication."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -47,20 +47,20 @@ class Meshes(EngineBackend):
         return jax.make_mesh(sizes, tuple(shape), axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
 
     def mesh_part(self, mesh: Any, axes: tuple[str, ...]) -> tuple[int, int]:
-        places = [mesh.axis_names.index(axis) for axis in axes]
-        along = np.moveaxis(mesh.devices, places, range(len(places)))
-        along = along.reshape(-1, *along.shape[len(places) :])
-        mine = jax.process_index()
-        here = [
-            place for place, devices in enumerate(along) if any(one.process_index == mine for one in np.ravel(devices))
+        positions = [mesh.axis_names.index(axis) for axis in axes]
+        along = np.moveaxis(mesh.devices, positions, range(len(positions)))
+        along = along.reshape(-1, *along.shape[len(positions) :])
+        rank = jax.process_index()
+        local = [
+            index for index, devices in enumerate(along) if any(d.process_index == rank for d in np.ravel(devices))
         ]
-        first, size = here[0], len(along)
-        if here != list(range(first, first + len(here))) or size % len(here) or first % len(here):
+        first, size = local[0], len(along)
+        if local != list(range(first, first + len(local))) or size % len(local) or first % len(local):
             raise ShardingError(
-                f"process {mine} has the places {here} of {size} along {', '.join(axes)}, which are no "
-                "block; give the axes that the batch is cut over first, as in Mesh(data=-1, model=2)"
+                f"process {rank} has the indices {local} of {size} along {', '.join(axes)}, which are not a block; "
+                "put the axes that shard the batch first, as in Mesh(data=-1, model=2)"
             )
-        return first // len(here), size // len(here)
+        return first // len(local), size // len(local)
 
     def mesh_device(self, sharding: Sharding) -> Device:
         return Device(self, first_device(sharding.mesh), sharding)
@@ -78,7 +78,7 @@ class Meshes(EngineBackend):
         return mesh is not None and mesh.shape.get(SEQUENCE, 1) > 1
 
     def keep_sharding(self, x: Array, like: Array) -> Array:
-        return sharding.kept(x, like)
+        return sharding.constrain_like(x, like)
 
     # --- arrays in shards
 
@@ -98,16 +98,16 @@ class Meshes(EngineBackend):
             return super().from_shards(shape, kind, device, read)
 
         def part(index: Any) -> Any:
-            # JAX may keep the result: pages that may be taken over, or values that nobody writes to. Others are copied.
-            found = read(sharding.whole_slices(index, shape))
-            fitted = self.fit(found, kind)
-            frozen = found.flags.owndata and not found.flags.writeable
-            own = frozen or taken_over(fitted) is not None or not np.may_share_memory(fitted, found)
-            return fitted if own else fitted.copy()
+            # JAX may keep the result, so it must be pages that may be taken over, or memory that nothing writes to.
+            array = read(sharding.whole_slices(index, shape))
+            fitted = self.fit(array, kind)
+            frozen = array.flags.owndata and not array.flags.writeable
+            is_own = frozen or taken_over(fitted) is not None or not np.may_share_memory(fitted, array)
+            return fitted if is_own else fitted.copy()
 
-        made = sharding.from_parts(shape, sharding.fitted(device.sharding, shape), part, self.element(kind))
-        self.await_array(made)
-        return made
+        x = sharding.from_parts(shape, sharding.fitted(device.sharding, shape), part, self.element(kind))
+        self.await_array(x)
+        return x
 
     def is_here(self, x: Array) -> bool:
         return x.is_fully_addressable or x.is_fully_replicated

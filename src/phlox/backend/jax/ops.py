@@ -1,7 +1,7 @@
 """The required operations on JAX arrays, each a module-level jitted function.
 
-Calling a jitted function costs half of what calling the same function of `jax.numpy` does, and under a trace
-`inline=True` leaves the program as if it had been written out.
+A call of a jitted function takes half the time of the same function of `jax.numpy`, and in a trace, `inline=True` makes
+the program the same as without it.
 """
 
 # JAX's annotations leave much unsaid.
@@ -24,7 +24,7 @@ from phlox.backend.jax import explicit
 
 
 def op(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Jit a function whose arguments at these places are not arrays."""
+    """Jit a function whose arguments at these positions are not arrays."""
     return partial(jax.jit, static_argnums=static, inline=True)
 
 
@@ -34,7 +34,7 @@ def simple(fn: Callable[..., Any]) -> Any:
 
 
 def several(fn: Callable[..., Any]) -> Any:
-    """As `simple`, for a function of several steps, at each of which half precision would round."""
+    """As `simple`, for a function of several steps, each of which would round at half precision."""
     return staticmethod(composed(jax.jit(fn, inline=True)))
 
 
@@ -49,7 +49,7 @@ def reduction(fn: Callable[..., Any], **options: Any) -> Any:
 
 
 def extreme(fn: Callable[..., Any]) -> Any:
-    """The greatest or the least of floats, NaN if there is one: XLA's kernels for processors do not see it."""
+    """The maximum or minimum of floats; NaN if there is a NaN, which XLA's kernels for CPUs ignore."""
 
     @op(1, 2)
     def reduce(x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -60,7 +60,7 @@ def extreme(fn: Callable[..., Any]) -> Any:
 
 
 def whole_reduction(fn: Callable[..., Any]) -> Any:
-    """A reduction of integers, which wraps around instead of becoming a wider one."""
+    """A reduction of integers that wraps around, in their own dtype."""
 
     @op(1, 2)
     def reduce(x: Array, axes: Axes, keepdims: bool) -> Array:
@@ -70,7 +70,7 @@ def whole_reduction(fn: Callable[..., Any]) -> Any:
 
 
 def arg_reduction(fn: Callable[[Array, int, Any], Array]) -> Any:
-    """The place of an extreme value along an axis, as 32-bit integers."""
+    """The index of an extreme value along an axis, as 32-bit integers."""
 
     @op(1)
     def reduce(x: Array, axis: int) -> Array:
@@ -82,9 +82,9 @@ def arg_reduction(fn: Callable[[Array, int, Any], Array]) -> Any:
 def divide(x: Array, y: Array) -> Array:
     """x / y, rounded once.
 
-    By a divisor that many elements share, XLA multiplies with its reciprocal: 41 / 41 is less than one then, and where
-    the reciprocal is too small for a normal number, 3e38 / 3e38 is zero. What stands behind a barrier it does not look
-    at; on a processor barriers are gone before loops are fused.
+    If many elements share a divisor, XLA multiplies by its reciprocal: 41 / 41 is then less than one, and 3e38 / 3e38
+    is zero, since the reciprocal is not a normal number. A barrier before the divisor prevents that; on a CPU, barriers
+    are removed before loops are fused, so it costs nothing.
     """
     shape = jnp.broadcast_shapes(jnp.shape(x), jnp.shape(y))
     if jax.default_backend() != "cpu" or not jnp.ndim(x):

@@ -23,7 +23,7 @@ from phlox.backend.tracing.dimension import pads
 
 
 def _tiled(x: Array, window: Shape) -> Array:
-    """x [n, *spatial, channels] with every spatial axis as two, of tiles and of places in a tile."""
+    """x [n, *spatial, channels] with every spatial axis as two: tiles, and positions in a tile."""
     split = [part for size, side in zip(x.shape[1:], window, strict=False) for part in (size // side, side)]
     return reshape(x, (x.shape[0], *split, x.shape[-1]))
 
@@ -31,29 +31,29 @@ def _tiled(x: Array, window: Shape) -> Array:
 @op(1)
 def max_pool_tiles(x: Array, window: Shape) -> Array:
     """The greatest value of each tile."""
-    # Element by element: as a reduction it takes up to four times as long, and on a processor XLA's does not see NaN.
-    return channels_first(reduce(jnp.maximum, _places(_tiled(channels_last(x), window), window)))
+    # By `maximum` of elements: a reduction takes up to four times as long, and on a CPU, XLA's ignores NaN.
+    return channels_first(reduce(jnp.maximum, _parts_of_tiles(_tiled(channels_last(x), window), window)))
 
 
-def _places(tiles: Array, window: Shape) -> list[Array]:
-    """The elements of all tiles at each place in them, in reading order."""
-    at = (itertools.chain(*((slice(None), one) for one in place)) for place in itertools.product(*map(range, window)))
-    return [tiles[(slice(None), *place)] for place in at]
+def _parts_of_tiles(tiles: Array, window: Shape) -> list[Array]:
+    """For each position in a tile, in row-major order, the elements of all tiles at it."""
+    indices = (itertools.chain(*((slice(None), i) for i in index)) for index in itertools.product(*map(range, window)))
+    return [tiles[(slice(None), *index)] for index in indices]
 
 
 @op(3)
 def max_pool_tiles_backward(x: Array, y: Array, g: Array, window: Shape) -> Array:
-    """The gradient at the first greatest value of each tile, in reading order; a NaN counts as greatest."""
+    """The gradient at the first maximum of each tile, in row-major order; NaN counts as the maximum."""
     x, (y, g) = channels_last(x), map(channels_last, aligned(y, g))
-    taken = zeros(y.shape, jnp.bool_, y, {0: 0, y.ndim - 1: y.ndim - 1})
+    done = zeros(y.shape, jnp.bool_, y, {0: 0, y.ndim - 1: y.ndim - 1})
     parts: list[Array] = []
-    for part in _places(_tiled(x, window), window):
+    for part in _parts_of_tiles(_tiled(x, window), window):
         hit = (part == y) | jnp.isnan(part)
-        parts.append(jnp.where(hit & ~taken, g, 0.0))
-        taken |= hit
-    for axis in range(len(window), 0, -1):  # the last axis of the places runs fastest
+        parts.append(jnp.where(hit & ~done, g, 0.0))
+        done |= hit
+    for axis in range(len(window), 0, -1):  # the last axis of the positions runs fastest
         side = window[axis - 1]
-        parts = [jnp.stack(parts[at : at + side], 1 + axis) for at in range(0, len(parts), side)]
+        parts = [jnp.stack(parts[start : start + side], 1 + axis) for start in range(0, len(parts), side)]
     return channels_first(reshape(parts[0], x.shape))
 
 

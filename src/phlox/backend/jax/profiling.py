@@ -24,14 +24,14 @@ _AROUND = ("while", "conditional", "call")
 
 
 class Profiling(ProfilingOps):
-    """By `jax.profiler`."""
+    """Profiling with `jax.profiler`."""
 
     def start_profile(self, folder: Path) -> Callable[[], Profiled]:
         jax.profiler.start_trace(str(folder), create_perfetto_trace=True)
 
         def end() -> Profiled:
             jax.profiler.stop_trace()
-            # It makes a folder of its own for each trace, called by the time.
+            # JAX makes a folder for each trace, named by the time.
             path = max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
             return Profiled(path, f"https://ui.perfetto.dev, or tensorboard --logdir {folder} with the package xprof")
 
@@ -56,12 +56,12 @@ class Profiling(ProfilingOps):
             finally:
                 jax.profiler.stop_trace()
             files = list(Path(folder).rglob("*.xplane.pb"))
-            found = [one for path in files for one in _events(reader.from_file(str(path)))]
+            events = [event for path in files for event in _events(reader.from_file(str(path)))]
         scopes = scopes_of(compiled.as_text())
-        begun = min((start for _, start, _, _ in found), default=0.0)
+        begun = min((start for _, start, _, _ in events), default=0.0)
         return [
             OperationTime(name, scopes[name], (start - begun) * 1e-9, nanoseconds * 1e-9, thread)
-            for name, start, nanoseconds, thread in sorted(found, key=lambda one: one[1])
+            for name, start, nanoseconds, thread in sorted(events, key=lambda event: event[1])
             if name in scopes
         ]
 
@@ -80,18 +80,18 @@ def _events(profile: Any) -> Iterator[tuple[str, float, float, str]]:
 def scopes_of(text: str) -> dict[str, str]:
     """The scopes of the operations of a program, by name, from XLA's text of it.
 
-    A fusion has the scopes of what it gives. What runs other operations, as a loop does, is left out: those are counted
-    by themselves.
+    A fusion has the scopes of its result. Operations that run others, such as loops, are left out: the others have
+    entries of their own.
     """
     computations = Program(text).computations
     scopes = {
-        one.name: scope[1] if (scope := _SCOPE.search(one.attributes)) else ""
+        line.name: scope[1] if (scope := _SCOPE.search(line.attributes)) else ""
         for lines in computations.values()
-        for one in lines
+        for line in lines
     }
-    roots = {name: scopes[one.name] for name, lines in computations.items() for one in lines if one.is_root}
-    found: dict[str, str] = {}
-    for one in chain.from_iterable(computations.values()):
-        if one.opcode not in _AROUND:
-            found[one.name] = scopes[one.name] or next((roots[name] for name in called(one) if name in roots), "")
-    return found
+    roots = {name: scopes[line.name] for name, lines in computations.items() for line in lines if line.is_root}
+    result: dict[str, str] = {}
+    for line in chain.from_iterable(computations.values()):
+        if line.opcode not in _AROUND:
+            result[line.name] = scopes[line.name] or next((roots[name] for name in called(line) if name in roots), "")
+    return result

@@ -1,4 +1,4 @@
-"""Phlox's classes as JAX PyTrees: all that are registered, now and later."""
+"""Phlox's classes as JAX PyTrees: all classes registered before or after this import."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,7 +25,7 @@ from phlox.backend.pytree import (
 )
 
 _numbers: dict[str, count[int]] = {}
-"""How many classes of each name have been registered."""
+"""The number of registered classes of each name."""
 
 
 def _register(node: PyTreeNode) -> None:

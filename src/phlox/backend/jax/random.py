@@ -1,12 +1,12 @@
-"""Random numbers on JAX arrays: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
+"""Random numbers on JAX arrays, bit for bit as `phlox.backend.threefry.generator` defines them.
 
 `state` is `uint32[3] = (k0, k1, position)`, traced or not, so that one compiled program draws from any stream. Each
-draw is one jitted call that is *not* inlined into the jaxpr: XLA inlines it all the same, and a program with many draws
-of one shape is traced eight times faster and holds the table of the normal quantile once. Written out, the rounds of
-Threefry fuse with what follows them: twice the speed of JAX's own primitive, which is a loop on CPUs.
+draw is one jitted call that is *not* inlined into the jaxpr: XLA inlines it anyway, but a program with many draws of
+one shape is traced eight times faster and has the table of the normal quantile only once. The rounds of Threefry are
+unrolled and fuse with later operations: twice the speed of JAX's own primitive, which is a loop on CPUs.
 
-Every element is computed from its own index, with its own rounds of Threefry, though one evaluation gives two words:
-so a partitioner cuts a draw as it cuts what the draw meets, and nothing is sent.
+Every element is computed from its own index, with its own rounds of Threefry, although one evaluation gives two words:
+so a partitioner can shard a draw like the array that it is combined with, without communication.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -69,8 +69,8 @@ def _threefry(k0: Array, k1: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _places(shape: Shape, part: Part | None) -> Array:
-    """The row-major index of each element, in the draw that it is a part of."""
+def _indices(shape: Shape, part: Part | None) -> Array:
+    """The row-major index of each element in the whole draw."""
     first = 0 if part is None else part.start
     index, stride = jnp.full(shape, _u32(first & 0xFFFFFFFF)) if first else jnp.zeros(shape, _u32), 1
     for axis in reversed(range(len(shape))):
@@ -82,30 +82,30 @@ def _places(shape: Shape, part: Part | None) -> Array:
 
 
 def _word(state: Array, n: int, index: Array) -> Array:
-    """Of the n words of a draw those at these indices."""
+    """The words at these indices, among the n words of a draw."""
     half = _u32((n + 1) // 2)
     is_second = index >= half
     a, b = _threefry(state[0], state[1], state[2], lax.select(is_second, index - half, index))
     return lax.select(is_second, b, a)
 
 
-def _total(shape: Shape, part: Part | None) -> int:
+def _draw_size(shape: Shape, part: Part | None) -> int:
     """The number of elements of the whole draw."""
     return math.prod(shape) if part is None else part.total
 
 
 def _words(state: Array, shape: Shape, part: Part | None = None) -> Array:
-    return _word(state, _total(shape, part), _places(shape, part))
+    return _word(state, _draw_size(shape, part), _indices(shape, part))
 
 
-def _float(x: Array, dtype: Any) -> Array:
+def _to_dtype(x: Array, dtype: Any) -> Array:
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise BackendError("JAX draws float64 numbers only where jax_enable_x64 is set; set it, or draw float32")
+        raise BackendError("JAX draws float64 numbers only if jax_enable_x64 is set; set it, or draw float32")
     return lax.convert_element_type(x, dtype)
 
 
 def _draw(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Jit a function of a state whose arguments at these places are not arrays."""
+    """Jit a function of a state whose arguments at these positions are not arrays."""
     return partial(jax.jit, static_argnums=static)
 
 
@@ -118,30 +118,30 @@ def _bits(state: Array, n: int) -> Array:
 def _uniform(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
     v = lax.convert_element_type(_words(state, shape, part) >> _u32(8), _i32)
     if dtype.itemsize >= 4:
-        return _float(v, dtype) * dtype.type(2.0**-24)
-    bits = lax.bitcast_convert_type(_float(v, np.dtype(np.float32)), _i32)
+        return _to_dtype(v, dtype) * dtype.type(2.0**-24)
+    bits = lax.bitcast_convert_type(_to_dtype(v, np.dtype(np.float32)), _i32)
     bits &= _i32(-1 << DROPPED[dtype.name])
     x = lax.bitcast_convert_type(bits, np.float32) * np.float32(2.0**-24)
-    return _float(x, dtype)
+    return _to_dtype(x, dtype)
 
 
 @_draw(1, 2, 3)
 def _normal(state: Array, shape: Shape, dtype: Any, part: Part | None) -> Array:
     words = _words(state, shape, part)
     m = lax.convert_element_type((words >> _u32(8)) + _u32(1), _i32)
-    bits = lax.bitcast_convert_type(_float(m, np.dtype(np.float32)), _i32)
+    bits = lax.bitcast_convert_type(_to_dtype(m, np.dtype(np.float32)), _i32)
     k = (bits >> _i32(14)) - _i32(ORIGIN)
     node, step = (jnp.asarray(table).at[k].get(mode="promise_in_bounds") for table in (NODES, STEPS))
     r = node - (step * (bits & _i32(0x3FFF)) >> _i32(14))
     r = lax.select((words & _u32(1)) == _u32(1), -r, r)
     wide = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-    return _float(_float(r, wide) * wide.type(2.0**-26), dtype)
+    return _to_dtype(_to_dtype(r, wide) * wide.type(2.0**-26), dtype)
 
 
 @_draw(1, 2)
 def _bernoulli(state: Array, shape: Shape, part: Part | None, threshold: Array) -> Array:
-    words = (_total(shape, part) + 1) // 2  # their lower halves are the first elements, their upper ones the others
-    index, half = _places(shape, part), _u32(words & 0xFFFFFFFF)
+    words = (_draw_size(shape, part) + 1) // 2  # their lower halves are the first elements, their upper ones the others
+    index, half = _indices(shape, part), _u32(words & 0xFFFFFFFF)
     is_upper = index >= half
     word = _word(state, words, lax.select(is_upper, index - half, index))
     bits = lax.select(is_upper, word >> _u32(16), word & _u32(0xFFFF))
@@ -158,7 +158,7 @@ def _high_half(x: Array, y: Array) -> Array:
 
 @_draw(1, 2)
 def _integers(state: Array, shape: Shape, part: Part | None, low: Array, span: Array) -> Array:
-    a, b = _threefry(state[0], state[1], state[2], _places(shape, part))  # words i and n + i of 2 n
+    a, b = _threefry(state[0], state[1], state[2], _indices(shape, part))  # words i and n + i of 2 n
     carry = _high_half(b, span)
     offset = _high_half(a, span) + lax.convert_element_type(a * span + carry < carry, _u32)
     offset = lax.select(lax.broadcast(span == _u32(0), shape), a, offset)  # a span of 2**32 arrives as 0
@@ -177,9 +177,9 @@ def _fold_in(state: Array, data: Array) -> Array:
 
 
 def _drawn(fn: Callable[..., Any], state: Array, words: int, out: Any, static: tuple[Any, ...], *arrays: Any) -> Array:
-    """`fn(state, *static, *arrays)`, which draws so many words; with a sharding `out` each device draws its shard."""
-    known: object = state
-    check_draw(words, int(state[2]) if isinstance(known, np.ndarray) else 0)
+    """`fn(state, *static, *arrays)`, which draws `words` words; with a sharding `out`, each device draws its shard."""
+    draw_state: object = state
+    check_draw(words, int(state[2]) if isinstance(draw_state, np.ndarray) else 0)
     return fn(state, *static, *arrays) if out is None else in_shards(fn, static, out)(state, *arrays)
 
 
@@ -198,7 +198,7 @@ def random_uniform(
     >>> random_uniform(np.zeros(3, np.uint32), (2,))
     Array([0.4184571 , 0.60049903], dtype=float32)
     """
-    return _drawn(_uniform, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
+    return _drawn(_uniform, state, _draw_size(shape, part), out, (shape, np.dtype(dtype), part))
 
 
 def random_normal(
@@ -209,26 +209,26 @@ def random_normal(
     >>> random_normal(np.zeros(3, np.uint32), (2,))
     Array([-0.80910087,  0.523683  ], dtype=float32)
     """
-    return _drawn(_normal, state, _total(shape, part), out, (shape, np.dtype(dtype), part))
+    return _drawn(_normal, state, _draw_size(shape, part), out, (shape, np.dtype(dtype), part))
 
 
 def random_bernoulli(
     state: Array, shape: Shape, threshold: int | Array, out: Any = None, part: Part | None = None
 ) -> Array:
-    """True with probability threshold / 65536, from 16 random bits an element; `threshold` may be traced."""
+    """True with probability threshold / 65536, from 16 random bits for each element; `threshold` may be traced."""
     if isinstance(threshold, int):
         check_threshold(threshold)
         threshold = _u32(threshold)
-    return _drawn(_bernoulli, state, (_total(shape, part) + 1) // 2, out, (shape, part), threshold)
+    return _drawn(_bernoulli, state, (_draw_size(shape, part) + 1) // 2, out, (shape, part), threshold)
 
 
 def random_integers(
     state: Array, shape: Shape, low: int, high: int, out: Any = None, part: Part | None = None
 ) -> Array:
-    """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
+    """Integers in [low, high), int32, practically unbiased: 64 random bits for each element."""
     check_range(low, high)
     bounds = _u32(low & 0xFFFFFFFF), _u32(high - low & 0xFFFFFFFF)
-    return _drawn(_integers, state, 2 * _total(shape, part), out, (shape, part), *bounds)
+    return _drawn(_integers, state, 2 * _draw_size(shape, part), out, (shape, part), *bounds)
 
 
 def random_permutation(state: Array, n: int) -> Array:

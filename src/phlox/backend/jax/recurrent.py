@@ -19,13 +19,13 @@ from phlox.backend.jax.fused import fused
 from phlox.backend.jax.sizes import is_symbolic
 
 _UNROLL = 4
-"""How far the loop is unrolled: XLA then fuses what lies between two products; more takes long to compile."""
+"""The steps in an unrolled iteration: XLA fuses the operations between two products; more takes long to compile."""
 
 
 class Recurrent(Backend):
     """See `phlox.backend.contract.nn.recurrent`."""
 
-    # What the contract defines is here always one program, so that its loop is always one of XLA's.
+    # Each definition of the contract is one program, so that its loop is a loop of XLA.
     lstm = fused(RecurrentOps.lstm, 7)
     lstm_forward = fused(RecurrentOps.lstm_forward, 7)
     lstm_backward = fused(RecurrentOps.lstm_backward, 2, 3)
@@ -50,9 +50,9 @@ class Recurrent(Backend):
         *,
         reverse: bool,
     ) -> tuple[States, States]:
-        def step(states: States, one: States) -> tuple[Any, Any]:
-            after, found = body(states, one)
-            return tuple(after), tuple(found)
+        def step(states: States, inputs: States) -> tuple[Any, Any]:
+            after, saved = body(states, inputs)
+            return tuple(after), tuple(saved)
 
         begin, every = explicit.settled(step, tuple(start), tuple(xs)), tuple(xs)
         if is_symbolic(length):

@@ -17,7 +17,7 @@ from phlox.backend.contract import Backend
 from phlox.backend.contract.reduction import ReductionOps
 from phlox.backend.contract.types import Array, Axes, Shape
 from phlox.backend.jax.ops import op, reduction
-from phlox.backend.jax.shape import places_of
+from phlox.backend.jax.shape import window_indices
 from phlox.backend.jax.sizes import is_symbolic
 
 
@@ -42,7 +42,7 @@ def _count_true(x: Array, axes: Axes, keepdims: bool, dtype: Any) -> Array:
 
 @op(0, 2)
 def _logcumsumexp(B: Backend, x: Array, axis: int) -> Array:
-    # XLA's own (lax.cumlogsumexp) takes fifteen times as long on a processor.
+    # XLA's own (lax.cumlogsumexp) takes fifteen times as long on a CPU.
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return ReductionOps.float_logcumsumexp(B, wide, axis).astype(x.dtype)
 
@@ -50,8 +50,8 @@ def _logcumsumexp(B: Backend, x: Array, axis: int) -> Array:
 @op(1, 2, 3, 4)
 def _windows_adjoint(g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
     rows = jnp.moveaxis(g, -1, axis + 1)
-    place = (*(slice(None),) * axis, places_of(g.shape[axis], size, step))
-    return jnp.zeros(shape, g.dtype).at[place].add(rows, mode="promise_in_bounds")
+    position = (*(slice(None),) * axis, window_indices(g.shape[axis], size, step))
+    return jnp.zeros(shape, g.dtype).at[position].add(rows, mode="promise_in_bounds")
 
 
 class Reduction(Backend):

@@ -15,8 +15,8 @@ from phlox.backend.contract.types import Array, Axes
 from phlox.backend.jax.ops import op
 
 
-def places_of(count: int, size: int, step: int) -> Array:
-    """The place of each element of each window."""
+def window_indices(count: int, size: int, step: int) -> Array:
+    """The index of each element of each window."""
     return jnp.arange(count)[:, None] * step + jnp.arange(size)
 
 
@@ -42,8 +42,8 @@ def _extend(x: Array, widths: tuple[tuple[int, int], ...], mode: Any) -> Array:
 
 @op(1, 2, 3)
 def _windows(x: Array, axis: int, size: int, step: int) -> Array:
-    places = places_of((x.shape[axis] - size) // step + 1, size, step)
-    return jnp.moveaxis(jnp.take(x, places, axis=axis, mode="clip"), axis + 1, -1)
+    indices = window_indices((x.shape[axis] - size) // step + 1, size, step)
+    return jnp.moveaxis(jnp.take(x, indices, axis=axis, mode="clip"), axis + 1, -1)
 
 
 class Shaping(Backend):

@@ -1,4 +1,4 @@
-"""JAX's arrays over several devices: shardings as Phlox writes them, arrays made and moved in shards."""
+"""JAX's arrays over several devices: Phlox's shardings, and creating and moving sharded arrays."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -27,14 +27,14 @@ from phlox.errors import DistributedError, ShardingWarning
 from phlox.host.text import size
 
 _WORTH_TELLING = 1 << 20
-"""Bytes from which gathering an array in shards on one device gives a warning."""
+"""Gathering a sharded array of at least so many bytes on one device gives a warning."""
 
 
 # --- devices
 
 
 def local_devices(platform: str) -> list[Any]:
-    """The devices of this process on a platform (`"cpu"`, `"gpu"`, `"tpu"`); none where there is no such platform."""
+    """The devices of this process on a platform (`"cpu"`, `"gpu"`, `"tpu"`); an empty list without such a platform."""
     try:
         return jax.local_devices(backend=platform)
     except RuntimeError:
@@ -49,18 +49,18 @@ def device_name(device: Any) -> str:
 
 
 def first_device(mesh: Any) -> str:
-    """The name of a mesh: that of its first device in this process."""
-    return device_name(min(mesh.local_devices, key=lambda one: one.id))
+    """The name of a mesh: the name of its first device in this process."""
+    return device_name(min(mesh.local_devices, key=lambda device: device.id))
 
 
 # --- shardings
 
 
-def from_jax(known: Any) -> Sharding:
-    """Phlox's sharding for one of JAX. One that names no axes becomes replicated, on a mesh of its devices in a row."""
-    if isinstance(known, NamedSharding):
-        return Sharding(known.mesh, axes_of(known.spec))
-    return Sharding(jax.sharding.Mesh(sorted(known.device_set, key=lambda one: one.id), ("devices",)))
+def from_jax(sharding: Any) -> Sharding:
+    """Phlox's sharding for one of JAX. Without named axes it becomes replicated, on a mesh of one axis."""
+    if isinstance(sharding, NamedSharding):
+        return Sharding(sharding.mesh, axes_of(sharding.spec))
+    return Sharding(jax.sharding.Mesh(sorted(sharding.device_set, key=lambda device: device.id), ("devices",)))
 
 
 def axes_of(spec: PartitionSpec) -> tuple[AxisNames, ...]:
@@ -102,10 +102,10 @@ def shard(x: Array, sharding: Sharding) -> Array:
 
 
 def put(x: Array, target: NamedSharding) -> Array:
-    """The array with this sharding. A local array is taken to be the same in all processes, without a comparison."""
+    """The array with this sharding. A local array is assumed to be equal in all processes, without a check."""
     if target.is_fully_addressable and x.is_fully_addressable:
         return jax.device_put(x, target)
-    if x.is_fully_addressable:  # of this process alone, and the same in all
+    if x.is_fully_addressable:  # a local array, the same in all processes
         host = np.asarray(x)
         return from_parts(x.shape, target, lambda index: host[index], x.dtype)
     return _resharded(target)(x)
@@ -123,25 +123,25 @@ def in_shards(fn: Callable[..., Any], static: tuple[Any, ...], target: NamedShar
 
 
 def from_parts(shape: Shape, target: NamedSharding, part: Callable[[Any], Any], dtype: Any) -> Array:
-    """An array of which each device is given its part of the host's values; equal parts are asked for once."""
-    made: dict[Any, Any] = {}
+    """An array whose shards are the host arrays `part(index)`; `part` is called once for each index."""
+    values: dict[Any, Any] = {}
 
     def once(index: Any) -> Any:
-        key = tuple((one.start, one.stop) for one in index)
-        if key not in made:
-            made[key] = part(index)
-        return made[key]
+        key = tuple((axis_slice.start, axis_slice.stop) for axis_slice in index)
+        if key not in values:
+            values[key] = part(index)
+        return values[key]
 
     return jax.make_array_from_callback(shape, target, once, dtype=dtype)
 
 
 def whole_slices(index: Any, shape: Shape) -> Index:
     """An index of JAX with both ends of each slice."""
-    return tuple([slice(*one.indices(size)[:2]) for one, size in zip(index, shape, strict=True)])
+    return tuple([slice(*axis_slice.indices(size)[:2]) for axis_slice, size in zip(index, shape, strict=True)])
 
 
 def local_value(x: Array) -> np.ndarray[Any, Any]:
-    """The values of an array of several processes, if each has them all."""
+    """The values of an array of several processes; `DistributedError` if this one has only a part of them."""
     if x.is_fully_replicated:
         return np.asarray(x.addressable_data(0))
     raise DistributedError(
@@ -152,7 +152,7 @@ def local_value(x: Array) -> np.ndarray[Any, Any]:
 
 
 def check_gathered(x: Array, device: Device) -> None:
-    """Warn that a large array in shards is gathered on one device; raise where this process has only a part of it."""
+    """Warn if a large sharded array is gathered on one device; raise if this process has only a part of it."""
     if not isinstance(x, jax.Array) or len(x.devices()) == 1:
         return
     if not x.is_fully_addressable and not x.is_fully_replicated:
@@ -170,56 +170,56 @@ def check_gathered(x: Array, device: Device) -> None:
         )
 
 
-# --- what is known of a program's arguments while it is traced
+# --- the arguments of a program while it is traced
 
 _arguments: ContextVar[tuple[Any, Any] | None] = ContextVar("phlox_jax_arguments", default=None)
-_known: ContextVar[dict[int, _Argument]] = ContextVar("phlox_jax_shardings")
+_arguments_by_id: ContextVar[dict[int, _Argument]] = ContextVar("phlox_jax_shardings")
 
 
 class _Argument(NamedTuple):
     """An argument of the program that is being traced."""
 
-    tracer: Any  # so that its id is no other's
+    tracer: Any  # kept alive, so that no other object gets its id
     sharding: NamedSharding | None
-    place: int
-    """Among all arguments,"""
-    places: set[int]
-    """and those whose layouts the program has kept."""
+    position: int
+    """Its position among all arguments."""
+    layout_positions: set[int]
+    """The positions of the arguments whose layouts the program depends on; one set for all arguments."""
 
 
 class LayoutPrograms:
-    """A compiled function, of which `argument_sharding` and `program_mesh` know the arguments while it is traced.
+    """A compiled function; while it is traced, `argument_sharding` and `program_mesh` know its arguments.
 
-    JAX traces once, however arrays lie on devices. A program that gives back what it was given, cut as it was, holds
-    that layout: so there is a trace for each layout of these arguments.
+    JAX traces a function once, whatever the layouts of its arguments. But a program that returns an array sharded like
+    an argument depends on that argument's layout: so there is a trace for each layout of such arguments.
     """
 
     def __init__(self, fn: Callable[[Any, Any], Any], compile: Callable[[Any], Any]) -> None:
         self._fn, self._compile = fn, compile
-        self._places: set[int] = set()
+        self._layout_positions: set[int] = set()
         self._first = self._traced()
         self._runs: dict[Hashable, Any] = {}
         self._last: tuple[list[Any], Any] | None = None
 
     def __call__(self, donated: Any, kept: Any) -> Any:
-        return self._with(donated, kept, lambda run: run(donated, kept))
+        return self._with_arguments(donated, kept, lambda run: run(donated, kept))
 
     def lower(self, donated: Any, kept: Any) -> Any:
-        return self._with(donated, kept, lambda run: run.lower(donated, kept))
+        return self._with_arguments(donated, kept, lambda run: run.lower(donated, kept))
 
     def compilations(self) -> int | None:
-        """For how many kinds of arguments JAX has prepared the function; None where that cannot be told."""
+        """The number of kinds of arguments for which JAX has compiled the function; None if JAX does not say."""
         runs = {id(run): run for run in (self._first, *self._runs.values())}
-        found = [compat.programs_of(run) for run in runs.values()]
-        return None if None in found else sum(cast("list[int]", found))
+        counts = [compat.programs_of(run) for run in runs.values()]
+        return None if None in counts else sum(cast("list[int]", counts))
 
-    def _with(self, donated: Any, kept: Any, use: Callable[[Any], Any]) -> Any:
+    def _with_arguments(self, donated: Any, kept: Any, use: Callable[[Any], Any]) -> Any:
         token = _arguments.set((donated, kept))
         try:
-            if self._places:
-                return use(self._run(self._layout(donated, kept)))
+            if self._layout_positions:
+                return use(self._program_for(self._layout(donated, kept)))
             result = use(self._first)
-            if self._places:  # it has been traced
+            if self._layout_positions:  # it has been traced
                 self._runs[_key(self._layout(donated, kept))] = self._first
             return result
         finally:
@@ -227,11 +227,11 @@ class LayoutPrograms:
 
     def _layout(self, donated: Any, kept: Any) -> list[Any]:
         leaves = jax.tree.leaves((donated, kept))
-        return [getattr(leaves[place], "sharding", None) for place in self._places if place < len(leaves)]
+        return [getattr(leaves[i], "sharding", None) for i in self._layout_positions if i < len(leaves)]
 
-    def _run(self, layout: list[Any]) -> Any:
+    def _program_for(self, layout: list[Any]) -> Any:
         last = self._last
-        if last is not None and last[0] == layout:  # in a loop most are the same objects
+        if last is not None and last[0] == layout:  # in a loop, mostly the same objects
             return last[1]
         key = _key(layout)
         run = self._runs.get(key) or self._runs.setdefault(key, self._traced())
@@ -239,12 +239,12 @@ class LayoutPrograms:
         return run
 
     def _traced(self) -> Any:
-        # A function of its own, for JAX remembers the traces of each.
+        # A new function each time, since JAX caches traces by function.
         def traced(donated: Any, kept: Any) -> Any:
-            given = _arguments.get()
-            if given is None:
+            arguments = _arguments.get()
+            if arguments is None:
                 return self._fn(donated, kept)
-            with _known_shardings(jax.tree.leaves((donated, kept)), jax.tree.leaves(given), self._places):
+            with _registered(jax.tree.leaves((donated, kept)), jax.tree.leaves(arguments), self._layout_positions):
                 return self._fn(donated, kept)
 
         return self._compile(traced)
@@ -255,49 +255,49 @@ def _key(layout: list[Any]) -> Hashable:
 
 
 @contextmanager
-def _known_shardings(tracers: list[Any], given: list[Any], places: set[int]) -> Generator[None]:
-    found: dict[int, _Argument] = {}
-    for place, (tracer, x) in enumerate(zip(tracers, given, strict=True)):
+def _registered(tracers: list[Any], arrays: list[Any], shared: set[int]) -> Generator[None]:
+    noted: dict[int, _Argument] = {}
+    for index, (tracer, x) in enumerate(zip(tracers, arrays, strict=True)):
         sharding = x.sharding if isinstance(x, jax.Array) else None
-        found[id(tracer)] = _Argument(tracer, sharding if isinstance(sharding, NamedSharding) else None, place, places)
-    token = _known.set(found)
+        noted[id(tracer)] = _Argument(tracer, sharding if isinstance(sharding, NamedSharding) else None, index, shared)
+    token = _arguments_by_id.set(noted)
     try:
         yield
     finally:
-        _known.reset(token)
+        _arguments_by_id.reset(token)
 
 
 def argument_sharding(x: Any) -> NamedSharding | None:
-    """The sharding of the array that was given for this tracer; None where it is no argument of the program."""
-    known = _known.get({}).get(id(x))
-    return None if known is None else known.sharding
+    """The sharding of the array passed for this tracer; None if the tracer is no argument of the program."""
+    argument = _arguments_by_id.get({}).get(id(x))
+    return None if argument is None else argument.sharding
 
 
 def program_mesh() -> Any:
-    """The mesh that the program under way runs on: that of its arguments. None where they are on one device."""
-    shardings = (known.sharding for known in _known.get({}).values())
-    return next((known.mesh for known in shardings if known is not None and known.mesh.size > 1), None)
+    """The mesh of the arguments of the program being traced; None if they are on one device."""
+    shardings = (argument.sharding for argument in _arguments_by_id.get({}).values())
+    return next((sharding.mesh for sharding in shardings if sharding is not None and sharding.mesh.size > 1), None)
 
 
 def argument_spec(x: Any) -> tuple[AxisNames, ...] | None:
-    """How the array is cut that was given for this tracer; None where it is no argument of the program."""
-    known = argument_sharding(x)
-    return None if known is None else axes_of(known.spec)
+    """The spec of the array passed for this tracer; None if the tracer is no argument of the program."""
+    sharding = argument_sharding(x)
+    return None if sharding is None else axes_of(sharding.spec)
 
 
-def kept(x: Array, like: Array) -> Array:
-    """Constrain an array of a program to the sharding of its argument `like`, where their shapes agree."""
-    known = _known.get({}).get(id(like))
-    if known is None or not isinstance(x, Tracer) or x.shape != like.shape:
+def constrain_like(x: Array, like: Array) -> Array:
+    """Constrain an array of a program to the sharding of the program's argument `like`, if their shapes are equal."""
+    argument = _arguments_by_id.get({}).get(id(like))
+    if argument is None or not isinstance(x, Tracer) or x.shape != like.shape:
         return x
-    known.places.add(known.place)
-    return x if known.sharding is None else jax.lax.with_sharding_constraint(x, known.sharding)
+    argument.layout_positions.add(argument.position)
+    return x if argument.sharding is None else jax.lax.with_sharding_constraint(x, argument.sharding)
 
 
 def is_shared() -> bool:
     """Does the processor appear as several devices, as when code for many devices is tried out on one machine?
 
-    They share its threads, for which XLA's loops for a product with a transposed left operand wait. Then it pays to
-    transpose the operand first, however small it is, and use XLA's better kernels.
+    The devices share its threads, and XLA's loops for a product with a transposed left operand wait for threads. Then
+    it pays to transpose the operand first, however small it is, and use XLA's better kernels.
     """
     return jax.default_backend() == "cpu" and jax.local_device_count() > 1

@@ -47,7 +47,7 @@ _overlap_add = op(0, 2, 3)(SignalOps.overlap_add)
 class Signal(Backend):
     """See `phlox.backend.contract.signal`."""
 
-    # JAX transforms only what has a size when it is compiled; as products of matrices they take every size.
+    # JAX transforms only axes of a known size; for symbolic sizes, the contract's matrix products are used.
 
     def rfft(self, x: Array) -> Array:
         return super().rfft(x) if is_symbolic(x.shape[-1]) else _rfft(x)

@@ -16,19 +16,19 @@ from jax.core import max_dim, min_dim
 from phlox.backend.tracing.symbolic import RULES, SizeRules, is_symbolic
 
 
-def _less(one: Any, other: Any) -> bool | None:
+def _less(lhs: Any, rhs: Any) -> bool | None:
     try:
-        return bool(one < other)
+        return bool(lhs < rhs)
     except InconclusiveDimensionOperation:
         return None
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other)
+def _same(lhs: Any, rhs: Any) -> bool:
+    return bool(lhs == rhs)
 
 
 def _number(size: Any, real: bool) -> Any:
-    # Weakly typed, so that beside arrays of any precision it is as precise as they are.
+    # Weakly typed, so that it takes the precision of the arrays that it is combined with.
     return jnp.asarray(size) * 1.0 if real else jnp.asarray(size)
 
 

@@ -17,7 +17,7 @@ from phlox.backend.jax.ops import op
 
 
 def _on_processor(x: Array) -> bool:
-    """Are the values at hand, where NumPy sorts five to thirty times faster than XLA does?"""
+    """Are the values in host memory, where NumPy sorts five to thirty times faster than XLA?"""
     return not isinstance(x, Tracer) and next(iter(x.devices())).platform == "cpu"
 
 
@@ -51,15 +51,15 @@ def _argsort(x: Array, axis: int, descending: bool) -> Array:
     if not explicit.is_sharded(x):
         return jnp.argsort(x, axis, stable=True, descending=descending).astype(jnp.int32)
     x = jnp.flip(x, axis) if descending else x
-    places = lax.broadcasted_iota(jnp.int32, x.shape, axis)
-    places = x.shape[axis] - 1 - places if descending else places
-    order = lax.sort(explicit.aligned(x, places), axis, is_stable=True, num_keys=1)[1]
+    indices = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    indices = x.shape[axis] - 1 - indices if descending else indices
+    order = lax.sort(explicit.aligned(x, indices), axis, is_stable=True, num_keys=1)[1]
     return jnp.flip(order, axis) if descending else order
 
 
 @op(1, 2)
 def _sort(x: Array, axis: int, descending: bool) -> Array:
-    if explicit.is_sharded(x):  # whose derivative JAX cannot take
+    if explicit.is_sharded(x):  # JAX has no derivative of a sharded sort
         return jnp.take_along_axis(x, _argsort(lax.stop_gradient(x), axis, descending), axis)
     # Reversed before and after, so that zeros of both signs keep their order.
     return jnp.flip(lax.sort(jnp.flip(x, axis), axis), axis) if descending else lax.sort(x, axis)
@@ -67,8 +67,8 @@ def _sort(x: Array, axis: int, descending: bool) -> Array:
 
 @op(1, 2, 3)
 def _float_argtopk(x: Array, k: int, axis: int, largest: bool) -> Array:
-    # XLA's order knows the signs of zeros (`+ 0.0` would not take them away: in a program it is left out) and those of
-    # NaNs: positive ones come first, negative last.
+    # XLA orders zeros by sign (a program drops `+ 0.0`, which would remove it) and NaNs too: positive ones first,
+    # negative ones last.
     x = jnp.moveaxis(x, axis, -1)
     key = jnp.where(x == 0.0, jnp.zeros_like(x), x if largest else -x)
     key = jnp.where(jnp.isnan(x), jnp.copysign(jnp.asarray(jnp.nan, x.dtype), 1 if largest else -1), key)
@@ -80,5 +80,5 @@ def _searchsorted(x: Array, values: Array, right: bool) -> Array:
     if not x.size or not values.size:
         return jnp.zeros(values.shape, jnp.int32)
     side = "right" if right else "left"
-    find = jnp.vectorize(lambda row, wanted: jnp.searchsorted(row, wanted, side=side), signature="(n),(m)->(m)")
+    find = jnp.vectorize(lambda row, targets: jnp.searchsorted(row, targets, side=side), signature="(n),(m)->(m)")
     return find(x, values).astype(jnp.int32)

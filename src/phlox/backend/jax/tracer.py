@@ -37,7 +37,7 @@ _DOUBLE, _LONG = Struct("=d"), Struct("=q")
 _INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 _PROBE = np.zeros((), np.float32)
 _WORTH_ALIGNING = 1 << 18
-"""Bytes from which a second copy takes longer than to find an aligned place for the first."""
+"""From so many bytes on, a second copy takes longer than aligning the first."""
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -56,19 +56,19 @@ def _program(backend: Any, fn: Callable[..., Any], static: tuple[Any, ...], dona
 
 @cache
 def _computes_doubles() -> bool:
-    """Has the device numbers of 64 bits? Those of TPUs are made of several, and cannot be read from their bits."""
+    """Has the device 64-bit numbers? TPUs make them of several words, so they cannot be read from their bits."""
     return jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
 @jax.custom_jvp
 def _rounded(x: Any) -> Any:
-    # XLA takes every identity out of a program, barriers too, before LLVM makes one operation of a product and a sum.
-    # What they cannot see through are bits of which one NaN becomes another. A choice between x and a constant they
-    # can: they add what is added to both.
-    whole = _INTEGERS[x.dtype.itemsize]
-    bits = lax.bitcast_convert_type(x, whole)
-    odd = whole(np.array(np.nan, x.dtype).view(whole) + 1)
-    return lax.bitcast_convert_type(bits + (bits == odd).astype(whole), x.dtype)
+    # XLA removes every identity from a program, barriers too, before LLVM fuses a product and a sum into one operation.
+    # They cannot see through a change of bits that maps one NaN to another. They do see through a `where` of x and a
+    # constant: they move the sum into both of its branches.
+    integer = _INTEGERS[x.dtype.itemsize]
+    bits = lax.bitcast_convert_type(x, integer)
+    odd = integer(np.array(np.nan, x.dtype).view(integer) + 1)
+    return lax.bitcast_convert_type(bits + (bits == odd).astype(integer), x.dtype)
 
 
 _rounded.defjvps(lambda tangent, primal_out, x: tangent)
@@ -79,7 +79,7 @@ def _is_float(x: Any) -> bool:
 
 
 def has_ended(x: Any) -> bool:
-    """Is it sure that the transformation of a tracer has ended? Never of grad and jvp, unless others lie below."""
+    """Has a tracer's transformation certainly ended? For grad and jvp it shows only if others lie below them."""
     while isinstance(x, Tracer):
         if compat.is_over(x):
             return True
@@ -109,7 +109,7 @@ class Traces(EngineBackend):
 
     def collects_checks(self, x: Array) -> bool:
         anchor = checks.tracer()
-        # What belongs to a trace within the program's (of a scan's body) cannot leave it.
+        # A tracer of an inner trace (of a scan's body) cannot leave that trace.
         return anchor is not None and compat.trace_of(x) is (compat.trace_of(anchor) or self)
 
     def barrier(self, x: Array, after: Array) -> Array:
@@ -128,8 +128,8 @@ class Traces(EngineBackend):
         return compat.trace_of(x)
 
     def outlives(self, x: Array, other: Array) -> bool:
-        own = list(_traces(x))
-        return any(not any(trace is one for one in own) for trace in _traces(other))
+        traces = list(_traces(x))
+        return any(not any(trace is own for own in traces) for trace in _traces(other))
 
     def without_gradient(self, x: Array) -> Array:
         return lax.stop_gradient(x)
@@ -147,8 +147,8 @@ class Traces(EngineBackend):
         return random.fold_in(state, state[2] + np.uint32(number))
 
     def from_host_draws(self, fn: Callable[[Any], Any], state: Any, shape: Shape, device: Device) -> Array:
-        made = jax.ShapeDtypeStruct(shape, self.element(Float))
-        called = jax.pure_callback(lambda words: fn(np.asarray(words)), made, state, vmap_method="sequential")
+        result = jax.ShapeDtypeStruct(shape, self.element(Float))
+        called = jax.pure_callback(lambda words: fn(np.asarray(words)), result, state, vmap_method="sequential")
         return self.place(called, device)
 
     def is_tracing(self) -> bool:
@@ -185,17 +185,17 @@ class Traces(EngineBackend):
         self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
         def of_needed(*values: Any) -> Any:
-            left = iter(values)
-            results = tuple(fn(*[next(left) if wanted else x for x, wanted in zip(arrays, needed, strict=True)]))
+            primals = iter(values)
+            results = tuple(fn(*[next(primals) if need else x for x, need in zip(arrays, needed, strict=True)]))
             return tuple([y for y in results if _is_float(y)]), results
 
-        wanted = [x for x, wanted in zip(arrays, needed, strict=True) if wanted]
-        _, back, results = jax.vjp(of_needed, *wanted, has_aux=True)
+        primals = [x for x, is_needed in zip(arrays, needed, strict=True) if is_needed]
+        _, back, results = jax.vjp(of_needed, *primals, has_aux=True)
 
         def pull(gs: Sequence[Any]) -> Gradients:
             pairs = [(y, g) for y, g in zip(results, gs, strict=True) if _is_float(y)]
-            found = iter(back(tuple([jnp.zeros_like(y) if g is None else g for y, g in pairs])))
-            return tuple([next(found) if wanted else None for wanted in needed])
+            gradients = iter(back(tuple([jnp.zeros_like(y) if g is None else g for y, g in pairs])))
+            return tuple([next(gradients) if is_needed else None for is_needed in needed])
 
         return results, pull
 
@@ -207,11 +207,11 @@ class Traces(EngineBackend):
     def as_device_scalar(self, value: float) -> Any:
         if self._is_wide():
             return value
-        with jax.ensure_compile_time_eval():  # it outlives any trace in which it is made
+        with jax.ensure_compile_time_eval():  # it outlives the trace in which it is created
             return jnp.asarray(value)
 
     def scalar_argument(self, value: float) -> Any:
-        # As two words of 32 bits it passes whatever JAX's switch says, and faster than a Python number.
+        # Two 32-bit words pass whether or not JAX has 64-bit types enabled, and faster than a Python number.
         if not _computes_doubles():
             return value
         return np.frombuffer((_DOUBLE if value.__class__ is float else _LONG).pack(value), np.uint32)
@@ -224,7 +224,7 @@ class Traces(EngineBackend):
             return weakly(lax.bitcast_convert_type(x, dtype), dtype)
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
-        # All are weakly typed and stay so: what they meet takes them at its own precision.
+        # All are weakly typed and stay so: an operation with an array has the array's precision.
         with jax.enable_x64(True):
             return op(*operands)
 
@@ -236,7 +236,7 @@ class Traces(EngineBackend):
         return x if other.dtype.itemsize == 8 else weakly(x, np.int32 if whole else np.float32)
 
     def _is_wide(self) -> bool:
-        """Has it elements of 64 bits, of which JAX has a switch of its own?"""
+        """Does it have 64-bit elements, which JAX must enable?"""
         return self.float_element == "f64" or self.int_element == "i64"
 
     def concrete_scalar(self, x: Any) -> Any:
@@ -256,13 +256,13 @@ class Traces(EngineBackend):
         return layout_of(x) if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
 
     def compilations(self, run: Callable[[Any, Any], Any]) -> int | None:
-        # Asked for after each call: the shardings of its arguments are looked at only when there is one more.
+        # Called after each run: the caller looks at the arguments' shardings only if the number has grown.
         return run.compilations() if isinstance(run, LayoutPrograms) else None
 
     def host_argument(self, array: np.ndarray[Any, Any], kind: type[Kind], device: Device) -> Any:
-        # Taken as it is, a NumPy array goes to where other arguments are, in a tenth of the time. JAX may alias its
-        # memory (if it is aligned; else it copies), or read it later: so it gets a copy of its own, once and for all if
-        # that is large. Doubles would be rounded where JAX's switch is off.
+        # A NumPy array goes to the device of the other arguments in a tenth of the time. JAX may alias its memory (if
+        # aligned; otherwise it copies), or read it later: so JAX gets a copy, aligned if it is large, so that it does
+        # not copy again. Doubles would be rounded while JAX's 64-bit types are disabled.
         if self._is_wide() or device.sharding is not None or device.name != default_name():
             return super().host_argument(array, kind, device)
         fitted = self.fit(array, kind)
@@ -273,17 +273,17 @@ class Traces(EngineBackend):
     def in_one_call(self, fn: Callable[..., Any], *static: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return _program(self, fn, static, donate)
 
-    def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        return x.at[:, place].set(entry)
+    def set_column(self, x: Array, column: int, entry: Array) -> Array:
+        return x.at[:, column].set(entry)
 
-    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
+    def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
         count = values.shape[axis]
         if is_symbolic(count) or count != 1 or not self.is_traced(x):
-            return super().write_from(x, values, place, axis, donated)
-        # In place, where x is donated. Beyond the end, what is there is written again.
-        there = lax.dynamic_slice_in_dim(x, place, 1, axis)
-        entry = jnp.where(place < x.shape[axis], values, there).astype(x.dtype)
-        return lax.dynamic_update_slice_in_dim(x, entry, place, axis)
+            return super().write_from(x, values, start, axis, donated)
+        # In place, if x is donated. At a position beyond the end, the element that is there is written again.
+        existing = lax.dynamic_slice_in_dim(x, start, 1, axis)
+        entry = jnp.where(start < x.shape[axis], values, existing).astype(x.dtype)
+        return lax.dynamic_update_slice_in_dim(x, entry, start, axis)
 
     def trace_only(self, fn: Callable[[Any, Any], Any], donated: Any, kept: Any) -> None:
         jax.eval_shape(fn, donated, kept)
@@ -306,11 +306,11 @@ class Traces(EngineBackend):
         if not self.traces_loops():
             return super().scan(body, carry, xs, length, reverse=reverse)
 
-        def step(state: tuple[Array, ...], one: tuple[Array, ...]) -> Any:
-            after, y = body(state, one)
+        def step(state: tuple[Array, ...], entries: tuple[Array, ...]) -> Any:
+            after, y = body(state, entries)
             return tuple(after), tuple(y)
 
-        # An array made of Python scalars alone is weakly typed as they are.
+        # A tuple of Python scalars becomes a weakly typed array, as they are weakly typed.
         arrays = tuple([jnp.stack([jnp.asarray(n) for n in x]) if isinstance(x, tuple) else x for x in xs])
         start = explicit.settled(step, tuple(carry), arrays)
         if is_symbolic(length) and arrays:

@@ -1,4 +1,4 @@
-"""Flattening JAX's PyTrees, for libraries written for JAX, such as Optax, whose state is one."""
+"""Flattening JAX's PyTrees, for libraries for JAX such as Optax, whose state is a PyTree."""
 
 # JAX's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -46,7 +46,7 @@ def scope(backend: Backend) -> AbstractContextManager[Any]:
 
 
 def typed(leaf: Any) -> Any:
-    """An array, or a scalar as one."""
+    """An array unchanged; a scalar as an array."""
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
@@ -61,7 +61,7 @@ def element_of(leaf: Any) -> Any:
 
 
 def as_signed(leaf: Any) -> Any:
-    """Keys and unsigned integers as the signed ones of the same bits; a type that other engines know too."""
+    """Keys and unsigned integers as signed integers of the same bits, a type that other engines have too."""
     array = jax.random.key_data(leaf) if isinstance(element_of(leaf), str) else leaf
     return array.view(f"int{array.dtype.itemsize * 8}") if array.dtype.kind == "u" else array
 
@@ -76,7 +76,7 @@ def from_signed(array: Any, element: Any) -> Any:
 
 
 def from_host(array: np.ndarray[Any, Any], device: Device) -> Any:
-    """NumPy's array on a device, with its element type."""
+    """A NumPy array on a device, with its own dtype."""
     if device.sharding is not None:
         target = sharding.fitted(device.sharding, array.shape)
         return sharding.from_parts(array.shape, target, lambda index: array[index].copy(), array.dtype)

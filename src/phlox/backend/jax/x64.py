@@ -1,7 +1,7 @@
 """64-bit elements without JAX's global switch: it is on only while an operation of a 64-bit backend runs.
 
-`jax.enable_x64` as a context holds for the thread alone and costs about 0.7 microseconds. Arrays keep their type when
-it is off again; only JAX's own functions, called on them outside, fall back to 32 bits where a Python number comes in.
+`jax.enable_x64` as a context holds only for the thread, and takes about 0.7 microseconds. Arrays keep their dtype after
+it; only JAX's own functions, called on them outside, narrow to 32 bits if an operand is a Python number.
 """
 
 # JAX's annotations leave much unsaid.
@@ -28,7 +28,7 @@ _ABOUT_ARRAYS = (
 
 
 def in_x64(function: Callable[..., Any], settle: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """The function with 64-bit types switched on while it runs; `settle` is applied to what it returns."""
+    """The function with 64-bit types switched on while it runs; `settle` is applied to its result."""
 
     @wraps(function)
     def operation(*arguments: Any, **options: Any) -> Any:
@@ -39,25 +39,25 @@ def in_x64(function: Callable[..., Any], settle: Callable[[Any], Any] | None = N
     return operation
 
 
-def settler(wanted_float: Any, wanted_int: Any) -> Callable[[Any], Any]:
-    """Casts each result to the backend's element type, since with 64-bit types JAX chooses others for some."""
+def settler(float_dtype: Any, int_dtype: Any) -> Callable[[Any], Any]:
+    """A function that casts results to the backend's dtypes, since with 64-bit types JAX may choose others."""
 
     def settle(result: Any) -> Any:
         if isinstance(result, tuple):
             return tuple([settle(part) for part in cast("tuple[Any, ...]", result)])
         dtype = getattr(result, "dtype", None)
-        if dtype is None or dtype in (wanted_float, wanted_int):
+        if dtype is None or dtype in (float_dtype, int_dtype):
             return result
         if dtype.name in _INTS:
-            return result.astype(wanted_int)
-        return result.astype(wanted_float) if dtype.name in _FLOATS else result
+            return result.astype(int_dtype)
+        return result.astype(float_dtype) if dtype.name in _FLOATS else result
 
     return settle
 
 
-def switch_on(backend: EngineBackend, wanted_float: Any, wanted_int: Any) -> None:
-    """Make a backend with 64-bit elements run everything with JAX's switch on."""
-    settle = settler(wanted_float, wanted_int)
+def switch_on(backend: EngineBackend, float_dtype: Any, int_dtype: Any) -> None:
+    """Let a backend with 64-bit elements run everything with JAX's 64-bit types enabled."""
+    settle = settler(float_dtype, int_dtype)
 
     def settle_forward(result: tuple[Any, Any]) -> tuple[Any, Any]:
         return settle(result[0]), result[1]

@@ -16,7 +16,7 @@ from phlox.backend.numpy.blocks import SMALL, in_blocks
 def in_parts(definition: Callable[..., Any], arrays: int = 1) -> Any:
     """A definition of the contract that is elementwise in its first operands, carried out block by block.
 
-    Its temporaries then stay in the cache, and infinities and NaNs are results like others.
+    Its temporaries then stay in the cache; infinities and NaNs give no warning.
     """
 
     def operation(self: Backend, *arguments: Any) -> Array:
@@ -38,7 +38,7 @@ def in_parts(definition: Callable[..., Any], arrays: int = 1) -> Any:
 
 
 _ZEROS: dict[Any, Array] = {np.dtype(kind): np.zeros((), kind) for kind in (np.float16, np.float32, np.float64)}
-"""As an array, since NumPy would convert a scalar at every call, which takes as long as the maximum of a hundred."""
+"""Zeros as arrays: NumPy would convert a scalar at every call, in the time of a maximum of a hundred elements."""
 
 
 class Activation(Backend):

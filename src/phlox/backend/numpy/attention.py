@@ -1,4 +1,4 @@
-"""Attention on NumPy: some heads at a time, and some of their queries, so that the scores stay in the cache."""
+"""Attention on NumPy, for a few heads and queries at a time, so that the scores stay in the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Attention(Backend):
         self, query: Array, key: Array, value: Array, bias: Mask, allowed: Mask, kept: Mask, weighting: Weighting
     ) -> tuple[Array, Any]:
         groups = key.shape[0] * key.shape[1]
-        # Zeros, where causal chunks write nothing; the system gives such pages for free.
+        # Causal chunks leave parts unwritten, which must be zero; the system provides zero pages at no cost.
         shape = (groups, query.shape[1] // max(key.shape[1], 1), query.shape[2], key.shape[2])
         weights = np.zeros(shape, query.dtype) if weighting[0] else np.empty(shape, query.dtype)
         y = _forward(query, key, value, (bias, allowed, kept), weighting, weights)
@@ -38,7 +38,7 @@ class Attention(Backend):
             return super().attention_backward(saved, g, needed, weighting)
         causal, scale, dropout = weighting
         groups, share, n, m = weights.shape
-        q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _along(g, y)))
+        q, g, along = (x.reshape(groups, share, n, x.shape[3]) for x in (query, g, _row_dots(g, y)))
         k, v = (x.reshape(groups, m, x.shape[3]) for x in (key, value))
         mask = _grouped(kept, key, share)
         dq = np.empty(q.shape, q.dtype)
@@ -47,29 +47,29 @@ class Attention(Backend):
 
         def work(start: int, stop: int) -> None:
             for rows, keys in _chunks(stop - start, share, n, m, causal):
-                at = (slice(start, stop), slice(None), rows)
-                p, gs = weights[(*at, slice(0, keys))], g[at]
+                index = (slice(start, stop), slice(None), rows)
+                p, gs = weights[(*index, slice(0, keys))], g[index]
                 if needed[2]:
-                    dropped = p if mask is None else _dropped(p, _part(mask, start, stop, rows, keys), dropout, 1)
+                    dropped = p if mask is None else _dropped(p, _mask_part(mask, start, stop, rows, keys), dropout, 1)
                     dv[start:stop, :keys] += np.add.reduce(np.matmul(dropped.swapaxes(2, 3), gs), 1)
                 if not (needed[0] or needed[1]):
                     continue
                 ds = scratch(p)
                 np.matmul(gs, v[start:stop, None, :keys].swapaxes(2, 3), out=ds)
                 if mask is not None:
-                    ds = _dropped(ds, _part(mask, start, stop, rows, keys), dropout, 0)
-                ds -= along[at]
+                    ds = _dropped(ds, _mask_part(mask, start, stop, rows, keys), dropout, 0)
+                ds -= along[index]
                 ds *= p
                 if needed[0]:
-                    np.matmul(ds, k[start:stop, None, :keys], out=dq[at])
+                    np.matmul(ds, k[start:stop, None, :keys], out=dq[index])
                 if needed[1]:
-                    dk[start:stop, :keys] += np.add.reduce(np.matmul(ds.swapaxes(2, 3), q[at]), 1)
+                    dk[start:stop, :keys] += np.add.reduce(np.matmul(ds.swapaxes(2, 3), q[index]), 1)
             dq[start:stop] *= scale
             dk[start:stop] *= scale
 
         in_blocks(work, groups, share * n * m)
-        found: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
-        return *(one if wanted else None for one, wanted in zip(found, needed, strict=False)), None, None, None
+        gradients: tuple[Any, ...] = dq.reshape(query.shape), dk.reshape(key.shape), dv.reshape(value.shape)
+        return *(dx if is_needed else None for dx, is_needed in zip(gradients, needed, strict=False)), None, None, None
 
 
 def _forward(
@@ -80,7 +80,7 @@ def _forward(
     weighting: Weighting,
     weights: Block | None,
 ) -> Block:
-    """The result; the weights into memory that is given, if they are wanted."""
+    """The result; the attention weights are written into `weights`, if it is given."""
     causal, scale, dropout = weighting
     (batch, heads, n, d), (groups, m) = query.shape, key.shape[1:3]
     share = heads // max(groups, 1)
@@ -94,16 +94,16 @@ def _forward(
 
     def work(start: int, stop: int) -> None:
         for rows, keys in _chunks(stop - start, share, n, m, causal):
-            at = (slice(start, stop), slice(None), rows)
+            index = (slice(start, stop), slice(None), rows)
             if weights is None:
                 p = scratch(q, 0, (stop - start, share, rows.stop - rows.start, keys))
             else:
-                p = weights[(*at, slice(0, keys))]
-            np.matmul(q[at], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
+                p = weights[(*index, slice(0, keys))]
+            np.matmul(q[index], k[start:stop, None, :keys].swapaxes(2, 3), out=p)
             if bias is not None:
-                p += _part(bias, start, stop, rows, keys)
+                p += _mask_part(bias, start, stop, rows, keys)
             if hidden is not None:
-                np.copyto(p, -np.inf, where=_part(hidden, start, stop, rows, keys))
+                np.copyto(p, -np.inf, where=_mask_part(hidden, start, stop, rows, keys))
             if later is not None:
                 np.copyto(p, -np.inf, where=later[rows, :keys])
             highest = np.maximum.reduce(p, 3, keepdims=True)
@@ -116,15 +116,15 @@ def _forward(
                 total[total == 0.0] = 1.0
             p /= total
             if kept is not None:
-                p = _dropped(p, _part(kept, start, stop, rows, keys), dropout, 1)
-            np.matmul(p, v[start:stop, None, :keys], out=y[at])
+                p = _dropped(p, _mask_part(kept, start, stop, rows, keys), dropout, 1)
+            np.matmul(p, v[start:stop, None, :keys], out=y[index])
 
     in_blocks(work, batch * groups, share * n * m)
     return y.reshape(*query.shape[:3], value.shape[3])
 
 
 def _chunks(groups: int, share: int, n: int, m: int, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Queries whose scores fit the cache, and how many keys they see."""
+    """Slices of queries whose scores fit the cache, and the number of keys that they see."""
     step = max(16, LARGE // (groups * share * m))
     if causal:
         step = min(step, 128)
@@ -140,11 +140,11 @@ def _grouped(mask: Block | None, key: Block, share: int) -> Block | None:
     batch, groups = key.shape[:2]
     if mask.shape[:2] == (1, 1):
         return mask
-    rest = mask.shape[2:]
-    return np.broadcast_to(mask, (batch, groups * share, *rest)).reshape(batch * groups, share, *rest)
+    sizes = mask.shape[2:]
+    return np.broadcast_to(mask, (batch, groups * share, *sizes)).reshape(batch * groups, share, *sizes)
 
 
-def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
+def _mask_part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
     """The part of a mask for these groups, queries and keys."""
     return mask[
         slice(None) if len(mask) == 1 else slice(start, stop),
@@ -155,13 +155,13 @@ def _part(mask: Block, start: int, stop: int, rows: slice, keys: int) -> Block:
 
 
 def _dropped(p: Block, kept: Block, dropout: float, slot: int) -> Block:
-    """The weights that are kept, grown, in scratch memory."""
+    """The kept weights, divided by their probability, in scratch memory; zeros for the others."""
     out = p if slot == 0 else scratch(p, slot)
     np.multiply(p, 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0, out=out)
     np.copyto(out, 0.0, where=~kept)
     return out
 
 
-def _along(g: Block, y: Block) -> Block:
-    """g y' of each query."""
+def _row_dots(g: Block, y: Block) -> Block:
+    """The dot products of g and y, for each query."""
     return np.add.reduce(g * y, 3, keepdims=True)

@@ -1,7 +1,7 @@
 """Work on large arrays in blocks that fit the cache, on several threads if there is enough work.
 
-What a block gives depends on neither the other blocks nor the thread that does it, and where blocks begin depends on
-the shapes alone: so results do not depend on the number of threads.
+The result of a block depends neither on the other blocks nor on its thread, and the blocks depend only on the shapes.
+So results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 Block = np.ndarray[Any, Any]
 
 SMALL = 1 << 16
-"""Elements a block on one thread: a handful of buffers stay in the second-level cache."""
+"""Elements in a block on one thread: a handful of buffers stay in the second-level cache."""
 LARGE = 1 << 17
-"""Elements a block on several threads: NumPy holds the interpreter's lock between its loops, so these must be long."""
+"""Elements in a block on several threads: NumPy holds the interpreter's lock between its loops; these must be long."""
 SPREAD = 1 << 20
 """The number of elements from which several threads are used."""
 _WIDE = 1 << 12
-_MOST = 8  # threads; what is done here is soon bound by memory
+_MOST = 8  # threads; with more, memory is the bottleneck
 
 
 @cache
 def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
-    """The threads that help, and how many they are; a forked process needs its own."""
-    from concurrent.futures import ThreadPoolExecutor  # which takes its time to import
+    """The helper threads and their number; a forked process needs its own."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
 
     helpers = min(settings.applied().threads or cores(), _MOST) - 1
     return ThreadPoolExecutor(max(helpers, 1), "phlox-numpy"), helpers
@@ -46,8 +46,8 @@ def _pool(process: int) -> tuple[ThreadPoolExecutor, int]:
 def in_blocks(work: Callable[[int, int], None], items: int, size: int) -> None:
     """`work(start, stop)` for consecutive parts of range(items), where an item is `size` elements of work.
 
-    Parts are of about `SMALL` elements, or of `LARGE` where several threads work at once. Infinities and NaNs are
-    results like others.
+    Parts have about `SMALL` elements, or `LARGE` if several threads work at once. Infinities and NaNs give no
+    warning.
     """
     spread = items * size >= SPREAD
     step = max(1, (LARGE if spread else SMALL) // max(size, 1))
@@ -63,7 +63,7 @@ def in_blocks(work: Callable[[int, int], None], items: int, size: int) -> None:
             for start in starts:
                 work(start, min(start + step, items))
 
-        # Each helper needs the caller's error state; one that has not begun when all is done need not begin.
+        # Each helper needs the caller's error state. A helper that has not begun when the work is done is cancelled.
         others: list[Future[None]] = [pool.submit(copy_context().run, help_out) for _ in range(helpers)]
         help_out()
         for other in others:
@@ -103,23 +103,23 @@ def rows_of(x: Block) -> Block:
 def dot(x: Block, y: Block) -> Block:
     """The products of rows [rows, width], as [rows, 1]; with a row of ones, their sums.
 
-    Where rows are wide, in pairs: more accurate, and not in the hands of a BLAS that might use threads of its own.
+    Wide rows are summed pairwise: more accurate, and without a BLAS that might use threads of its own.
     """
     if x.shape[1] <= _WIDE:
         return np.vecdot(x, y)[:, None]
     return np.add.reduce(np.multiply(x, y, out=scratch(x, -1)), 1, keepdims=True)
 
 
-_own = threading.local()
+_thread_buffers = threading.local()
 
 
 def scratch(like: Block, slot: int = 0, shape: tuple[int, ...] | None = None) -> Block:
-    """Memory of this thread's own, of the type of `like` and its shape, or another.
+    """Memory of this thread, with the dtype of `like`, and its shape or another.
 
-    The next call for this slot gives the same memory again.
+    The next call for this slot returns the same memory again.
     """
     size = like.size if shape is None else math.prod(shape)
-    buffers = cast("dict[Any, Block]", _own.__dict__)
+    buffers = cast("dict[Any, Block]", _thread_buffers.__dict__)
     buffer = buffers.get((slot, like.dtype))
     if buffer is None or buffer.size < size:
         buffer = np.empty(max(size, SMALL), like.dtype)

@@ -15,17 +15,17 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape, Widths
 from phlox.backend.numpy.sums import total
 
 _BLOCK = 1 << 17
-"""About how many elements a block of images unfolds to: a second-level cache full."""
+"""The approximate number of elements in the columns of a block of images: they fill a second-level cache."""
 _WASTE = 1.6
 """By how much windows across the edge may lengthen the columns."""
 
 
 class _Plan:
-    """How windows slide over images, which stand behind their channels here: [channels, images, ...].
+    """How windows slide over images, which have their channels first here: [channels, images, ...].
 
-    With stride 1 an image with its padding is one long row, in which each place of the window sees one unbroken run of
-    elements: a few long pieces to copy instead of many short ones. Among the windows of such a run are some that reach
-    across the edge into the next line. What comes of them is cut off, and their gradient is zero.
+    With stride 1, a padded image is one long row, in which each position of the window reads one contiguous run of
+    elements: a few long pieces to copy instead of many short ones. Some windows of such a run reach across the edge
+    into the next line. Their results are cut off, and their gradients are zero.
     """
 
     def __init__(
@@ -37,54 +37,54 @@ class _Plan:
         self.inside = (..., *(slice(b, size - a) for size, (b, a) in zip(self.padded, padding, strict=True)))
         self.cut = (..., *(slice(0, count) for count in counts))
         sides = [range(0, side * gap, gap) for side, gap in zip(window, dilation, strict=True)]
-        places = list(itertools.product(*sides))
+        positions = list(itertools.product(*sides))
         line = (counts[0], *self.padded[1:])
         self.flat = lines and set(stride) == {1} and math.prod(line) <= _WASTE * math.prod(counts)
         self.views: list[Any] = []
         if self.flat:
             self.grid, self.length = line, math.prod(line)
             strides = [math.prod(self.padded[axis + 1 :]) for axis in range(len(window))]
-            starts = [sum(map(math.prod, zip(place, strides, strict=True))) for place in places]
+            starts = [sum(map(math.prod, zip(position, strides, strict=True))) for position in positions]
             self.views = [(..., slice(start, start + self.length)) for start in starts]
             self.size = starts[-1] + self.length
         else:
             self.grid, self.length, self.size = counts, math.prod(counts), math.prod(self.padded)
             reach = [step * (count - 1) + 1 for step, count in zip(stride, counts, strict=True)]
-            for place in places:
-                along = zip(place, reach, stride, strict=True)
-                self.views.append((..., *(slice(at, at + far, step) for at, far, step in along)))
-        self.block = max(1, _BLOCK // max(1, self.channels * len(places) * self.length))
+            for position in positions:
+                along = zip(position, reach, stride, strict=True)
+                self.views.append((..., *(slice(start, start + length, step) for start, length, step in along)))
+        self.block = max(1, _BLOCK // max(1, self.channels * len(positions) * self.length))
 
     def blocks(self, images: int) -> list[slice]:
-        """A few images at a time."""
-        return [slice(at, min(at + self.block, images)) for at in range(0, images, self.block)]
+        """Slices of a few images each."""
+        return [slice(start, min(start + self.block, images)) for start in range(0, images, self.block)]
 
     def canvas(self, images: int, dtype: Any) -> tuple[Array, Array]:
-        """Zeros for the views to look at, and the part of them where the images lie."""
-        whole = np.zeros((self.channels, images, self.size), dtype)
-        padded = whole[..., : math.prod(self.padded)].reshape(self.channels, images, *self.padded)
-        return whole if self.flat else padded, padded[self.inside]
+        """Zeros that the views index, and the part of them for the images without their padding."""
+        memory = np.zeros((self.channels, images, self.size), dtype)
+        padded = memory[..., : math.prod(self.padded)].reshape(self.channels, images, *self.padded)
+        return memory if self.flat else padded, padded[self.inside]
 
     def columns(self, x: Array, groups: int) -> Array:
-        """What each window sees of x [images, channels, *sizes], as a matrix [places, images * windows] a group."""
-        whole, inside = self.canvas(len(x), x.dtype)
+        """The windows of x [images, channels, *sizes], as a matrix [positions, images * windows] for each group."""
+        canvas, inside = self.canvas(len(x), x.dtype)
         inside[...] = x.swapaxes(0, 1)
-        first = whole[self.views[0]]
+        first = canvas[self.views[0]]
         columns = np.empty((self.channels, len(self.views), *first.shape[1:]), x.dtype)
-        for place, view in enumerate(self.views):
-            columns[:, place] = whole[view]
+        for position, view in enumerate(self.views):
+            columns[:, position] = canvas[view]
         return columns.reshape(groups, self.channels // groups * len(self.views), len(x) * self.length)
 
     def added(self, columns: Array, images: int) -> Array:
-        """The transpose of `columns`: everything added up where it was seen, as [images, channels, *sizes]."""
-        whole, inside = self.canvas(images, columns.dtype)
-        columns = columns.reshape(self.channels, len(self.views), *whole[self.views[0]].shape[1:])
-        for place, view in enumerate(self.views):
-            whole[view] += columns[:, place]
+        """The transpose of `columns`: elements added at their positions in the images, [images, channels, *sizes]."""
+        canvas, inside = self.canvas(images, columns.dtype)
+        columns = columns.reshape(self.channels, len(self.views), *canvas[self.views[0]].shape[1:])
+        for position, view in enumerate(self.views):
+            canvas[view] += columns[:, position]
         return inside.swapaxes(0, 1)
 
     def rows(self, g: Array, groups: int) -> Array:
-        """g [images, out, *counts], as a matrix [out / groups, images * windows] a group."""
+        """g [images, out, *counts], as a matrix [out / groups, images * windows] for each group."""
         images, out = g.shape[:2]
         wide = np.zeros((out, images, *self.grid), g.dtype)
         wide[self.cut] = g.swapaxes(0, 1)
@@ -140,25 +140,25 @@ class Conv(Backend):
 
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
         plan = _plan(x.shape, window, stride, padding, dilation, lines=False)
-        whole = self._pad_spatial(x, padding, 0.0)
+        padded = self._pad_spatial(x, padding, 0.0)
         columns = np.empty((*x.shape[:2], len(plan.views), *plan.counts), x.dtype)
-        for place, view in enumerate(plan.views):
-            columns[:, :, place] = whole[view]
+        for position, view in enumerate(plan.views):
+            columns[:, :, position] = padded[view]
         return columns.reshape(len(x), x.shape[1] * len(plan.views), plan.length)
 
     def col2im(
         self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Array:
         plan = _plan(shape, window, stride, padding, dilation, lines=False)
-        whole = np.zeros((*shape[:2], *plan.padded), columns.dtype)
+        padded = np.zeros((*shape[:2], *plan.padded), columns.dtype)
         columns = columns.reshape(*shape[:2], len(plan.views), *plan.counts)
-        for place, view in enumerate(plan.views):
-            whole[view] += columns[:, :, place]
-        return self._unpad_spatial(whole, padding)
+        for position, view in enumerate(plan.views):
+            padded[view] += columns[:, :, position]
+        return self._unpad_spatial(padded, padding)
 
 
 def _matrices(weight: Array, groups: int) -> Array:
-    """A weight as a matrix [out / groups, channels / groups * places] a group."""
+    """A weight as a matrix [out / groups, channels / groups * positions] for each group."""
     return weight.reshape(groups, len(weight) // groups, math.prod(weight.shape[1:]))
 
 
@@ -168,9 +168,9 @@ def _gradients(
     """The gradient towards the input, if `weight` is given, and that towards the weight, if `x` is."""
     dx = None if weight is None else np.empty(shape, g.dtype)
     across: Array = None if weight is None else _matrices(weight, groups).swapaxes(1, 2)
-    # Of a column by a row, where a group has one output, broadcasting makes the same matrix faster.
+    # If a group has one output, it is a column times a row, which broadcasting computes faster.
     multiply = np.multiply if kernel[0] == groups else np.matmul
-    # With the long side of the weight first, where BLAS is faster.
+    # The long side of the weight comes first, since BLAS is faster then.
     dw = None if x is None else np.zeros((groups, math.prod(kernel[1:]), kernel[0] // groups), g.dtype)
     for block in plan.blocks(shape[0]):
         rows = plan.rows(g[block], groups)

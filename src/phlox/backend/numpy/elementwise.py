@@ -73,7 +73,7 @@ class Elementwise(Activation):
     int_or = native(np.bitwise_or)
     int_xor = native(np.bitwise_xor)
     int_not = native(np.invert)
-    # By too many places or by a negative number: as the contract says, for all that C leaves it open.
+    # Shifts by too many bits or by a negative number are undefined in C; NumPy gives the contract's results.
     int_left_shift = native(np.left_shift)
     int_right_shift = native(np.right_shift)
 

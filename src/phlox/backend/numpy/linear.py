@@ -14,8 +14,8 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 from phlox.backend.numpy.blocks import SMALL, Block, by_blocks, by_rows, dot, scratch
 from phlox.backend.numpy.sums import ROWS, column_sums
 
-# The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P is of degree one; this P, of
-# least greatest error, makes it exact to 1e-7: NumPy has a fast tanh and no error function.
+# The normal distribution function is (1 + tanh(x P(x^2))) / 2. For gelu's approximation P has degree one; this minimax
+# P makes it exact to 1e-7: NumPy has a fast tanh, but no error function.
 _EXACT = (
     7.97884941e-01, 3.63330846e-02, -3.25949663e-05, -5.53061981e-05, 3.96474530e-06, -1.32263417e-07, 1.75617308e-09,
 )  # fmt: skip
@@ -92,7 +92,7 @@ def _log_softmax_backward(y: Block, g: Block, out: Block) -> None:
     np.subtract(g, out, out=out)
 
 
-def _in_rows(x: Array, axis: int) -> bool:
+def _is_blockwise(x: Array, axis: int) -> bool:
     """Is the axis the last, and the array so large that blocks pay?"""
     return axis == x.ndim - 1 and x.size >= SMALL
 
@@ -101,10 +101,10 @@ class Dense(Backend):
     """See `phlox.backend.contract.nn.linear`."""
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        # Of two matrices the same product as matmul's, which takes half a microsecond longer to begin.
+        # For two matrices, `dot` is the same product as `matmul`, which starts half a microsecond later.
         y = (x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])).dot(weight)
         if bias is not None:
-            if len(y) == 1:  # of equal shapes, a sum takes less long to begin
+            if len(y) == 1:  # a sum of equal shapes starts sooner
                 row = y[0]
                 row += bias
             else:
@@ -129,17 +129,17 @@ class Dense(Backend):
         return (by_blocks(_GELU_BACKWARD[approximate], saved, g),)
 
     def softmax(self, x: Array, axis: int) -> Array:
-        return by_rows(_softmax, x) if _in_rows(x, axis) else super().softmax(x, axis)
+        return by_rows(_softmax, x) if _is_blockwise(x, axis) else super().softmax(x, axis)
 
     def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not _in_rows(g, axis):
+        if not _is_blockwise(g, axis):
             return super().softmax_backward(saved, g, needed, axis)
         return (by_rows(_softmax_backward, saved, g),)
 
     def log_softmax(self, x: Array, axis: int) -> Array:
-        return by_rows(_log_softmax, x) if _in_rows(x, axis) else super().log_softmax(x, axis)
+        return by_rows(_log_softmax, x) if _is_blockwise(x, axis) else super().log_softmax(x, axis)
 
     def log_softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not _in_rows(g, axis):
+        if not _is_blockwise(g, axis):
             return super().log_softmax_backward(saved, g, needed, axis)
         return (by_rows(_log_softmax_backward, saved, g),)

@@ -19,24 +19,24 @@ class Loss(Backend):
     ) -> tuple[Array, Any]:
         if smoothing:
             return super().cross_entropy_forward(logits, targets, weight, smoothing, ignored)
-        kept = None if ignored is None else targets != ignored
-        targets = targets if kept is None else np.where(kept, targets, 0)
+        counted = None if ignored is None else targets != ignored
+        targets = targets if counted is None else np.where(counted, targets, 0)
         log_p = self.log_softmax(logits, 1)
-        if kept is not None:
-            log_p[~kept] = 0.0  # whatever the logits are, they count for nothing
+        if counted is not None:
+            log_p[~counted] = 0.0  # ignored rows, whatever their logits
         losses = -log_p[np.arange(len(targets)), targets]
         factor = None if weight is None else weight[targets]
         losses = losses if factor is None else self._weighed(losses, factor)
-        losses = losses if kept is None else np.where(kept, losses, np.zeros((), losses.dtype))
-        return losses, (log_p, targets[:, None], factor, weight, kept)
+        losses = losses if counted is None else np.where(counted, losses, np.zeros((), losses.dtype))
+        return losses, (log_p, targets[:, None], factor, weight, counted)
 
     def cross_entropy_backward(
         self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
     ) -> Gradients:
         if smoothing:
             return super().cross_entropy_backward(saved, g, needed, smoothing, ignored)
-        log_p, column, factor, _, kept = saved
-        g = g if kept is None else np.where(kept, g, np.zeros((), g.dtype))
+        log_p, column, factor, _, counted = saved
+        g = g if counted is None else np.where(counted, g, np.zeros((), g.dtype))
         g = (g if factor is None else g * factor)[:, None]
         dx = np.empty_like(log_p)
 

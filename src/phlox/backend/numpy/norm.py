@@ -22,7 +22,7 @@ class Norm(Backend):
             return super().layer_norm_forward(x, gamma, beta, epsilon)
         rows = rows_of(x)
         ones = np.ones(rows.shape[1], rows.dtype)
-        y, mean, rstd = _like(rows)
+        y, mean, rstd = _buffers(rows)
 
         def work(start: int, stop: int) -> None:
             out, m, r = y[start:stop], mean[start:stop], rstd[start:stop]
@@ -48,7 +48,7 @@ class Norm(Backend):
         if x.size < SMALL:
             return super().rms_norm_forward(x, gamma, epsilon)
         rows = rows_of(x)
-        y, _, rrms = _like(rows)
+        y, _, rrms = _buffers(rows)
 
         def work(start: int, stop: int) -> None:
             out, r = y[start:stop], rrms[start:stop]
@@ -67,8 +67,8 @@ class Norm(Backend):
         return _backward(rows, None, rrms, gamma, g, (*needed, False))[:2]
 
 
-def _like(rows: Block) -> tuple[Block, Block, Block]:
-    """Memory for the result, and for two scalars a row."""
+def _buffers(rows: Block) -> tuple[Block, Block, Block]:
+    """Memory for the result, and for two scalars for each row."""
     return np.empty_like(rows), np.empty((len(rows), 1), rows.dtype), np.empty((len(rows), 1), rows.dtype)
 
 
@@ -83,7 +83,7 @@ def _root_of_mean_square(x: Block, epsilon: float, out: Block) -> None:
 def _backward(
     rows: Block, mean: Block | None, rstd: Block, gamma: Block | None, g: Block, needed: Needed
 ) -> tuple[Block | None, Block | None, Block | None]:
-    """The gradients of layer norm, or, without a mean, of RMS norm; sums over rows are of sums over blocks."""
+    """The gradients of layer norm, or, without a mean, of RMS norm; sums over rows are sums of each block's sum."""
     width = rows.shape[1]
     ones = np.ones(width, rows.dtype)
     flat = rows_of(g)
@@ -119,12 +119,12 @@ def _backward(
     in_blocks(work, *rows.shape)
     return (
         None if dx is None else dx.reshape(g.shape),
-        _total(dgammas, rows) if needed[1] else None,
-        _total(dbetas, rows) if needed[2] else None,
+        _sum_in_order(dgammas, rows) if needed[1] else None,
+        _sum_in_order(dbetas, rows) if needed[2] else None,
     )
 
 
-def _total(parts: dict[int, Block], rows: Block) -> Block:
+def _sum_in_order(parts: dict[int, Block], rows: Block) -> Block:
     """The sum of parts, in the order of their blocks."""
     if not parts:
         return np.zeros(rows.shape[1], rows.dtype)

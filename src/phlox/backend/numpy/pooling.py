@@ -20,20 +20,20 @@ class Pooling(Backend):
     def _to_greatest(self, x: Array, y: Array, g: Array, views: list[Index]) -> Array:
         dx = np.zeros(x.shape, g.dtype)
         undefined = np.isnan(y)
-        some = undefined.any()
+        has_nan = undefined.any()
         finite = np.isfinite(g).all()
         free = np.ones(y.shape, np.bool_)
         for view in views:
             hit = x[view] == y
-            if some:
+            if has_nan:
                 hit |= undefined & np.isnan(x[view])
             hit &= free
             free ^= hit
-            # A product with truth values is four times as fast as a choice, but spoils infinities.
+            # A product with truth values is four times as fast as `where`, but turns infinities into NaN.
             dx[view] += np.multiply(g, hit) if finite else np.where(hit, g, g.dtype.type(0))
         return dx
 
-    def _total(self, x: Array, views: list[Index]) -> Array:
+    def _sum_of_views(self, x: Array, views: list[Index]) -> Array:
         total = x[views[0]].copy()
         for view in views[1:]:
             total += x[view]

@@ -19,8 +19,8 @@ class Reduction(Backend):
         rows = self._rows(x, axes)
         last = rows.shape[-1] - 1
         order = np.partition(rows, (*ranks, last), axis=-1)  # NaN is put last
-        found = np.where(np.isnan(order[..., -1:]), np.nan, order[..., list(ranks)]).astype(x.dtype, copy=False)
-        return self._ranked(found, x.shape, axes, keepdims)
+        picked = np.where(np.isnan(order[..., -1:]), np.nan, order[..., list(ranks)]).astype(x.dtype, copy=False)
+        return self._ranked(picked, x.shape, axes, keepdims)
 
     def bool_count_nonzero(self, x: Array, axes: Axes, keepdims: bool) -> Array:
         if self._counts_too_many(x, axes):

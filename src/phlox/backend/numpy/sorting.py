@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.sorting import stable_argsort, with_places
+from phlox.backend.contract.sorting import stable_argsort, with_indices
 from phlox.backend.contract.types import Array
 
 
@@ -31,8 +31,8 @@ class Sorting(Backend):
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         rows = np.moveaxis(x, axis, -1)
         if not (x.dtype.itemsize == 4 and 0 < k < rows.shape[-1] // 4):
-            return self._first(self.float_argsort(x, axis, largest), k, axis)
-        best = np.partition(with_places(rows, largest), k - 1, axis=-1)[..., :k]
+            return self._leading(self.float_argsort(x, axis, largest), k, axis)
+        best = np.partition(with_indices(rows, largest), k - 1, axis=-1)[..., :k]
         best.sort(axis=-1)
         return np.moveaxis(best.astype(np.int32), -1, axis).astype(self.host_int_dtype, copy=False)
 

@@ -17,12 +17,12 @@ from phlox.backend.device import Device
 from phlox.backend.numpy.blocks import LARGE, SMALL, SPREAD, Block, in_blocks, scratch
 
 _LONG = 1 << 18
-"""Elements a block of Adam on several threads: shorter ones wait longer for the interpreter's lock than they gain by
-having everything in the second-level cache."""
+"""Elements in a block of Adam on several threads: shorter blocks fit the second-level cache, but wait for the
+interpreter's lock for longer than that gains."""
 
 
 _SHORT = 1 << 12
-"""Elements of which new memory costs less than it takes to find memory that was used before."""
+"""Up to so many elements, new memory costs less than finding memory that was used before."""
 
 
 class _Owner(np.ndarray[Any, Any]):
@@ -55,14 +55,14 @@ class Update(Backend):
     def adam_update(self, x: Array, g: Array, m: Array, v: Array, numbers: AdamScalars) -> tuple[Array, Array, Array]:
         old = x.reshape(-1), g.reshape(-1), m.reshape(-1), v.reshape(-1)
         shape: tuple[int, ...] = x.shape
-        made: tuple[Block, Block, Block] = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
-        new = made[0].reshape(-1), made[1].reshape(-1), made[2].reshape(-1)
+        out: tuple[Block, Block, Block] = np.empty(shape, x.dtype), np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+        new = out[0].reshape(-1), out[1].reshape(-1), out[2].reshape(-1)
         if x.size <= _SHORT:
             with np.errstate(all="ignore"):
                 _adam(old, new, numbers, 0, x.size)
         else:
             in_blocks(lambda start, stop: _adam(old, new, numbers, start, stop), x.size, 1)
-        return made
+        return out
 
     def memory_like(self, x: Array, shape: Shape, device: Device) -> ReusedBuffer | None:
         return HostMemory(shape, x.dtype)
@@ -79,14 +79,14 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x.reshape(-1)
 
-    def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        x[:, place] = entry
+    def set_column(self, x: Array, column: int, entry: Array) -> Array:
+        x[:, column] = entry
         return x
 
-    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        start, out = int(place), x if donated else x.copy()
-        before, count = (slice(None),) * axis, max(0, min(values.shape[axis], x.shape[axis] - start))
-        out[(*before, slice(start, start + count))] = values[(*before, slice(0, count))]
+    def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
+        first, out = int(start), x if donated else x.copy()
+        before, count = (slice(None),) * axis, max(0, min(values.shape[axis], x.shape[axis] - first))
+        out[(*before, slice(first, first + count))] = values[(*before, slice(0, count))]
         return out
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
@@ -94,35 +94,35 @@ class Update(Backend):
             return None
 
         def update(pieces: Sequence[Piece]) -> None:
-            def joined(given: list[Array]) -> list[Array]:
-                made: list[Block] = [np.empty_like(given[k]) for k in (0, 2, 3)]
-                _adam(given, made, numbers, 0, len(made[0]))
-                return made
+            def joined(old: list[Array]) -> list[Array]:
+                new: list[Block] = [np.empty_like(old[k]) for k in (0, 2, 3)]
+                _adam(old, new, numbers, 0, len(new[0]))
+                return new
 
             def bundle(parts: Sequence[tuple[int, int, int]]) -> None:
                 if len(parts) > 1:
-                    work_on(parts, pieces, joined, np.concatenate, _apart)
+                    work_on(parts, pieces, joined, np.concatenate, _unshared)
                     return
                 number, start, stop = parts[0]
                 _adam(*pieces[number], numbers, start, stop)
 
-            _each(pieces, _LONG, bundle)
+            _for_bundles(pieces, _LONG, bundle)
 
         return update
 
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
-        _each(pieces, LARGE, lambda parts: work_on(parts, pieces, work, np.concatenate, _apart))
+        _for_bundles(pieces, LARGE, lambda parts: work_on(parts, pieces, work, np.concatenate, _unshared))
 
 
-def _apart(result: Block, given: list[Block]) -> Block:
-    seen = result.base is not None or any(result is one for one in given)
-    return result.copy() if seen else result
+def _unshared(result: Block, old: list[Block]) -> Block:
+    shares = result.base is not None or any(result is array for array in old)
+    return result.copy() if shares else result
 
 
-def _each(pieces: Sequence[Piece], longest: int, work: Callable[[Sequence[tuple[int, int, int]]], None]) -> None:
-    """`work` of parts of these that fit the cache, one at a time, by as many threads as there is enough for.
+def _for_bundles(pieces: Sequence[Piece], longest: int, work: Callable[[Sequence[tuple[int, int, int]]], None]) -> None:
+    """`work(bundle)` for bundles of the pieces that fit the cache, on several threads if there is enough work.
 
-    Where several work they are of up to `longest` elements.
+    With several threads, bundles have up to `longest` elements.
     """
     sizes: list[int] = [piece.new[0].size for piece in pieces]
     parts = bundles(sizes, longest if sum(sizes) >= SPREAD else SMALL)
@@ -153,7 +153,7 @@ def _adam(old: Sequence[Block], new: Sequence[Block], numbers: AdamScalars, star
     part *= 1.0 - beta_2
     np.multiply(v_old, beta_2, out=v)
     v += part
-    # The root of the correction is taken out of the fraction, which saves a pass.
+    # The root of the correction is factored out of the fraction, which saves a pass over memory.
     root = math.sqrt(correction_2)
     np.sqrt(v, out=part)
     part += epsilon * root

@@ -1,4 +1,4 @@
-"""Reading the random keys of other libraries, as JAX's, for the streams of Phlox, which import none of them."""
+"""Reading the random keys of other libraries, such as JAX's, for the streams of Phlox, without importing a library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _readers: list[Callable[[Any], Any]] = []
 def register_reader(reader: Callable[[Any], Any]) -> None:
     """Add a function that reads the keys of a library, and its traced integers, which are seeds.
 
-    It gives the two words of a key as integers or, where they are tracers, an array of three uint32: the words, and the
-    position 0. It gives None for anything else.
+    It returns the two words of a key as integers or, for tracers, an array of three uint32: the words, and the position
+    0. It returns None for anything else.
     """
     _readers.append(reader)
 
@@ -22,5 +22,5 @@ def register_reader(reader: Callable[[Any], Any]) -> None:
 def read_key(source: Any) -> Any:
     """The words of a library's key, see `register_reader`; None for anything else."""
     register_with_imported_engines()
-    found = (reader(source) for reader in _readers)
-    return next((words for words in found if words is not None), None)
+    keys = (reader(source) for reader in _readers)
+    return next((words for words in keys if words is not None), None)

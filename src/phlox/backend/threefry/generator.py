@@ -1,7 +1,7 @@
 """The specification of the random numbers that every engine draws, and its implementation on NumPy arrays.
 
-The NumPy backend draws by these functions; those of JAX and PyTorch give the same numbers, bit for bit. What needs
-random numbers without an engine (keys of sub-streams, the order of a data set) uses them directly.
+The NumPy backend draws by these functions; those of JAX and PyTorch give the same numbers, bit for bit. Code that needs
+random numbers without an engine (keys of sub-streams, the order of a data set) calls them directly.
 
 The generator is Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
 3", SC 2011): a keyed bijection of two 32-bit words. A *draw* is named by `state = uint32[3] = (k0, k1, position)`: the
@@ -11,19 +11,19 @@ key of a stream, and the number of the draw in it. Its n random words are
 
 and the other functions are made of these words, in row-major order:
 
-- uniform: the top 24 bits times 2**-24, in float32 and float64 alike; in float16 and bfloat16 the float32 number with
-  the mantissa bits cleared that do not fit, that is, rounded down, so that it stays below 1.
-- normal: bit 0 is the sign, m - 1 the top 24 bits, the magnitude that of `half_normal`; in float16 and bfloat16 the
-  float32 number, rounded to nearest even.
+- uniform: the top 24 bits times 2**-24, the same in float32 and float64; float16 and bfloat16 round the float32 number
+  down (they drop the mantissa bits that do not fit), so the result stays below 1.
+- normal: bit 0 is the sign, m - 1 the top 24 bits, the magnitude comes from `half_normal`; float16 and bfloat16 round
+  the float32 number to nearest even.
 - bernoulli: element < threshold, for the 16-bit elements concat(words & 0xFFFF, words >> 16)[:n] of ceil(n / 2) words.
 - integers: low + floor((high - low) * (a[i] * 2**32 + b[i]) / 2**64) of 2 n words: no probability is off by more than a
   factor 1 + 2**-32.
 - permutation: the stable argsort of n words.
 
-All but the permutation may be asked for a `part` of a larger draw, consecutive elements of it: they have the bits that
-they have there, and no others are computed than the other word of each pair.
+All functions except the permutation can draw a `part` of a larger draw, consecutive elements of it, with the same bits.
+They compute no other elements, except the other word of each pair.
 
-Position 0xFFFFFFFF makes keys of sub-streams (`fold_in`), so no draw may have it.
+Position 0xFFFFFFFF is for the keys of sub-streams (`fold_in`), so no draw may have it.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ Words = npt.NDArray[np.uint32]
 PARITY: Final = 0x1BD11BDA  # of the key schedule
 ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 RESERVED: Final = 0xFFFFFFFF  # the position of sub-streams
-DROPPED: Final = {"float16": 13, "bfloat16": 16}  # mantissa bits of a float32 that the type has no room for
+DROPPED: Final = {"float16": 13, "bfloat16": 16}  # mantissa bits of a float32 that do not fit the type
 _M32: Final = 0xFFFFFFFF
 
-_BLOCKS = 32768  # of a chunk: what it needs stays in the second-level cache
+_BLOCKS = 32768  # in a chunk, so that its buffers stay in the second-level cache
 _BIG = 192  # up to so many blocks, integers of Python are faster than arrays
 _ONES = sum(1 << 64 * i for i in range(_BIG))
 _COUNTERS = sum(i << 64 * i for i in range(_BIG))
@@ -77,7 +77,7 @@ _SHIFTS = tuple(tuple((np.array(r, np.uint32), np.array(32 - r, np.uint32)) for 
 
 
 def check_draw(n: int, position: int = 0) -> None:
-    """Refuse a draw of over 2**32 words, or one at the position that is reserved for sub-streams."""
+    """Refuse a draw of over 2**32 words, or one at the position reserved for sub-streams."""
     if n > 1 << 32:
         raise RangeError(f"a draw has at most 2**32 random words, this one needs {n}; draw in several parts")
     if position == RESERVED:
@@ -109,7 +109,7 @@ def check_substream(data: int) -> None:
 
 
 def in_halves(start: int, stop: int, n: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Elements start..stop-1 of n, which are two halves in a row, the first the longer: which of each half they are.
+    """Elements start..stop-1 of n as a range of the first half, which is the longer, and one of the second half.
 
     >>> in_halves(2, 6, 7)
     ((2, 4), (0, 2))
@@ -121,8 +121,8 @@ def in_halves(start: int, stop: int, n: int) -> tuple[tuple[int, int], tuple[int
 def fold_in(key: tuple[int, int], data: int) -> tuple[int, int]:
     """The key of sub-stream number `data`, in 0..2**32-1, of the stream with this key.
 
-    Sub-streams of one stream have different keys, because Threefry is a bijection; those of different streams share one
-    by chance only, as two random words of 64 bits do.
+    Sub-streams of one stream have different keys, because Threefry is a bijection; keys of different streams are
+    equal only by chance, as two random words of 64 bits.
 
     Raises:
         RangeError: `data` is out of range.
@@ -137,8 +137,8 @@ def fold_in(key: tuple[int, int], data: int) -> tuple[int, int]:
 def _lanes(k0: int, k1: int, position: int, first: int, blocks: int) -> tuple[int, int]:
     """Blocks first..first+blocks-1, as two integers that hold word i in their bits 64 i .. 64 i + 31.
 
-    The whole of a small draw goes through one Python integer: forty nanoseconds an operation, an eighth of NumPy's.
-    Between the words there is room: sums are cut back to 32 bits only where a shift would carry them into a neighbour.
+    A whole small draw is computed in Python integers: forty nanoseconds for an operation, an eighth of NumPy's time.
+    Between the words there are free bits: sums are masked to 32 bits only where a shift would reach a neighbour.
     """
     room = (1 << 64 * blocks) - 1
     ones = _ONES & room
@@ -156,7 +156,7 @@ def _lanes(k0: int, k1: int, position: int, first: int, blocks: int) -> tuple[in
 
 
 def _rounds(k0: int, k1: int, position: int, a: Words, b: Words, t: Words) -> None:
-    """Threefry in place: b holds the counters, a nothing yet, t is scratch."""
+    """Threefry in place: b has the counters, a is uninitialized, t is scratch."""
     key = (k0, k1, k0 ^ k1 ^ PARITY)
     a.fill(k0 + position & _M32)
     np.add(b, np.uint32(k1), b)
@@ -171,17 +171,17 @@ def _rounds(k0: int, k1: int, position: int, a: Words, b: Words, t: Words) -> No
         np.add(b, np.uint32(key[(group + 2) % 3] + group + 1 & _M32), b)
 
 
-def _checked(state: State, n: int) -> tuple[int, int, int]:
-    """The words of a state, from which n words can be drawn: to be asked before memory is."""
+def _checked_words(state: State, n: int) -> tuple[int, int, int]:
+    """The words of a state, after a check that it can draw n words; called before memory is allocated."""
     k0, k1, position = state.tolist()
     check_draw(n, position)
     return k0, k1, position
 
 
 def _pairs(draw: tuple[int, int, int], start: int, stop: int) -> Iterator[tuple[int, Words]]:
-    """Pairs start..stop-1 of a draw in pieces: which of them a piece begins with, and its words.
+    """Pairs start..stop-1 of a draw in pieces: the index of a piece's first pair, and its words.
 
-    Those are the first words of its pairs and then the second ones; the caller may overwrite them.
+    The words are the first words of its pairs, then the second ones; the caller may overwrite them.
     """
     k0, k1, position = draw
     count = stop - start
@@ -193,22 +193,22 @@ def _pairs(draw: tuple[int, int, int], start: int, stop: int) -> Iterator[tuple[
     size = min(count, _BLOCKS)
     numbers = np.arange(size, dtype=np.uint32)
     words, scratch = np.empty(2 * size, np.uint32), np.empty(size, np.uint32)
-    for at in range(0, count, size):
-        size = min(size, count - at)
+    for offset in range(0, count, size):
+        size = min(size, count - offset)
         a, b = words[:size], words[size : 2 * size]
-        np.add(numbers[:size], np.uint32(start + at), b)
+        np.add(numbers[:size], np.uint32(start + offset), b)
         _rounds(k0, k1, position, a, b, scratch[:size])
-        yield at, words[: 2 * size]
+        yield offset, words[: 2 * size]
 
 
 def _chunks(draw: tuple[int, int, int], n: int, part: Part | None = None) -> Iterator[tuple[int, Words]]:
-    """The n words of a draw in pieces: where a piece starts, and its words, which the caller may overwrite."""
+    """The n words of a draw in pieces: (index of the first word, words); the caller may overwrite the words."""
     if part is not None and part.total != n:
         first, second = in_halves(part.start, part.start + n, part.total)
-        for at, words in _pairs(draw, *first):
-            yield at, words[: words.size // 2]
-        for at, words in _pairs(draw, *second):
-            yield first[1] - first[0] + at, words[words.size // 2 :]
+        for offset, words in _pairs(draw, *first):
+            yield offset, words[: words.size // 2]
+        for offset, words in _pairs(draw, *second):
+            yield first[1] - first[0] + offset, words[words.size // 2 :]
         return
     h = (n + 1) // 2
     for start, words in _pairs(draw, 0, h):
@@ -226,7 +226,7 @@ def random_bits(state: State, n: int, part: Part | None = None) -> Words:
     >>> [hex(word) for word in random_bits(np.zeros(3, np.uint32), 2)]
     ['0x6b200159', '0x99ba4efe']
     """
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, np.uint32)
     for start, words in _chunks(draw, n, part):
         out[start : start + words.size] = words
@@ -234,7 +234,7 @@ def random_bits(state: State, n: int, part: Part | None = None) -> Words:
 
 
 def _wide(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Where to compute numbers that are meant for `part`: there, or in float32 if its elements are narrower."""
+    """The memory to compute the numbers of `part` in: `part` itself, or float32 if its elements are narrower."""
     return part if part.itemsize >= 4 else np.empty(part.size, np.float32)
 
 
@@ -247,7 +247,7 @@ def random_uniform(
     array([0.4184571 , 0.60049903], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, dtype)
     for start, words in _chunks(draw, n, part):
         piece = out[start : start + words.size]
@@ -272,14 +272,14 @@ def random_normal(
     array([-0.80910087,  0.523683  ], dtype=float32)
     """
     n = math.prod(shape)
-    draw = _checked(state, n if part is None else part.total)
+    draw = _checked_words(state, n if part is None else part.total)
     out = np.empty(n, dtype)
     room = min(n, 2 * _BLOCKS)
-    floats, places, steps = np.empty(room, np.float32), np.empty(room, np.intp), np.empty(room, np.int32)
+    floats, indices, steps = np.empty(room, np.float32), np.empty(room, np.intp), np.empty(room, np.int32)
     for start, words in _chunks(draw, n, part):
         piece = out[start : start + words.size]
         wide = _wide(piece)
-        m, index, step = floats[: words.size], places[: words.size], steps[: words.size]
+        m, index, step = floats[: words.size], indices[: words.size], steps[: words.size]
         sign = words.view(np.int32) << 31
         sign >>= 31  # 0 or -1, and (x ^ sign) - sign is x or -x
         words >>= 8
@@ -290,7 +290,7 @@ def random_normal(
         node -= ORIGIN
         index[...] = node
         pattern &= 0x3FFF
-        STEPS.take(index, out=step, mode="wrap")  # no index is out of range, and "wrap" is the fastest to say so
+        STEPS.take(index, out=step, mode="wrap")  # no index is out of range, and "wrap" is the fastest mode
         step *= pattern
         step >>= 14
         NODES.take(index, out=node, mode="wrap")
@@ -307,7 +307,7 @@ def random_normal(
 def random_bernoulli(
     state: State, shape: tuple[int, ...], threshold: int, part: Part | None = None
 ) -> npt.NDArray[np.bool_]:
-    """True with probability threshold / 65536, from 16 random bits an element.
+    """True with probability threshold / 65536, from 16 random bits for each element.
 
     >>> random_bernoulli(np.zeros(3, np.uint32), (4,), 32768)
     array([ True,  True,  True, False])
@@ -316,7 +316,7 @@ def random_bernoulli(
     n = math.prod(shape)
     total = n if part is None else part.total
     half = (total + 1) // 2
-    draw = _checked(state, half)
+    draw = _checked_words(state, half)
     out = np.empty(n, np.bool_)
     if part is not None and total != n:
         (low, end_of_low), (high, end_of_high) = in_halves(part.start, part.start + n, total)
@@ -338,7 +338,7 @@ def random_bernoulli(
 def random_integers(
     state: State, shape: tuple[int, ...], low: int, high: int, part: Part | None = None
 ) -> npt.NDArray[np.int32]:
-    """Integers in [low, high), int32, as good as unbiased: 64 random bits an element.
+    """Integers in [low, high), int32, practically unbiased: 64 random bits for each element.
 
     >>> random_integers(np.zeros(3, np.uint32), (4,), 1, 7)
     array([3, 2, 6, 4], dtype=int32)
@@ -346,7 +346,7 @@ def random_integers(
     check_range(low, high)
     n = math.prod(shape)
     first, total = Part(0, n) if part is None else part
-    draw = _checked(state, 2 * total)
+    draw = _checked_words(state, 2 * total)
     out = np.empty(n, np.int32)
     span = np.uint64(high - low)
     for start, words in _pairs(draw, first, first + n):

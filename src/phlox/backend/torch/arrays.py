@@ -36,7 +36,7 @@ ELEMENTS: dict[str, torch.dtype] = {
 
 
 @cache
-def _named(name: str) -> torch.device:
+def _torch_device(name: str) -> torch.device:
     return torch.device(name.replace("gpu", "cuda"))
 
 
@@ -57,7 +57,7 @@ class Arrays(EngineBackend):
     @staticmethod
     def native_device(device: Device) -> torch.device:
         """PyTorch's own object for a device."""
-        return _named(device.name)
+        return _torch_device(device.name)
 
     def memory_used(self, device: Device) -> int | None:
         native = self.native_device(device)
@@ -75,8 +75,8 @@ class Arrays(EngineBackend):
     def accept(self, x: Array) -> Array:
         if x.requires_grad and torch.is_grad_enabled():
             raise AutodiffError(
-                "a PyTorch tensor that requires a gradient, which Phlox's operations do not give; pass x.detach(), or "
-                "take gradients with phlox.grad"
+                "a PyTorch tensor that requires a gradient, which Phlox's operations do not compute; pass x.detach(), "
+                "or take gradients with phlox.grad"
             )
         return super().accept(plain(x))
 
@@ -103,9 +103,9 @@ class Arrays(EngineBackend):
 
     def _from_host(self, fitted: Any, array: Any, kind: type[Kind], device: Device) -> Array:
         if fitted is array or not fitted.flags.writeable:
-            taken = taken_over(fitted)
-            fitted = fitted.copy() if taken is None else taken
-        if self.float_element == "bf16" and kind is Float:  # which torch does not take from NumPy
+            shared = taken_over(fitted)
+            fitted = fitted.copy() if shared is None else shared
+        if self.float_element == "bf16" and kind is Float:  # torch does not read it from NumPy
             host = torch.from_numpy(fitted.view(np.int16)).view(torch.bfloat16)
         else:
             host = torch.from_numpy(fitted)
@@ -121,7 +121,7 @@ class Arrays(EngineBackend):
         return x.to(self.native_device(device), engine.element(kind))
 
     def abstract_array(self, shape: Shape, kind: type[Kind], device: Device) -> Array:
-        # One element, seen in every place.
+        # One element in memory, at every position.
         return torch.zeros((), dtype=self.element(kind), device=self.native_device(device)).expand(shape)
 
     def element(self, kind: type[Kind]) -> torch.dtype:
@@ -131,12 +131,12 @@ class Arrays(EngineBackend):
     def from_dlpack(self, x: Any, device: Device) -> Array:
         if isinstance(x, torch.Tensor):
             return x.detach().to(self.native_device(device))
-        if min(getattr(x, "strides", ()), default=0) < 0:  # which ends the process
-            raise BufferError("PyTorch takes no strides backwards")
+        if min(getattr(x, "strides", ()), default=0) < 0:  # torch would end the process
+            raise BufferError("PyTorch takes no negative strides")
         return torch.from_dlpack(x).to(self.native_device(device))
 
     def to_dlpack(self, x: Array, **options: Any) -> Any:
-        # Memory that is repeated by strides of zero is not taken by all.
+        # Not all libraries accept strides of zero.
         if 0 in x.stride() and options.get("copy") is None:
             x = x.contiguous()
         return x.__dlpack__(**options)
@@ -174,23 +174,23 @@ class Arrays(EngineBackend):
     def _pullback(
         self, fn: Callable[..., Any], arrays: Sequence[Array], needed: Needed, again: bool
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Any]], Gradients]]:
-        """`again`: arrays with a history of torch's own are those of a gradient that is being differentiated again."""
+        """With `again`, arrays have a history on torch's own tape: a gradient is being differentiated again."""
         with torch.enable_grad():
-            given = [
-                x if not wanted else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-                for x, wanted in zip(arrays, needed, strict=True)
+            inputs = [
+                x if not is_needed else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+                for x, is_needed in zip(arrays, needed, strict=True)
             ]
-            results = fn(*given)
-        leaves = [x for x, wanted in zip(given, needed, strict=True) if wanted]
+            results = fn(*inputs)
+        leaves = [x for x, is_needed in zip(inputs, needed, strict=True) if is_needed]
 
         def pull(gs: Sequence[Any]) -> Gradients:
             followed = [(y, g) for y, g in zip(results, gs, strict=True) if g is not None and y.requires_grad]
-            found: Sequence[Array] = [torch.zeros_like(x) for x in leaves]
+            gradients: Sequence[Array] = [torch.zeros_like(x) for x in leaves]
             if followed:
                 ys, cotangents = zip(*followed, strict=True)
                 options = {"allow_unused": True, "materialize_grads": True, "create_graph": again, "retain_graph": True}
-                found = torch.autograd.grad(ys, leaves, cotangents, **options)
-            left = iter(found)
-            return tuple([next(left) if wanted else None for wanted in needed])
+                gradients = torch.autograd.grad(ys, leaves, cotangents, **options)
+            remaining = iter(gradients)
+            return tuple([next(remaining) if is_needed else None for is_needed in needed])
 
         return tuple([y if again else y.detach() for y in results]), pull

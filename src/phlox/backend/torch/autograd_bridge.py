@@ -14,7 +14,7 @@ from phlox.backend.contract.types import Array, Gradients, Needed
 
 
 def forward(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
-    """The result of `fn`, and the values for `backward`: the result with its autograd graph, and the leaves of that."""
+    """The result of `fn`, and the values for `backward`: the result with its autograd graph, and its leaves."""
     with torch.enable_grad():
         leaves = tuple(array.detach().requires_grad_() for array in arrays)
         y = fn(*leaves)
@@ -22,8 +22,8 @@ def forward(fn: Callable[..., Array], *arrays: Array) -> tuple[Array, tuple[Arra
 
 
 def backward(saved: tuple[Array, tuple[Array, ...]], g: Array, needed: Needed) -> Gradients:
-    """The gradients towards the arrays that are `needed`."""
+    """The gradients of the arrays that are `needed`."""
     y, leaves = saved
-    wanted = [leaf for leaf, want in zip(leaves, needed, strict=True) if want]
-    found = iter(torch.autograd.grad(y, wanted, g, retain_graph=True) if wanted else ())
-    return tuple(next(found) if want else None for want in needed)
+    needed_leaves = [leaf for leaf, is_needed in zip(leaves, needed, strict=True) if is_needed]
+    gradients = iter(torch.autograd.grad(y, needed_leaves, g, retain_graph=True) if needed_leaves else ())
+    return tuple(next(gradients) if is_needed else None for is_needed in needed)

@@ -50,7 +50,7 @@ from phlox.backend.torch.tracer import TracerOps, is_tracer, makes_plain_tensors
 from phlox.errors import RangeError
 
 _LACKING = frozenset({"float_pow"})
-"""The operations that PyTorch computes wrongly at half precision on a CPU: (-inf) ** 0.5 is NaN there."""
+"""The operations that PyTorch computes wrongly at half precision on a CPU: (-inf) ** 0.5 is NaN."""
 
 _SOUND = frozenset({"float_sum", "float_mean", "float_var"})
 """The operations that PyTorch itself accumulates in f32, on every device, and rounds once."""
@@ -66,7 +66,7 @@ def _reduction(fn: Callable[..., Any]) -> Any:
 
 
 def _one_by_one(fn: Callable[..., Any], x: Array, axes: Axes, keepdims: bool, **options: Any) -> Array:
-    """A reduction that torch has over one axis only, from the last axis to the first."""
+    """A reduction for which torch takes only one axis at a time, from the last axis to the first."""
     for axis in reversed(axes):
         x = fn(x, axis, keepdims, **options)
     return x
@@ -80,7 +80,7 @@ def _arg_reduction(fn: Callable[..., Any]) -> Any:
 
 
 class _NotCacheable(Exception):
-    """A tensor that is made now must not be cached; raised as an exception, which no cache remembers."""
+    """A tensor made now must not be cached. It is raised, since `lru_cache` does not store calls that raise."""
 
 
 @lru_cache(4096)
@@ -94,13 +94,13 @@ def _scalar_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
 def _with_cached_scalars(
     function: Callable[..., Any], traced: Callable[..., Any], dtype: torch.dtype
 ) -> Callable[[Any, Any], Array]:
-    """A function of floats that caches scalars as tensors: wrapping a scalar takes torch longer than multiplying."""
+    """A function of floats that caches scalars as tensors: torch takes longer to wrap a scalar than to multiply."""
 
     def operation(lhs: Any, rhs: Any) -> Array:
         if tracing.get():
             return traced(lhs, rhs)
-        # Zeros of both signs are the same key to a cache, so they go uncached, as torch wraps them.
-        # Where somebody else traces, tracers meet numbers only as torch wraps them.
+        # Zeros of both signs are one key of a cache, so torch wraps them.
+        # In a trace of PyTorch's own, only torch itself may wrap a number.
         if type(rhs) is float or type(rhs) is int:
             try:
                 return function(lhs, _scalar_tensor(rhs, dtype)) if rhs else traced(lhs, rhs)
@@ -132,8 +132,8 @@ def _stays_narrow(function: Callable[..., Any], dtype: torch.dtype) -> Callable[
     """
 
     def operation(*arguments: Any) -> Array:
-        found = function(*arguments)
-        return found.to(dtype) if found.dtype is torch.float32 else found
+        result = function(*arguments)
+        return result.to(dtype) if result.dtype is torch.float32 else result
 
     return operation
 
@@ -153,7 +153,7 @@ def _extreme(of_tensors: Callable[..., Any], bound: str) -> Any:
     def clamped(x: Array, number: Any) -> Array:
         try:
             return clamp(x, number)
-        except RuntimeError:  # the number is too large for the elements, where it is an infinity
+        except RuntimeError:  # the number is too large for the dtype: there it is an infinity
             return clamp(x, math.copysign(math.inf, number))
 
     def extreme(lhs: Any, rhs: Any) -> Array:
@@ -175,7 +175,7 @@ def _quotient(lhs: Any, rhs: Any) -> Array:
 
 
 def _divisor(x: Array) -> Array:
-    """The divisor with ones in place of zeros, by which an integer division on a CPU would kill the process."""
+    """The divisor with ones for zeros: on a CPU, an integer division by zero would end the process."""
     return torch.where(x == 0, 1, x)
 
 
@@ -230,7 +230,7 @@ class Torch(
     # --- shape
 
     def compile(self, fn: Callable[[Any, Any], Any], release: Callable[[], object]) -> Callable[[Any, Any], Any]:
-        from phlox.backend.torch.compiler.program import Program  # which takes longer to load than much else
+        from phlox.backend.torch.compiler.program import Program  # slow to import
 
         return Program(fn, release, *self._numbers())
 
@@ -240,7 +240,7 @@ class Torch(
         trace_only(fn, donated, kept)
 
     def start_profile(self, folder: Path) -> Callable[[], Profiled]:
-        from torch import profiler  # which is slow to import
+        from torch import profiler  # slow to import
 
         profile = profiler.profile()
         profile.start()
@@ -282,7 +282,7 @@ class Torch(
     # --- float; Python's operators take a number on either side, torch's functions on the right only
 
     def float_full(self, shape: Shape, value: float, device: Device) -> Array:
-        if isinstance(value, torch.Tensor):  # which stands for a number
+        if isinstance(value, torch.Tensor):  # a traced scalar
             return value.to(self.torch_float).expand(shape)
         return torch.full(shape, value, dtype=self.torch_float, device=self.native_device(device))
 
@@ -335,15 +335,15 @@ class Torch(
 
     def float_into_int(self, x: Array) -> Array:
         info = torch.iinfo(self.torch_int)
-        whole = torch.trunc(x.double())
+        truncated = torch.trunc(x.double())
         if x.numel():
-            outside = ~((whole >= info.min) & (whole <= info.max))
+            outside = ~((truncated >= info.min) & (truncated <= info.max))
             self._forbid(
                 outside,
                 lambda worst: RangeError(f"{worst} does not fit {self!r}'s integers ({info.dtype})"),
                 lambda: x.reshape(-1).index_select(0, outside.reshape(-1).to(torch.int32).argmax().reshape(1))[0],
             )
-        return whole.to(self.torch_int)
+        return truncated.to(self.torch_int)
 
     @staticmethod
     def float_into_bool(x: Array) -> Array:

@@ -1,7 +1,7 @@
 """Collectives of PyTorch tensors, by `torch.distributed`: gloo on processors, NCCL on GPUs.
 
-In a program a collective is one operation, whose result is complete when it returns. Collectives of `torch.distributed`
-that write to their arguments cannot be used: the graph would contain the call, but not the wait for it.
+In a program a collective is one operation, whose result is complete when it returns. The collectives of
+`torch.distributed` that write to their arguments cannot be used: the graph would contain the call, but no wait for it.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -28,7 +28,7 @@ from phlox.errors import CompileError, DistributedError
 
 _HALVES = (torch.float16, torch.bfloat16)
 _IN_PLACE = "c10d"
-"""The namespace of PyTorch's operations that write to their arguments and are waited for elsewhere."""
+"""The namespace of PyTorch's collectives that write to their arguments; a separate operation waits for them."""
 
 
 class Collectives(EngineBackend):
@@ -39,8 +39,8 @@ class Collectives(EngineBackend):
             return list(arrays)
         self.join_processes()
         if self.is_tracing():
-            names, here = presence or ((), ())
-            return list(operation("all_reduce")(list(arrays), op, list(names), list(here), None))
+            names, owned = presence or ((), ())
+            return list(operation("all_reduce")(list(arrays), op, list(names), list(owned), None))
         return _reduced(arrays, op, presence)
 
     def all_gather(self, x: Array) -> Array:
@@ -74,8 +74,8 @@ class Collectives(EngineBackend):
         self.join_processes()
         if not self.is_tracing():
             return begin(x, ranks)
-        found = operation(name)(x, list(ranks), None)
-        return lambda: found
+        result = operation(name)(x, list(ranks), None)
+        return lambda: result
 
     def gather_slices_on_host(self, array: np.ndarray[Any, Any], ranks: Ranks) -> np.ndarray[Any, Any]:
         return self.gather_slices(_of_host(array), ranks).numpy()
@@ -97,59 +97,59 @@ class Collectives(EngineBackend):
 
 def _of_host(array: np.ndarray[Any, Any]) -> Tensor:
     # PyTorch warns of memory that it may not write to, and nothing here is written to.
-    made = array if array.flags.writeable and array.flags.c_contiguous else array.copy(order="C")
-    return cast(Any, torch).from_numpy(made)
+    writable = array if array.flags.writeable and array.flags.c_contiguous else array.copy(order="C")
+    return cast(Any, torch).from_numpy(writable)
 
 
 # --- values
 
 
-def _done(call: Callable[[], Any]) -> Any:
+def _checked(call: Callable[[], Any]) -> Any:
     """The result of a call of `torch.distributed`; its error becomes a `DistributedError`."""
     try:
         return call()
     except RuntimeError as error:
-        known = processes()
+        group = processes()
         cause = str(error).strip().splitlines() or [type(error).__name__]
         raise DistributedError(
-            f"process {known.rank} of {known.size}: a collective has failed, as one does where another process has "
-            f"ended, hangs, or gives arrays of other shapes ({cause[0]})"
+            f"process {group.rank} of {group.size}: a collective has failed, as it does if another process has "
+            f"ended, hangs, or passes arrays of other shapes ({cause[0]})"
         ) from error
 
 
 def _reduced(
     arrays: Sequence[Tensor], op: Reduction, presence: Presence | None, *, apart: bool = False
 ) -> list[Tensor]:
-    """The reduced arrays; those of one bucket share memory, unless they must be `apart`, as in a program."""
+    """The reduced arrays. Arrays of one bucket share memory, unless they must be `apart`, as in a program."""
     sent = list(arrays)
     if presence is not None:  # with the first bucket, so that it costs no wait of its own
         device = sent[0].device if sent else torch.device("cpu")
-        sent.insert(0, torch.tensor(presence.here, dtype=torch.float32, device=device))
+        sent.insert(0, torch.tensor(presence.owned, dtype=torch.float32, device=device))
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for number, x in enumerate(sent):
         groups.setdefault((x.device, torch.float32 if x.dtype in _HALVES else x.dtype), []).append(number)
     pieces: list[tuple[list[int], Tensor, Any]] = []
     for (_, dtype), members in groups.items():
         for bucket in buckets([sent[number].numel() * dtype.itemsize for number in members]):
-            numbers = [members[place] for place in bucket]
+            numbers = [members[index] for index in bucket]
             flat = _packed([sent[number] for number in numbers], dtype)
-            work = _done(partial(dist.all_reduce, flat, async_op=True))
+            work = _checked(partial(dist.all_reduce, flat, async_op=True))
             pieces.append((numbers, flat, work))
-    found: list[Tensor] = [*sent]
+    reduced: list[Tensor] = [*sent]
     size = processes().size
     for numbers, flat, work in pieces:
-        _done(work.wait)
+        _checked(work.wait)
         dtype = flat.dtype
         if presence is not None and numbers[0] == 0:
-            check_presence(presence, flat[: len(presence.here)].tolist())
+            check_presence(presence, flat[: len(presence.owned)].tolist())
         if op == "mean":
             flat /= size
         parts = flat.split([sent[number].numel() for number in numbers])
         for number, part in zip(numbers, parts, strict=True):
             x = sent[number]
             part = part.view(x.shape)
-            found[number] = part.clone() if apart and len(numbers) > 1 and x.dtype is dtype else part.to(x.dtype)
-    return found if presence is None else found[1:]
+            reduced[number] = part.clone() if apart and len(numbers) > 1 and x.dtype is dtype else part.to(x.dtype)
+    return reduced if presence is None else reduced[1:]
 
 
 def _packed(xs: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -161,97 +161,97 @@ def _packed(xs: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _gathered(x: Tensor, size: int) -> Tensor:
-    found = x.new_empty((size, *x.shape))
-    _done(partial(dist.all_gather, [_bytes(one) for one in found.unbind()], _bytes(x.detach().contiguous())))
-    return found
+    rows = x.new_empty((size, *x.shape))
+    _checked(partial(dist.all_gather, [_bytes(row) for row in rows.unbind()], _bytes(x.detach().contiguous())))
+    return rows
 
 
 def _broadcast(x: Tensor, root: int) -> Tensor:
-    found = x.detach().clone(memory_format=torch.contiguous_format)
-    _done(partial(dist.broadcast, _bytes(found), root))
-    return found
+    copy = x.detach().clone(memory_format=torch.contiguous_format)
+    _checked(partial(dist.broadcast, _bytes(copy), root))
+    return copy
 
 
-# --- of some of the processes
+# --- among some of the processes
 #
-# On processors, gloo's own ring takes several times as long as sending each process what it needs.
+# On CPUs, sending each process only the rows that it needs is several times as fast as gloo's own ring.
 
 
 @lru_cache(maxsize=64)
 def _group(ranks: Ranks) -> Any:
-    """The group of these processes; None for that of all."""
+    """The group of these processes; None for all processes."""
     if len(ranks) == processes().size:
         return None
-    return _done(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
+    return _checked(lambda: dist.new_group(list(ranks), use_local_synchronization=True))
 
 
 def _exchanging(
     sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], group: Any
 ) -> Callable[[], None]:
-    """Begin to send tensors to processes and to receive as many from them; what is returned waits until it is done."""
+    """Begin to send tensors to processes and to receive tensors from them; the returned function waits for the end."""
     calls = [dist.P2POp(dist.isend, _bytes(x), rank, group) for x, rank in sent]
     calls += [dist.P2POp(dist.irecv, _bytes(x), rank, group) for x, rank in received]
-    works = _done(lambda: dist.batch_isend_irecv(calls))
+    works = _checked(lambda: dist.batch_isend_irecv(calls))
 
     def wait() -> None:
         for work in works:
-            _done(work.wait)
+            _checked(work.wait)
 
     return wait
 
 
 def _gathering_slices(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     ranks = tuple(ranks)
-    found = x.new_empty((len(ranks), *x.shape))
-    own = x.detach().contiguous()
+    rows = x.new_empty((len(ranks), *x.shape))
+    row = x.detach().contiguous()
     if x.is_cuda:
-        work = _done(partial(dist.all_gather, list(found.unbind()), own, _group(ranks), async_op=True))
-        wait = partial(_done, work.wait)
+        work = _checked(partial(dist.all_gather, list(rows.unbind()), row, _group(ranks), async_op=True))
+        wait = partial(_checked, work.wait)
     else:
-        others = [(place, rank) for place, rank in enumerate(ranks) if rank != processes().rank]
+        others = [(index, rank) for index, rank in enumerate(ranks) if rank != processes().rank]
         wait = _exchanging(
-            [(own, rank) for _, rank in others], [(found[place], rank) for place, rank in others], _group(ranks)
+            [(row, rank) for _, rank in others], [(rows[index], rank) for index, rank in others], _group(ranks)
         )
-        found[ranks.index(processes().rank)] = own
+        rows[ranks.index(processes().rank)] = row
 
     def finish() -> Tensor:
         wait()
-        return found
+        return rows
 
     return finish
 
 
 def _scattering_mean(x: Tensor, ranks: Sequence[int]) -> Callable[[], Tensor]:
     ranks = tuple(ranks)
-    size, place = len(ranks), ranks.index(processes().rank)
+    size, own_index = len(ranks), ranks.index(processes().rank)
     wide = torch.float32 if x.dtype in _HALVES else x.dtype
     parts = x.detach().contiguous()
     if x.is_cuda:
-        found = torch.empty(x.shape[1:], dtype=wide, device=x.device)
+        total = torch.empty(x.shape[1:], dtype=wide, device=x.device)
         sent = list(parts.to(wide).unbind())
-        work = _done(partial(dist.reduce_scatter, found, sent, group=_group(ranks), async_op=True))
+        work = _checked(partial(dist.reduce_scatter, total, sent, group=_group(ranks), async_op=True))
 
-        def finish_there() -> Tensor:
-            _done(work.wait)
+        def finish_on_gpu() -> Tensor:
+            _checked(work.wait)
             sent.clear()
-            return (found / size).to(x.dtype)
+            return (total / size).to(x.dtype)
 
-        return finish_there
-    others = [(there, rank) for there, rank in enumerate(ranks) if there != place]
-    came = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
+        return finish_on_gpu
+    others = [(index, rank) for index, rank in enumerate(ranks) if index != own_index]
+    received = [torch.empty(x.shape[1:], dtype=x.dtype) for _ in others]
     wait = _exchanging(
-        [(parts[there], rank) for there, rank in others],
-        [(one, rank) for one, (_, rank) in zip(came, others, strict=True)],
+        [(parts[index], rank) for index, rank in others],
+        [(row, rank) for row, (_, rank) in zip(received, others, strict=True)],
         _group(ranks),
     )
 
     def finish() -> Tensor:
         wait()
         # Added up in the order of the ranks, so that equal runs have equal bits.
-        rows = {there: one for one, (there, _) in zip(came, others, strict=True)} | {place: parts[place]}
+        rows = {index: row for row, (index, _) in zip(received, others, strict=True)} | {own_index: parts[own_index]}
         total = rows[0].to(wide, copy=True)
-        for there in range(1, size):
-            total += rows[there]
+        for index in range(1, size):
+            total += rows[index]
         return (total / size).to(x.dtype)
 
     return finish
@@ -269,13 +269,13 @@ def _bytes(x: Tensor) -> Tensor:
 def operation(
     name: Literal["all_reduce", "all_gather", "broadcast", "gather_slices", "scatter_mean"],
 ) -> Callable[..., Any]:
-    """A collective as an operation that PyTorch can trace, made on first use."""
+    """A collective as an operation that PyTorch can trace; it is registered at first use."""
 
     # `after` is a result of the collective before it: see `in_order`.
     def all_reduce(
-        xs: Sequence[Tensor], op: str, names: Sequence[str], here: Sequence[bool], after: Tensor | None
+        xs: Sequence[Tensor], op: str, names: Sequence[str], owned: Sequence[bool], after: Tensor | None
     ) -> list[Tensor]:
-        presence = Presence(tuple(names), tuple(here)) if names else None
+        presence = Presence(tuple(names), tuple(owned)) if names else None
         return _reduced(xs, cast("Reduction", op), presence, apart=True)
 
     def all_gather(x: Tensor, size: int, after: Tensor | None) -> Tensor:
@@ -302,20 +302,20 @@ def operation(
     def slices(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
         return x.new_empty((len(ranks), *x.shape))
 
-    def own(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
+    def own_slice(x: Tensor, ranks: Sequence[int], after: Tensor | None) -> Tensor:
         return x.new_empty(x.shape[1:])
 
     functions: dict[str, tuple[Any, Any, str]] = {
-        "all_reduce": (all_reduce, like, "(Tensor[] xs, str op, str[] names, bool[] here, Tensor? after) -> Tensor[]"),
+        "all_reduce": (all_reduce, like, "(Tensor[] xs, str op, str[] names, bool[] owned, Tensor? after) -> Tensor[]"),
         "all_gather": (all_gather, rows, "(Tensor x, int size, Tensor? after) -> Tensor"),
         "broadcast": (broadcast, same, "(Tensor x, int root, Tensor? after) -> Tensor"),
         "gather_slices": (gather_slices, slices, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
-        "scatter_mean": (scatter_mean, own, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
+        "scatter_mean": (scatter_mean, own_slice, "(Tensor x, int[] ranks, Tensor? after) -> Tensor"),
     }
     function, fake, schema = functions[name]
-    made: Any = torch.library.custom_op(f"phlox::{name}", function, mutates_args=(), schema=schema)
-    made.register_fake(fake)
-    # The other processes wait for it, whether this one uses the result or not.
+    custom_op: Any = torch.library.custom_op(f"phlox::{name}", function, mutates_args=(), schema=schema)
+    custom_op.register_fake(fake)
+    # The other processes wait for this call, even if this process does not use the result.
     return fx.has_side_effect(getattr(torch.ops.phlox, name).default)
 
 
@@ -325,7 +325,7 @@ _NAMES = ("all_reduce", "all_gather", "broadcast", "gather_slices", "scatter_mea
 def in_order(graph: Any) -> None:
     """Let each collective of a graph depend on the one before it.
 
-    All processes must call them in the order of the trace, and a compiler may run what is independent in any.
+    All processes must call them in the order of the trace, but a compiler may run independent operations in any order.
     """
     before: Any = None
     for node in list(graph.graph.nodes):
@@ -341,13 +341,13 @@ def in_order(graph: Any) -> None:
 
 
 def refuse_in_place(graph: Any) -> None:
-    """`CompileError` for a collective that is in a graph without the wait for it."""
+    """Raise `CompileError` for a collective that a graph contains without a wait for it."""
     for node in graph.graph.nodes:
         if getattr(node.target, "namespace", None) == _IN_PLACE:
             called = node.target.name().partition("::")[2].partition(".")[0].rstrip("_")
             called = re.sub("^(all)(?!_)", r"\1_", called)
             raise CompileError(
                 f"a collective of torch.distributed that writes to its argument ({called}) is inside a function that "
-                "is being compiled, and the program would not wait for it; use px.distributed.sum, mean, gather or "
-                "broadcast, or torch.distributed._functional_collectives"
+                "is being compiled, and the program would not wait for its result; use px.distributed.sum, mean, "
+                "gather or broadcast, or torch.distributed._functional_collectives"
             )

@@ -1,8 +1,8 @@
-"""Every private name of PyTorch that Phlox uses, in this one place, and its replacement if a PyTorch lacks it.
+"""Every private name of PyTorch that Phlox uses, and its replacement for a PyTorch that lacks it.
 
-Names with an underscore, the operators behind PyTorch's own autograd, its compiler and its fake tensors are documented
-nowhere, and may be gone in the next release. So each is named once, here, and looked up when it is first used.
-Importing the backend looks up none of them, and eager work needs none: without a kernel the contract's own definition
+Names with an underscore, the operators behind PyTorch's own autograd, its compiler and its fake tensors are not
+documented, and may be gone in the next release. So each is named once, in this file, and looked up at its first use.
+Importing the backend looks up none of them, and eager work needs none: without a kernel, the contract's own definition
 is used. Compiling needs some of them; if one is missing, the error says so in one sentence.
 """
 
@@ -45,37 +45,37 @@ class Private:
 
     def find(self) -> Any:
         """The object with this name; None if PyTorch lacks it."""
-        module, *rest = self.name.split(".")
-        found: Any = torch
-        for part in rest:
+        module, *parts = self.name.split(".")
+        value: Any = torch
+        for part in parts:
             module += f".{part}"
             try:
-                found = getattr(found, part)
+                value = getattr(value, part)
             except AttributeError:
                 try:
-                    found = import_module(module)
+                    value = import_module(module)
                 except ImportError:
                     return None
-        return found
+        return value
 
     @cached_property
-    def here(self) -> bool:
-        """Does this PyTorch have it?"""
+    def exists(self) -> bool:
+        """Does this PyTorch have this name?"""
         return self.find() is not None
 
     @cached_property
     def value(self) -> Any:
         """The object with this name, or the default; `CompileError` if there is neither."""
-        found = self.find()
-        if found is None:
-            found = self._default
-        if found is None:
+        target = self.find()
+        if target is None:
+            target = self._default
+        if target is None:
             raise self.missing()
-        return found
+        return target
 
     def is_of(self, node: Any) -> bool:
         """Is it the operation of this node of a graph?"""
-        return self.here and node.target is self.value
+        return self.exists and node.target is self.value
 
     def missing(self) -> CompileError:
         """The error that says what is missing."""
@@ -88,14 +88,14 @@ class Private:
 def reset() -> None:
     """Look up all names again."""
     for part in PRIVATE.values():
-        vars(part).pop("here", None)
+        vars(part).pop("exists", None)
         vars(part).pop("value", None)
 
 
 def need_compiler() -> None:
     """Raise `CompileError`, with the missing names, on a PyTorch that cannot compile anything."""
     for part in PRIVATE.values():
-        if part.compiles and not part.here:
+        if part.compiles and not part.exists:
             raise part.missing()
 
 
@@ -113,7 +113,7 @@ _FX_CONFIG = Private("torch.fx.experimental._config", "programs may refuse sizes
 
 def sizes_stay_open() -> AbstractContextManager[Any]:
     """A scope for exports in which the layout of tensors does not restrict open sizes."""
-    return _FX_CONFIG.value.patch(backed_size_oblivious=True) if _FX_CONFIG.here else nullcontext()
+    return _FX_CONFIG.value.patch(backed_size_oblivious=True) if _FX_CONFIG.exists else nullcontext()
 
 
 # --- tensors without values, and the graph that they leave behind
@@ -130,36 +130,36 @@ _SCHEMA = Private("torch.ops.aten.add.Tensor._schema", _CANNOT, compiles=True)
 
 def needs_value_errors() -> tuple[type[Exception], ...]:
     """The exceptions of PyTorch for an operation on tracers that depends on their values."""
-    return tuple([part.value for part in (_DATA_DEPENDENT, _DYNAMIC_SHAPE) if part.here])
+    return tuple([part.value for part in (_DATA_DEPENDENT, _DYNAMIC_SHAPE) if part.exists])
 
 
 def without_tracing() -> Any:
-    """A scope in which operations are not traced: tensors that are made of values have them."""
+    """A scope in which operations are not traced: a tensor made from values has these values."""
     return _NO_DISPATCH.value()
 
 
 def trace_graph(
     fn: Callable[..., Any], example: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]] | None = None
 ) -> Any:
-    """The FX graph of a function of tracers: the operations that it does on them."""
+    """The FX graph of a function of tracers: the operations that it applies to them."""
     options = {} if decompositions is None else {"decomposition_table": decompositions}
     return _make_fx()(fn, tracing_mode="real", _allow_non_fake_inputs=True, **options)(*example)
 
 
 def trace_any_length(fn: Callable[..., Any], example: Sequence[torch.Tensor]) -> Any:
-    """The FX graph of a function of tensors whose sizes are left open."""
+    """The FX graph of a function of tensors with open sizes."""
     return _make_fx()(fn, tracing_mode="symbolic")(*example)
 
 
 def _make_fx() -> Any:
-    found = _MAKE_FX.find()
-    if found is None:
+    make_fx = _MAKE_FX.find()
+    if make_fx is None:
         raise _MAKE_FX.missing()
-    return found
+    return make_fx
 
 
 def schema_of(target: Any) -> Any:
-    """The schema of an operation: which arguments it writes to, which results are views. None for anything else."""
+    """The schema of an operation (which arguments it writes to, which results are views); None for anything else."""
     return getattr(target, "_schema", None)
 
 
@@ -171,7 +171,7 @@ def _nothing(*_: object) -> None:
 
 
 MODES = Private("torch._C._len_torch_dispatch_stack", "no mode is noticed", default=lambda: 0)
-"""How many there are."""
+"""The number of active modes."""
 FUNC_LEVEL = Private("torch._C._functorch.peek_interpreter_stack", "torch.func is not noticed", default=_nothing)
 """The innermost transformation of torch.func."""
 _MODE_OF = Private("torch._C._get_dispatch_mode", "traces of others are not noticed", default=_nothing)
@@ -182,23 +182,23 @@ _DISABLE_MODES = Private(
 
 
 def tracing_modes() -> list[Any]:
-    """The modes of PyTorch's own traces that are on now."""
-    if not MODES.value() or not _MODE_KEYS.here:
+    """The active modes of PyTorch's own traces."""
+    if not MODES.value() or not _MODE_KEYS.exists:
         return []
-    found = [_MODE_OF.value(key) for key in _MODE_KEYS.value.__members__.values()]
-    return [mode for mode in found if mode is not None]
+    modes = [_MODE_OF.value(key) for key in _MODE_KEYS.value.__members__.values()]
+    return [mode for mode in modes if mode is not None]
 
 
 def fake_mode() -> Any:
-    """The mode under which operations give tensors without values, if one is on."""
-    if not MODES.value() or not _MODE_KEYS.here:
+    """The active mode in which operations return tensors without values, if there is one."""
+    if not MODES.value() or not _MODE_KEYS.exists:
         return None
     return _MODE_OF.value(getattr(_MODE_KEYS.value, "FAKE", None))
 
 
 def can_leave_modes() -> bool:
-    """Is there `without_modes`?"""
-    return _DISABLE_MODES.here
+    """Does this PyTorch support `without_modes`?"""
+    return _DISABLE_MODES.exists
 
 
 def without_modes() -> Any:
@@ -213,18 +213,18 @@ _HIGHER_ORDER = Private("torch._higher_order_ops", "no loop of an open length is
 
 def scan_operation() -> Any:
     """The operation that is a loop in an exported program."""
-    _HIGHER_ORDER.value  # noqa: B018  (which registers it)
+    _HIGHER_ORDER.value  # noqa: B018  (importing it registers `scan`)
     return torch.ops.higher_order.scan
 
 
 # --- how often a tensor was written to
 
-VERSION = Private("torch.Tensor._version", "what follows from weights is computed at every call")
+VERSION = Private("torch.Tensor._version", "values derived from weights are computed at every call")
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int] | None:
     """How often each tensor was written to; None if PyTorch does not count, as for tensors of inference mode."""
-    if not VERSION.here or any([x.is_inference() for x in tensors]):  # noqa: C419
+    if not VERSION.exists or any([x.is_inference() for x in tensors]):  # noqa: C419
         return None
     return [x._version for x in tensors]
 
@@ -246,30 +246,30 @@ _CLONE = Private("torch._inductor.lowering.clone", _AS_IT_IS)
 
 def inductor_clone(source: Any) -> Any:
     """A copy of a value in Inductor's own terms."""
-    return _CLONE.value(source) if _CLONE.here else source
+    return _CLONE.value(source) if _CLONE.exists else source
 
 
 def compile_graph(graph: Any, example: Sequence[torch.Tensor], options: Mapping[str, Any]) -> Callable[..., Any]:
     """An FX graph compiled by Inductor for arguments like these."""
-    # Not `torch.compile`, which would trace again what is traced, and ask at every call whether that still fits.
-    compile, config = (_found(part) for part in (_COMPILE, _CONFIG))
+    # Not `torch.compile`, which would trace the graph again, and check at every call whether the trace still fits.
+    compile, config = (_required(part) for part in (_COMPILE, _CONFIG))
     with config.patch(dict(options)):
         return compile(graph, list(example))
 
 
 def compile_cpp(source: str) -> Any:
-    """The library from a C++ source, compiled and cached on disk in the way of Inductor."""
-    return _found(_CPP)(source)
+    """The library from a C++ source, which Inductor compiles and caches on disk."""
+    return _required(_CPP)(source)
 
 
-def _found(part: Private) -> Any:
-    found = part.find()
-    if found is None:
+def _required(part: Private) -> Any:
+    value = part.find()
+    if value is None:
         raise part.missing()
-    return found
+    return value
 
 
-# --- kernels: those of derivatives are there for PyTorch's own autograd
+# --- kernels; those of derivatives exist for PyTorch's own autograd
 
 NATIVE_LAYER_NORM = Private("torch.native_layer_norm", _DERIVED)
 NATIVE_GROUP_NORM = Private("torch.native_group_norm", _DERIVED)
@@ -325,7 +325,7 @@ class Preferred:
         self._owner, self._name = owner, name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if self._part.here:
+        if self._part.exists:
             return self._part.value
         return getattr(super(self._owner, owner if instance is None else instance), self._name)
 
@@ -352,4 +352,4 @@ REORDER_CONVOLUTION_WEIGHT = _operator("mkldnn._reorder_convolution_weight", _NO
 
 def has_bfloat16() -> bool:
     """Does oneDNN compute with bfloat16 on this processor?"""
-    return _BFLOAT16.here and bool(_BFLOAT16.value())
+    return _BFLOAT16.exists and bool(_BFLOAT16.value())

@@ -41,7 +41,7 @@ class ProcessesOfTorch(ProcessOps):
             return
         limit = timedelta(seconds=group.timeout)
         try:
-            if group.rank == 0:  # by itself it would listen on all interfaces
+            if group.rank == 0:  # torch's own listener would accept on all interfaces
                 listener = listen(group.host, 0, max(group.size, 128), "PyTorch's store")
                 port = listener.getsockname()[1]
                 shared = TCPStore(
@@ -67,20 +67,20 @@ class ProcessesOfTorch(ProcessOps):
 
 
 def exchange(key: str, value: str | None, environment: Mapping[str, str], timeout: float) -> str | None:
-    """Tell the others a text, or (None) hear it, through a store of `torch.distributed` that is there already.
+    """Send a text to the other processes, or (None) receive it, through an existing store of `torch.distributed`.
 
-    That is torchrun's own, which listens on MASTER_PORT, or the one of a group that was made before, as by Ray Train.
-    None where there is neither.
+    The store is torchrun's, which listens on MASTER_PORT, or an existing group's, such as Ray Train's. Returns None if
+    there is no store.
     """
     limit = timedelta(seconds=timeout)
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        where = (environment["MASTER_ADDR"].strip(" []"), int(environment["MASTER_PORT"]))
+        address = (environment["MASTER_ADDR"].strip(" []"), int(environment["MASTER_PORT"]))
         try:
-            shared = TCPStore(*where, is_master=False, timeout=limit)
+            shared = TCPStore(*address, is_master=False, timeout=limit)
         except RuntimeError as error:
             raise DistributedError(
-                f"process {environment['RANK']} does not reach the store of torchrun at MASTER_ADDR={where[0]}, "
-                f"MASTER_PORT={where[1]} ({error})"
+                f"process {environment['RANK']} does not reach the store of torchrun at MASTER_ADDR={address[0]}, "
+                f"MASTER_PORT={address[1]} ({error})"
             ) from error
     elif dist.is_available() and dist.is_initialized():
         box = [value]

@@ -13,28 +13,28 @@ import torch
 from phlox.backend.tracing.symbolic import RULES, SizeRules, is_symbolic
 
 
-def _known(question: Any) -> bool:
-    """Is it true whatever the sizes are? A question in Python would restrict them to what they are in the trace."""
+def _is_certain(question: Any) -> bool:
+    """Is it true whatever the sizes are? `bool(question)` would fix them to their values in the trace."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(question)
 
 
-def _less(one: Any, other: Any) -> bool | None:
-    return True if _known(one < other) else False if _known(one >= other) else None
+def _less(lhs: Any, rhs: Any) -> bool | None:
+    return True if _is_certain(lhs < rhs) else False if _is_certain(lhs >= rhs) else None
 
 
-def _same(one: Any, other: Any) -> bool:
-    return _known(one == other)
+def _same(lhs: Any, rhs: Any) -> bool:
+    return _is_certain(lhs == rhs)
 
 
 def is_empty(x: torch.Tensor) -> bool:
-    """Has it certainly no elements? What is exported for open sizes takes kernels that do not mind none."""
+    """Has it certainly no elements? Programs exported for open sizes use kernels that work without elements."""
     return is_known(x) and not x.numel()
 
 
 def is_known(x: torch.Tensor) -> bool:
-    """Are its sizes numbers? A comparison of others would fix them."""
+    """Are its sizes numbers? Comparing symbolic sizes would fix them."""
     return type(x.numel()) is int
 
 

@@ -1,7 +1,7 @@
-"""A loop of as many steps as a symbolic dimension says, in a program that PyTorch exports.
+"""A loop whose number of steps is a symbolic dimension, in a program that PyTorch exports.
 
-The program has one operation for it (`torch.ops.higher_order.scan`), with the body as a graph inside. Whatever the body
-takes from outside of it becomes an operand of that operation.
+The loop is one operation of the program (`torch.ops.higher_order.scan`), with the body as a graph inside. Tensors that
+the body uses from outside become operands of that operation.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -25,30 +25,30 @@ Body: TypeAlias = Callable[[Arrays, Arrays], tuple[Sequence[Any], Sequence[Any]]
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in lists, tuples, dicts and slices."""
-    found: list[torch.Tensor] = []
-    map_aggregate(value, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
-    return found
+    tensors: list[torch.Tensor] = []
+    map_aggregate(value, lambda x: tensors.append(x) if isinstance(x, torch.Tensor) else None)
+    return tensors
 
 
-class _FromOutside(TorchFunctionMode):
-    """Notes the operands that nothing within this scope has made."""
+class _OuterOperands(TorchFunctionMode):
+    """Collects the operands that were not made within this scope."""
 
-    def __init__(self, own: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any]) -> None:
         super().__init__()
-        self.known = {id(x): x for x in own}  # which keeps them, and so their ids, alive
-        self.found: dict[int, Any] = {}
+        self.internal = {id(x): x for x in inputs}  # keeps them alive, so that no other object gets their ids
+        self.outer: dict[int, Any] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for x in _tensors((args, kwargs)):
-            if id(x) not in self.known:
-                self.found.setdefault(id(x), x)
-        made = func(*args, **(kwargs or {}))
-        self.known.update({id(x): x for x in _tensors(made)})
-        return made
+            if id(x) not in self.internal:
+                self.outer.setdefault(id(x), x)
+        result = func(*args, **(kwargs or {}))
+        self.internal.update({id(x): x for x in _tensors(result)})
+        return result
 
 
-class _Instead(TorchFunctionMode):
-    """Gives operations other operands."""
+class _Replacing(TorchFunctionMode):
+    """Replaces operands of operations by others."""
 
     def __init__(self, others: Mapping[int, Any]) -> None:
         super().__init__()
@@ -62,19 +62,19 @@ class _Instead(TorchFunctionMode):
 def scan(body: Body, carry: Arrays, xs: Arrays, reverse: bool) -> tuple[Arrays, Arrays]:
     """See `phlox.backend.contract.tracing`."""
     first = tuple([x[0] for x in xs])
-    with _FromOutside([*carry, *first]) as noted:
+    with _OuterOperands([*carry, *first]) as noted:
         body(carry, first)
-    outside = list(noted.found.values())
+    outside = list(noted.outer.values())
 
-    def step(*given: Any) -> list[Any]:
-        state, rest = given[: len(carry)], given[len(carry) :]
-        others = {id(x): other for x, other in zip(outside, rest[len(xs) :], strict=True)}
-        with _Instead(others):
-            after, found = body(tuple(state), tuple(rest[: len(xs)]))
-            return [x.clone() for x in (*after, *found)]  # none may be an operand, or another one
+    def step(*operands: Any) -> list[Any]:
+        state, inputs = operands[: len(carry)], operands[len(carry) :]
+        others = {id(x): other for x, other in zip(outside, inputs[len(xs) :], strict=True)}
+        with _Replacing(others):
+            after, y = body(tuple(state), tuple(inputs[: len(xs)]))
+            return [x.clone() for x in (*after, *y)]  # no result may be an operand, or another result
 
     along = [x.flip(0) if reverse else x for x in xs]
-    # Weights that are values become part of the trace by an operation.
-    found = compat.scan_operation()(step, [x.clone() for x in carry], along, tuple([x.clone() for x in outside]))
-    ys = found[len(carry) :]
-    return tuple(found[: len(carry)]), tuple([y.flip(0) if reverse else y for y in ys])
+    # An operation makes weights, which are values, part of the trace.
+    results = compat.scan_operation()(step, [x.clone() for x in carry], along, tuple([x.clone() for x in outside]))
+    ys = results[len(carry) :]
+    return tuple(results[: len(carry)]), tuple([y.flip(0) if reverse else y for y in ys])

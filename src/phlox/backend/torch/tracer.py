@@ -1,4 +1,4 @@
-"""Tracers: PyTorch's fake tensors, which have no values while a program is traced, and what the backend does then."""
+"""Tracers: PyTorch's fake tensors, without values while a program is traced, and the backend's methods for them."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -37,11 +37,11 @@ class NeedsValue(RuntimeError):
 
 
 class LeakedTracer(RuntimeError):
-    """A tracer is used whose program has been traced."""
+    """A tracer is used after its program has been traced."""
 
 
 def end(mode: Any) -> None:
-    """End a trace: its tracers refuse what they are used for, instead of going on to others."""
+    """End a trace: from now on, every operation on its tracers raises `LeakedTracer`."""
     mode.dispatch = _refuse
 
 
@@ -55,7 +55,7 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 class RngState:
-    """Three words of a random stream in a program, which go on as those on the host do, by adding an array."""
+    """The three words of a random stream's state in a program. Like a state on the host, it advances by `+ array`."""
 
     __slots__ = ("words",)
 
@@ -67,7 +67,7 @@ class RngState:
 
 
 def is_tracer(x: object) -> bool:
-    """Has this tensor no value, since a program is being traced, ours or one of PyTorch's own?"""
+    """Has this tensor no value, since a program of ours or of PyTorch's own is being traced?"""
     return _is_fake(x) or torch.compiler.is_compiling()
 
 
@@ -78,7 +78,7 @@ def _is_fake(x: object) -> bool:
 def is_traced_by_others() -> bool:
     """Does PyTorch trace (make_fx, torch.export, FakeTensorMode, torch.compile), and not for a program of ours?
 
-    Then an operation on values gives no value, but a part of that trace.
+    Then an operation on values becomes a part of that trace, and returns no value.
     """
     if tracing.get():
         return False
@@ -88,9 +88,9 @@ def is_traced_by_others() -> bool:
 
 
 def makes_plain_tensors() -> bool:
-    """Is a tensor that is made now nothing but its values, so that it can be kept for ever?
+    """Would a tensor made now have only values, so that it can be kept for ever?
 
-    Not so in a trace, within torch.func, under any mode that sees operations, and in inference mode, whose tensors
+    Not in a trace, within torch.func, under any mode that sees operations, or in inference mode, whose tensors
     PyTorch's own tape refuses later.
     """
     if tracing.get() or torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
@@ -99,12 +99,12 @@ def makes_plain_tensors() -> bool:
 
 
 def is_fused(x: Any) -> bool:
-    """Does a compiler make one loop of what is elementwise? Of halves, kernels that round once are more exact."""
+    """Does a compiler fuse elementwise operations on x? Not at half precision: kernels that round once are better."""
     return is_tracer(x) and x.dtype in (torch.float32, torch.float64) and codegen() != "none"
 
 
 def as_constants() -> AbstractContextManager[Any]:
-    """A scope in which tensors made of values have them, in a program, too, where they become constants."""
+    """A scope in which tensors made from values have them, even in a trace, where they become constants."""
     return compat.without_tracing() if tracing.get() else _nothing
 
 
@@ -112,7 +112,7 @@ _nothing = nullcontext()
 
 
 class TracerOps(Backend):
-    """Programs: what `Backend` says of them."""
+    """See `phlox.backend.contract.tracing` and `compiling`."""
 
     torch_float: torch.dtype
     torch_int: torch.dtype
@@ -134,7 +134,7 @@ class TracerOps(Backend):
         return symbolic_loop.scan(body, tuple(carry), tuple(xs), reverse)
 
     def _numbers(self) -> tuple[torch.dtype, torch.dtype]:
-        """The elements of numbers in the results of a program; halves would be too coarse."""
+        """The dtypes of floats and integers in the results of a program; half precision would be too coarse."""
         return torch.promote_types(self.torch_float, torch.float32), self.torch_int
 
     def is_traced(self, x: Array) -> bool:
@@ -160,7 +160,7 @@ class TracerOps(Backend):
         return type(error).__module__.partition(".")[0] == "torch" or super().is_engine_error(error)
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        # Of a processor, PyTorch has no exception of its own.
+        # For a CPU, PyTorch has no exception class of its own.
         if isinstance(error, RuntimeError):
             return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
         return super().is_out_of_memory(error)
@@ -188,10 +188,10 @@ class TracerOps(Backend):
         return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device="cpu")
 
     def on_scalars(self, op: Callable[..., Any], whole: bool, *operands: Any) -> Any:
-        if not whole:  # by itself, PyTorch would make 32 bits of ints and of what they meet
+        if not whole:  # otherwise PyTorch would compute with ints in 32 bits
             operands = tuple([x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in operands])
         elif op in (operator.floordiv, operator.mod) and isinstance(operands[1], torch.Tensor):
-            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # it would end the process
+            operands = operands[0], torch.where(operands[1] == 0, 1, operands[1])  # 0 ends the process
         return op(*operands)
 
     def scalar_as_operand(self, x: Any, other: Any) -> Any:
@@ -206,10 +206,10 @@ class TracerOps(Backend):
     def collects_checks(self, x: Array) -> bool:
         return checks.tracer() is not None and is_tracer(x)
 
-    def _forbid(self, bad: Any, error: Callable[..., Exception], *what: Callable[[], Array]) -> None:
-        """Raise the error where `bad` holds, which says `what`; in a program that gathers checks, after the run."""
+    def _forbid(self, bad: Any, error: Callable[..., Exception], *values: Callable[[], Array]) -> None:
+        """Raise `error(*values)` if any of `bad` is true; in a program that collects checks, after the run."""
         if not is_tracer(bad):
             if torch.any(bad) if isinstance(bad, torch.Tensor) else bad:
-                raise error(*(number().item() for number in what))
+                raise error(*(number().item() for number in values))
         elif self.collects_checks(bad):
-            checks.add(lambda some, *of: error(*of) if some else None, bad.any(), *(number() for number in what))
+            checks.add(lambda is_bad, *of: error(*of) if is_bad else None, bad.any(), *(number() for number in values))

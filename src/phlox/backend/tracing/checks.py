@@ -1,8 +1,8 @@
 """Checks of values in a compiled function, which are not known while it is traced.
 
-What an eager call finds at once (an index out of range, a division by zero), a compiled function can only report after
-the call. While checks are on, each check leaves the tracers that it depends on here; the compiled function returns
-them as further results, and after the call the checks look at their values.
+A compiled function can report only after the call what an eager call reports at once (an index out of range, a division
+by zero). While checks are on, each check stores here the tracers that it depends on; the compiled function returns them
+as further results, and after the call the checks read their values.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ FindError: TypeAlias = Callable[..., Exception | None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How many values a check looks at, how, and the line of the user's code that it is for."""
+    """The number of values that a check reads, the check itself, and the line of the user's code."""
 
     count: int
     find_error: FindError
-    place: str
+    line: str
 
     def raise_for(self, values: Sequence[Any]) -> None:
         """Raise the error, if any, for the values that a call has returned."""
         error = self.find_error(*values)
         if error is not None:
-            raise type(error)(f"{error} (in a compiled function, at {self.place})")
+            raise type(error)(f"{error} (in a compiled function, at {self.line})")
 
 
 class CollectedChecks:
-    """The checks of a trace, and the tracers whose values they are to look at."""
+    """The checks of a trace, and the tracers whose values they read."""
 
     def __init__(self, tracer: Array) -> None:
         self.tracer = tracer
@@ -50,7 +50,7 @@ _collected: ContextVar[CollectedChecks | None] = ContextVar("phlox_collected_che
 
 
 def checks_are_on() -> bool:
-    """Are functions that are traced now to contain checks?"""
+    """Should functions traced now contain checks?"""
     return _on.get()
 
 
@@ -110,7 +110,7 @@ def add_from_loop(inside: CollectedChecks, columns: Sequence[Array]) -> None:
     """Add the checks of a loop's body; for each tracer in it, `columns` has the values of all steps."""
     collected = _collected.get()
     assert collected is not None
-    collected.checks.extend(Check(check.count, _of_steps(check.find_error), check.place) for check in inside.checks)
+    collected.checks.extend(Check(check.count, _of_steps(check.find_error), check.line) for check in inside.checks)
     collected.values.extend(columns)
 
 
@@ -124,7 +124,7 @@ def _of_steps(find_error: FindError) -> FindError:
 
 
 def _users_line() -> str:
-    """The innermost line outside of Phlox that led here."""
+    """The innermost line outside of Phlox in the call stack."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("phlox."):
         frame = frame.f_back

@@ -1,8 +1,8 @@
 """`Dimension`: the size of an open axis while a model is traced, an integer that also knows how it came about.
 
-A dimension has the value that the trace uses for it, so whatever takes a size takes it. Beside the value it holds a
+A dimension is an int with the value that the trace uses, so it can stand wherever a size can. It also holds a
 polynomial in the names of the open axes, with quotients rounded down as further variables. Sums, products and quotients
-of dimensions keep it; what they give is a plain int again where nothing open is left.
+of dimensions keep the polynomial; a result that depends on no open axis is a plain int.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 class Dimension(int):
     """A size that depends on open axes: `Dimension.named("batch", 7)` and the sizes computed from it.
 
-    It compares as its value. With a float on its left (`1.0 / n`) it is a plain number, where `1 / n` keeps it, and so
-    do `ratio(1, n)` and `n**-0.5`. Its hash is that of the polynomial, so that a cache keyed by sizes does not give
-    what it holds for a plain size of the same value.
+    It compares as its value. With a float on its left (`1.0 / n`) the result is a plain number; `1 / n`, `ratio(1, n)`
+    and `n**-0.5` keep the polynomial. It has the polynomial's hash, so a cache keyed by sizes does not
+    return the entry of a plain size of the same value.
 
     >>> batch = Dimension.named("batch", 7)
     >>> 2 * batch + 1, (2 * batch + 1) % 2, batch - batch
@@ -38,7 +38,7 @@ class Dimension(int):
     @classmethod
     def named(cls, name: str, value: int) -> Dimension:
         """The size of the axis `name`, which is `value` in this trace."""
-        return _made(value, (((name,), 1),))
+        return _dimension(value, (((name,), 1),))
 
     def __hash__(self) -> int:
         return hash(self.terms)
@@ -118,14 +118,14 @@ class Dimension(int):
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (int(self), self.terms)
+        return _dimension, (int(self), self.terms)
 
 
 class DimensionReal(float):
-    """A real number that depends on dimensions: a mean's 1 / n, say. It remembers how it was computed."""
+    """A real number that depends on dimensions, such as the 1 / n of a mean. It remembers how it was computed."""
 
     tree: tuple[Any, ...]
-    """(operation, left, right), of numbers, dimensions and further ones of this kind."""
+    """(operation, left, right); operands are numbers, dimensions, or other numbers of this class."""
 
     def __add__(self, other: Any) -> Any:
         return _real(_ADD, self, other)
@@ -158,7 +158,7 @@ class DimensionReal(float):
         return _real(_MUL, self, -1.0)
 
     def __floor__(self) -> Any:
-        """Of a dimension times a fraction a quotient of integers; else a plain int."""
+        """A dimension times a fraction gives a quotient of integers; anything else gives a plain int."""
         from fractions import Fraction  # which imports much, and is needed nowhere else
 
         name, left, right = self.tree
@@ -178,20 +178,20 @@ _REALS: dict[str, Callable[[Any, Any], Any]] = {
 def _real(name: str, left: Any, right: Any) -> Any:
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return NotImplemented
-    made = DimensionReal(_REALS[name](*[float(x) for x in (left, right)]))
-    made.tree = (name, left, right)
-    return made
+    number = DimensionReal(_REALS[name](*[float(x) for x in (left, right)]))
+    number.tree = (name, left, right)
+    return number
 
 
-def _made(value: int, terms: Terms) -> Any:
-    found = Dimension(value)
-    found.terms = terms
-    return found
+def _dimension(value: int, terms: Terms) -> Any:
+    dimension = Dimension(value)
+    dimension.terms = terms
+    return dimension
 
 
 def _result(value: int, terms: Terms) -> Any:
-    """A plain int where nothing open is left."""
-    return value if all(not monomial for monomial, _ in terms) else _made(value, terms)
+    """A dimension, or a plain int if no term depends on an open axis."""
+    return value if all(not monomial for monomial, _ in terms) else _dimension(value, terms)
 
 
 def terms_of(size: int) -> Terms:
@@ -202,7 +202,7 @@ def terms_of(size: int) -> Terms:
 
 
 def as_size(value: SupportsIndex) -> int:
-    """`operator.index` that keeps a dimension, and a symbolic one of an engine, as it is."""
+    """`operator.index`, except that a dimension, or an engine's symbolic size, is returned as it is."""
     if type(value) is int:  # almost always
         return value
     return cast(int, value) if isinstance(value, Dimension) or type(value) in RULES else operator.index(value)
@@ -216,78 +216,78 @@ def is_open(size: Any) -> bool:
 _NUMBERS = frozenset({int, float})
 
 
-def ratio(one: float, other: float) -> float:
-    """A number or size by another one, as a real number, whatever the open axes are; NaN if that is not positive.
+def ratio(numerator: float, denominator: float) -> float:
+    """The real quotient of two numbers or sizes, whatever the open axes are; NaN if the denominator is not positive.
 
     >>> ratio(3, 2), ratio(3, 0)
     (1.5, nan)
     """
-    if type(other) in _NUMBERS and type(one) in _NUMBERS:  # almost always
-        return one / other if other > 0 else math.nan
-    if rules_of(one, other) is not None:
-        return real(one) / real(other)
-    if is_open(other):
-        return one / other if isinstance(one, int) else one * (1 / other)
-    return one / other if other > 0 else math.nan
+    if type(denominator) in _NUMBERS and type(numerator) in _NUMBERS:  # almost always
+        return numerator / denominator if denominator > 0 else math.nan
+    if rules_of(numerator, denominator) is not None:
+        return real(numerator) / real(denominator)
+    if is_open(denominator):
+        return numerator / denominator if isinstance(numerator, int) else numerator * (1 / denominator)
+    return numerator / denominator if denominator > 0 else math.nan
 
 
-def same_size(one: int, other: int) -> bool:
-    """Are these equal whatever the open axes are?"""
-    if (rules := rules_of(one, other)) is not None:
-        return rules.same(one, other)
-    return one == other and terms_of(one) == terms_of(other)
+def same_size(lhs: int, rhs: int) -> bool:
+    """Are two sizes equal, whatever the open axes are?"""
+    if (rules := rules_of(lhs, rhs)) is not None:
+        return rules.same(lhs, rhs)
+    return lhs == rhs and terms_of(lhs) == terms_of(rhs)
 
 
 def pads(widths: Iterable[tuple[int, int]]) -> bool:
-    """Is any of these widths of padding more than zero, or may be: zero in this trace, and not with other sizes?"""
-    return any(is_open(width) or width for pair in widths for width in pair)  # the truth of an open one would fix it
+    """Is any of these widths of padding positive, in this trace or for other sizes of the open axes?"""
+    return any(is_open(width) or width for pair in widths for width in pair)  # `bool` of an open width would fix it
 
 
-def smaller(one: int, other: int) -> int:
+def smaller(lhs: int, rhs: int) -> int:
     """The smaller of two sizes, whatever the open axes are."""
-    if (rules := rules_of(one, other)) is not None:
-        return rules.smaller(one, other)
-    return _extreme("min", min, one, other)
+    if (rules := rules_of(lhs, rhs)) is not None:
+        return rules.smaller(lhs, rhs)
+    return _min_or_max("min", min, lhs, rhs)
 
 
-def larger(one: int, other: int) -> int:
+def larger(lhs: int, rhs: int) -> int:
     """The larger of two sizes, whatever the open axes are."""
-    if (rules := rules_of(one, other)) is not None:
-        return rules.larger(one, other)
-    return _extreme("max", max, one, other)
+    if (rules := rules_of(lhs, rhs)) is not None:
+        return rules.larger(lhs, rhs)
+    return _min_or_max("max", max, lhs, rhs)
 
 
-def _extreme(name: str, choose: Callable[[int, int], int], one: int, other: int) -> int:
-    if not (is_open(one) or is_open(other)):
-        return choose(one, other)
-    if never_negative(terms_of(one - other)):
-        return one if choose is max else other
-    if never_negative(terms_of(other - one)):
-        return other if choose is max else one
-    value = choose(int(one), int(other))
-    return _made(value, ((((name, terms_of(one), terms_of(other)),), 1),))
+def _min_or_max(name: str, choose: Callable[[int, int], int], lhs: int, rhs: int) -> int:
+    if not (is_open(lhs) or is_open(rhs)):
+        return choose(lhs, rhs)
+    if never_negative(terms_of(lhs - rhs)):
+        return lhs if choose is max else rhs
+    if never_negative(terms_of(rhs - lhs)):
+        return rhs if choose is max else lhs
+    value = choose(int(lhs), int(rhs))
+    return _dimension(value, ((((name, terms_of(lhs), terms_of(rhs)),), 1),))
 
 
 def never_negative(terms: Terms) -> bool:
-    """Is it certain that this is not negative, since no size is?"""
+    """Is this polynomial certainly not negative, given that no size is negative?"""
     if all(count > 0 and all(map(_never_below, monomial)) for monomial, count in terms):
         return True
     for monomial, count in terms:
         if len(monomial) != 1 or isinstance(monomial[0], str):
             continue
         operation, left, right = monomial[0]
-        rest = _sum(terms, ((monomial, -count),))
-        if operation == "floordiv":  # of what is not negative, it is at most that
-            if count < 0 and never_negative(left) and never_negative(_sum(rest, _product(left, (((), count),)))):
+        remainder = _sum(terms, ((monomial, -count),))
+        if operation == "floordiv":  # for a dividend >= 0, the quotient is at most the dividend
+            if count < 0 and never_negative(left) and never_negative(_sum(remainder, _product(left, (((), count),)))):
                 return True
             continue
-        sides = [never_negative(_sum(rest, _product(side, (((), count),)))) for side in (left, right)]
+        sides = [never_negative(_sum(remainder, _product(side, (((), count),)))) for side in (left, right)]
         return any(sides) if (operation == "max") == (count > 0) else all(sides)
     return False
 
 
 def _never_below(atom: Atom) -> bool:
-    """Is it certain that this factor is not negative?"""
+    """Is this factor certainly not negative?"""
     if isinstance(atom, str):
         return True
     operation, left, right = atom
@@ -298,62 +298,62 @@ def _never_below(atom: Atom) -> bool:
 # --- polynomials
 
 
-def _polynomial(one: int, other: int, combine: Callable[[int, int], int], rule: Callable[[Terms, Terms], Terms]) -> Any:
-    return _result(combine(int(one), int(other)), rule(terms_of(one), terms_of(other)))
+def _polynomial(lhs: int, rhs: int, combine: Callable[[int, int], int], rule: Callable[[Terms, Terms], Terms]) -> Any:
+    return _result(combine(int(lhs), int(rhs)), rule(terms_of(lhs), terms_of(rhs)))
 
 
 def _normal(terms: Iterable[tuple[Monomial, int]]) -> Terms:
-    found: dict[Monomial, int] = {}
+    coefficients: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
-        found[monomial] = found.get(monomial, 0) + coefficient
-    kept = [(monomial, coefficient) for monomial, coefficient in found.items() if coefficient]
-    return tuple(sorted(kept, key=lambda term: (-len(term[0]), repr(term[0]))))
+        coefficients[monomial] = coefficients.get(monomial, 0) + coefficient
+    nonzero = [(monomial, coefficient) for monomial, coefficient in coefficients.items() if coefficient]
+    return tuple(sorted(nonzero, key=lambda term: (-len(term[0]), repr(term[0]))))
 
 
-def _sum(one: Terms, other: Terms) -> Terms:
-    return _normal((*one, *other))
+def _sum(lhs: Terms, rhs: Terms) -> Terms:
+    return _normal((*lhs, *rhs))
 
 
-def _product(one: Terms, other: Terms) -> Terms:
-    return _normal((tuple(sorted((*first, *second), key=repr)), a * b) for first, a in one for second, b in other)
+def _product(lhs: Terms, rhs: Terms) -> Terms:
+    return _normal((tuple(sorted((*first, *second), key=repr)), a * b) for first, a in lhs for second, b in rhs)
 
 
-def _floordiv(one: int, other: int) -> Any:
-    """The quotient rounded down: of what divides without rest exactly, of the rest as a variable of its own."""
-    if int(one) < 0 < int(other):  # engines round toward zero: -((b - 1 - a) // b) is the same, of what is not negative
-        return -((-one + other - 1) // other)
-    value = int(one) // int(other)
-    exact, rest = _divided(terms_of(one), terms_of(other))
-    if rest:
-        if not is_open(other) and all(not monomial for monomial, _ in rest):
-            rest = terms_of(sum(coefficient for _, coefficient in rest) // int(other))
+def _floordiv(lhs: int, rhs: int) -> Any:
+    """The quotient rounded down: terms divisible without remainder are divided; the others become a new variable."""
+    if int(lhs) < 0 < int(rhs):  # engines round toward zero; -((b - 1 - a) // b) is the same, with a dividend >= 0
+        return -((-lhs + rhs - 1) // rhs)
+    value = int(lhs) // int(rhs)
+    exact, remainder = _divided_terms(terms_of(lhs), terms_of(rhs))
+    if remainder:
+        if not is_open(rhs) and all(not monomial for monomial, _ in remainder):
+            remainder = terms_of(sum(coefficient for _, coefficient in remainder) // int(rhs))
         else:
-            rest = (((("floordiv", rest, terms_of(other)),), 1),)
-    return _result(value, _sum(exact, rest))
+            remainder = (((("floordiv", remainder, terms_of(rhs)),), 1),)
+    return _result(value, _sum(exact, remainder))
 
 
-def _divided(terms: Terms, by: Terms) -> tuple[Terms, Terms]:
-    """Quotient and rest: each term that one term divides without rest goes into the quotient."""
+def _divided_terms(terms: Terms, by: Terms) -> tuple[Terms, Terms]:
+    """Quotient and remainder: each term that a single term divides exactly goes into the quotient."""
     if len(by) != 1:
         return ((((), 1),), ()) if terms == by else ((), terms)
-    (monomial, coefficient), exact, rest = by[0], list[tuple[Monomial, int]](), list[tuple[Monomial, int]]()
+    (monomial, coefficient), exact, remainder = by[0], list[tuple[Monomial, int]](), list[tuple[Monomial, int]]()
     for factors, count in terms:
-        left = list(factors)
+        quotient = list(factors)
         for factor in monomial:
-            if factor in left:
-                left.remove(factor)
+            if factor in quotient:
+                quotient.remove(factor)
             else:
                 break
         else:
             if count % coefficient == 0:
-                exact.append((tuple(left), count // coefficient))
+                exact.append((tuple(quotient), count // coefficient))
                 continue
-        rest.append((factors, count))
-    return _normal(exact), _normal(rest)
+        remainder.append((factors, count))
+    return _normal(exact), _normal(remainder)
 
 
 def text_of(terms: Terms) -> str:
-    """A polynomial as it is read: `2*batch + 1`."""
+    """A polynomial as text: `2*batch + 1`."""
     parts = [_term_text(monomial, coefficient) for monomial, coefficient in terms]
     return " + ".join(parts).replace("+ -", "- ") or "0"
 
@@ -390,15 +390,15 @@ def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
     if isinstance(atom, str):
         return sizes[atom]
     name, left, right = atom
-    one, other = evaluate(left, sizes), evaluate(right, sizes)
-    return one // other if name == "floordiv" else min(one, other) if name == "min" else max(one, other)
+    lhs, rhs = evaluate(left, sizes), evaluate(right, sizes)
+    return lhs // rhs if name == "floordiv" else min(lhs, rhs) if name == "min" else max(lhs, rhs)
 
 
-def common_size(one: int, other: int) -> int:
-    """What two sizes broadcast to; of two open sizes that are equal here, the one that is a name rather than a term."""
-    if one == 1:
-        return other
-    return other if isinstance(one, Dimension) and isinstance(other, Dimension) and _is_name(other.terms) else one
+def common_size(lhs: int, rhs: int) -> int:
+    """The size that two sizes broadcast to; of two equal open sizes, the one that is a plain name is preferred."""
+    if lhs == 1:
+        return rhs
+    return rhs if isinstance(lhs, Dimension) and isinstance(rhs, Dimension) and _is_name(rhs.terms) else lhs
 
 
 def _is_name(terms: Terms) -> bool:
@@ -406,20 +406,20 @@ def _is_name(terms: Terms) -> bool:
 
 
 def broadcast_sizes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that these broadcast to, dimensions kept; `ValueError` if they do not."""
-    found: tuple[int, ...] = ()
+    """The shape that these shapes broadcast to, with dimensions kept; `ValueError` if they do not broadcast."""
+    broadcast: tuple[int, ...] = ()
     for shape in shapes:
-        rank = max(len(shape), len(found))
-        pairs = zip((1,) * (rank - len(found)) + found, (1,) * (rank - len(shape)) + shape, strict=True)
+        rank = max(len(shape), len(broadcast))
+        pairs = zip((1,) * (rank - len(broadcast)) + broadcast, (1,) * (rank - len(shape)) + shape, strict=True)
         sizes: list[int] = []
-        for one, other in pairs:
-            if rules_of(one, other) is not None:
-                sizes.append(other if type(one) is int and one == 1 else one)
-                if differ(one, other) and 1 not in (one, other):
-                    raise ValueError(f"shapes {found} and {shape} do not broadcast")
+        for lhs, rhs in pairs:
+            if rules_of(lhs, rhs) is not None:
+                sizes.append(rhs if type(lhs) is int and lhs == 1 else lhs)
+                if differ(lhs, rhs) and 1 not in (lhs, rhs):
+                    raise ValueError(f"shapes {broadcast} and {shape} do not broadcast")
                 continue
-            if one != other and 1 not in (int(one), int(other)):
-                raise ValueError(f"shapes {found} and {shape} do not broadcast")
-            sizes.append(common_size(one, other))
-        found = tuple(sizes)
-    return found
+            if lhs != rhs and 1 not in (int(lhs), int(rhs)):
+                raise ValueError(f"shapes {broadcast} and {shape} do not broadcast")
+            sizes.append(common_size(lhs, rhs))
+        broadcast = tuple(sizes)
+    return broadcast

@@ -1,6 +1,6 @@
 """Errors for donated arrays and leaked tracers, which name the function and the argument; an engine's errors do not.
 
-For that, donations and traces are noted here as long as they live.
+To name them, this module notes donations and traces as long as they live.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _traces: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 def note_donation(holder: Any, arrays_of: ArraysOf, function: str, argument: str) -> None:
     """Note, as long as `holder` lives, that its arrays, `arrays_of(holder)`, were donated."""
-    # Dead entries are removed now and then: a callback for each would cost more than the rest of a call.
+    # Dead entries are removed from time to time: a callback for each would cost more than the call itself.
     if len(_donations) >= _MANY and not len(_donations) % _MANY:
-        _donations[:] = [known for known in _donations if known[0]() is not None]
+        _donations[:] = [entry for entry in _donations if entry[0]() is not None]
     _donations.append((weakref.ref(holder), arrays_of, function, argument))
 
 
@@ -30,14 +30,14 @@ def donated(subject: str, array: Any) -> DonatedError:
     """The error for the use of a donated array; `subject` is "model was", or "add: a tensor was"."""
     for ref, arrays_of, function, argument in reversed(_donations):
         holder = ref()
-        if holder is not None and any(array is one for one in arrays_of(holder)):
+        if holder is not None and any(array is x for x in arrays_of(holder)):
             where = f"an earlier call of {function}, as its argument {argument},"
             return DonatedError(f"{subject} donated to {where} and is used up; use what that call returned")
     return DonatedError(f"{subject} donated to an earlier call and is used up; use what that call returned")
 
 
 def note_trace(trace: Any, function: str) -> None:
-    """Note which function an engine's trace is of."""
+    """Note the function that an engine's trace belongs to."""
     _traces[trace] = function
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class TracedScalar:
     """A tracer in place of a Python scalar. With other scalars it computes in 64 bits, as Python does.
 
-    Beside a tensor or an array of the engine it has the precision of that (`as_operand`). Its value is not known:
-    asking for it is the engine's error, as for a tensor.
+    With a tensor or an engine's array it takes their precision (`as_operand`). Its value is not known: reading it
+    raises the engine's error, as for a tensor.
     """
 
     __slots__ = ("backend", "value", "whole")
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to this
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to this class
     ndim = 0
     shape = ()
 
@@ -44,9 +44,9 @@ class TracedScalar:
 
     def as_operand(self, backend: Backend, kind: type[Kind]) -> Any:
         """The scalar as an operand of a backend, beside its arrays of a kind, Float or Int."""
-        return backend.promote_scalar(self._live(), kind)
+        return backend.promote_scalar(self._live_value(), kind)
 
-    def _live(self) -> Any:
+    def _live_value(self) -> Any:
         """The tracer; `CompileError` if its trace has ended."""
         if self.backend.is_leaked(self.value, surely=True):
             raise leaked_tracer("a number", self.backend.trace_of(self.value))
@@ -54,10 +54,10 @@ class TracedScalar:
 
     def expm1(self) -> TracedScalar:
         """exp(x) - 1."""
-        return self._of(self.backend.scalar_expm1, False, self)
+        return self._compute(self.backend.scalar_expm1, False, self)
 
-    def _of(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
-        values = [x._live() if isinstance(x, TracedScalar) else x for x in operands]
+    def _compute(self, op: Callable[..., Any], whole: bool, *operands: Any) -> TracedScalar:
+        values = [x._live_value() if isinstance(x, TracedScalar) else x for x in operands]
         return TracedScalar(self.backend, self.backend.on_scalars(op, whole, *values), whole)
 
     def _binary(self, op: Callable[[Any, Any], Any], lhs: Any, rhs: Any) -> Any:
@@ -66,42 +66,42 @@ class TracedScalar:
             return self._binary(op, *[x if x is self else x.item() for x in (lhs, rhs)])
         if not isinstance(other, (TracedScalar, int, float)):
             if not hasattr(other, "dtype") or hasattr(other, "_ops"):
-                return NotImplemented  # not an array of the engine's: a tensor's own operator does it
-            mine = self.backend.scalar_as_operand(self._live(), other)
-            return op(*[mine if x is self else x for x in (lhs, rhs)])
+                return NotImplemented  # no array of the engine: a tensor's own operator is called
+            value = self.backend.scalar_as_operand(self._live_value(), other)
+            return op(*[value if x is self else x for x in (lhs, rhs)])
         whole = _is_whole(lhs) and _is_whole(rhs) and op.__name__ != "truediv"
         if op.__name__ == "pow" and not (isinstance(rhs, int) and rhs >= 0):
             whole = False  # a negative exponent gives a float
-        return self._of(op, whole, lhs, rhs)
+        return self._compute(op, whole, lhs, rhs)
 
     def _compared(self, op: Callable[[Any, Any], Any], other: Any) -> Any:
         if not isinstance(other, (TracedScalar, int, float)):
             return self._binary(op, self, other)
-        both = _is_whole(self) and _is_whole(other)
-        return self._of(operator.mul, True, self._of(op, both, self, other), 1)  # a truth value as an int
+        are_ints = _is_whole(self) and _is_whole(other)
+        return self._compute(operator.mul, True, self._compute(op, are_ints, self, other), 1)  # a truth value as an int
 
     def __neg__(self) -> TracedScalar:
-        return self._of(operator.neg, self.whole, self)
+        return self._compute(operator.neg, self.whole, self)
 
     def __pos__(self) -> TracedScalar:
         return self
 
     def __abs__(self) -> TracedScalar:
-        return self._of(operator.abs, self.whole, self)
+        return self._compute(operator.abs, self.whole, self)
 
     # These need a value: the engine raises its error.
 
     def __float__(self) -> float:
-        return float(self._live())
+        return float(self._live_value())
 
     def __int__(self) -> int:
-        return int(self._live())
+        return int(self._live_value())
 
     def __index__(self) -> int:
-        return operator.index(self._live())
+        return operator.index(self._live_value())
 
     def __bool__(self) -> bool:
-        return bool(self._live())
+        return bool(self._live_value())
 
     def __round__(self, digits: int | None = None) -> float:
         return round(float(self), digits)

@@ -1,8 +1,8 @@
 """Symbolic dimensions: an engine's objects for sizes that its exporter leaves open.
 
-Under `jax.export` and `torch.export` a shape holds objects of the engine's own class in place of some integers. They
-know arithmetic, but not always whether one is less than another. What asks for that asks `less`, which is sure or says
-no; so a check of shapes refuses what is certainly wrong, and leaves the rest to the program that is exported.
+In `jax.export` and `torch.export`, a shape has objects of the engine's own class in place of some integers. They
+support arithmetic, but not every comparison. So code calls `less`, which is true only if it is certain: a check of
+shapes then refuses only what is certainly wrong, and leaves other errors to the exported program.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class SizeRules(NamedTuple):
     """The operations on an engine's symbolic dimensions, and on numbers beside them."""
 
     less: Callable[[Any, Any], bool | None]
-    """Is one less than the other? None if that depends on the actual sizes."""
+    """Is the first less than the second? None if that depends on the actual sizes."""
     same: Callable[[Any, Any], bool]
     """Are they certainly equal?"""
     smaller: Callable[[Any, Any], Any]
     larger: Callable[[Any, Any], Any]
     number: Callable[[Any, bool], Any]
-    """It as a scalar that operations take, an integer (false) or a real number (true)."""
+    """A dimension as a scalar for operations: an integer (false) or a real number (true)."""
 
 
 RULES: dict[type, SizeRules] = {}
-"""By the class of the dimensions; backends put theirs here when they are imported."""
+"""Rules by the class of the dimensions; backends add theirs when they are imported."""
 
 
 def rules_of(*sizes: Any) -> SizeRules | None:
@@ -47,14 +47,14 @@ def is_symbolic(size: Any) -> bool:
     return type(size) in RULES
 
 
-def less(one: Any, other: Any) -> bool:
+def less(lhs: Any, rhs: Any) -> bool:
     """Is one size certainly less than the other, whatever the symbolic dimensions are?
 
     >>> less(1, 2), less(2, 2)
     (True, False)
     """
-    rules = rules_of(one, other)
-    return one < other if rules is None else _surely_less(rules, one, other)
+    rules = rules_of(lhs, rhs)
+    return lhs < rhs if rules is None else _surely_less(rules, lhs, rhs)
 
 
 _ASSUMED: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("phlox_assumed_sizes", default=None)
@@ -63,19 +63,19 @@ _ASSUMED: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("phlox_assumed_s
 @contextmanager
 def noting_assumptions() -> Generator[list[tuple[Any, Any]]]:
     """Collect the pairs that `less` could not decide in this scope; it assumes that the first is not less."""
-    found: list[tuple[Any, Any]] = []
-    token = _ASSUMED.set(found)
+    pairs: list[tuple[Any, Any]] = []
+    token = _ASSUMED.set(pairs)
     try:
-        yield found
+        yield pairs
     finally:
         _ASSUMED.reset(token)
 
 
-def _surely_less(rules: SizeRules, one: Any, other: Any) -> bool:
-    known = rules.less(one, other)
-    if known is None and (assumed := _ASSUMED.get()) is not None:
-        assumed.append((one, other))
-    return known is True
+def _surely_less(rules: SizeRules, lhs: Any, rhs: Any) -> bool:
+    is_less = rules.less(lhs, rhs)
+    if is_less is None and (assumed := _ASSUMED.get()) is not None:
+        assumed.append((lhs, rhs))
+    return is_less is True
 
 
 all_ints: Callable[[Iterable[type]], bool] = frozenset({int}).issuperset
@@ -83,7 +83,7 @@ all_ints: Callable[[Iterable[type]], bool] = frozenset({int}).issuperset
 
 
 def any_less(sizes: Sequence[Any], least: int) -> bool:
-    """Is one of them certainly less than `least`?
+    """Is one of the sizes certainly less than `least`?
 
     >>> any_less((2, 0), 1), any_less((), 1)
     (True, False)
@@ -93,20 +93,20 @@ def any_less(sizes: Sequence[Any], least: int) -> bool:
     return any(less(size, least) for size in sizes)
 
 
-def differ(one: Any, other: Any) -> bool:
+def differ(lhs: Any, rhs: Any) -> bool:
     """Are two sizes certainly different?
 
     >>> differ(1, 2), differ(2, 2)
     (True, False)
     """
-    rules = rules_of(one, other)
+    rules = rules_of(lhs, rhs)
     if rules is None:
-        return one != other
-    return not rules.same(one, other) and True in (rules.less(one, other), rules.less(other, one))
+        return lhs != rhs
+    return not rules.same(lhs, rhs) and True in (rules.less(lhs, rhs), rules.less(rhs, lhs))
 
 
 def real(size: Any) -> Any:
-    """A size as a real number: `float(size)`, or what an operation takes for it.
+    """A size as a real number: `float(size)`, or a scalar for operations.
 
     >>> real(3)
     3.0
@@ -125,9 +125,9 @@ def whole(size: Any) -> Any:
     return size if rules is None else rules.number(size, False)
 
 
-def by_shapes(cached: Any, *given: Any) -> Any:
-    """Call a function that is cached by shapes; without the cache for JAX's symbolic dimensions, which are no keys."""
+def by_shapes(cached: Any, *arguments: Any) -> Any:
+    """Call a function that is cached by shapes; without its cache for JAX's symbolic dimensions, which have no hash."""
     try:
-        return cached(*given)
+        return cached(*arguments)
     except TypeError:
-        return cached.__wrapped__(*given)
+        return cached.__wrapped__(*arguments)

@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
 
 class _Manifest(msgspec.Struct):
-    """What a process has written."""
+    """The files that a process has written."""
 
     record: int
     """The checksum of paths, dtypes and shapes, which must be the same in all processes."""
@@ -73,7 +73,7 @@ def run(job: Job, group: Group) -> str:
     try:
         return _lead(job, group, key) if group.rank == 0 else _follow(job, group, key)
     except OSError as error:
-        raise RecordError(f"cannot save {job.storage.place(job.target)}: {error.strerror or error}") from error
+        raise RecordError(f"cannot save {job.storage.location(job.target)}: {error.strerror or error}") from error
 
 
 def _lead(job: Job, group: Group, key: str) -> str:
@@ -94,23 +94,23 @@ def _lead(job: Job, group: Group, key: str) -> str:
         group.tell(f"{key}/outcome", {}, group.size - 1)
     except BaseException as error:
         with contextlib.suppress(Exception):
-            told = {"error": _reason(error, 0), "is_mismatch": isinstance(error, RecordMismatchError)}
-            group.tell(f"{key}/{stage}", told, group.size - 1)
+            message = {"error": _reason(error, 0), "is_mismatch": isinstance(error, RecordMismatchError)}
+            group.tell(f"{key}/{stage}", message, group.size - 1)
         if name is not None:
             _remove_own(job, name, 0)
         raise
     finally:
         if claim is not None:
             claim.release()
-    return job.storage.place(job.target)
+    return job.storage.location(job.target)
 
 
 def _follow(job: Job, group: Group, key: str) -> str:
     """The part of any other process."""
-    told = group.ask(f"{key}/name", 0)
-    if "error" in told:
-        raise DistributedError(told["error"])
-    name, working = told["name"], job.storage.working(job.target)
+    message = group.ask(f"{key}/name", 0)
+    if "error" in message:
+        raise DistributedError(message["error"])
+    name, working = message["name"], job.storage.working(job.target)
     try:
         if isinstance(job.storage, LocalFolder):
             _await_folder(job.storage, working, group)
@@ -121,11 +121,11 @@ def _follow(job: Job, group: Group, key: str) -> str:
             group.tell(f"{key}/written/{group.rank}", {"error": _reason(error, group.rank)}, 1)
         _remove_own(job, name, group.rank)
         raise
-    told = group.ask(f"{key}/outcome", 0)
-    if "error" in told:
+    message = group.ask(f"{key}/outcome", 0)
+    if "error" in message:
         _remove_own(job, name, group.rank)
-        raise (RecordMismatchError if told["is_mismatch"] else DistributedError)(told["error"])
-    return job.storage.place(job.target)
+        raise (RecordMismatchError if message["is_mismatch"] else DistributedError)(message["error"])
+    return job.storage.location(job.target)
 
 
 # --- writing
@@ -135,17 +135,17 @@ def _stem(name: str, rank: int) -> str:
     return f"part-{name}-{rank:05d}"
 
 
-def _inside(folder: str, name: str) -> str:
+def _join_path(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
 def _write(job: Job, group: Group, working: str, name: str) -> _Manifest:
-    """Write the files of this process, and for process 0 what is in them."""
+    """Write the files of this process, and a manifest of them for process 0."""
     stem, sizes = _stem(name, group.rank), dict[str, int]()
     parts: list[tuple[str, Part]] = []
     for file, pieces in files_of(job.pieces(), stem).items():
         size = len(header_of(pieces)) + sum([piece.tensor.nbytes for piece in pieces])
-        with job.storage.writer(_inside(working, file), size) as sink:
+        with job.storage.writer(_join_path(working, file), size) as sink:
             parts += write_file(file, pieces, sink)
         sizes[file] = size
     manifest = _Manifest(
@@ -157,7 +157,7 @@ def _write(job: Job, group: Group, working: str, name: str) -> _Manifest:
         ],
     )
     if group.rank != 0:
-        job.storage.write(_inside(working, f"{stem}.json"), msgspec.json.encode(manifest))
+        job.storage.write(_join_path(working, f"{stem}.json"), msgspec.json.encode(manifest))
     return manifest
 
 
@@ -170,10 +170,10 @@ def _checksum_of(record: Record) -> int:
 
 
 def _manifest_of(job: Job, group: Group, key: str, working: str, name: str, rank: int) -> _Manifest:
-    told = group.ask(f"{key}/written/{rank}", rank)
-    if "error" in told:
-        raise DistributedError(told["error"])
-    path = _inside(working, f"{_stem(name, rank)}.json")
+    message = group.ask(f"{key}/written/{rank}", rank)
+    if "error" in message:
+        raise DistributedError(message["error"])
+    path = _join_path(working, f"{_stem(name, rank)}.json")
     until = time.monotonic() + APPEARS
     while True:
         try:
@@ -209,15 +209,15 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
     parts: dict[str, list[Part]] = {}
     writers: dict[str, list[int]] = {}
     problems: list[str] = []
-    there = job.storage.listing(working)
+    listing = job.storage.listing(working)
     files: dict[str, int] = {}
     for rank, manifest in enumerate(manifests):
         if manifest.record != manifests[0].record:
             problems.append(f"process {rank} saves other paths, dtypes or shapes than process 0")
             continue
         for file, size in manifest.files.items():
-            if there.get(file) != size:
-                problems.append(f"{file} of process {rank} has {there.get(file, 'no')} bytes there, not {size}")
+            if listing.get(file) != size:
+                problems.append(f"{file} of process {rank} has {listing.get(file, 'no')} bytes there, not {size}")
         files |= manifest.files
         for path, file, offset, starts, stops, sums in manifest.parts:
             index = tuple([slice(start, stop) for start, stop in zip(starts, stops, strict=True)])
@@ -225,21 +225,21 @@ def _commit(job: Job, group: Group, working: str, name: str, manifests: list[_Ma
             writers.setdefault(path, []).append(rank)
     if not problems:
         for path, entry in job.record.tensors.items():
-            wrong = gap_in([part.index for part in parts.get(path, [])], entry.tensor.shape)
-            if wrong is not None and entry.tensor.size:
+            gap = gap_in([part.index for part in parts.get(path, [])], entry.tensor.shape)
+            if gap is not None and entry.tensor.size:
                 ranks = ", ".join([str(rank) for rank in dict.fromkeys(writers.get(path, []))]) or "none"
-                problems.append(f"{path}: {wrong}; processes that wrote parts of it: {ranks}")
+                problems.append(f"{path}: {gap}; processes that wrote parts of it: {ranks}")
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *more])
+        further = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        lines = "\n  ".join(["the processes do not save one record:", *problems[:_SHOWN], *further])
         raise RecordMismatchError(lines)
     header = Header.of(job.record, "parts", job.precision)
     job.storage.commit(working, job.target, encoded(job.record, header, parts, files, BLOCK, job.step))
-    # From here on it is a checkpoint: what cannot be removed is left to the next save.
+    # From here on it is a checkpoint: files that cannot be removed are left to the next save.
     with contextlib.suppress(OSError, RecordError):
         for file in job.storage.listing(job.target):
             if is_own_file(file) and file not in files:
-                job.storage.remove(_inside(job.target, file))
+                job.storage.remove(_join_path(job.target, file))
         _remove_old(job)
 
 
@@ -259,7 +259,7 @@ def complete_steps(storage: Storage) -> dict[int, str]:
 
 
 def _remove_leftovers(job: Job) -> None:
-    """Remove what killed saves have left. The folder is claimed, so none of them is alive."""
+    """Remove the files of killed saves. The folder is claimed, so no other save is running."""
     listing = job.storage.listing("")
     for name, size in listing.items():
         is_step = step_of(name) is not None and size is None
@@ -272,12 +272,12 @@ def _remove_leftovers(job: Job) -> None:
 
 
 def _remove_own(job: Job, name: str, rank: int) -> None:
-    """Remove what this process has written for a save that failed."""
+    """Remove the files of this process from a save that failed."""
     with contextlib.suppress(Exception):
         working = job.storage.working(job.target)
         for file in job.storage.listing(working):
             if file.startswith(_stem(name, rank)):
-                job.storage.remove(_inside(working, file))
+                job.storage.remove(_join_path(working, file))
 
 
 def _reason(error: BaseException, rank: int) -> str:

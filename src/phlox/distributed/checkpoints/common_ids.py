@@ -19,7 +19,7 @@ def with_common_ids(record: Record, run: str) -> Record:
 
     Args:
         record: the record of a module, or one with modules whose ids the other parts use.
-        run: what the launch is known by, so that parameters of two launches have different ids: its seed or its name.
+        run: the seed or the name of the launch, so that parameters of two launches have different ids.
 
     >>> import numpy as np
     >>> from phlox.record import LazyTensor
@@ -62,7 +62,7 @@ def _in_value(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return ids.get(value, value)
     if isinstance(value, Mapping):
-        return {ids.get(key, key): _in_value(one, ids) for key, one in cast("Mapping[str, Any]", value).items()}
+        return {ids.get(key, key): _in_value(item, ids) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_in_value(one, ids) for one in cast("list[Any]", value)]
+        return [_in_value(item, ids) for item in cast("list[Any]", value)]
     return value

@@ -38,14 +38,14 @@ class Claim:
         self._storage = storage
         self._owner: dict[str, Any] = {**_this_process(), "run": run, "token": os.urandom(8).hex(), "beat": 0}
         while not storage.create(OWNER, self._encoded()):
-            found = _owner_in(storage)
-            if found is not None and _is_alive(storage, found, run):
+            owner = _owner_in(storage)
+            if owner is not None and _is_alive(storage, owner, run):
                 raise DistributedError(
-                    f"{storage.name}: another run is writing there: process {found.get('pid')} on host "
-                    f"{found.get('host')} (run {found.get('run') or 'without a name'}); wait until its save is done, "
+                    f"{storage.name}: another run is writing there: process {owner.get('pid')} on host "
+                    f"{owner.get('host')} (run {owner.get('run') or 'without a name'}); wait until its save is done, "
                     "or give each run a folder of its own"
                 )
-            if found is not None and _owner_in(storage) == found:  # not one that has come in the meantime
+            if owner is not None and _owner_in(storage) == owner:  # not replaced by another owner meanwhile
                 storage.remove(OWNER)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="phlox-owner", daemon=True)
@@ -56,13 +56,13 @@ class Claim:
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join()
-            with contextlib.suppress(Exception):  # the save is done all the same, and the owner will be found dead
+            with contextlib.suppress(Exception):  # the save is done anyway, and others will find the owner dead
                 self._storage.remove(OWNER)
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
             self._owner["beat"] += 1
-            with contextlib.suppress(Exception):  # a network that is gone for a moment
+            with contextlib.suppress(Exception):  # a network that fails for a moment
                 self._storage.write(OWNER, self._encoded())
 
     def _encoded(self) -> bytes:
@@ -70,24 +70,24 @@ class Claim:
 
 
 def _owner_in(storage: Storage) -> dict[str, Any] | None:
-    """What the file says; an empty dict if it is damaged or not written to its end, None if it is gone."""
+    """The owner in the file; an empty dict if the file is damaged or incomplete, None if it does not exist."""
     try:
-        found = json.loads(storage.read(OWNER))
+        content = json.loads(storage.read(OWNER))
     except FileNotFoundError:
         return None
     except ValueError:
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 def _is_alive(storage: Storage, owner: dict[str, Any], run: str) -> bool:
-    here = _this_process()
+    this = _this_process()
     if _is_earlier(str(owner.get("run", "")), run):
         return False
-    if owner.get("machine") == here["machine"] and isinstance(owner.get("pid"), int):
-        # A process of the same number that was started at another time is another process. Of this one no save is
-        # under way: they come one after the other.
-        return owner["pid"] != here["pid"] and owner.get("started") == _start_of(owner["pid"])
+    if owner.get("machine") == this["machine"] and isinstance(owner.get("pid"), int):
+        # A process with the same number but another start time is another process. This process itself has no other
+        # save running: saves run one after the other.
+        return owner["pid"] != this["pid"] and owner.get("started") == _start_of(owner["pid"])
     until = time.monotonic() + BEAT * PATIENCE
     while time.monotonic() < until:
         time.sleep(BEAT / 8)
@@ -98,9 +98,9 @@ def _is_alive(storage: Storage, owner: dict[str, Any], run: str) -> bool:
 
 
 def _is_earlier(run: str, than: str) -> bool:
-    """Is it an earlier attempt of one launch? Launches without a name are not known to be one."""
-    (launch, _, attempt), (name, _, mine) = run.rpartition("/"), than.rpartition("/")
-    return bool(name) and launch == name and attempt.isdecimal() and mine.isdecimal() and int(attempt) < int(mine)
+    """Is `run` an earlier attempt of the launch of `than`? Of launches without a name that is unknown."""
+    (launch, _, attempt), (name, _, current) = run.rpartition("/"), than.rpartition("/")
+    return bool(name) and launch == name and attempt.isdecimal() and current.isdecimal() and int(attempt) < int(current)
 
 
 def _this_process() -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """What processes have in common that can see each other by their numbers: a host, and a container on it."""
+    """A text that is equal for processes that see each other's numbers: the host, and the container on it."""
     try:
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
@@ -116,7 +116,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process of this machine was started, as a text; None if there is none."""
+    """The start time of a process of this machine, as a text; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -21,7 +21,7 @@ from phlox.record.io.sink import Sink
 from phlox.record.limits import check_json
 
 LARGEST = 1 << 32
-"""Bytes after which a process begins another file."""
+"""The bytes after which a process begins another file."""
 _ALIGNMENT = 64
 _SHARE = 1 << 20
 _ITEMSIZES = (8, 4, 2, 1)
@@ -31,42 +31,42 @@ class Piece(NamedTuple):
     """A part of the tensor at `path` that this process writes."""
 
     path: str
-    place: Index
+    region: Index
     tensor: LazyTensor
     """Its values."""
 
     @property
     def name(self) -> str:
         """Its name in a file of safetensors."""
-        return f"{self.path}@{text_of(self.place)[1:-1]}"
+        return f"{self.path}@{text_of(self.region)[1:-1]}"
 
 
 def pieces_of(record: Record, rank: int, size: int) -> list[Piece]:
-    """The pieces that process `rank` of `size` writes: its shards, and its share of the tensors that all have.
+    """The pieces that process `rank` of `size` writes: its shards, and its share of the tensors that are not sharded.
 
     The latter are distributed by size, in the same way in all processes.
     """
     pieces: list[Piece] = []
-    whole: list[tuple[str, LazyTensor]] = []
+    unsharded: list[tuple[str, LazyTensor]] = []
     for path, entry in record.tensors.items():
         tensor = entry.tensor
         if not tensor.size:
             continue
         if tensor.shards is None:
-            whole.append((path, tensor))
+            unsharded.append((path, tensor))
             continue
         for shard in tensor.shards():
-            shape = tuple([each.stop - each.start for each in shard.index])
+            shape = tuple([axis_slice.stop - axis_slice.start for axis_slice in shard.index])
             if math.prod(shape):
                 values = LazyTensor.from_function(shape, tensor.dtype, shard.read, path, tensor.recast)
                 pieces.append(Piece(path, shard.index, values))
     loads = [0] * size
-    for path, tensor in sorted(whole, key=lambda one: -one[1].nbytes):
+    for path, tensor in sorted(unsharded, key=lambda item: -item[1].nbytes):
         least = loads.index(min(loads))
         loads[least] += tensor.nbytes
         if least == rank:
             pieces.append(Piece(path, tuple([slice(0, length) for length in tensor.shape]), tensor))
-    # Safetensors has no gaps, so wide elements come first: then all are aligned.
+    # Safetensors allows no gaps, so wide elements come first: then all are aligned.
     return sorted(pieces, key=lambda piece: (_ITEMSIZES.index(piece.tensor.dtype.itemsize), piece.name))
 
 
@@ -74,11 +74,11 @@ def copied(pieces: list[Piece]) -> list[Piece]:
     """The pieces with copies of their values, which no training step writes to or releases."""
 
     def copy(i: int) -> Piece:
-        path, place, tensor = pieces[i]
+        path, region, tensor = pieces[i]
         array = tensor.read()
         if not (tensor.is_cast and array.flags.owndata):
             array = np.array(array, order="C", copy=True)
-        return Piece(path, place, LazyTensor.from_array(array, path))
+        return Piece(path, region, LazyTensor.from_array(array, path))
 
     return parallel_map(copy, [piece.tensor.nbytes for piece in pieces], _SHARE)
 
@@ -124,36 +124,36 @@ def write_file(name: str, pieces: list[Piece], sink: Sink) -> list[tuple[str, Pa
     sums = iter(sink.tensors(blocks))
     parts: list[tuple[str, Part]] = []
     for piece, count in zip(pieces, counts, strict=True):
-        parts.append((piece.path, Part(piece.place, name, offset, tuple([next(sums) for _ in range(count)]))))
+        parts.append((piece.path, Part(piece.region, name, offset, tuple([next(sums) for _ in range(count)]))))
         offset += piece.tensor.nbytes
     return parts
 
 
 def _blocks(tensor: LazyTensor) -> Iterator[LazyTensor]:
-    """The elements in order, in tensors of `BLOCK` bytes, each of which is read and cast when it is written."""
+    """The elements in order, in tensors of `BLOCK` bytes; each is read and cast when it is written."""
     size = BLOCK // tensor.dtype.itemsize
     count = -(-tensor.size // size)
-    whole = _Held(tensor.stored, count)
+    shared_read = _SharedRead(tensor.stored, count)
     for start in range(0, tensor.size, size):
         stop = min(start + size, tensor.size)
-        read = partial(whole.part, start, stop)
+        read = partial(shared_read.part, start, stop)
         yield LazyTensor(
             (stop - start,), tensor.dtype, tensor.source_dtype, read, tensor.path, tensor.recast, tensor.underflow
         )
 
 
-class _Held:
-    """An array that is read for its first part, and given up with the last one."""
+class _SharedRead:
+    """An array that is read for its first part, and released with the last one."""
 
     def __init__(self, read: Callable[[], Array], count: int) -> None:
         self._read = read
-        self._left = count
+        self._reads_left = count
         self._array: Array | None = None
         self._lock = Lock()
 
     def part(self, start: int, stop: int) -> Array:
         with self._lock:
             array = self._read() if self._array is None else self._array
-            self._left -= 1
-            self._array = array if self._left > 0 else None
+            self._reads_left -= 1
+            self._array = array if self._reads_left > 0 else None
         return array[start:stop]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from phlox.backend import processes as known
+from phlox.backend import processes as membership
 from phlox.backend.store import OwnStore, Store
 from phlox.errors import DistributedError
 
@@ -19,7 +19,7 @@ class Group:
         rank: the rank of this process.
         size: the number of processes.
         run: the name of the launch and its attempt, or "".
-        seed: what they have agreed on; equal runs have equal seeds, and write equal files.
+        seed: the seed that they have agreed on; equal runs have equal seeds, and write equal files.
         store: the store for their messages.
         timeout: seconds to wait for another process to write its files.
     """
@@ -50,9 +50,9 @@ _group: Group | None = None
 
 
 def own_group() -> Group:
-    """The group of this process: that of `phlox.distributed.initialize`, or one with only this process."""
+    """The group of this process: the group of `phlox.distributed.initialize`, or one with only this process."""
     global _group
-    found = known.processes()
-    if _group is None or (_group.rank, _group.size, _group.run) != (found.rank, found.size, found.run):
-        _group = Group(found.rank, found.size, found.run, known.store(), seed=found.seed)
+    joined = membership.processes()
+    if _group is None or (_group.rank, _group.size, _group.run) != (joined.rank, joined.size, joined.run):
+        _group = Group(joined.rank, joined.size, joined.run, membership.store(), seed=joined.seed)
     return _group

@@ -69,16 +69,16 @@ class SaveHandle:
         except BaseException as error:
             self._error = error
         finally:
-            del self._work  # and with it the copies
+            del self._work  # and the copies with it
 
 
 _under_way: dict[Group, SaveHandle] = {}
-"""The asynchronous save that each group has started last."""
+"""The last asynchronous save of each group."""
 
 
 @atexit.register
 def _tell_at_exit() -> None:
-    """An error that no `wait()` has raised must not be lost."""
+    """Warn of errors that no `wait()` has raised."""
     for handle in _under_way.values():
         try:
             handle.wait()
@@ -104,7 +104,7 @@ def save(
     the files are safetensors.
 
     Args:
-        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values are those of
+        record: `model.into_record()`, or `phlox.record.gather(...)` of several parts. Plain values come from
             process 0; parameters get ids that are the same in all processes.
         folder: a path that all hosts see, or a URL that fsspec knows (`s3://bucket/run`).
         step: the number of the training step: the checkpoint is then the folder `step-00000090` in `folder`. Without
@@ -114,7 +114,7 @@ def save(
             may donate the arrays.
         precision: the precision of the tensors in the files; None keeps their dtypes.
         storage_options: the options of fsspec for the URL, such as credentials.
-        group: the processes that save together; by default those of `phlox.distributed.initialize`.
+        group: the processes that save together; by default the group of `phlox.distributed.initialize`.
 
     Returns a handle whose `wait()` returns when all processes have finished; without `asynchronous`, at once.
 
@@ -146,7 +146,7 @@ def save(
     record = record.with_precision(chosen, lost)
     pieces = _copies(record, group) if asynchronous else partial(pieces_of, record, group.rank, group.size)
     job = Job(storage, step, keep, _described(record) if asynchronous else record, precision_label(chosen), pieces)
-    handle = SaveHandle(lambda: run(job, group), storage.place(job.target), lost, background=asynchronous)
+    handle = SaveHandle(lambda: run(job, group), storage.location(job.target), lost, background=asynchronous)
     if asynchronous:
         _under_way[group] = handle
     else:
@@ -155,7 +155,7 @@ def save(
 
 
 def _copies(record: Record, group: Group) -> Callable[[], list[Piece]]:
-    """What this process has to write, copied now. What fails is raised by the call, for the others wait to be told."""
+    """The pieces of this process, copied now. An error is raised later, by the call, which reports it to the others."""
     try:
         pieces = copied(pieces_of(record, group.rank, group.size))
     except Exception as error:
@@ -178,10 +178,10 @@ def load(
     """Load a record that `save` wrote, lazily: a process reads only the parts that it uses, from any file.
 
     Args:
-        folder: the path or URL that was given to `save`, or that of a step in it. A path may also be a file or a folder
+        folder: the path or URL passed to `save`, or a step's path or URL in it. A path may also be a file or a folder
             of any format that `phlox.record.load` reads.
         step: the step; None takes the newest, or the folder itself.
-        verify: whether to verify checksums: that of each block of 4 MiB when something in it is first read.
+        verify: whether to verify checksums: each block of 4 MiB is verified when something in it is first read.
         storage_options: the options of fsspec for the URL.
 
     Raises RecordError, naming files and paths, if there is no such checkpoint, or if a file of it is missing or
@@ -199,10 +199,10 @@ def load(
         if step is not None:
             raise _no_step(storage.name, step, steps)
         if not steps:
-            what = "only what a save has left that did not end" if any(map(is_own_file, listing)) else "none in it"
-            raise RecordError(f"{storage.name}: there is no complete checkpoint, {what}")
+            content = "only what a save has left that did not end" if any(map(is_own_file, listing)) else "none in it"
+            raise RecordError(f"{storage.name}: there is no complete checkpoint, {content}")
         target = steps[max(steps)]
-    where = storage.place(target)
+    where = storage.location(target)
     try:
         data = storage.read(f"{target}/{INDEX}" if target else INDEX)
         return record_of(memoryview(data), storage.files(target), verify=verify)

@@ -3,7 +3,7 @@
 A save writes its files to a working folder and commits it. Locally that is a hidden folder, which is renamed. Object
 stores cannot rename: there the files are written to their final place, and the index, written last, commits them.
 
-The folder itself may be a link. Links in it are read through; what is written or removed is the link itself.
+The folder itself may be a link. Reading follows links in it; writing and removing affect the link itself.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class LocalFolder:
 
     def listing(self, folder: str) -> dict[str, int | None]:
         """The entries of a folder: the size of each file, None for a folder; empty if it does not exist."""
-        found: dict[str, int | None] = {}
+        sizes: dict[str, int | None] = {}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.root / folder) as entries:
             for entry in entries:
                 try:
-                    found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+                    sizes[entry.name] = None if entry.is_dir() else entry.stat().st_size
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    if not entry.is_symlink():  # one that leads to itself
+                    if not entry.is_symlink():  # a link to itself
                         raise
-        return found
+        return sizes
 
     def read(self, path: str) -> bytes:
         """A whole file; FileNotFoundError if there is none."""
@@ -124,11 +124,11 @@ class LocalFolder:
             if not target:
                 raise FileExistsError
             remove_link(goal)
-            source.rename(goal)  # also onto an empty folder
+            source.rename(goal)  # also over an empty folder
         except OSError:
             if not goal.is_dir():
                 raise
-            # It has an older record. The new files have other names, so that one stays whole until the index changes.
+            # The folder has an older record, which stays complete until the index changes: new files have other names.
             names = sorted(self.listing(working), key=lambda name: name == INDEX)
             for name in names:
                 if name == INDEX:
@@ -143,8 +143,8 @@ class LocalFolder:
         """The files of a folder, to read parts of them."""
         return MappedFiles(self.root / folder if folder else self.root)
 
-    def place(self, target: str) -> str:
-        """The path or URL of a folder, for the user."""
+    def location(self, target: str) -> str:
+        """The path or URL of a folder, for messages."""
         return str(self.root / target)
 
 
@@ -162,7 +162,7 @@ class RemoteFolder:
             ) from None
         try:
             self._system, root = core.url_to_fs(url, **options)
-        except ImportError as error:  # a package of this protocol's own
+        except ImportError as error:  # a package for this protocol is missing
             raise ExtraNotInstalledError(f"{url}: {error}") from None
         except (ValueError, TypeError) as error:
             raise RecordError(f"{url}: {error}") from error
@@ -184,7 +184,7 @@ class RemoteFolder:
         self._system.pipe_file(self._path(path), data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `LocalFolder.create`; two processes that try at the same time find out by reading it again."""
+        """See `LocalFolder.create`; reading the file again shows which of two simultaneous writers has won."""
         self._remove_link("", path)
         self._system.invalidate_cache()
         if self._system.exists(self._path(path)):
@@ -208,11 +208,11 @@ class RemoteFolder:
         """See `LocalFolder.remove_step`."""
         self._remove_link("", folder)
         listing = self.listing(folder)
-        own = [name for name in listing if name == INDEX or is_own_file(name)]
-        for name in sorted(own, key=lambda name: name != INDEX):
+        written = [name for name in listing if name == INDEX or is_own_file(name)]
+        for name in sorted(written, key=lambda name: name != INDEX):
             self.remove(f"{folder}/{name}")
-        if len(own) == len(listing):
-            with contextlib.suppress(OSError, NotImplementedError):  # a store of objects has no folders
+        if len(written) == len(listing):
+            with contextlib.suppress(OSError, NotImplementedError):  # an object store has no folders
                 self._system.rmdir(self._path(folder))
 
     def working(self, target: str) -> str:
@@ -233,28 +233,28 @@ class RemoteFolder:
         """See `LocalFolder.files`."""
         return _RemoteFiles(self, folder)
 
-    def place(self, target: str) -> str:
-        """See `LocalFolder.place`."""
+    def location(self, target: str) -> str:
+        """See `LocalFolder.location`."""
         return f"{self.name}/{target}" if target else self.name
 
     def _entries(self, folder: str) -> dict[str, dict[str, Any]]:
-        """What the file system says of the entries of a folder, by their names."""
+        """The file system's records of a folder's entries, by name."""
         path = self._path(folder)
         self._system.invalidate_cache()
         try:
-            found = self._system.ls(path, detail=True)
+            listing = self._system.ls(path, detail=True)
         except FileNotFoundError:
             return {}
         except OSError as error:
-            if error.errno != errno.ELOOP:  # a link that leads to itself
+            if error.errno != errno.ELOOP:  # a link to itself
                 raise
             return {}
-        names = {str(entry["name"]).rstrip("/"): entry for entry in found}
+        names = {str(entry["name"]).rstrip("/"): entry for entry in listing}
         # Some stores list a folder as an entry of itself.
         return {name.rpartition("/")[2]: entry for name, entry in names.items() if name != path.rstrip("/")}
 
     def _remove_link(self, folder: str, name: str) -> None:
-        """Remove the entry of that name if it is a link, or a file with another name, which a write would change."""
+        """Remove the entry of that name if it is a link or has further names: a write would change its target."""
         entry = self._entries(folder).get(name, {}) if name else {}
         is_shared = entry.get("type") == "file" and entry.get("nlink", 1) > 1
         if is_shared or entry.get("islink") or entry.get("type") == "link":
@@ -269,7 +269,7 @@ class RemoteFolder:
 
 
 Storage: TypeAlias = LocalFolder | RemoteFolder
-"""Where a record in shards is."""
+"""The storage of a record in shards."""
 
 
 def _is_written(name: str) -> bool:
@@ -281,7 +281,7 @@ class _RemoteFiles:
     is_mapped = False
 
     def __init__(self, storage: RemoteFolder, folder: str) -> None:
-        self.name = storage.place(folder)
+        self.name = storage.location(folder)
         self._storage, self._folder = storage, folder
 
     def sizes(self) -> dict[str, int]:
@@ -291,7 +291,7 @@ class _RemoteFiles:
         path = f"{self._folder}/{name}" if self._folder else name
         try:
             data = self._storage.read_range(path, start, stop)
-        except Exception as error:  # each file system has its own
+        except Exception as error:  # each file system has its own errors
             raise RecordError(f"{self.name}/{name}: it cannot be read: {error}") from error
         if len(data) != stop - start:
             raise RecordError(f"{self.name}/{name}: it ends at byte {start + len(data)}, where {stop} were expected")

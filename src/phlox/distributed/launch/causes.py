@@ -1,4 +1,4 @@
-"""Of the processes that have failed, which was the first, and which only followed?"""
+"""Which of the failed processes was the first, and which only followed?"""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from phlox.distributed.processes.failures import Report
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A process that has ended badly, or has said that it will."""
+    """A process that has failed, or has reported that it will."""
 
     rank: int
-    place: float
-    """Its place among those that have ended."""
+    position: float
+    """Its position in the order in which processes have ended."""
     code: int | None
     """Its exit code, negative for a signal; None while it runs."""
     report: Report | None
-    """What it has said itself."""
+    """Its own report."""
 
     @property
     def order(self) -> tuple[int, float]:
-        """What sorts the first cause to the front.
+        """The sort key, by which the first cause comes first.
 
-        A process that had an error while all others were well comes first. Those that say nothing follow: nobody but
-        the system sends a signal like SIGKILL, but libraries abort when others are gone. Last come those that say that
-        others had failed before.
+        A process whose report says that no other had failed comes first. Processes without a report follow: only the
+        system sends a signal like SIGKILL, but libraries abort when other processes are gone. Last come those whose
+        report says that others had failed before.
         """
         if self.report is not None and not self.report.follows:
             return 0, self.report.when
         if self.report is not None:
             return 3, self.report.when
         is_abort = self.code == -signal.SIGABRT
-        return (2 if is_abort or (self.code or 0) > 0 else 1), self.place
+        return (2 if is_abort or (self.code or 0) > 0 else 1), self.position
 
     @property
     def follows(self) -> bool:
@@ -43,9 +43,9 @@ class Failed:
 
     @property
     def is_settled(self) -> bool:
-        """Can nothing that is learnt later put another one in front?"""
-        known = self.report is None or self.report.follows is not None
-        return known and self.code is not None and not self.follows
+        """Is it certain that no later information puts another process in front?"""
+        is_known = self.report is None or self.report.follows is not None
+        return is_known and self.code is not None and not self.follows
 
 
 def first_cause(failed: Iterable[Failed]) -> Failed:
@@ -55,4 +55,4 @@ def first_cause(failed: Iterable[Failed]) -> Failed:
     >>> first_cause([aborted, killed]).rank
     1
     """
-    return min(failed, key=lambda one: one.order)
+    return min(failed, key=lambda process: process.order)

@@ -34,15 +34,15 @@ for number in os.listdir("/proc") if mark and os.path.isdir("/proc") else ():
     except OSError:
         pass
 """
-"""The program of the guard process, which ends what runs when its input ends: with the launcher, or after a launch.
+"""The program of the guard process. When its input ends, with the launcher or after a launch, it ends all processes:
 
-That is the groups of processes, and on Linux also what has left them: all that has the mark in its environment.
+the process groups, and on Linux also processes that have left their group, all with the mark in their environment.
 """
 
 _LOOK = 0.05
-"""The seconds between two checks of the processes, if nothing wakes the launcher earlier."""
+"""The seconds between two checks of the processes, if no event comes earlier."""
 _LONGEST = 1 << 16
-"""The bytes after which a line is shown although it has not ended."""
+"""The bytes after which an incomplete line is shown."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Child:
     process: subprocess.Popen[bytes]
     code: int | None = None
     """Its exit code, negative for a signal, once it has ended."""
-    rests: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    pending: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
 
 class Children:
@@ -65,15 +65,15 @@ class Children:
     Args:
         show: a function that is called with the label, "stdout" or "stderr", and a line of output.
         input_too: whether each gets a pipe as its input, which closes when this process ends.
-        mark: what only they, and what they start, have in their environment: NAME=value.
+        mark: a variable NAME=value that only these processes and their children have in their environment.
     """
 
     def __init__(self, show: Callable[[str, str, str], object], *, input_too: bool = False, mark: str = "") -> None:
         self.children: list[Child] = []
         self.over: list[Child] = []
-        """Those that have ended, in the order in which they did."""
+        """The processes that have ended, in that order."""
         self.heard = time.monotonic()
-        """When the last output came."""
+        """The time of the last output."""
         self._show, self._input = show, subprocess.PIPE if input_too else subprocess.DEVNULL
         self._selector = selectors.DefaultSelector()
         self._ended: list[Child] = []
@@ -86,7 +86,7 @@ class Children:
     ) -> None:
         """Start a further process, which inherits the open files `keep`."""
         with warnings.catch_warnings():
-            # Threads that could hold a lock: the launcher has none, and those of NumPy's library wait for work.
+            # Python warns of threads that may hold a lock: the launcher has none, those of NumPy's library are idle.
             warnings.simplefilter("ignore", DeprecationWarning)
             process = subprocess.Popen(
                 command, env=environment, stdin=self._input, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -133,7 +133,7 @@ class Children:
                     child.process.send_signal(number)
 
     def end(self, first: int = signal.SIGTERM, grace: float = 5.0, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all by a signal, and by SIGKILL when the grace is over, or if `hurry()`. A further call does nothing."""
+        """End all by a signal, then by SIGKILL after the grace or if `hurry()`. A further call does nothing."""
         if self._is_over:
             return
         self._is_over = True
@@ -142,21 +142,21 @@ class Children:
             self.send(first)
         while self.running and time.monotonic() < over and not hurry():
             self.step()
-        if not self.running:  # what they have started has little time
+        if not self.running:  # their child processes get little time
             self.send(signal.SIGTERM)
             over = min(over, time.monotonic() + 1.0)
-            while self._left() and time.monotonic() < over and not hurry():
+            while self._has_survivors() and time.monotonic() < over and not hurry():
                 self.step()
         self.send(signal.SIGKILL)
-        while self.running:  # one in a system call that cannot be interrupted ends when that does
+        while self.running:  # a process in an uninterruptible system call ends after the call
             self.step()
         last = time.monotonic() + 1.0
         while self._pipes() and time.monotonic() < last:
             self.step()
         self._close()
 
-    def _left(self) -> bool:
-        """Is anything left of the groups?"""
+    def _has_survivors(self) -> bool:
+        """Does any process of the groups still run?"""
         for child in self.children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.process.pid, 0)
@@ -170,7 +170,7 @@ class Children:
         for key in list(self._selector.get_map().values()):
             self._selector.unregister(key.fileobj)
             if key.data[1]:
-                self._read_rest(*key.data)
+                self._show_pending(*key.data)
                 key.fileobj.close()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             else:
                 os.close(key.fd)
@@ -185,7 +185,7 @@ class Children:
         self._guard.wait()
 
     def _tell_guard(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it was killed; what else there is has to do
+        with contextlib.suppress(OSError):  # the guard was killed; the other means must suffice
             assert self._guard.stdin is not None
             self._guard.stdin.write(line)
             self._guard.stdin.flush()
@@ -203,26 +203,26 @@ class Children:
             return
         if not data:
             self._selector.unregister(pipe)
-            self._read_rest(child, name)
+            self._show_pending(child, name)
             pipe.close()
             return
         self.heard = time.monotonic()
-        place = ("stdout", "stderr").index(name)
-        *lines, rest = (child.rests.get(place, b"") + data).split(b"\n")
-        if len(rest) > _LONGEST:
-            lines, rest = [*lines, rest], b""
-        child.rests[place] = rest
+        stream = ("stdout", "stderr").index(name)
+        *lines, pending = (child.pending.get(stream, b"") + data).split(b"\n")
+        if len(pending) > _LONGEST:
+            lines, pending = [*lines, pending], b""
+        child.pending[stream] = pending
         for line in lines:
             self._show(child.label, name, line.decode(errors="replace"))
 
-    def _read_rest(self, child: Child, name: str) -> None:
-        rest = child.rests.pop(("stdout", "stderr").index(name), b"")
-        if rest:
-            self._show(child.label, name, rest.decode(errors="replace"))
+    def _show_pending(self, child: Child, name: str) -> None:
+        pending = child.pending.pop(("stdout", "stderr").index(name), b"")
+        if pending:
+            self._show(child.label, name, pending.decode(errors="replace"))
 
 
 def _last_steps() -> Callable[[], None] | None:
-    """What a new process does before it runs its program: on Linux it asks to be killed when its parent ends.
+    """The steps of a new process before its program: on Linux, the system then kills it when its parent ends.
 
     No lock is taken between fork and exec, so threads of the launcher do no harm.
     """
@@ -237,7 +237,7 @@ def _last_steps() -> Callable[[], None] | None:
         control = ctypes.CDLL(None, use_errno=True).prctl
 
     def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # those that hang are aborted for the stacks alone
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # hung processes are aborted only to show their stacks
         if control is not None:
             control(1, kill, 0, 0, 0)  # PR_SET_PDEATHSIG
             if os.getppid() != parent:
@@ -261,7 +261,7 @@ def code_text(code: int) -> str:
 
 
 def exit_status(code: int) -> int:
-    """The exit status for an exit code, as a shell has it.
+    """The exit status for an exit code, as in a shell.
 
     >>> exit_status(3), exit_status(-9)
     (3, 137)

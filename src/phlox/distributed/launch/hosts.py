@@ -1,4 +1,4 @@
-"""The launchers of several hosts act as one: they start, fail, restart and end together.
+"""Several hosts' launchers act as one: they start, fail, restart and end together.
 
 They communicate through a store in the launcher of the first host.
 """
@@ -37,7 +37,7 @@ class Failure:
     final: bool = False
     """Is there no restart after it?"""
     hung: bool = False
-    """Are the stacks of all processes wanted?"""
+    """Should all processes show their stacks?"""
     follows: bool = False
     """Did another process, perhaps on another host, fail before?"""
 
@@ -107,7 +107,7 @@ class Hosts:
                 file.remove()
 
     def listen(self, port: int = 0, backlog: int = 128) -> socket.socket:
-        """A socket that listens on the first host: alone on loopback, else on the address that the others are told."""
+        """A socket that listens on the first host: a single host uses loopback, several its public address."""
         host = from_outside(self.name) if self.size > 1 else self.name
         return listen(host, port, backlog, f"the first host is {self.name}" + (f", --port {port}" if port else ""))
 
@@ -141,9 +141,9 @@ class Hosts:
 
     def _failures(self, attempt: int) -> Iterator[Failure]:
         for host in range(self.size):
-            found = self._store.peek(f"failed/{attempt}/{host}")
-            if found is not None:
-                yield msgspec.msgpack.decode(found, type=Failure)
+            packed = self._store.peek(f"failed/{attempt}/{host}")
+            if packed is not None:
+                yield msgspec.msgpack.decode(packed, type=Failure)
 
     def done(self, attempt: int) -> None:
         """Report to the others that all processes here have ended without an error."""
@@ -154,7 +154,7 @@ class Hosts:
         return all(self._store.peek(f"done/{attempt}/{host}") is not None for host in range(self.size))
 
     def are_active(self, when: float) -> bool:
-        """Has a process on another host reported since the last call? Reports `when` one here did."""
+        """Has a process on another host reported since the last call? Also sends `when`, the last report here."""
         if self.size == 1 or time.monotonic() < self._told + 1.0:
             return False
         self._told = time.monotonic()

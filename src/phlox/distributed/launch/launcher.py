@@ -32,7 +32,7 @@ OVER = 124
 PORT = 29_577
 """The default port of the launcher on the first host."""
 _SETTLES = 3.0
-"""The seconds within which a process that fails ends, or says that others failed before."""
+"""The seconds within which a failing process ends, or reports that others failed before."""
 _FORCED = "--xla_force_host_platform_device_count"
 _PASSED_ON = ("PHLOX_", "JAX_", "XLA_", "NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "PYTHON")
 """The prefixes of the environment variables that are passed through ssh."""
@@ -74,20 +74,20 @@ class Launch:
 
 
 def launch(options: Launch) -> int:
-    """Run the processes to their end, and return the exit status: 0, or that of the first that failed.
+    """Run the processes to their end, and return the exit status: 0, or the status of the first that failed.
 
     A process that was ended by a signal counts as 128 and its number, a time limit as 124, Ctrl-C as 130. Raises
     `DistributedError` if a host does not join, or a program does not exist.
     """
     _check(options)
-    secret = take_secret(os.environ) if len(options.hosts) > 1 else None  # one of its own is drawn
+    secret = take_secret(os.environ) if len(options.hosts) > 1 else None  # else a new one is drawn
     if options.watch_input:
         secret = _line_of_input()
-    with _signals() as came, tempfile.TemporaryDirectory(prefix="phlox-launch-") as folder:
+    with _signals() as received, tempfile.TemporaryDirectory(prefix="phlox-launch-") as folder:
         limit = options.timeout or 300.0
         hosts = Hosts(options.hosts, options.host_rank, options.port, options.command, limit, secret)
         try:
-            return _Launcher(options, hosts, came, Path(folder)).run()
+            return _Launcher(options, hosts, received, Path(folder)).run()
         except DistributedError as error:
             if hosts.size == 1:
                 raise
@@ -104,30 +104,30 @@ def launch_by_ssh(options: Launch, ssh: Sequence[str], arguments: Sequence[str])
     _check(options)
     secret = take_secret(os.environ) or secrets.token_hex(32)
     passed = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(_PASSED_ON)]
-    with _signals() as came:
+    with _signals() as received:
         children = Children(lambda label, name, line: _show("", name, line), input_too=True)
         try:
             for host, name in enumerate(options.hosts):
-                there = ["env", *passed, sys.executable, "-m", "phlox", "launch"]
-                there += ["--host-rank", str(host), "--end-with-input", *arguments]
+                command = ["env", *passed, sys.executable, "-m", "phlox", "launch"]
+                command += ["--host-rank", str(host), "--end-with-input", *arguments]
                 children.start(
-                    name, [*ssh, name, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(there)}"], os.environ
+                    name, [*ssh, name, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"], os.environ
                 )
-                with contextlib.suppress(OSError):  # it has ended, and its status says more
+                with contextlib.suppress(OSError):  # it has ended; its status is checked below
                     stdin = children.children[-1].process.stdin
                     assert stdin is not None
-                    stdin.write(f"{secret}\n".encode())  # the command line can be read by all users there
+                    stdin.write(f"{secret}\n".encode())  # all users of that host could read the command line
                     stdin.flush()
             status = 0
-            while children.running and not came and not status:
+            while children.running and not received and not status:
                 for child in children.step():
                     status = status or exit_status(child.code or 0)
-            # The launchers end together by themselves, and tell why.
+            # The launchers end together by themselves, and report the reason.
             over = time.monotonic() + 2 * options.grace + 5.0
-            while children.running and not came and time.monotonic() < over:
+            while children.running and not received and time.monotonic() < over:
                 children.step()
         finally:
-            for child in children.children:  # which ends the launcher there
+            for child in children.children:  # ends the launcher on that host
                 if child.process.stdin is not None:
                     with contextlib.suppress(OSError):
                         child.process.stdin.close()
@@ -135,12 +135,12 @@ def launch_by_ssh(options: Launch, ssh: Sequence[str], arguments: Sequence[str])
             while children.running and time.monotonic() < over:
                 children.step()
             children.end()
-    return exit_status(-came[0]) if came else status
+    return exit_status(-received[0]) if received else status
 
 
 class _Launcher:
-    def __init__(self, options: Launch, hosts: Hosts, came: list[int], folder: Path) -> None:
-        self._options, self._hosts, self._came = options, hosts, came
+    def __init__(self, options: Launch, hosts: Hosts, received: list[int], folder: Path) -> None:
+        self._options, self._hosts, self._received = options, hosts, received
         self._progress = folder / "progress"
         self._progress.touch()
         self._end = time.monotonic() + options.timeout if options.timeout is not None else float("inf")
@@ -162,14 +162,14 @@ class _Launcher:
         raise AssertionError("the last attempt has returned")
 
     def _attempt(self, attempt: int, count: int) -> Failure | None:
-        """Start the processes, wait for their end, and say why it was a bad one."""
+        """Start the processes and wait for their end; the failure, or None if all ended well."""
         counts: list[int] = self._hosts.share(f"counts/{attempt}", count)
         first, size = sum(counts[: self._hosts.rank]), sum(counts)
         listener = None
         if self._hosts.rank == 0:
             listener = self._hosts.listen(backlog=max(size, 128))
-        place = join_address(self._hosts.name, listener.getsockname()[1]) if listener is not None else ""
-        address = self._hosts.from_first(f"address/{attempt}", lambda: place)
+        bound = join_address(self._hosts.name, listener.getsockname()[1]) if listener is not None else ""
+        address = self._hosts.from_first(f"address/{attempt}", lambda: bound)
         width = len(str(size - 1))
         children = Children(_show, mark=f"{PROGRESS}={self._progress}")
         forget_reports(self._progress.parent)
@@ -181,15 +181,15 @@ class _Launcher:
                 environment = self._environment(attempt, rank, size, local, count, address, keep)
                 children.start(f"[{rank:{width}d}]", self._options.command, environment, keep)
             if listener is not None:
-                listener.close()  # it is open in process 0 alone, and closes with it
-            mine = self._watch(children, attempt, first)
-            if mine is not None:
-                self._hosts.fail(attempt, mine)
-            failure = mine or self._await_others(attempt)
+                listener.close()  # only process 0 keeps it open
+            own_failure = self._watch(children, attempt, first)
+            if own_failure is not None:
+                self._hosts.fail(attempt, own_failure)
+            failure = own_failure or self._await_others(attempt)
             if failure is not None:
                 self._end_all(children, failure)
         finally:
-            children.end(signal.SIGTERM, self._options.grace if failure is None else 0.0, self._hurry)
+            children.end(signal.SIGTERM, self._options.grace if failure is None else 0.0, self._is_hurried)
         return None if failure is None else self._hosts.first_failure(attempt)
 
     def _environment(
@@ -208,9 +208,9 @@ class _Launcher:
             SEED: self._seed,
             PROGRESS: str(self._progress),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONFAULTHANDLER": "1",  # writes the stacks where a process is aborted
+            "PYTHONFAULTHANDLER": "1",  # an aborted process writes its stacks
         }
-        if count > 1:  # or each would compute on all cores, and wait for the others' threads
+        if count > 1:  # or each would use all cores, and wait for the others' threads
             environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
         if keep:
             environment[LISTENER] = str(keep[0])
@@ -249,15 +249,15 @@ class _Launcher:
                 return self._failed(reason, OVER, hung=True)
 
     def _first_cause(self, children: Children, attempt: int, first: int) -> Failure:
-        """A process has failed; but perhaps another one did before, and is about to end or to say so."""
+        """The first cause of a failure: another process may have failed before, and be about to end or to report it."""
         over = time.monotonic() + _SETTLES
         while True:
             failed: list[Failed] = []
             for local, child in enumerate(children.children):
                 report = report_of(self._progress.parent, first + local)
                 if child.code or (report is not None and child.code is None):
-                    place = children.over.index(child) if child.code else len(children.children)
-                    failed.append(Failed(first + local, place, child.code, report))
+                    position = children.over.index(child) if child.code else len(children.children)
+                    failed.append(Failed(first + local, position, child.code, report))
             cause = first_cause(failed)
             if cause.is_settled or time.monotonic() > over or self._reason_to_end() is not None:
                 break
@@ -266,14 +266,14 @@ class _Launcher:
             return other
         code = cause.code
         if cause.report is not None and (code is None or code > 0):
-            code = cause.report.status  # an engine that waits for others ends with another one
+            code = cause.report.status  # an engine that waits for others ends with another code
         assert code is not None
         return self._failed(
             f"process {cause.rank} {code_text(code)}", exit_status(code), loses=True, follows=cause.follows
         )
 
     def _await_others(self, attempt: int) -> Failure | None:
-        """All have ended well here; elsewhere too?"""
+        """All processes here have ended well; wait for the other hosts, and return their failure or None."""
         self._hosts.done(attempt)
         while not self._hosts.all_done(attempt):
             if (failure := self._hosts.failure(attempt) or self._reason_to_end()) is not None:
@@ -284,8 +284,8 @@ class _Launcher:
         return None
 
     def _reason_to_end(self) -> Failure | None:
-        if self._came:
-            number = self._came[0]
+        if self._received:
+            number = self._received[0]
             name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
             return self._failed(f"{name} came", exit_status(-number), final=True)
         if time.monotonic() > self._end:
@@ -295,7 +295,7 @@ class _Launcher:
         return None
 
     def _failed(self, reason: str, status: int, **marks: bool) -> Failure:
-        """A failure on this host, now; `marks` are the other fields."""
+        """A failure on this host, now; `marks` are its other fields."""
         return Failure(reason, status, self._hosts.rank, time.time(), **marks)
 
     def _end_all(self, children: Children, failure: Failure) -> None:
@@ -304,14 +304,14 @@ class _Launcher:
             _say("what each process is at:")
             children.send(signal.SIGABRT, groups=False)
             over = time.monotonic() + 3.0
-            while children.running and time.monotonic() < over and not self._hurry():
+            while children.running and time.monotonic() < over and not self._is_hurried():
                 children.step()
-        first = signal.SIGINT if self._came == [signal.SIGINT] else signal.SIGTERM
-        children.end(first, self._options.grace, self._hurry)
+        first = signal.SIGINT if self._received == [signal.SIGINT] else signal.SIGTERM
+        children.end(first, self._options.grace, self._is_hurried)
 
-    def _hurry(self) -> bool:
-        """A second Ctrl-C ends all at once."""
-        return len(self._came) > 1
+    def _is_hurried(self) -> bool:
+        """Has a second Ctrl-C come, which ends all at once?"""
+        return len(self._received) > 1
 
 
 def _check(options: Launch) -> None:
@@ -319,7 +319,7 @@ def _check(options: Launch) -> None:
         raise DistributedError("phlox launch needs Linux or macOS; elsewhere start the processes by the launcher there")
     if not 0 <= options.host_rank < max(len(options.hosts), 1):
         raise DistributedError(
-            f"--host-rank {options.host_rank} is not the place of one of {len(options.hosts)} hosts, counted from 0"
+            f"--host-rank {options.host_rank} is not the index of one of {len(options.hosts)} hosts, counted from 0"
         )
     if options.least > options.processes:
         raise DistributedError(f"--min {options.least} is more than the {options.processes} processes to begin with")
@@ -332,24 +332,24 @@ def _check(options: Launch) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Generator[list[int]]:
-    """The signals that have come meanwhile and ask this process to end."""
-    came: list[int] = []
+    """A scope that collects signals that ask this process to end."""
+    received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     before: dict[int, object] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
 
 def _line_of_input() -> str:
-    """The first line of the input, and not a byte more."""
+    """The first line of the input; reads no further byte."""
     line = bytearray()
     while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n") and len(line) < 1 << 10:
         line += byte
@@ -359,7 +359,7 @@ def _line_of_input() -> str:
 
 
 def _has_ended(descriptor: int) -> bool:
-    """Has the input ended? What comes from it is thrown away."""
+    """Has the input ended? Further input is discarded."""
     import select
 
     return bool(select.select([descriptor], [], [], 0)[0]) and not os.read(descriptor, 1 << 12)

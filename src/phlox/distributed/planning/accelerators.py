@@ -1,4 +1,4 @@
-"""The peak rates of well-known accelerators, by the documents that are named beside them."""
+"""The peak rates of well-known accelerators, from the documents named beside them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NVIDIA = "NVIDIA, data sheets {0} Tensor Core GPU and DGX {0} (network)"
 _GOOGLE = "Google Cloud, TPU {0}, docs.cloud.google.com/tpu/docs/{0}"
 
 ACCELERATORS = {
-    one.name: one
-    for one in (
+    accelerator.name: accelerator
+    for accelerator in (
         Accelerator("a100", 80e9, 312e12, 19.5e12, 300e9, 25e9, 8, _NVIDIA.format("A100")),
         Accelerator("h100", 80e9, 989e12, 67e12, 450e9, 50e9, 8, _NVIDIA.format("H100")),
         Accelerator("h200", 141e9, 989e12, 67e12, 450e9, 50e9, 8, _NVIDIA.format("H200")),
@@ -54,8 +54,8 @@ ACCELERATORS = {
 }  # fmt: skip
 """The accelerators by name: GPUs as SXM or OAM modules.
 
-FLOP/s are those of dense products; where a data sheet gives them with sparsity (H100, H200, B200), they are halved.
-Bandwidths are those of one direction; where a document adds both (all links), they are halved, too. A TPU multiplies in
+FLOP/s are for dense products; where a data sheet gives them with sparsity (H100, H200, B200), they are halved.
+Bandwidths are for one direction; if a document adds both (all links), they are halved too. A TPU multiplies in
 bf16: a product in f32 counts as six. Each GPU has its own network adapter: 200 Gbit/s with the A100, 400 with the
-others. The network of a TPU is that of its pod, divided by the chips.
+others. The network bandwidth of a TPU is its pod's, divided by the number of chips.
 """

@@ -41,8 +41,8 @@ def layout_by_name(name: str, model: Module, mesh: PaperMesh) -> Layout:
         return Layout()
     if name == "fsdp":
         return Layout(rest=mesh.batch_axis)
-    rest = mesh.batch_axis if name.endswith("fsdp") else None
-    return tensor_parallel(model, cast("Mesh", mesh), fsdp=rest)
+    axis = mesh.batch_axis if name.endswith("fsdp") else None
+    return tensor_parallel(model, cast("Mesh", mesh), fsdp=axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +83,28 @@ class Plan:
     @property
     def memory(self) -> int:
         """The peak memory, in bytes."""
-        kept = self.activations_checkpointed if self.checkpoint else self.activations
-        return self.arguments + self.gradients + self.gathered + kept
+        activations = self.activations_checkpointed if self.checkpoint else self.activations
+        return self.arguments + self.gradients + self.gathered + activations
 
     @property
     def collectives(self) -> dict[str, Traffic]:
         """The number and the bytes of collectives, by kind."""
-        found: dict[str, Traffic] = {}
-        for one in self.exchanges:
-            found[one.kind] = found.get(one.kind, Traffic(0, 0, 0)) + Traffic(one.count, one.payload, one.sent)
-        return found
+        totals: dict[str, Traffic] = {}
+        for x in self.exchanges:
+            totals[x.kind] = totals.get(x.kind, Traffic(0, 0, 0)) + Traffic(x.count, x.payload, x.sent)
+        return totals
 
     @property
     def sent(self) -> int:
         """The bytes that a device sends in a step."""
-        return sum(one.sent for one in self.exchanges)
+        return sum(exchange.sent for exchange in self.exchanges)
 
     def seconds(self, device: Accelerator, flops: float, link: float, network: float | None) -> tuple[float, float]:
         """The least seconds to compute, and the least seconds to communicate, at these rates.
 
         Raises ShardingError if devices of several hosts communicate, and no rate is known for them.
         """
-        spans = {name: math.prod(list(self.mesh.values())[place:]) for place, name in enumerate(self.mesh)}
+        spans = {name: math.prod(list(self.mesh.values())[index:]) for index, name in enumerate(self.mesh)}
 
         def rate(axes: tuple[str, ...]) -> float:
             # The last axis of a mesh counts the devices of a host.
@@ -117,7 +117,7 @@ class Plan:
                 )
             return network
 
-        return self.flops / flops, sum(one.sent / rate(one.axes) for one in self.exchanges)
+        return self.flops / flops, sum(exchange.sent / rate(exchange.axes) for exchange in self.exchanges)
 
 
 def plan(
@@ -149,8 +149,8 @@ def plan(
     paper = PaperMesh(dict(mesh))
     if not mesh or min(mesh.values()) < 1:
         raise ShardingError(f"a mesh needs at least one axis, and sizes of at least 1, got {dict(mesh)}")
-    if strange := [name for name in ("replica", "seq") if mesh.get(name, 1) > 1]:
-        raise ShardingError(f"the formulas do not know the axis {strange[0]!r}; plan one replica, or whole sequences")
+    if unknown := [name for name in ("replica", "seq") if mesh.get(name, 1) > 1]:
+        raise ShardingError(f"the formulas do not know the axis {unknown[0]!r}; plan one replica, or whole sequences")
     chosen = layout_by_name(layout, model, paper) if isinstance(layout, str) else layout
     shards = mesh[paper.batch_axis]
     if batch < 1 or batch % shards:
@@ -159,17 +159,17 @@ def plan(
     n = sizes.context if context is None else context
     params = list(_params(model, chosen.specs(model, cast("Mesh", paper)), sizes.tied))
     step = StepCosts(paper, params, sizes, batch // shards * n, n, checkpoint, compiler or Compiler())
-    own = {p.path: step.own(p) for p in params}
-    gradients = sum(own[p.path] for p in params if p.trained)
+    own_bytes = {p.path: step.stored(p) for p in params}
+    gradients = sum(own_bytes[p.path] for p in params if p.trained)
     return Plan(
         mesh=dict(mesh),
         batch=batch,
         context=n,
         checkpoint=checkpoint,
         count=sum(math.prod(p.shape) for p in params),
-        parameters=sum(own.values()),
+        parameters=sum(own_bytes.values()),
         gradients=gradients,
-        optimizer=0 if optimizer is None else _state_bytes(optimizer, model, own),
+        optimizer=0 if optimizer is None else _state_bytes(optimizer, model, own_bytes),
         data=2 * 4 * step.tokens,
         gathered=step.gathered_at_once(),
         activations=step.activations(),
@@ -208,15 +208,15 @@ def _params(model: Module, specs: Mapping[str, tuple[AxisNames, ...]], tied: boo
         yield ParamPart(path, param.shape, size, specs[path], param.trained, is_matrix)
 
 
-def _state_bytes(optimizer: Any, model: Module, own: Mapping[str, int]) -> int:
-    """Bytes of an optimizer's state on a device: a tensor of the shape of its parameter is cut as that is."""
-    made = optimizer if isinstance(optimizer, Optimizer) else optimizer.init()
-    if not isinstance(made, OptimizerAdaptor):
-        raise ShardingError(f"{type(made).__name__} steps all parameters at once, and its state cannot be planned")
+def _state_bytes(optimizer: Any, model: Module, own_bytes: Mapping[str, int]) -> int:
+    """Bytes of an optimizer's state on a device: a tensor of its parameter's shape is sharded as the parameter."""
+    instance = optimizer if isinstance(optimizer, Optimizer) else optimizer.init()
+    if not isinstance(instance, OptimizerAdaptor):
+        raise ShardingError(f"{type(instance).__name__} steps all parameters at once, and its state cannot be planned")
     total = 0
-    for path, param, tensors in first_states(made, model):
-        whole = bytes_of(blank(param.shape, param.kind, param.device))
+    for path, param, tensors in first_states(instance, model):
+        size_of_param = bytes_of(blank(param.shape, param.kind, param.device))
         for tensor in tensors:
             size = bytes_of(tensor)
-            total += size * own[path] // whole if tensor.shape == param.shape else size
+            total += size * own_bytes[path] // size_of_param if tensor.shape == param.shape else size
     return total

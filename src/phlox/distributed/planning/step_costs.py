@@ -21,7 +21,7 @@ class PaperMesh(NamedTuple):
 
     @property
     def partitions(self) -> bool:
-        """Is it one of an engine with a partitioner, whose programs the formulas describe?"""
+        """Does its engine have a partitioner? The formulas describe programs of such an engine."""
         return True
 
     @property
@@ -52,13 +52,13 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """How the partitioner compiles sums over devices; the defaults are those of GPUs and TPUs."""
+    """How the partitioner compiles sums over devices; the defaults are for GPUs and TPUs."""
 
     scatters: bool = True
     """Is the gradient of a sharded parameter a reduce-scatter? Otherwise it is an all-reduce, as on CPUs."""
     merges: bool = True
-    """Are sums over devices that are added to each other merged into one? So are the gradients of the input of query,
-    key and value, and those of an embedding that is also the head; not on CPUs."""
+    """Are sums over devices that are added to each other merged into one? That concerns the gradients of the input of
+    query, key and value, and of an embedding that is also the head; not on CPUs."""
     gathers_again: bool = False
     """Are shards gathered again when blocks are recomputed? Otherwise they stay gathered until the backward pass, as in
     Phlox's programs: `phlox.checkpoint` keeps XLA from reusing activations, not weights."""
@@ -118,22 +118,22 @@ class StepCosts:
         query = next(p for p in params if p.path.endswith("blocks.0.attention.query.weight"))
         self.tensor_axes = self._cut(query, 1)
         self.parts = self._size(self.tensor_axes)
-        """Over how many devices a block is cut."""
+        """The number of devices over which a block is sharded."""
         self._gathers_again = checkpoint and compiler.gathers_again
 
     def _size(self, axes: tuple[str, ...]) -> int:
         return math.prod(self.mesh.shape[name] for name in axes)
 
     def _cut(self, p: ParamPart, axis: int) -> tuple[str, ...]:
-        """The mesh axes, without that of the batch, over which an axis is cut."""
+        """The mesh axes, without the batch axis, over which an axis is sharded."""
         names = _names(p.spec[axis]) if axis < len(p.spec) else ()
         return tuple(name for name in names if name != self.batch_axis)
 
     def _is_gathered(self, p: ParamPart) -> bool:
-        """Is it cut over the axis of the batch, so that devices gather it before they use it?"""
+        """Is it sharded over the axis of the batch, so that devices gather it before they use it?"""
         return any(self.batch_axis in _names(axes) for axes in p.spec) and self.mesh.shape[self.batch_axis] > 1
 
-    def own(self, p: ParamPart) -> int:
+    def stored(self, p: ParamPart) -> int:
         """The bytes of a parameter's part on a device."""
         return p.bytes // math.prod(self._size(_names(axes)) for axes in p.spec)
 
@@ -144,11 +144,11 @@ class StepCosts:
     # --- memory
 
     def gathered_at_once(self) -> int:
-        """The bytes of gathered parameters: all of them or, if blocks gather again, one block and the rest."""
-        whole = [p for p in self.params if self._is_gathered(p)]
+        """The bytes of gathered parameters: all of them or, if blocks gather again, one block and those outside."""
+        gathered = [p for p in self.params if self._is_gathered(p)]
         if self._gathers_again:
-            whole = [p for p in whole if "blocks." not in p.path or "blocks.0." in p.path]
-        return sum(self.used(p) for p in whole)
+            gathered = [p for p in gathered if "blocks." not in p.path or "blocks.0." in p.path]
+        return sum(self.used(p) for p in gathered)
 
     def _block(self) -> int:
         """Elements that a block keeps for each token: 4 d + (2 d_q + 2 d_kv + heads n + 2 h) / t; 3 h if gated."""
@@ -156,7 +156,7 @@ class StepCosts:
         inside = 2 * s.d_attention + 2 * s.d_kv + s.n_heads * self.n + (3 if s.gated else 2) * s.d_hidden
         return 4 * s.d_model + inside // self.parts
 
-    def _outside(self) -> int:
+    def _outside_blocks(self) -> int:
         """Elements for each token outside of blocks: the logits, and their gradient."""
         head = [p for p in self.params if p.is_matrix and p.path.endswith(("head.weight", "tokens.weight"))]
         axis = 0 if self.sizes.tied else 1
@@ -165,12 +165,12 @@ class StepCosts:
 
     def activations(self) -> int:
         """The bytes of activations for a backward pass without recomputation."""
-        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside())
+        return self.sizes.element * self.tokens * (self.sizes.n_layers * self._block() + self._outside_blocks())
 
     def activations_checkpointed(self) -> int:
         """The bytes if each block keeps only its input: d for each token and block, one running block, the logits."""
         s = self.sizes
-        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside())
+        return s.element * self.tokens * (s.n_layers * s.d_model + self._block() + self._outside_blocks())
 
     # --- operations
 
@@ -186,13 +186,13 @@ class StepCosts:
             if p.is_matrix:
                 elements = math.prod(p.shape) * self.used(p) // p.bytes
                 total += (passes if "blocks." in p.path else 3) * 2 * self.tokens * elements
-            total += UPDATE_FLOPS * math.prod(p.shape) * self.own(p) // p.bytes
+            total += UPDATE_FLOPS * math.prod(p.shape) * self.stored(p) // p.bytes
         return total
 
     # --- exchanges
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The collectives of a step, without those of a few scalars."""
+        """The collectives of a step, without the collectives of a few scalars."""
         yield from self._of_parameters()
         if self.parts > 1:
             yield from self._of_activations()
@@ -201,35 +201,35 @@ class StepCosts:
         group, axes = self.mesh.shape[self.batch_axis], (self.batch_axis,)
         if group == 1:
             return
-        whole = [p for p in self.params if self._is_gathered(p)]
-        if whole:
-            tied = [p for p in whole if self._is_tied(p)]  # gathered for either use
-            every = sum(self.used(p) for p in [*whole, *tied])
-            twice = [p for p in whole if self._gathers_again and "blocks." in p.path]
+        cut = [p for p in self.params if self._is_gathered(p)]
+        if cut:
+            tied = [p for p in cut if self._is_tied(p)]  # gathered once for each use
+            every = sum(self.used(p) for p in [*cut, *tied])
+            twice = [p for p in cut if self._gathers_again and "blocks." in p.path]
             again = sum(self.used(p) for p in twice)
-            yield self._exchange("parameters", "all-gather", axes, len([*whole, *tied, *twice]), every + again, group)
-            trained = [p for p in whole if p.trained]
+            yield self._exchange("parameters", "all-gather", axes, len([*cut, *tied, *twice]), every + again, group)
+            trained = [p for p in cut if p.trained]
             if self.compiler.scatters:
-                parts = sum(self.own(p) for p in trained)
+                parts = sum(self.stored(p) for p in trained)
                 yield self._exchange("gradients of shards", "reduce-scatter", axes, len(trained), parts, group)
             else:
                 sums = sum(self.used(p) * self._uses(p) for p in trained)
                 yield self._exchange("gradients of shards", "all-reduce", axes, 1, sums, group)
-        kept = [p for p in self.params if p.trained and not self._is_gathered(p)]
-        rest = sum(self.used(p) * self._uses(p) for p in kept)
-        if rest:
-            yield self._exchange("gradients", "all-reduce", axes, 1, rest, group)
+        others = [p for p in self.params if p.trained and not self._is_gathered(p)]
+        remaining = sum(self.used(p) * self._uses(p) for p in others)
+        if remaining:
+            yield self._exchange("gradients", "all-reduce", axes, 1, remaining, group)
 
     def _uses(self, p: ParamPart) -> int:
-        """How many gradients of a parameter are summed over devices: those of a tied table are two, or merged."""
+        """The number of gradients of a parameter that are summed over devices: two for a tied table, unless merged."""
         return 2 if self._is_tied(p) and not self.compiler.merges else 1
 
     def _is_tied(self, p: ParamPart) -> bool:
-        """Is it the table of tokens and the head, too?"""
+        """Is it the table of tokens, and also the head?"""
         return self.sizes.tied and p.path.endswith("tokens.weight")
 
     def _of_activations(self) -> Iterator[Exchange]:
-        """Sums over the devices that share a block: after rows forward, before columns backward."""
+        """Sums over devices that share a block: forward after row-sharded layers, backward before column-sharded."""
         s, group = self.sizes, self.parts
         forward = backward = again = 0
         before: set[tuple[str, int]] = set()
@@ -247,14 +247,14 @@ class StepCosts:
                 key = (p.owner.rpartition(".")[0], p.shape[0]) if self.compiler.merges else (p.owner, 0)
                 backward += key not in before
                 before.add(key)
-        one = s.element * self.tokens * s.d_model
-        named = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
-        for what, count in named:
+        payload = s.element * self.tokens * s.d_model
+        sums = (("activations", forward), ("activations, again", again), ("gradients of activations", backward))
+        for purpose, count in sums:
             if count:
-                yield self._exchange(what, "all-reduce", self.tensor_axes, count, count * one, group)
-        if self._outside() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, and that of the target
+                yield self._exchange(purpose, "all-reduce", self.tensor_axes, count, count * payload, group)
+        if self._outside_blocks() < 2 * s.vocabulary:  # the greatest logit, the sum of exponentials, the target's logit
             yield self._exchange("loss", "all-reduce", self.tensor_axes, 3, 3 * s.element * self.tokens, group)
 
     @staticmethod
-    def _exchange(what: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
-        return Exchange(what, kind, axes, count, payload, sent_by_ring(kind, payload, group))
+    def _exchange(purpose: str, kind: str, axes: tuple[str, ...], count: int, payload: int, group: int) -> Exchange:
+        return Exchange(purpose, kind, axes, count, payload, sent_by_ring(kind, payload, group))

@@ -1,1 +1,1 @@
-"""The processes of one program: who started them, how they find each other, plain data between them."""
+"""The processes of one program: their launcher, how they find each other, plain data between them."""

@@ -1,4 +1,4 @@
-"""Do the processes have the same values, where they must?"""
+"""Checks that the processes have the same values."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def check_agreement(timeout: float | None = None, /, **values: Any) -> None:
     """
     if processes().size == 1:
         return
-    mine: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for name, value in values.items():
-        mine.update(_described(name, value))
+        own.update(_described(name, value))
     try:
-        mine["the random stream (its key and position)"] = repr(random.state())
-    except RandomnessError:  # while a function is traced it has no values
+        own["the random stream (its key and position)"] = repr(random.state())
+    except RandomnessError:  # in a trace, the stream has no values
         pass
-    if found := differences(gather_objects(mine, timeout=timeout)):
-        raise DistributedError(f"the processes do not agree: {found[0]}")
+    if problems := differences(gather_objects(own, timeout=timeout)):
+        raise DistributedError(f"the processes do not agree: {problems[0]}")
 
 
 def _described(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The values below a path, as what can be compared and shown."""
+    """The values below a path, in a form that can be compared and shown."""
     if isinstance(value, Module):
         for name, param in value.named_params():
             if param.is_initialized:
@@ -57,11 +57,11 @@ def _described(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (np.ndarray, np.generic)):
         yield path, _array(np.asarray(cast("Any", value)))
     elif isinstance(value, Mapping):
-        for key, one in cast("Mapping[Any, Any]", value).items():
-            yield from _described(f"{path}[{key!r}]", one)
+        for key, part in cast("Mapping[Any, Any]", value).items():
+            yield from _described(f"{path}[{key!r}]", part)
     elif isinstance(value, (list, tuple)):
-        for place, one in enumerate(cast("Sequence[Any]", value)):
-            yield from _described(f"{path}[{place}]", one)
+        for index, part in enumerate(cast("Sequence[Any]", value)):
+            yield from _described(f"{path}[{index}]", part)
     else:
         yield path, value if isinstance(value, (bool, int, float, str, bytes, type(None))) else repr(value)
 

@@ -33,13 +33,13 @@ class Launcher:
     rank: str
     size: str
     needs: tuple[str, ...]
-    """Further variables that it always sets: if one is missing, the variables are half set."""
+    """Further variables that it always sets: if one of them is missing, its variables are incomplete."""
     marks: tuple[str, ...]
-    """If any of these is set, this launcher started the process, or is meant."""
+    """If any of these is set, this launcher started the process, or the user set them for it."""
     address: Callable[[Environment], str]
     """The variable with the address of process 0's store; "" if process 0 has to publish it."""
     run: tuple[str, ...]
-    """The variables that together are the name of the launch."""
+    """The variables whose values together are the name of the launch."""
     local_rank: str
     local_size: Callable[[Environment], int | None]
     """The number of processes on this host; None if the launcher does not say."""
@@ -58,7 +58,7 @@ class Launcher:
                 f"{self.name}: {self.rank}={rank} must be at least 0 and less than {self.size}={size}"
             )
         local_size = 1 if size == 1 else self.local_size(environment)
-        local_rank = 0 if size == 1 else _number(environment, self.local_rank, 0)
+        local_rank = 0 if size == 1 else _whole_number(environment, self.local_rank, 0)
         if local_size is not None and not (local_rank or 0) < local_size <= size:
             raise DistributedError(
                 f"{self.name}: of {size} processes ({self.size}), {local_size} are said to be on this host, and this "
@@ -66,23 +66,23 @@ class Launcher:
             )
         address = "" if size == 1 else self._address(environment)
         if local_size == size and address and not is_loopback(split_address(address)[0]):
-            address = join_address(LOOPBACK, split_address(address)[1])  # nobody comes from outside
+            address = join_address(LOOPBACK, split_address(address)[1])  # no other host connects
         return Processes(
             rank=rank,
             size=size,
             local_rank=local_rank or 0,
             local_size=max(local_size or 1, (local_rank or 0) + 1),
             address=address,
-            attempt=_number(environment, self.attempt, 0) or 0,
+            attempt=_whole_number(environment, self.attempt, 0) or 0,
             run=".".join(filter(None, (environment.get(name) for name in self.run))),
             launcher=self.name,
             spans_hosts=local_size is not None and local_size < size,
             named=", ".join(
-                f"{name}={environment[name]}" for name in self._place(environment) if environment.get(name)
+                f"{name}={environment[name]}" for name in self._address_variables(environment) if environment.get(name)
             ),
         )
 
-    def _place(self, environment: Environment) -> tuple[str, ...]:
+    def _address_variables(self, environment: Environment) -> tuple[str, ...]:
         if environment.get(COORDINATOR):
             return (COORDINATOR,)
         return _MASTER if environment.get(_MASTER[0]) else self.needs
@@ -93,7 +93,7 @@ class Launcher:
         return self.address(environment)
 
 
-def _number(environment: Environment, variable: str, least: int, most: int | None = None) -> int | None:
+def _whole_number(environment: Environment, variable: str, least: int, most: int | None = None) -> int | None:
     """A whole number, or None if the variable is not set."""
     text = environment.get(variable, "").strip()
     if not text:
@@ -106,15 +106,15 @@ def _number(environment: Environment, variable: str, least: int, most: int | Non
 
 
 def _required(environment: Environment, variable: str, least: int, most: int | None = None) -> int:
-    found = _number(environment, variable, least, most)
-    if found is None:  # blanks
+    number = _whole_number(environment, variable, least, most)
+    if number is None:  # blanks
         raise DistributedError(f"{variable}={environment[variable]!r} is not a whole number")
-    return found
+    return number
 
 
 def seed_of(environment: Environment) -> int | None:
     """The seed of the launch, or None."""
-    return _number(environment, SEED, 0, (1 << 64) - 1)
+    return _whole_number(environment, SEED, 0, (1 << 64) - 1)
 
 
 def _as_given(environment: Environment) -> str:
@@ -123,7 +123,7 @@ def _as_given(environment: Environment) -> str:
 
 def _of_torch(environment: Environment) -> str:
     address = _of_master(environment)
-    # torchrun's own store listens on this port already; process 0 then tells another one through it.
+    # torchrun's own store already listens on this port; process 0 publishes another port through it.
     return "" if environment.get("TORCHELASTIC_RUN_ID") else address
 
 
@@ -145,9 +145,9 @@ def _has_master(environment: Environment) -> bool:
     """Are MASTER_ADDR and MASTER_PORT set? One of them alone is an error."""
     missing = [name for name in _MASTER if not environment.get(name)]
     if len(missing) == 1:
-        (there,) = set(_MASTER) - set(missing)
+        (present,) = set(_MASTER) - set(missing)
         raise DistributedError(
-            f"{missing[0]} is missing beside {there}={environment[there]}: they are the address of process 0; set "
+            f"{missing[0]} is missing beside {present}={environment[present]}: they are the address of process 0; set "
             "both, or none"
         )
     return not missing
@@ -172,24 +172,24 @@ def _of_open_mpi(environment: Environment) -> str:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as SLURM writes it.
+    """The first host of a list in SLURM's notation.
 
     >>> first_host("gpu[007-012,020],login")
     'gpu007'
     >>> first_host("a[1-2]-ib[3,4].net")
     'a1-ib3.net'
     """
-    found = re.match(r"(?:\[[^\]]*\]|[^,\[])+", nodes)
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", found[0] if found else nodes)
+    match = re.match(r"(?:\[[^\]]*\]|[^,\[])+", nodes)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", match[0] if match else nodes)
 
 
 def port_of(*job: str) -> int:
-    """A port that all processes of a job compute alike, below those that systems give to connections."""
+    """A port that all processes of a job compute alike, below the ports that systems give to connections."""
     return 10_000 + int.from_bytes(hashlib.sha256("/".join(job).encode()).digest()[:4]) % 22_000
 
 
-def _whole(variable: str) -> Callable[[Environment], int | None]:
-    return lambda environment: _number(environment, variable, 1, _MOST_PROCESSES)
+def _count_in(variable: str) -> Callable[[Environment], int | None]:
+    return lambda environment: _whole_number(environment, variable, 1, _MOST_PROCESSES)
 
 
 def _tasks_here(environment: Environment) -> int | None:
@@ -197,14 +197,14 @@ def _tasks_here(environment: Environment) -> int | None:
     variable = "SLURM_STEP_TASKS_PER_NODE"
     if not (text := environment.get(variable)):
         return None
-    node = after = _number(environment, "SLURM_NODEID", 0) or 0
+    node = after = _whole_number(environment, "SLURM_NODEID", 0) or 0
     for part in text.split(","):
-        found = re.fullmatch(r"([1-9]\d{0,6})(?:\(x([1-9]\d{0,6})\))?", part.strip(), re.ASCII)
-        if found is None:
+        match = re.fullmatch(r"([1-9]\d{0,6})(?:\(x([1-9]\d{0,6})\))?", part.strip(), re.ASCII)
+        if match is None:
             raise DistributedError(f"{variable}={text!r} is not a list of numbers of tasks, such as 4(x2),3")
-        after -= int(found[2] or 1)
+        after -= int(match[2] or 1)
         if after < 0:
-            return int(found[1])
+            return int(match[1])
     raise DistributedError(f"SLURM_NODEID={node} is more than there are nodes in {variable}={text}, counted from 0")
 
 
@@ -218,7 +218,7 @@ LAUNCHERS = (
         address=_as_given,
         run=("PHLOX_RUN",),
         local_rank="PHLOX_LOCAL_PROCESS_ID",
-        local_size=_whole("PHLOX_LOCAL_NUM_PROCESSES"),
+        local_size=_count_in("PHLOX_LOCAL_NUM_PROCESSES"),
         attempt="PHLOX_ATTEMPT",
     ),
     Launcher(
@@ -230,7 +230,7 @@ LAUNCHERS = (
         address=_of_torch,
         run=("TORCHELASTIC_RUN_ID",),
         local_rank="LOCAL_RANK",
-        local_size=_whole("LOCAL_WORLD_SIZE"),
+        local_size=_count_in("LOCAL_WORLD_SIZE"),
         attempt="TORCHELASTIC_RESTART_COUNT",
     ),
     Launcher(
@@ -242,9 +242,9 @@ LAUNCHERS = (
         address=_of_open_mpi,
         run=("PMIX_NAMESPACE",),
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size=_whole("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        local_size=_count_in("OMPI_COMM_WORLD_LOCAL_SIZE"),
     ),
-    # Of a step alone: SLURM_NTASKS and SLURM_PROCID are set in the job script too, which is one process.
+    # Only a step's variables: SLURM_NTASKS and SLURM_PROCID are also set in the job script, which is one process.
     Launcher(
         "SLURM",
         rank="SLURM_PROCID",
@@ -258,13 +258,13 @@ LAUNCHERS = (
         attempt="SLURM_RESTART_COUNT",
     ),
 )
-"""The launchers, first those that may run inside another."""
+"""The launchers; a launcher that may run inside another comes first."""
 
 
 def read_environment(environment: Environment | None = None) -> Processes:
-    """Which process this is, by the first launcher whose variables are all set; a single process if there is none.
+    """The process that the first launcher with complete variables describes; a single process if there is none.
 
-    Raises `DistributedError`, which names the variables, if those of a launcher are half set, or have a wrong value.
+    Raises `DistributedError`, which names the variables, if a launcher's are incomplete or have a wrong value.
 
     >>> read_environment({"PHLOX_COORDINATOR": "127.0.0.1:9000", "PHLOX_PROCESS_ID": "1"})
     Traceback (most recent call last):
@@ -278,10 +278,10 @@ def read_environment(environment: Environment | None = None) -> Processes:
         present = [name for name in launcher.marks if environment.get(name)]
         if present:
             missing = launcher.missing(environment)
-            there = ", ".join(f"{name}={environment[name]}" for name in present)
+            values = ", ".join(f"{name}={environment[name]}" for name in present)
             raise DistributedError(
                 f"the variables of {launcher.name} are half set: {', '.join(missing)} missing "
-                f"beside {there}; set all, or none for a program of one process"
+                f"beside {values}; set all, or none for a program of one process"
             )
     _has_master(environment)
     return Processes()

@@ -1,7 +1,7 @@
-"""What a process that fails tells its launcher: when, and whether other processes had failed before.
+"""The report of a failing process to its launcher: when it failed, and whether other processes had failed before.
 
-Processes fail together: one has an error, and in the others a collective or a barrier fails. Which of them ends first
-says little, because an engine may hold up the one that had the error. So each says what it knows while it still can.
+Processes fail together: one has an error, and in the others a collective or a barrier fails. The first to end may
+be one without the error, because an engine may delay the end of the other. So each process reports what it knows.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from phlox.backend.processes import PROGRESS
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a process says of its own failure."""
+    """A process's report of its own failure."""
 
     when: float
     follows: bool | None
-    """Had another process failed, or come to its end, before? None while it finds out."""
+    """Had another process failed or ended before? None while that is unknown."""
     status: int
-    """The exit status that its program has chosen."""
+    """The exit status of its program."""
 
 
 def report_failure(rank: int, follows: bool | None, when: float | None = None, status: int = 1) -> float:
-    """Write down that process `rank` fails, for the launcher on this host, if there is one; returns the time.
+    """Report that process `rank` fails to the launcher on this host, if there is one; returns the time.
 
     Args:
         rank: the rank of the process.

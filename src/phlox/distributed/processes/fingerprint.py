@@ -15,7 +15,7 @@ from phlox.errors import DistributedError
 from phlox.version import __version__
 
 _HOSTS = {"default_worker.py"}
-"""Programs that run functions of other programs, as Ray's actors do; their command lines are not compared."""
+"""Scripts that run functions of other programs, such as Ray's actors; their command lines are not compared."""
 
 
 def fingerprint(engine: str | None, **others: Any) -> dict[str, Any]:
@@ -47,22 +47,22 @@ def compare(values: Sequence[Mapping[str, Any]], subject: str) -> None:
     Traceback (most recent call last):
     phlox.errors.DistributedError: the processes do not fit together: seed is 0 in processes 0, 2; 1 in process 1
     """
-    if found := differences(values):
-        raise DistributedError(f"{subject}: {'. '.join(found)}")
+    if problems := differences(values):
+        raise DistributedError(f"{subject}: {'. '.join(problems)}")
 
 
 def differences(values: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each name whose value differs between processes."""
-    found: list[str] = []
-    for name in dict.fromkeys(name for each in values for name in each):
+    problems: list[str] = []
+    for name in dict.fromkeys(name for process_values in values for name in process_values):
         ranks: dict[str, list[int]] = {}
-        for rank, each in enumerate(values):
-            text = repr(each[name]) if name in each else "absent"
+        for rank, process_values in enumerate(values):
+            text = repr(process_values[name]) if name in process_values else "absent"
             ranks.setdefault(text if len(text) <= 200 else text[:200] + "...", []).append(rank)
-        if len({repr(each.get(name)) if name in each else None for each in values}) > 1:
+        if len({repr(process_values.get(name)) if name in process_values else None for process_values in values}) > 1:
             parts = [f"{text} in {ranks_text(some)}" for text, some in ranks.items()]
-            found.append(f"{name} is {'; '.join(parts)}")
-    return found
+            problems.append(f"{name} is {'; '.join(parts)}")
+    return problems
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

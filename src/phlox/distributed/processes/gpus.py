@@ -10,9 +10,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def narrow_gpus(rank: int, size: int, environment: MutableMapping[str, str]) -> None:
-    """Leave process `rank` of the `size` on this host its share of the GPUs, which engines then see as all there are.
+    """Restrict process `rank` of the `size` on this host to its share of the GPUs; engines then see only these.
 
-    Where there are fewer GPUs than processes, as where a launcher has shared them out already, nothing changes.
+    With fewer GPUs than processes, for instance if a launcher has already divided them, nothing changes.
 
     >>> environment = {VISIBLE: "0,1,2,3"}
     >>> narrow_gpus(1, 2, environment); environment[VISIBLE]

@@ -1,4 +1,4 @@
-"""Who connects to the store of process 0, until it has proved that it is of the launch."""
+"""The greeting of connections to the store of process 0, until they have proved that they belong to the launch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from phlox.backend.greeting import Answer, Challenge, Hello, framed, hellos, new_nonce, proof
 
 STRANGERS = 128
-"""The most connections of strangers at once: one more, and the one that has been here longest is closed."""
+"""The most connections of strangers at once: one more closes the oldest."""
 SECONDS = 10.0
-"""The seconds that a stranger has for all of its greeting."""
+"""The seconds that a stranger has for its whole greeting."""
 _WRONG = (
-    "the store there is that of another launch, whose secret is not that of this process: two launches use one port "
+    "the store there belongs to another launch with another secret: two launches use one port "
     "(give one of them another), or PHLOX_SECRET is not the same in all processes"
 )
 
@@ -29,17 +29,17 @@ class _Stranger:
     nonce: bytes
     end: float
     data: bytearray = field(default_factory=bytearray)
-    """What it has said: four bytes that tell a length, and then so many."""
+    """The bytes received: four bytes with a length, and the message."""
 
 
 class Greeter:
-    """Greets all who connect, on one thread, whatever they say and however slowly.
+    """Greets all connections on one thread, whatever they send and however slowly.
 
     Args:
         listener: a socket that listens.
         secret: the secret of the launch.
-        welcome: a function that takes the connection of a process that knows the secret, who it is, and the answer that
-            it waits for. It must not block.
+        welcome: a function of the connection of a process that knows the secret, its `Hello`, and the proof that it
+            waits for. It must not block.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Greeter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and hang up on all strangers."""
+        """Stop listening, and close the connections of all strangers."""
         with contextlib.suppress(OSError):  # a second time
             self._wake.send(b"x")
         self._thread.join()
@@ -75,8 +75,8 @@ class Greeter:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
-                    elif key.data.connection in self._strangers:  # it was not hung up on meanwhile
-                        self._hear(key.data)
+                    elif key.data.connection in self._strangers:  # not closed meanwhile
+                        self._read_greeting(key.data)
                 now = time.monotonic()
                 for stranger in list(self._strangers.values()):  # the oldest first
                     if stranger.end > now:
@@ -104,14 +104,14 @@ class Greeter:
         if len(self._strangers) > STRANGERS:
             self._hang_up(next(iter(self._strangers.values())))
 
-    def _hear(self, stranger: _Stranger) -> None:
+    def _read_greeting(self, stranger: _Stranger) -> None:
         data = stranger.data
         try:
             missing = 4 - len(data) if len(data) < 4 else 4 + hellos.length(data[:4]) - len(data)
-            got = stranger.connection.recv(missing)
-            if not got:
+            chunk = stranger.connection.recv(missing)
+            if not chunk:
                 raise ConnectionError("the connection was closed")
-            data += got
+            data += chunk
             if len(data) < 4 or len(data) < 4 + hellos.length(data[:4]):
                 return
             hello = hellos.decode(data[4:])
@@ -120,20 +120,20 @@ class Greeter:
         except OSError:
             self._hang_up(stranger)
             return
-        who = (hello.word, hello.rank, hello.size, hello.nonce)
-        if hmac.compare_digest(hello.proof, proof(self._secret, "process", stranger.nonce, *who)):
-            self._let_go(stranger)
+        identity = (hello.word, hello.rank, hello.size, hello.nonce)
+        if hmac.compare_digest(hello.proof, proof(self._secret, "process", stranger.nonce, *identity)):
+            self._release(stranger)
             stranger.connection.setblocking(True)
-            self._welcome(stranger.connection, hello, proof(self._secret, "store", stranger.nonce, *who))
+            self._welcome(stranger.connection, hello, proof(self._secret, "store", stranger.nonce, *identity))
         else:
             with contextlib.suppress(OSError):
                 stranger.connection.send(framed(Answer(error=_WRONG)))
             self._hang_up(stranger)
 
-    def _let_go(self, stranger: _Stranger) -> None:
+    def _release(self, stranger: _Stranger) -> None:
         del self._strangers[stranger.connection]
         self._selector.unregister(stranger.connection)
 
     def _hang_up(self, stranger: _Stranger) -> None:
-        self._let_go(stranger)
+        self._release(stranger)
         stranger.connection.close()

@@ -38,33 +38,33 @@ from phlox.errors import DistributedError
 _LINGERS = 5.0
 """The seconds for which process 0 keeps the store after a failure, so that the others can read the error."""
 _NOTICES = 0.5
-"""The seconds within which the store notices that a process is gone, after the engine of another has."""
+"""The seconds within which the store notices that a process is gone, after another's engine has noticed."""
 _LAST_WORDS = 2.0
 """The seconds after which an engine is ended in a failed process; it would wait for the other processes."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What `initialize` was given, and what it opened."""
+    """The arguments of `initialize`, and the store that it opened."""
 
-    given: tuple[int | None, str | None, float]
+    arguments: tuple[int | None, str | None, float]
     server: StoreServer | None = None
     shared: SharedStore | None = None
 
 
 _group: _Group | None = None
 _has_failed = False
-_left: tuple[int, FrameType | None, int] = (0, None, 0)
-"""The last status that was given to `sys.exit`, and where the program was."""
+_exit_status: tuple[int, FrameType | None, int] = (0, None, 0)
+"""The last status passed to `sys.exit`, and the frame and instruction of the program then."""
 
 
 def initialize(seed: int | None = None, device: DeviceLike | None = None, timeout: float = 300.0) -> None:
     """Join the other processes of this program; a single process only seeds its random stream.
 
     Call it first, before a tensor or a device is made: JAX cannot join later. The other processes are found by the
-    environment variables of `phlox launch`, torchrun, Open MPI, or a SLURM step; actors of Ray set those of
-    `phlox launch`, as examples/ray_train.py shows. Afterwards the ambient random stream is the same in all processes.
-    It checks that all run the same script with the same arguments, versions and number of devices.
+    environment variables of `phlox launch`, torchrun, Open MPI, or a SLURM step; actors of Ray set the same
+    variables as `phlox launch`: see examples/ray_train.py. Afterwards the ambient random stream is the same in all
+    processes. It checks that all run the same script with the same arguments, versions and number of devices.
 
     Args:
         seed: the seed of the ambient random stream, as for `px.random.seed`. None takes the seed of the launch, which
@@ -86,29 +86,28 @@ def initialize(seed: int | None = None, device: DeviceLike | None = None, timeou
     (0, 1, True)
     """
     global _group
-    given = (seed, None if device is None else str(_name(device)), timeout)
+    arguments = (seed, None if device is None else str(_name(device)), timeout)
     if _group is not None and processes().size > 1:
-        if _group.given != given:
-            was, now = (
-                f"initialize(seed={one[0]!r}, device={one[1]!r}, timeout={one[2]!r})" for one in (_group.given, given)
-            )
+        if _group.arguments != arguments:
+            calls = (_group.arguments, arguments)
+            was, now = (f"initialize(seed={seed!r}, device={name!r}, timeout={limit!r})" for seed, name, limit in calls)
             raise DistributedError(f"{now}: this process was initialized before, by {was}; call it once")
         return
     if not 0 < timeout <= LONGEST_WAIT:
         raise DistributedError(f"timeout={timeout!r} must be a number of seconds above 0, at most {LONGEST_WAIT:,.0f}")
-    found = replace(read_environment(), timeout=float(timeout))
-    if found.size == 1:
-        set_processes(found)
-        _group = _Group(given)
-        if seed is None and found.launcher:  # all but one may have been lost
+    member = replace(read_environment(), timeout=float(timeout))
+    if member.size == 1:
+        set_processes(member)
+        _group = _Group(arguments)
+        if seed is None and member.launcher:  # a restart may have only one process left
             seed = seed_of(os.environ)
         if seed is not None:
             random.seed(seed)
         return
-    narrow_gpus(found.local_rank, found.local_size, os.environ)
-    group = _Group(given)
+    narrow_gpus(member.local_rank, member.local_size, os.environ)
+    group = _Group(arguments)
     try:
-        _join(group, found, seed, _backend(device))
+        _join(group, member, seed, _backend(device))
     except BaseException:
         _leave(group, in_peace=False)
         raise
@@ -198,38 +197,38 @@ def shutdown() -> None:
 # --- joining
 
 
-def _join(group: _Group, found: Processes, seed: int | None, backend: Backend | None) -> None:
-    found = replace(found, run=f"{found.run}/{found.attempt}")
+def _join(group: _Group, member: Processes, seed: int | None, backend: Backend | None) -> None:
+    member = replace(member, run=f"{member.run}/{member.attempt}")
     drawn = seed_of(os.environ)
-    given = take_secret(os.environ)
-    if found.rank == 0:
-        listener, address = _listen(found)
+    launch_secret = take_secret(os.environ)
+    if member.rank == 0:
+        listener, address = _listen(member)
         host, port = listener.getsockname()[:2]
     else:
-        address = found.address or _exchange(found, None)
+        address = member.address or _exchange(member, None)
         host, port = split_address(address, "the address of process 0")
-        host = from_outside(host) if found.spans_hosts else host
+        host = from_outside(host) if member.spans_hosts else host
         listener = None
-    file = SecretFile(split_address(address)[1], found.run)
-    secret: Callable[[], str] = (lambda: derived(given, found.run)) if given else file.read
+    file = SecretFile(split_address(address)[1], member.run)
+    secret: Callable[[], str] = (lambda: derived(launch_secret, member.run)) if launch_secret else file.read
     try:
         if listener is not None:
             try:
-                group.server = StoreServer(listener, secret() if given else file.write(), found.size)
+                group.server = StoreServer(listener, secret() if launch_secret else file.write(), member.size)
             except BaseException:
                 listener.close()
                 raise
-            if not found.address:
-                _exchange(found, address)
-        group.shared = SharedStore(host, port, secret, found.rank, found.size, found.timeout, found.named)
-        found = replace(found, address=join_address(group.shared.host, port))
-        set_processes(found, group.shared)
+            if not member.address:
+                _exchange(member, address)
+        group.shared = SharedStore(host, port, secret, member.rank, member.size, member.timeout, member.named)
+        member = replace(member, address=join_address(group.shared.host, port))
+        set_processes(member, group.shared)
         group.shared.barrier("the start of the program")
     finally:
-        if listener is not None and not given:
+        if listener is not None and not launch_secret:
             file.remove()
-    narrow_interfaces(found, os.environ)
-    subject = f"the processes of {found.launcher} do not fit together"
+    narrow_interfaces(member, os.environ)
+    subject = f"the processes of {member.launcher} do not fit together"
     engine = None if backend is None else backend.name
     compare(gather_objects(fingerprint(engine, **{"the seed given to initialize": seed})), subject)
     if backend is not None:
@@ -238,22 +237,22 @@ def _join(group: _Group, found: Processes, seed: int | None, backend: Backend | 
         compare(gather_objects({"the number of devices of a process": count}), subject)
     drawn = int.from_bytes(os.urandom(8)) if drawn is None else drawn
     agreed = broadcast_object(drawn if seed is None else seed)
-    set_processes(replace(found, seed=agreed), group.shared)
+    set_processes(replace(member, seed=agreed), group.shared)
     random.seed(agreed)
 
 
-def _listen(found: Processes) -> tuple[socket.socket, str]:
-    """A socket that listens for the other processes, and the address that they are told."""
+def _listen(member: Processes) -> tuple[socket.socket, str]:
+    """A socket that listens for the other processes, and the address that they get."""
     if number := os.environ.pop(LISTENER, ""):
-        return _inherited(number), found.address
-    if found.address:
-        host, port = split_address(found.address)
-        host = from_outside(host) if found.spans_hosts else host
-        return listen(host, port, max(found.size, 128), found.named), found.address
+        return _inherited(number), member.address
+    if member.address:
+        host, port = split_address(member.address)
+        host = from_outside(host) if member.spans_hosts else host
+        return listen(host, port, max(member.size, 128), member.named), member.address
     # torchrun's store listens on the port that it names, perhaps on another host.
-    named = from_outside(os.environ["MASTER_ADDR"].strip(" []")) if found.spans_hosts else LOOPBACK
+    named = from_outside(os.environ["MASTER_ADDR"].strip(" []")) if member.spans_hosts else LOOPBACK
     host = address_towards(named) or named
-    listener = listen(host, 0, max(found.size, 128), f"{found.launcher}, MASTER_ADDR={named}")
+    listener = listen(host, 0, max(member.size, 128), f"{member.launcher}, MASTER_ADDR={named}")
     return listener, join_address(host, listener.getsockname()[1])
 
 
@@ -271,21 +270,21 @@ def _inherited(number: str) -> socket.socket:
         if ip_address(listener.getsockname()[0]).is_unspecified:
             raise ValueError
     except (ValueError, OSError):
-        listener.detach()  # it is somebody else's
+        listener.detach()  # it belongs to other code
         raise DistributedError(f"{problem}; unset it, or start the program by `phlox launch`") from None
     listener.set_inheritable(False)
     return listener
 
 
-def _exchange(found: Processes, address: str | None) -> str:
-    """The address of process 0, which it tells the others through the store of torchrun."""
+def _exchange(member: Processes, address: str | None) -> str:
+    """The address of process 0, which it sends to the others through the store of torchrun."""
     exchange = load("phlox.backend.torch.processes:exchange")
-    heard = exchange(f"address/{found.attempt}", address, os.environ, found.timeout)
-    if heard is None:
+    answer = exchange(f"address/{member.attempt}", address, os.environ, member.timeout)
+    if answer is None:
         raise DistributedError(
-            f"{found.launcher} keeps no store that tells where process 0 is; set PHLOX_COORDINATOR=HOST:PORT"
+            f"{member.launcher} keeps no store that tells where process 0 is; set PHLOX_COORDINATOR=HOST:PORT"
         )
-    return heard
+    return answer
 
 
 def _name(device: DeviceLike) -> Any:
@@ -302,7 +301,7 @@ def _backend(device: DeviceLike | None) -> Backend | None:
 
 
 def _agree(values: Mapping[str, Any]) -> None:
-    from phlox.distributed.processes.agreement import check_agreement  # which few programs need
+    from phlox.distributed.processes.agreement import check_agreement  # few programs need it
 
     check_agreement(**values)
 
@@ -327,7 +326,7 @@ def _leave(group: _Group, *, in_peace: bool) -> None:
 
 
 def _watch() -> None:
-    """From now on an error that nobody catches ends this process soon, and a good end waits for the others."""
+    """From now on, an uncaught error ends this process soon, and a normal end waits for the other processes."""
     before, leave_program = sys.excepthook, sys.exit
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -342,9 +341,9 @@ def _watch() -> None:
         report_failure(rank(), follows, when)
 
     def note_status(status: Any = None, /) -> NoReturn:
-        global _left
+        global _exit_status
         if threading.current_thread() is threading.main_thread():
-            _left = (status if isinstance(status, int) else int(status is not None), *_position())
+            _exit_status = (status if isinstance(status, int) else int(status is not None), *_position())
         leave_program(status)
 
     sys.excepthook, sys.exit = note, note_status
@@ -352,7 +351,7 @@ def _watch() -> None:
 
 
 def _position() -> tuple[FrameType | None, int]:
-    """The outermost frame of the program, and the instruction that it is at."""
+    """The outermost frame of the program, and its current instruction."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
@@ -364,13 +363,13 @@ def _at_exit() -> None:
     group, _group = _group, None
     if group is None or group.shared is None:
         return
-    status, frame, place = _left
-    # Where it has got any further, it has caught what `sys.exit` raises.
-    has_left = status != 0 and frame is not None and frame.f_lasti == place
+    status, frame, instruction = _exit_status
+    # If the program has gone on since, it has caught the exception of `sys.exit`.
+    has_left = status != 0 and frame is not None and frame.f_lasti == instruction
     if has_left and not _has_failed:
         report_failure(rank(), False, status=status)
     if _has_failed or has_left:
-        # The engine would wait for the others, and they wait for this process. From here on it has little time.
+        # The engine would wait for the others, and they wait for this process. From here on its time is limited.
         sys.stdout.flush()
         sys.stderr.flush()
         faulthandler.dump_traceback_later(_LAST_WORDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
@@ -378,7 +377,7 @@ def _at_exit() -> None:
     try:
         group.shared.barrier(END)
     except DistributedError as error:
-        # All is done here, but not there; and an engine would now wait for the others, or abort.
+        # This process is done, but another is not; and an engine would now wait for the others, or abort.
         report_failure(rank(), True)
         sys.stdout.flush()
         sys.stderr.write(f"phlox: at the end of process {processes().rank}: {error}\n")

@@ -1,4 +1,4 @@
-"""Libraries of collectives listen too: on one host, they are told to do so on loopback alone."""
+"""Restricts the libraries of collectives, which listen too, to loopback if all processes are on one host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def narrow_interfaces(group: Processes, environment: MutableMapping[str, str]) -> None:
-    """Name the interface of loopback if the processes find each other there; what is set already stays.
+    """Set the loopback interface if the processes communicate over it; variables that are already set stay.
 
     >>> environment = {"NCCL_SOCKET_IFNAME": "eth0"}
     >>> narrow_interfaces(Processes(size=2, address="10.0.0.1:29500"), environment); environment

@@ -1,4 +1,4 @@
-"""Plain data between processes, through the store: what is small, and no tensor."""
+"""Plain data between processes, through the store: small objects, no tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phlox.errors import DistributedError
 _T = TypeVar("_T")
 _TUPLE, _ARRAY, _SCALAR = 1, 2, 3
 _count = itertools.count()
-"""Numbers the exchanges: all processes make the same ones in the same order."""
+"""Numbers the exchanges, which all processes make in the same order."""
 
 
 def broadcast_object(x: _T, root: int = 0, *, timeout: float | None = None) -> _T:
@@ -64,28 +64,28 @@ def gather_objects(x: _T, *, timeout: float | None = None) -> list[_T]:
     report_progress()
     number = next(_count)
     shared = store()
-    # Process 0 puts them together, so that n processes ask 2 n questions, and not n each.
+    # Process 0 joins them, so that n processes send 2 n requests, and not n each.
     shared.set(f"gather/{number}/{group.rank}", encode(x), 1)
     if group.rank == 0:
-        every = [shared.get(f"gather/{number}/{rank}", timeout, rank=rank) for rank in range(group.size)]
-        shared.set(f"gather/{number}", msgspec.msgpack.encode(every), group.size)
-    every = msgspec.msgpack.decode(shared.get(f"gather/{number}", timeout, rank=0), type=list[bytes])
-    return [decode(one) for one in every]
+        objects = [shared.get(f"gather/{number}/{rank}", timeout, rank=rank) for rank in range(group.size)]
+        shared.set(f"gather/{number}", msgspec.msgpack.encode(objects), group.size)
+    objects = msgspec.msgpack.decode(shared.get(f"gather/{number}", timeout, rank=0), type=list[bytes])
+    return [decode(packed) for packed in objects]
 
 
 def encode(x: Any) -> bytes:
-    """Plain data as bytes; tuples and NumPy arrays come back as such. Raises `DistributedError` for anything else."""
+    """Plain data as bytes; tuples and NumPy arrays keep their types. Raises `DistributedError` for anything else."""
     try:
         return msgspec.msgpack.encode(_packed(x))
     except DistributedError:
         raise
     except (OverflowError, RecursionError, TypeError, ValueError) as error:
-        # an integer of more than 64 bits, a nesting without end, a key of a dict, half of a character
+        # an integer of more than 64 bits, infinite nesting, a key of a dict, a lone surrogate
         raise DistributedError(f"{type(x).__name__} cannot be sent to other processes: {error}") from error
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` was given."""
+    """The object that `encode` made the bytes from."""
     return msgspec.msgpack.decode(data, ext_hook=_from_extension)
 
 
@@ -101,7 +101,7 @@ def _packed(x: Any) -> Any:
             raise DistributedError("an array of Python objects cannot be sent to other processes") from None
         return msgspec.msgpack.Ext(_ARRAY if is_array else _SCALAR, file.getvalue())
     if isinstance(x, list):
-        return [_packed(one) for one in cast("list[Any]", x)]
+        return [_packed(item) for item in cast("list[Any]", x)]
     if isinstance(x, dict):
         return {key: _packed(value) for key, value in cast("dict[Any, Any]", x).items()}
     if x is None or isinstance(x, bool):
@@ -109,7 +109,7 @@ def _packed(x: Any) -> Any:
     kind: Any
     for kind in (int, float, str, bytes):
         if isinstance(x, kind):
-            return kind(x)  # of a subclass, too, such as a version
+            return kind(x)  # a subclass, such as a version, becomes its base class
     raise DistributedError(
         f"{type(x).__name__} cannot be sent to other processes: plain data can (None, bool, int, float, str, bytes, "
         "list, tuple, dict, NumPy arrays), and tensors and modules by px.distributed.broadcast and gather"

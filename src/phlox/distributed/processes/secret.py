@@ -1,6 +1,6 @@
-"""The secret of a launch, by which its processes know each other: drawn anew for each launch, and told to nobody.
+"""The secret of a launch, by which its processes recognise each other: drawn anew for each launch, and never shown.
 
-`phlox launch` gives it to its processes in their environment, which only processes of the same user can read. Other
+`phlox launch` passes it to its processes in their environment, which only processes of the same user can read. Other
 launchers pass on PHLOX_SECRET, if the user has set it. Without it, processes of one host and one user share a file.
 """
 
@@ -23,7 +23,7 @@ SECRET = "PHLOX_SECRET"
 SHORTEST = 16
 """The fewest characters of a secret."""
 _MAKE = f"export {SECRET}=$(python -c 'import secrets; print(secrets.token_hex(32))')"
-_taken: str | None = None
+_secret: str | None = None
 
 
 def take_secret(environment: MutableMapping[str, str]) -> str | None:
@@ -31,24 +31,24 @@ def take_secret(environment: MutableMapping[str, str]) -> str | None:
 
     Raises `DistributedError` if it is too short.
     """
-    global _taken
+    global _secret
     text = environment.pop(SECRET, "").strip()
     if text and len(text) < SHORTEST:
         raise DistributedError(f"{SECRET} has fewer than {SHORTEST} characters; make one that nobody guesses: {_MAKE}")
-    _taken = text or _taken  # for a later `initialize`
-    return _taken
+    _secret = text or _secret  # for a later `initialize`
+    return _secret
 
 
-def secret_is_missing(what: str) -> DistributedError:
+def secret_is_missing(start: str) -> DistributedError:
     """The error that says how the processes of several hosts get a secret."""
     return DistributedError(
-        f"{what} {SECRET}, to the same in all of them: {_MAKE}; torchrun and phlox launch --host-rank need it on each "
+        f"{start} {SECRET}, to the same in all of them: {_MAKE}; torchrun and phlox launch --host-rank need it on each "
         f"host, srun passes it on, and mpirun with -x {SECRET}"
     )
 
 
 def derived(secret: str, *purpose: object) -> str:
-    """A secret for one purpose, made of another, which it does not tell.
+    """A secret for one purpose, derived from another secret, which it does not reveal.
 
     >>> derived("s", "run", 1) == derived("s", "run", 1) != derived("s", "run", 2)
     True
@@ -70,7 +70,7 @@ class SecretFile:
         self._path = self._folder / hashlib.sha256("\0".join(map(str, (port, *purpose))).encode()).hexdigest()[:32]
 
     def write(self) -> str:
-        """Draw a secret, and write it. The port must be bound already, or another launch may be using the file."""
+        """Draw a secret, and write it. The port must already be bound, or another launch may use the file."""
         secret = secrets.token_hex(32)
         draft = self._path.with_suffix(f".{secrets.token_hex(8)}")
         try:
@@ -87,7 +87,7 @@ class SecretFile:
         return secret
 
     def read(self) -> str:
-        """The secret. The process that writes it must have answered already."""
+        """The secret. The process that writes it must have answered before."""
         try:
             self._check()
             return self._path.read_text()
@@ -103,11 +103,11 @@ class SecretFile:
             self._path.unlink()
 
     def _check(self) -> None:
-        """Does the folder belong to this user alone? In a folder for all, another user may have made it."""
-        found = self._folder.lstat()
+        """Raise `DistributedError` unless the folder is this user's alone; in /tmp, another user may have made it."""
+        folder = self._folder.lstat()
         if not hasattr(os, "getuid"):
             return
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o077:
             raise DistributedError(
                 f"{self._folder} is not a folder of this user alone, so no secret is kept in it; remove it, or set "
                 f"TMPDIR or {SECRET} in all processes"

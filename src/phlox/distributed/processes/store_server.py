@@ -1,4 +1,4 @@
-"""The side of the store that process 0 keeps: values, barriers, and who is there, who has left, who is gone."""
+"""Process 0's side of the store: values, barriers, and which processes are present, have left, or are gone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StoreServer:
 
     Args:
         listener: a socket that listens.
-        secret: the secret of the launch, which those who connect must know.
-        size: how many processes there are.
+        secret: the secret of the launch, which connecting processes must know.
+        size: the number of processes.
     """
 
     def __init__(self, listener: socket.socket, secret: str, size: int) -> None:
@@ -28,9 +28,9 @@ class StoreServer:
         self._changed = threading.Condition()
         self._values: dict[str, bytes] = {}
         self._reads: dict[str, int] = {}
-        self._came: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._here: set[int] = set()
-        self._left: set[int] = set()
+        self._arrivals: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._present: set[int] = set()
+        self._departed: set[int] = set()
         self._gone: set[int] = set()
         self._answers: dict[type[Message], Callable[[int, Any], Answer]] = {
             Goodbye: self._goodbye, Set: self._set, Delete: self._delete, Get: self._get, Peek: self._peek,
@@ -49,14 +49,14 @@ class StoreServer:
 
     def wait_for_goodbyes(self, others: Iterable[int], timeout: float) -> None:
         """Wait until these processes have left, or are gone."""
-        wanted = set(others)
+        ranks = set(others)
         with self._changed:
-            self._changed.wait_for(lambda: self._gone or wanted <= self._left, timeout)
+            self._changed.wait_for(lambda: self._gone or ranks <= self._departed, timeout)
 
     def linger(self, timeout: float) -> None:
         """Wait until the other processes have gone, so that each has received the reason."""
         with self._changed:
-            self._changed.wait_for(lambda: self._here <= self._left | self._gone, timeout)
+            self._changed.wait_for(lambda: self._present <= self._departed | self._gone, timeout)
 
     def _welcome(self, connection: socket.socket, hello: Hello, proof: bytes) -> None:
         thread = threading.Thread(
@@ -64,7 +64,7 @@ class StoreServer:
         )
         try:
             thread.start()
-        except RuntimeError:  # there are too many; it connects again
+        except RuntimeError:  # too many threads; the process connects again
             connection.close()
 
     def _converse(self, connection: socket.socket, hello: Hello, proof: bytes) -> None:
@@ -77,12 +77,12 @@ class StoreServer:
                 while refused is None:
                     message = messages.receive(connection)
                     connection.sendall(framed(self._answers[type(message)](hello.rank, message)))
-            except OSError:  # it ended, or talks of something else
+            except OSError:  # it ended, or sent something else
                 pass
             finally:
                 if is_life_line:
                     with self._changed:
-                        if hello.rank not in self._left:
+                        if hello.rank not in self._departed:
                             self._gone.add(hello.rank)
                         self._changed.notify_all()
 
@@ -92,9 +92,9 @@ class StoreServer:
             return f"process 0 is one of {self._size} processes, process {rank} one of {size}: they were started apart"
         with self._changed:
             if hello.word == "hello":
-                if rank in self._here:
+                if rank in self._present:
                     return f"two processes say that they are process {rank}; each needs a rank of its own"
-                self._here.add(rank)
+                self._present.add(rank)
                 self._changed.notify_all()
         return None
 
@@ -102,7 +102,7 @@ class StoreServer:
 
     def _goodbye(self, rank: int, message: Goodbye) -> Answer:
         with self._changed:
-            self._left.add(rank)
+            self._departed.add(rank)
             self._changed.notify_all()
         return Answer()
 
@@ -142,8 +142,8 @@ class StoreServer:
             who = f"process {owner}" if owner >= 0 else "the processes"
             text = f"process {rank} waits for {key!r} from {who}, but "
             if lost():
-                return Answer(error=text + self._ended(lost()))
-            absent = owner >= 0 and owner not in self._here
+                return Answer(error=text + self._ended_text(lost()))
+            absent = owner >= 0 and owner not in self._present
             return Answer(
                 error=f"{text}{'it has not come' if absent else 'nothing came'} in {time.monotonic() - start:g} s"
             )
@@ -152,24 +152,24 @@ class StoreServer:
         key = message.key
         with self._changed:
             if key not in self._values and self._gone:
-                return Answer(error=f"process {rank} looks for {key!r}, but {self._ended(self._gone)}")
+                return Answer(error=f"process {rank} looks for {key!r}, but {self._ended_text(self._gone)}")
             return Answer(self._values.get(key))
 
     def _lost(self, rank: int, message: Lost) -> Answer:
         with self._changed:
-            found = self._changed.wait_for(lambda: (self._gone | self._finished()) - {rank}, message.timeout)
-            return Answer(b"1" if found else b"")
+            is_lost = self._changed.wait_for(lambda: (self._gone | self._finished()) - {rank}, message.timeout)
+            return Answer(b"1" if is_lost else b"")
 
     def _barrier(self, rank: int, message: Barrier) -> Answer:
         name, timeout = message.name, message.timeout
 
         def missing() -> set[int]:
-            return {one for one in range(self._size) if came[one] < turn}
+            return {other for other in range(self._size) if arrivals[other] < turn}
 
         with self._changed:
-            came = self._came[name]
-            came[rank] += 1
-            turn = came[rank]
+            arrivals = self._arrivals[name]
+            arrivals[rank] += 1
+            turn = arrivals[rank]
             self._changed.notify_all()
             self._changed.wait_for(lambda: not missing() or missing() & self._finished(), timeout)
             absent = missing()
@@ -178,21 +178,21 @@ class StoreServer:
             lost = absent & self._finished()
             text = f"process {rank} waits at the barrier {name!r}, but "
             if lost:
-                return Answer(error=text + self._ended(lost))
-            here, never = absent & self._here, absent - self._here
-            parts = [f"{_named(never)} never came to the group"] * bool(never)
-            parts += [f"{_named(here)} did not come to it"] * bool(here)
+                return Answer(error=text + self._ended_text(lost))
+            present, never = absent & self._present, absent - self._present
+            parts = [f"{_process_names(never)} never came to the group"] * bool(never)
+            parts += [f"{_process_names(present)} did not come to it"] * bool(present)
             return Answer(error=f"{text}{' and '.join(parts)} in {timeout:g} s")
 
     def _finished(self) -> set[int]:
-        """The processes that come to nothing any more."""
-        return self._left | self._gone | self._came[END].keys()
+        """The processes that will reach no further barrier."""
+        return self._departed | self._gone | self._arrivals[END].keys()
 
-    def _ended(self, ranks: set[int]) -> str:
-        how = "gone" if ranks & self._gone else "at the end of its program" if len(ranks) == 1 else "at the end"
-        return f"{_named(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
+    def _ended_text(self, ranks: set[int]) -> str:
+        state = "gone" if ranks & self._gone else "at the end of its program" if len(ranks) == 1 else "at the end"
+        return f"{_process_names(ranks)} {'is' if len(ranks) == 1 else 'are'} {state}"
 
 
-def _named(ranks: set[int]) -> str:
+def _process_names(ranks: set[int]) -> str:
     shown = ", ".join(map(str, sorted(ranks)[:8])) + ("..." if len(ranks) > 8 else "")
     return f"process{'es' if len(ranks) > 1 else ''} {shown}"

@@ -40,8 +40,8 @@ def test_which_processors_have_idle_vectors(
 def test_who_made_the_processor(said: str, is_intels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "cpuinfo"
     text.write_text(said, "utf-8")
-    monkeypatch.setattr(features, "_SAID", text)
+    monkeypatch.setattr(features, "_CPUINFO", text)
     assert features.is_intels() == is_intels
-    monkeypatch.setattr(features, "_SAID", tmp_path / "there is none")
+    monkeypatch.setattr(features, "_CPUINFO", tmp_path / "there is none")
     monkeypatch.setattr(platform, "processor", lambda: said)
     assert features.is_intels() == is_intels

@@ -121,9 +121,9 @@ class ActivationOps(ElementwiseOps):
 
     def float_hardtanh_backward(self, g: Array, x: Array, low: float, high: float) -> Array:
         """g where x is strictly within the bounds, elsewhere zero."""
-        return self.where(self._outside(x, low, high), 0.0, g)
+        return self.where(self._is_outside(x, low, high), 0.0, g)
 
-    def _outside(self, x: Array, low: float, high: float) -> Array:
+    def _is_outside(self, x: Array, low: float, high: float) -> Array:
         return self.bool_or(self.float_less_equal(x, low), self.float_less_equal(high, x))
 
     def float_hardsigmoid(self, x: Array) -> Array:
@@ -132,7 +132,7 @@ class ActivationOps(ElementwiseOps):
 
     def float_hardsigmoid_backward(self, g: Array, x: Array) -> Array:
         """g / 6 for x strictly between -3 and 3."""
-        return self.where(self._outside(x, -3.0, 3.0), 0.0, self.float_mul(g, 1.0 / 6.0))
+        return self.where(self._is_outside(x, -3.0, 3.0), 0.0, self.float_mul(g, 1.0 / 6.0))
 
     def float_hardswish(self, x: Array) -> Array:
         """x hardsigmoid(x)."""

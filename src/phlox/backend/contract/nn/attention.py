@@ -12,8 +12,8 @@ from phlox.backend.contract.types import Array, Gradients, Needed, Shape
 Mask: TypeAlias = Array | None
 
 Weighting: TypeAlias = tuple[bool, float, float]
-"""`(causal, scale, dropout)`: may a query see only the keys up to its own, what are scores multiplied with, and which
-share of the weights is not kept."""
+"""`(causal, scale, dropout)`: may a query see only the keys up to its own position, the factor of the scores, and the
+share of the weights that is dropped."""
 
 
 class AttentionOps(LinalgOps, ReductionOps):
@@ -49,7 +49,7 @@ class AttentionOps(LinalgOps, ReductionOps):
             allowed = earlier if allowed is None else self.bool_and(allowed, earlier)
         if allowed is not None:
             scores = self.where(allowed, scores, -math.inf)
-        highest = self.detach(self._peak(scores, (3,), True))
+        highest = self.detach(self._max_to_shift(scores, (3,), True))
         # A query that may see no key has only minus infinities, whose differences would be NaN.
         highest = self.where(self.float_equal(highest, -math.inf), 0.0, highest)
         weights = self.float_exp(self.float_sub(scores, highest))
@@ -62,7 +62,7 @@ class AttentionOps(LinalgOps, ReductionOps):
     def attention_backward(self, saved: Any, g: Array, needed: Needed, weighting: Weighting) -> Gradients:
         """For weights P and result y: dS = P (dP - sum(dP P)), where the sum is g y' (Dao et al. 2022).
 
-        The gradients of query, key and bias follow linearly from that of the scores S. An engine may save no y.
+        The gradients of query, key and bias are linear in dS, the scores' gradient. An engine may save no y.
         """
         query, key, value, bias, kept, weights, y = saved
         _, scale, dropout = weighting
@@ -73,10 +73,10 @@ class AttentionOps(LinalgOps, ReductionOps):
             dropped = self._by_group(self._dropped(weights, kept, dropout), value)
             dv = self.float_matmul(self._transposed(dropped), by_group)
         if needed[0] or needed[1] or needed[3]:
-            towards = self._dropped(self._per_head(self._products(by_group, value), heads, n), kept, dropout)
-            along = self.float_mul(towards, weights) if y is None else self.float_mul(g, y)
+            dp = self._dropped(self._per_head(self._products(by_group, value), heads, n), kept, dropout)
+            along = self.float_mul(dp, weights) if y is None else self.float_mul(g, y)
             along = self.float_sum(along, (3,), True)
-            ds = self.float_mul(weights, self.float_sub(towards, along))
+            ds = self.float_mul(weights, self.float_sub(dp, along))
             folded = self._by_group(ds, key)
             if needed[0]:
                 dq = self.float_mul(self._per_head(self.float_matmul(folded, key), heads, n), scale)
@@ -87,7 +87,7 @@ class AttentionOps(LinalgOps, ReductionOps):
         return dq, dk, dv, dbias, None, None
 
     def _by_group(self, x: Array, key: Array) -> Array:
-        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: the rows that share one group of keys."""
+        """[batch, heads, n, ...] as [batch, groups, heads / groups * n, ...]: heads that share keys are joined."""
         batch, heads, n, width = self.shape(x)
         groups = self.shape(key)[1]
         return x if heads == groups else self.reshape(x, (batch, groups, heads // max(groups, 1) * n, width))
@@ -112,6 +112,6 @@ class AttentionOps(LinalgOps, ReductionOps):
         return self.int_less_equal(self.reshape(self.int_arange(0, m, 1, device), (1, m)), queries)
 
     def _summed_to(self, x: Array, shape: Shape) -> Array:
-        """Summed over the axes in which `shape`, of the same rank, is 1."""
+        """x summed over the axes on which `shape`, of the same rank, is 1."""
         axes = tuple(axis for axis, (have, want) in enumerate(zip(self.shape(x), shape, strict=True)) if have != want)
         return self.float_sum(x, axes, True) if axes else x

@@ -13,8 +13,8 @@ from phlox.backend.tracing.dimension import pads
 class ConvOps(IndexingOps):
     """Convolution of x [n, channels, *spatial] with weight [out, channels / groups, *window].
 
-    Options have one entry for each spatial axis: a number for `stride` and `dilation`, a pair (before, after) of
-    numbers of zeros for `padding`.
+    Options have one entry for each spatial axis: a number for `stride` and `dilation`, and for `padding` a pair of
+    numbers of zeros (before, after).
     """
 
     # --- windows as columns: two linear maps, each the other's transpose
@@ -22,7 +22,7 @@ class ConvOps(IndexingOps):
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
         """The elements of each window as columns [n, channels * window size, windows], in row-major order."""
         x = self._pad_spatial(x, padding, 0.0)
-        # Axis by axis, so that there are as many slices as the sum of the window's sides, not as their product.
+        # Axis by axis: the number of slices is the sum of the window's sides, not their product.
         for axis, side in enumerate(window):
             views = self._views(self.shape(x), 2 + 2 * axis, side, stride[axis], dilation[axis])
             x = self.concat([self.expand_dims(self.index(x, view), (2 + axis,)) for view in views], 2 + axis)
@@ -32,17 +32,17 @@ class ConvOps(IndexingOps):
     def col2im(
         self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
     ) -> Array:
-        """The transpose of `im2col`: zeros of `shape` with the columns added where their windows were."""
+        """The transpose of `im2col`: zeros of `shape` with the columns added at their windows."""
         padded = padded_sizes(shape[2:], padding)
         counts = window_counts(padded, window, stride, dilation)
         x = self.reshape(columns, (*shape[:2], *window, *counts))
         for axis in reversed(range(len(window))):
             have = self.shape(x)
-            kept = (*have[: 2 + axis], *have[3 + axis : 2 + 2 * axis + 1], padded[axis], *have[2 + 2 * axis + 2 :])
-            views = self._views(kept, 2 + 2 * axis, window[axis], stride[axis], dilation[axis])
+            sizes = (*have[: 2 + axis], *have[3 + axis : 2 + 2 * axis + 1], padded[axis], *have[2 + 2 * axis + 2 :])
+            views = self._views(sizes, 2 + 2 * axis, window[axis], stride[axis], dilation[axis])
             every = [slice(0, size, 1) for size in have]
-            parts = [self.index(x, (*every[: 2 + axis], place, *every[3 + axis :])) for place in range(window[axis])]
-            x = self._spread(parts, kept, views)
+            parts = [self.index(x, (*every[: 2 + axis], index, *every[3 + axis :])) for index in range(window[axis])]
+            x = self._spread(parts, sizes, views)
         return self._unpad_spatial(x, padding)
 
     # --- conv: the three maps are each other's derivatives
@@ -61,8 +61,8 @@ class ConvOps(IndexingOps):
         n, *sizes = self.shape(x)
         out, _, *window = self.shape(weight)
         columns = self.im2col(x, tuple(window), stride, padding, dilation)
-        _, rows, places = self.shape(columns)
-        columns = self.reshape(columns, (n, groups, rows // groups, places))
+        _, rows, windows = self.shape(columns)
+        columns = self.reshape(columns, (n, groups, rows // groups, windows))
         y = self.float_matmul(self.reshape(weight, (groups, out // groups, rows // groups)), columns)
         counts = window_counts(padded_sizes(tuple(sizes[1:]), padding), tuple(window), stride, dilation)
         y = self.reshape(y, (n, out, *counts))
@@ -102,11 +102,11 @@ class ConvOps(IndexingOps):
         out, channels, *window = shape
         rows = channels * math.prod(window)
         columns = self.im2col(x, tuple(window), stride, padding, dilation)
-        n, _, places = self.shape(columns)
-        columns = self.permute_dims(self.reshape(columns, (n, groups, rows, places)), (1, 0, 3, 2))
-        flat = self.permute_dims(self.reshape(g, (n, groups, out // groups, places)), (1, 2, 0, 3))
-        flat = self.reshape(flat, (groups, out // groups, n * places))
-        return self.reshape(self.float_matmul(flat, self.reshape(columns, (groups, n * places, rows))), shape)
+        n, _, windows = self.shape(columns)
+        columns = self.permute_dims(self.reshape(columns, (n, groups, rows, windows)), (1, 0, 3, 2))
+        flat = self.permute_dims(self.reshape(g, (n, groups, out // groups, windows)), (1, 2, 0, 3))
+        flat = self.reshape(flat, (groups, out // groups, n * windows))
+        return self.reshape(self.float_matmul(flat, self.reshape(columns, (groups, n * windows, rows))), shape)
 
     def conv_forward(
         self,
@@ -155,11 +155,11 @@ class ConvOps(IndexingOps):
 
     @staticmethod
     def _views(shape: Shape, axis: int, side: int, stride: int, dilation: int) -> list[Index]:
-        """For each position in a window along an axis, the slice of the elements there in all windows."""
+        """For each position in a window along an axis, the slice of the elements at this position in all windows."""
         reach = stride * ((shape[axis] - dilation * (side - 1) - 1) // stride) + 1
         every = [slice(0, size, 1) for size in shape]
         starts = range(0, side * dilation, dilation)
-        return [(*every[:axis], slice(at, at + reach, stride), *every[axis + 1 :]) for at in starts]
+        return [(*every[:axis], slice(start, start + reach, stride), *every[axis + 1 :]) for start in starts]
 
 
 def padded_sizes(sizes: Shape, padding: Widths) -> Shape:

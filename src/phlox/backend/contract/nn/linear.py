@@ -58,7 +58,7 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
 
     def softmax(self, x: Array, axis: int) -> Array:
         """exp(x) / sum(exp(x)), without overflow."""
-        e = self.float_exp(self.float_sub(x, self._peak(x, (axis,), True)))
+        e = self.float_exp(self.float_sub(x, self._max_to_shift(x, (axis,), True)))
         return self.float_div(e, self.float_sum(e, (axis,), True))
 
     def softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
@@ -73,7 +73,7 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
 
     def log_softmax(self, x: Array, axis: int) -> Array:
         """x - log(sum(exp(x))), without overflow."""
-        shifted = self.float_sub(x, self._peak(x, (axis,), True))
+        shifted = self.float_sub(x, self._max_to_shift(x, (axis,), True))
         return self.float_sub(shifted, self.float_log(self.float_sum(self.float_exp(shifted), (axis,), True)))
 
     def log_softmax_forward(self, x: Array, axis: int) -> tuple[Array, Any]:
@@ -122,12 +122,12 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
     def glu(self, x: Array, axis: int, gate: Gate) -> Array:
         """a sigmoid(b) of the halves a and b (Dauphin et al. 2017); silu(a) b or gelu(a) b (Shazeer 2020)."""
         value, gate_input = self._value_and_gate(x, axis, gate)
-        return self.float_mul(value, self._opened(gate_input, gate))
+        return self.float_mul(value, self._gate_values(gate_input, gate))
 
     def glu_forward(self, x: Array, axis: int, gate: Gate) -> tuple[Array, Any]:
         """See `glu`."""
         value, gate_input = self._value_and_gate(x, axis, gate)
-        opened = self._opened(gate_input, gate)
+        opened = self._gate_values(gate_input, gate)
         return self.float_mul(value, opened), (value, gate_input, opened)
 
     def glu_backward(self, saved: Any, g: Array, needed: Needed, axis: int, gate: Gate) -> Gradients:
@@ -144,7 +144,7 @@ class DenseOps(ActivationOps, LinalgOps, ReductionOps):
         halves = [self.float_mul(g, opened), towards_gate]
         return (self.concat(halves if gate == "sigmoid" else halves[::-1], axis),)
 
-    def _opened(self, x: Array, gate: Gate) -> Array:
+    def _gate_values(self, x: Array, gate: Gate) -> Array:
         if gate == "gelu":
             return self.gelu(x, False)
         return self.float_sigmoid(x) if gate == "sigmoid" else self.float_silu(x)

@@ -20,23 +20,23 @@ class LossOps(DenseOps):
 
     def float_binary_cross_entropy(self, p: Array, target: Array) -> Array:
         """-(target log p + (1 - target) log(1 - p)); the logarithms are at least -100."""
-        rest = self.float_sub(1.0, p)
-        one = self.float_mul(target, self._bounded_log(p, p))
-        other = self.float_mul(self.float_sub(1.0, target), self._bounded_log(rest, p))
-        return self.float_neg(self.float_add(one, other))
+        complement = self.float_sub(1.0, p)
+        hit_term = self.float_mul(target, self._bounded_log(p, p))
+        miss_term = self.float_mul(self.float_sub(1.0, target), self._bounded_log(complement, p))
+        return self.float_neg(self.float_add(hit_term, miss_term))
 
     def _bounded_log(self, x: Array, p: Array) -> Array:
-        """log x, at least -100, for x = p or x = 1 - p; without a logarithm of zero, whose derivative is infinite."""
-        none = self.float_equal(x, 0.0)
+        """log x, at least -100, for x = p or x = 1 - p; it avoids log(0), whose derivative is infinite."""
+        is_zero = self.float_equal(x, 0.0)
         log = (
-            self.float_log(self.where(none, 1.0, x))
+            self.float_log(self.where(is_zero, 1.0, x))
             if x is p
-            else self.float_log1p(self.where(none, 0.0, self.float_neg(p)))
+            else self.float_log1p(self.where(is_zero, 0.0, self.float_neg(p)))
         )
-        return self.where(none, LEAST_LOG, self.float_maximum(log, LEAST_LOG))
+        return self.where(is_zero, LEAST_LOG, self.float_maximum(log, LEAST_LOG))
 
     def float_binary_cross_entropy_backward(self, g: Array, p: Array, target: Array) -> Array:
-        """g (p - target) / (p (1 - p)); zero where p is so near zero or one that the bound on the logarithm applies."""
+        """g (p - target) / (p (1 - p)); zero where p is so close to zero or one that the bound of the log applies."""
         spread = self.float_mul(p, self.float_sub(1.0, p))
         flat = self.float_less_equal(spread, max(math.exp(LEAST_LOG), 1.0 / LARGEST[self.float_element]))
         slope = self.float_div(self.float_sub(p, target), self.where(flat, 1.0, spread))
@@ -59,10 +59,10 @@ class LossOps(DenseOps):
     ) -> tuple[Array, Any]:
         """See `cross_entropy`."""
         rows, classes = self.shape(logits)
-        kept = None if ignored is None else self.int_not_equal(targets, ignored)
-        if kept is not None:
-            targets = self.where(kept, targets, 0)
-            logits = self.where(self.reshape(kept, (rows, 1)), logits, 0.0)
+        counted = None if ignored is None else self.int_not_equal(targets, ignored)
+        if counted is not None:
+            targets = self.where(counted, targets, 0)
+            logits = self.where(self.reshape(counted, (rows, 1)), logits, 0.0)
         log_p = self.log_softmax(logits, 1)
         column = self.reshape(targets, (rows, 1))
         picked = self.reshape(self.take_along_axis(log_p, column, 1), (rows,))
@@ -73,16 +73,16 @@ class LossOps(DenseOps):
             spread = self.float_mul(self.float_sum(weighed, (1,), False), smoothing / classes)
             likelihood = self.float_add(self.float_mul(likelihood, 1.0 - smoothing), spread)
         loss = self.float_neg(likelihood)
-        return loss if kept is None else self.where(kept, loss, 0.0), (log_p, column, factor, weight, kept)
+        return loss if counted is None else self.where(counted, loss, 0.0), (log_p, column, factor, weight, counted)
 
     def cross_entropy_backward(
         self, saved: Any, g: Array, needed: Needed, smoothing: float, ignored: int | None
     ) -> Gradients:
         """For the coefficients a_c of the loss -sum(a_c log p_c): d logits = (sum(a) softmax(logits) - a) g."""
-        log_p, column, factor, weight, kept = saved
+        log_p, column, factor, weight, counted = saved
         rows, classes = self.shape(log_p)
-        if kept is not None:
-            g = self.where(kept, g, 0.0)
+        if counted is not None:
+            g = self.where(counted, g, 0.0)
         g = self.reshape(g, (rows, 1))
         hit = self.bool_into_float(self.int_equal(column, self._class_numbers(column, classes)))
         p = self.float_exp(log_p)
@@ -93,11 +93,11 @@ class LossOps(DenseOps):
         evenly = self.float_mul(g, smoothing / classes)
         total = self.float_mul(evenly, float(classes) if weight is None else self.float_sum(weight, (0,), False))
         share = evenly if weight is None else self.float_mul(evenly, weight)
-        found = self.float_sub(self.float_mul(p, self.float_add(hits, total)), self.float_mul(hit, hits))
-        return self.float_sub(found, share), None, None
+        dlogits = self.float_sub(self.float_mul(p, self.float_add(hits, total)), self.float_mul(hit, hits))
+        return self.float_sub(dlogits, share), None, None
 
     def _weighed(self, x: Array, weight: Array) -> Array:
-        """x times constants; where a constant is zero the result is zero, also for infinite x."""
+        """x times constants; where a constant is zero, the result is zero, even for infinite x."""
         return self.where(self.float_equal(weight, 0.0), 0.0, self.float_mul(x, weight))
 
     def _class_numbers(self, like: Array, classes: int) -> Array:
@@ -128,8 +128,8 @@ class LossOps(DenseOps):
         device = self.device_of(targets)
         never = self._ctc_never()
         column = self.reshape(target_lengths, (n, 1))
-        places = self._class_numbers(targets, length)
-        inside = self.int_less(self.broadcast_to(places, (n, length)), column)
+        positions = self._class_numbers(targets, length)
+        inside = self.int_less(self.broadcast_to(positions, (n, length)), column)
         padded = self.where(inside, targets, blank)
         blanks = self.int_full((n, length, 1), blank, device)
         labels = self.reshape(self.concat([blanks, self.reshape(padded, (n, length, 1))], 2), (n, 2 * length))
@@ -146,17 +146,17 @@ class LossOps(DenseOps):
         first = self.broadcast_to(self.int_equal(times, 0), (steps, n))
         alphas = self._ctc_scan(emitted, skip, start, first)
         # Paths end in the last label or in the blank after it.
-        rest = self.int_sub(self.int_mul(column, 2), self.broadcast_to(numbers, (n, states)))
-        ends = self.bool_or(self.int_equal(rest, 0), self.int_equal(rest, 1))
+        distance = self.int_sub(self.int_mul(column, 2), self.broadcast_to(numbers, (n, states)))
+        ends = self.bool_or(self.int_equal(distance, 0), self.int_equal(distance, 1))
         end = self.where(ends, 0.0, never)
         last = self.int_maximum(self.int_sub(input_lengths, 1), 0)
-        at = self.broadcast_to(self.reshape(last, (1, n, 1)), (1, n, states))
-        final = self.reshape(self.take_along_axis(alphas, at, 0), (n, states))
+        ends = self.broadcast_to(self.reshape(last, (1, n, 1)), (1, n, states))
+        final = self.reshape(self.take_along_axis(alphas, ends, 0), (n, states))
         likelihood = self.float_logsumexp(self.float_add(final, end), (1,), False)
         impossible = self.float_less(likelihood, never / 2)
-        some = self.int_less(0, input_lengths)
-        empty = self.where(self.int_equal(target_lengths, 0), 0.0, math.inf)
-        loss = self.where(some, self.where(impossible, math.inf, self.float_neg(likelihood)), empty)
+        is_nonempty = self.int_less(0, input_lengths)
+        loss_of_empty = self.where(self.int_equal(target_lengths, 0), 0.0, math.inf)
+        loss = self.where(is_nonempty, self.where(impossible, math.inf, self.float_neg(likelihood)), loss_of_empty)
         used = self.bool_and(
             self.int_less(self.broadcast_to(times, (steps, n)), input_lengths), self.bool_not(impossible)
         )
@@ -173,8 +173,8 @@ class LossOps(DenseOps):
         betas = self._ctc_scan(self.flip(emitted, (0, 2)), back, self.flip(end, (1,)), self.flip(late, (0,)))
         joint = self.float_sub(self.float_add(alphas, self.flip(betas, (0, 2))), emitted)
         used = self.broadcast_to(self.reshape(used, (steps, n, 1)), (steps, n, states))
-        found = self.float_exp(self.where(used, self.float_sub(joint, self.reshape(likelihood, (1, n, 1))), 0.0))
-        share = self.where(used, self.float_mul(found, self.reshape(self.float_neg(g), (1, n, 1))), 0.0)
+        posterior = self.float_exp(self.where(used, self.float_sub(joint, self.reshape(likelihood, (1, n, 1))), 0.0))
+        share = self.where(used, self.float_mul(posterior, self.reshape(self.float_neg(g), (1, n, 1))), 0.0)
         return self.float_take_along_axis_adjoint(share, labels, 2, self.shape(log_p)), None, None, None
 
     def _ctc_never(self) -> float:
@@ -182,7 +182,7 @@ class LossOps(DenseOps):
         return -(LARGEST[self.float_element] ** 0.75)
 
     def _shifted_states(self, x: Array, by: int, value: float) -> Array:
-        """[n, states] moved to higher states, `value` coming in."""
+        """x [n, states] moved `by` states up; the first states become `value`."""
         n, states = self.shape(x)
         by = min(by, states)
         return self.pad(self.index(x, (slice(0, n, 1), slice(0, states - by, 1))), ((0, 0), (by, 0)), value)
@@ -191,7 +191,7 @@ class LossOps(DenseOps):
         """The recursion over time of the log-probabilities a [time, n, states] of arriving in a state.
 
         a_t is emitted_t + log of the sum of exp(a_{t-1}) over the state itself, the one before, and, where `skip` is 0,
-        the one before that; where `fresh` [time, n] holds, `start` stands for the logarithm.
+        the one before that; where `fresh` [time, n] is true, `start` replaces the logarithm.
         """
         steps, n, states = self.shape(emitted)
         never = self._ctc_never()

@@ -28,7 +28,7 @@ class NormOps(ReductionOps):
         variance = self.float_mean(self.float_square(centred), last, True)
         rstd = self.float_rsqrt(self.float_add(variance, epsilon))
         normed = self.float_mul(centred, rstd)
-        return self._scaled(normed, gamma, beta), (normed, rstd, gamma)
+        return self._affine(normed, gamma, beta), (normed, rstd, gamma)
 
     def layer_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
         """For the normalised input h and u = g gamma: dx = rstd (u - mean(u) - h mean(u h))."""
@@ -42,8 +42,8 @@ class NormOps(ReductionOps):
             dx = self.float_mul(rstd, self.float_sub(self.float_sub(u, self.float_mean(u, last, True)), along))
         return dx, *self._scale_gradients(normed, g, needed, leading)
 
-    def _scaled(self, normed: Array, gamma: Array | None, beta: Array | None) -> Array:
-        """normed * gamma + beta, of which either may be absent."""
+    def _affine(self, normed: Array, gamma: Array | None, beta: Array | None) -> Array:
+        """normed * gamma + beta; gamma and beta may be absent."""
         y = normed if gamma is None else self.float_mul(normed, gamma)
         return y if beta is None else self.float_add(y, beta)
 
@@ -64,7 +64,7 @@ class NormOps(ReductionOps):
         """See `rms_norm`."""
         mean = self.float_mean(self.float_square(x), (len(self.shape(x)) - 1,), True)
         rrms = self.float_rsqrt(self.float_add(mean, epsilon))
-        return self._scaled(self.float_mul(x, rrms), gamma, None), (x, rrms, gamma)
+        return self._affine(self.float_mul(x, rrms), gamma, None), (x, rrms, gamma)
 
     def rms_norm_backward(self, saved: Any, g: Array, needed: Needed, epsilon: float) -> Gradients:
         """For the normalised input h and u = g gamma: dx = rrms (u - h mean(u h))."""
@@ -93,7 +93,7 @@ class NormOps(ReductionOps):
         rows, saved = self.layer_norm_forward(self.reshape(x, (shape[0] * groups, size)), None, None, epsilon)
         normed = self.reshape(rows, shape)
         gamma, beta = self._per_channel(gamma, shape), self._per_channel(beta, shape)
-        return self._scaled(normed, gamma, beta), (normed, gamma, saved)
+        return self._affine(normed, gamma, beta), (normed, gamma, saved)
 
     def group_norm_backward(self, saved: Any, g: Array, needed: Needed, groups: int, epsilon: float) -> Gradients:
         """See `layer_norm_backward`."""
@@ -108,7 +108,7 @@ class NormOps(ReductionOps):
         return dx, *self._scale_gradients(normed, g, needed, self._all_but_channels(shape))
 
     def _per_channel(self, scale: Array | None, shape: tuple[int, ...]) -> Array | None:
-        """A scalar a channel, reshaped to broadcast with [n, channels, ...]."""
+        """One scalar for each channel, reshaped to broadcast with [n, channels, ...]."""
         return None if scale is None else self.reshape(scale, (shape[1], *(1 for _ in shape[2:])))
 
     def _all_but_channels(self, shape: tuple[int, ...]) -> Axes:
@@ -134,13 +134,13 @@ class NormOps(ReductionOps):
         rstd = self.float_rsqrt(self.float_add(variance, epsilon))
         normed = self.float_mul(centred, rstd)
         gamma, beta = self._per_channel(gamma, shape), self._per_channel(beta, shape)
-        results = self._scaled(normed, gamma, beta), self.reshape(mean, shape[1:2]), self.reshape(variance, shape[1:2])
+        results = self._affine(normed, gamma, beta), self.reshape(mean, shape[1:2]), self.reshape(variance, shape[1:2])
         return results, (normed, rstd, gamma)
 
     def batch_norm_train_backward(
         self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, epsilon: float
     ) -> Gradients:
-        """As for layer norm; the mean's gradient goes evenly to all elements, the variance's by x - mean."""
+        """As for layer norm; the mean's gradient goes evenly to all elements, the variance's as x - mean."""
         normed, rstd, gamma = saved
         g, g_mean, g_variance = gs
         shape = self.shape(normed)

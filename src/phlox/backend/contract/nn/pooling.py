@@ -15,7 +15,7 @@ from phlox.backend.tracing.symbolic import is_symbolic, real, whole
 class PoolingOps(ConvOps):
     """Pooling of the windows of x [n, channels, *spatial]; options as in `ConvOps`.
 
-    Sum and maximum of a window are taken axis by axis: the cost is the sum of its sides, not their product.
+    The sum or maximum of a window is computed axis by axis: the cost is the sum of its sides, not their product.
     """
 
     # --- max pooling
@@ -64,14 +64,14 @@ class PoolingOps(ConvOps):
             free = self.bool_not(hit) if free is None else self.bool_and(free, self.bool_not(hit))
         return self._spread(shares, self.shape(x), views)
 
-    # --- average pooling: `counted` is how much of the padding counts as zeros; the rest is ignored
+    # --- average pooling: of the padding, the widths `counted` count as zeros; the other padding is ignored
 
     def avg_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
         """The mean of each window."""
         total = self._pad_spatial(x, padding, 0.0)
         for axis in reversed(range(len(window))):
-            total = self._total(total, self._views(self.shape(total), 2 + axis, window[axis], stride[axis], 1))
-        return self._share(total, self.shape(x), window, stride, padding, counted)
+            total = self._sum_of_views(total, self._views(self.shape(total), 2 + axis, window[axis], stride[axis], 1))
+        return self._mean(total, self.shape(x), window, stride, padding, counted)
 
     def avg_pool_forward(
         self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths
@@ -83,23 +83,23 @@ class PoolingOps(ConvOps):
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, counted: Widths
     ) -> Gradients:
         """The transpose of `avg_pool`: each window's gradient goes evenly to its elements."""
-        g = self._share(g, saved, window, stride, padding, counted)
+        g = self._mean(g, saved, window, stride, padding, counted)
         for axis, (size, (before, after)) in enumerate(zip(saved[2:], padding, strict=True)):
-            have = self.shape(g)
-            shape = (*have[: 2 + axis], before + size + after, *have[3 + axis :])
+            sizes = self.shape(g)
+            shape = (*sizes[: 2 + axis], before + size + after, *sizes[3 + axis :])
             views = self._views(shape, 2 + axis, window[axis], stride[axis], 1)
             g = self._spread([g] * len(views), shape, views)
         return (self._unpad_spatial(g, padding),)
 
-    def _total(self, x: Array, views: list[Index]) -> Array:
+    def _sum_of_views(self, x: Array, views: list[Index]) -> Array:
         """The sum of x at the views."""
         total = self.index(x, views[0])
         for view in views[1:]:
             total = self.float_add(total, self.index(x, view))
         return total
 
-    def _share(self, y: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
-        """`y`, one element a window over an input of `shape`, divided by how much in its window counts."""
+    def _mean(self, y: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
+        """y, one element for each window of an input of `shape`, divided by the number of counted elements in it."""
         factor = 1.0
         for axis, (side, outer, inner) in enumerate(zip(window, padding, counted, strict=True)):
             if all(map(same_size, inner, outer)):
@@ -107,20 +107,20 @@ class PoolingOps(ConvOps):
                 continue
             ones = self.float_full((inner[0] + shape[2 + axis] + inner[1],), 1.0, self.device_of(y))
             ones = self.pad(ones, ((outer[0] - inner[0], outer[1] - inner[1]),), 0.0)
-            counts = self._total(ones, self._views(self.shape(ones), 0, side, stride[axis], 1))
+            counts = self._sum_of_views(ones, self._views(self.shape(ones), 0, side, stride[axis], 1))
             y = self.float_div(y, self.reshape(counts, (-1, *(1 for _ in window[axis + 1 :]))))
         return y if factor == 1.0 else self.float_mul(y, factor)
 
-    # --- pooling to given sizes: window i of an axis goes from floor(i size / count) up to ceil((i + 1) size / count)
+    # --- pooling to fixed sizes: window i of an axis goes from floor(i size / count) up to ceil((i + 1) size / count)
 
     def adaptive_max_pool(self, x: Array, counts: Shape) -> Array:
         """The maximum of each window, `counts` of them along each axis, as in `max_pool`."""
         sides: list[int] = []
         for axis, count in enumerate(counts, 2):
             size = self.shape(x)[axis]
-            if is_symbolic(size) or size % count:  # side by side, short windows with their last element once more
-                places, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
-                x = self.take(x, self.reshape(self.int_minimum(places, lasts), (-1,)), axis)
+            if is_symbolic(size) or size % count:  # windows side by side; a short one repeats its last element
+                positions, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
+                x = self.take(x, self.reshape(self.int_minimum(positions, lasts), (-1,)), axis)
             sides.append(self.shape(x)[axis] // count)
         window = tuple(sides)
         return self.max_pool(x, window, window, ((0, 0),) * len(window), (1,) * len(window))
@@ -156,25 +156,25 @@ class PoolingOps(ConvOps):
                 x = self.broadcast_to(self.expand_dims(x, (axis + 1,)), (*before, size, count // size, *after))
                 x = self.reshape(x, (*before, count, *after))
             else:
-                places, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
-                x = self.take(x, self.int_minimum(places, lasts), axis)
-                inside = self.reshape(self.int_less_equal(places, lasts), (count, -1, *(1 for _ in after)))
+                positions, _, lasts = self._adaptive_windows(size, count, self.device_of(x))
+                x = self.take(x, self.int_minimum(positions, lasts), axis)
+                inside = self.reshape(self.int_less_equal(positions, lasts), (count, -1, *(1 for _ in after)))
                 x = self.float_sum(self.where(inside, x, 0.0), (axis + 1,), False)
         return x
 
     def _adaptive_windows(self, size: int, count: int, device: Device) -> tuple[Array, Array, Array]:
-        """The places from each window's first on [count, longest], perhaps past its last; first and last [count, 1]."""
+        """The positions in each window [count, longest], some past its end, and its first and last, [count, 1]."""
         if is_symbolic(size):
-            longest = size // count + 2  # of which the last ones may lie past every window
+            longest = size // count + 2  # the last positions may lie past every window
         else:
             lengths = {-(-(i + 1) * size // count) - i * size // count for i in range(count // math.gcd(size, count))}
             longest = max(lengths)
-        side, rest = whole(size // count), whole(size % count)
+        side, remainder = whole(size // count), whole(size % count)
         numbers = self.reshape(self.int_arange(0, count, 1, device), (count, 1))
-        # i size / count = i side + i rest / count, whose products stay small.
-        starts = self.int_floordiv(self.int_mul(numbers, rest), count)
+        # i size / count = i side + i remainder / count; these products are small.
+        starts = self.int_floordiv(self.int_mul(numbers, remainder), count)
         starts = self.int_add(self.int_mul(numbers, side), starts)
-        ends = self.int_floordiv(self.int_add(self.int_mul(numbers, rest), rest + count - 1), count)
+        ends = self.int_floordiv(self.int_add(self.int_mul(numbers, remainder), remainder + count - 1), count)
         lasts = self.int_add(self.int_mul(self.int_add(numbers, 1), side), self.int_sub(ends, 1))
-        places = self.int_add(starts, self.int_arange(0, longest, 1, device))
-        return places, starts, lasts
+        positions = self.int_add(starts, self.int_arange(0, longest, 1, device))
+        return positions, starts, lasts

@@ -13,7 +13,7 @@ States: TypeAlias = tuple[Array, ...]
 Step: TypeAlias = Callable[[Array, States], tuple[States, States]]
 """From `(z, states)`, z being the input part of all gates, to the new states and the values for the derivative."""
 StepBack: TypeAlias = Callable[[States, States], tuple[States, States]]
-"""From `(gradients of the states after, saved)` to those of the gates' inputs, and those of the states before."""
+"""From (gradients of the states after, saved) to the gradients of the gates' inputs and of the states before."""
 
 
 class RecurrenceOps(DenseOps, TracingOps):
@@ -32,22 +32,22 @@ class RecurrenceOps(DenseOps, TracingOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[Array, States, States, States]:
-        """The forward loop: its results, the last states, those before every step, and what the steps have saved."""
+        """The forward loop: its results, the last states, the states before every step, and the steps' saved values."""
         count = len(start)
 
-        def body(states: States, one: States) -> tuple[Sequence[Array], Sequence[Array]]:
-            after, saved = step(one[0], states)
+        def body(states: States, inputs: States) -> tuple[Sequence[Array], Sequence[Array]]:
+            after, saved = step(inputs[0], states)
             if alive is None:
                 return after, (*after, *saved)
-            kept = [self.where(one[1], new, old) for new, old in zip(after, states, strict=True)]
-            return kept, (*kept, *saved, self.where(one[1], after[0], 0.0))
+            held = [self.where(inputs[1], new, old) for new, old in zip(after, states, strict=True)]
+            return held, (*held, *saved, self.where(inputs[1], after[0], 0.0))
 
         z = self.linear(x, weight, bias)
         along = (z,) if alive is None else (z, alive)
-        last, found = self._steps(body, start, along, self.shape(x)[0], reverse=reverse)
-        y = found[0] if alive is None else found[-1]
-        before = tuple([self._delayed(one, found[place], reverse) for place, one in enumerate(start)])
-        return y, last, before, found[count:] if alive is None else found[count:-1]
+        last, columns = self._steps(body, start, along, self.shape(x)[0], reverse=reverse)
+        y = columns[0] if alive is None else columns[-1]
+        before = tuple([self._delayed(state, columns[index], reverse) for index, state in enumerate(start)])
+        return y, last, before, columns[count:] if alive is None else columns[count:-1]
 
     def _back_through_time(
         self,
@@ -58,26 +58,26 @@ class RecurrenceOps(DenseOps, TracingOps):
         alive: Array | None,
         reverse: bool,
     ) -> tuple[States, States]:
-        """The backward loop: the gradients of the gates' inputs, and those of the first states."""
+        """The backward loop: the gradients of the gates' inputs, and of the first states."""
         length, *sizes = self.shape(like)
         device = self.device_of(like)
         g, *last = gs
-        start = [self.float_full(tuple(sizes), 0.0, device) if one is None else one for one in last]
+        start = [self.float_full(tuple(sizes), 0.0, device) if state is None else state for state in last]
         extra = tuple([x for x in (g, alive) if x is not None])
 
-        def body(towards: States, one: States) -> tuple[Sequence[Array], Sequence[Array]]:
-            after, kept = list(towards), one[len(extra) :]
+        def body(dstates: States, inputs: States) -> tuple[Sequence[Array], Sequence[Array]]:
+            after, saved_step = list(dstates), inputs[len(extra) :]
             if g is not None:
-                after[0] = self.float_add(after[0], one[0])
+                after[0] = self.float_add(after[0], inputs[0])
             if alive is None:
-                given, before = back(tuple(after), kept)
-                return before, given
-            there = one[len(extra) - 1]
-            given, before = back(tuple([self.where(there, d, 0.0) for d in after]), kept)
-            return [self.where(there, new, old) for new, old in zip(before, towards, strict=True)], given
+                dgates, before = back(tuple(after), saved_step)
+                return before, dgates
+            is_alive = inputs[len(extra) - 1]
+            dgates, before = back(tuple([self.where(is_alive, d, 0.0) for d in after]), saved_step)
+            return [self.where(is_alive, new, old) for new, old in zip(before, dstates, strict=True)], dgates
 
-        first, given = self._steps(body, start, (*extra, *saved), length, reverse=not reverse)
-        return given, first
+        first, dgates = self._steps(body, start, (*extra, *saved), length, reverse=not reverse)
+        return dgates, first
 
     def _steps(
         self,
@@ -92,7 +92,7 @@ class RecurrenceOps(DenseOps, TracingOps):
         return self.scan(body, start, xs, length, reverse=reverse)
 
     def _parts_of_gates(self, z: Array, count: int) -> list[Array]:
-        """[batch, count * width] as so many [batch, width]."""
+        """[batch, count * width] as `count` arrays [batch, width]."""
         rows, columns = self.shape(z)
         width = columns // count
         return [
@@ -100,15 +100,15 @@ class RecurrenceOps(DenseOps, TracingOps):
         ]
 
     def _delayed(self, start: Array, states: Array, reverse: bool) -> Array:
-        """[time, batch, width]: the state before every step, of those after them."""
+        """The states before every step, [time, batch, width], from those after every step."""
         length, *sizes = self.shape(states)
-        kept = slice(1, length, 1) if reverse else slice(0, length - 1, 1)
-        rest = self.index(states, (kept, *[slice(0, size, 1) for size in sizes]))
+        others = slice(1, length, 1) if reverse else slice(0, length - 1, 1)
+        later = self.index(states, (others, *[slice(0, size, 1) for size in sizes]))
         first = self.reshape(start, (1, *sizes))
-        return self.concat((rest, first) if reverse else (first, rest), 0)
+        return self.concat((later, first) if reverse else (first, later), 0)
 
     def _product_of_steps(self, x: Array, y: Array) -> Array:
-        """x' y of all steps: [time, batch, n] and [time, batch, m] give [n, m]."""
+        """x' y, summed over all steps: [time, batch, n] and [time, batch, m] give [n, m]."""
         length, batch, n = self.shape(x)
         rows = length * batch
         m = self.shape(y)[2]

@@ -64,11 +64,11 @@ class RecurrentOps(RecurrenceOps):
 
     def lstm_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
         """For t = tanh(c): dc = dc + dh o (1 - t^2), from which each gate's gradient follows by its slope."""
-        x, weight, recurrent, alive, before, kept = saved
+        x, weight, recurrent, alive, before, steps = saved
         transposed = self.permute_dims(recurrent, (1, 0))
 
-        def back(towards: States, saved: States) -> tuple[States, States]:
-            (dh, dc), (i, f, g, o, t, c) = towards, saved
+        def back(dstates: States, saved: States) -> tuple[States, States]:
+            (dh, dc), (i, f, g, o, t, c) = dstates, saved
             dc = self.float_add(dc, self.float_tanh_backward(self.float_mul(dh, o), t))
             dz = self.concat(
                 (
@@ -81,7 +81,7 @@ class RecurrentOps(RecurrenceOps):
             )
             return (dz,), (self.float_matmul(dz, transposed), self.float_mul(dc, f))
 
-        (dz,), (dh, dc) = self._back_through_time(back, gs, (*kept, before[1]), before[0], alive, reverse)
+        (dz,), (dh, dc) = self._back_through_time(back, gs, (*steps, before[1]), before[0], alive, reverse)
         dx, dw, db = self.linear_backward((x, weight), dz, (needed[0], needed[3], needed[5]))
         du = self._product_of_steps(before[0], dz) if needed[4] else None
         return dx, dh, dc, dw, du, db, None
@@ -135,11 +135,11 @@ class RecurrentOps(RecurrenceOps):
 
     def gru_backward(self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool) -> Gradients:
         """The gradient of n reaches the input part unchanged, and the state part multiplied by r."""
-        x, weight, recurrent, alive, before, kept = saved
+        x, weight, recurrent, alive, before, steps = saved
         transposed = self.permute_dims(recurrent, (1, 0))
 
-        def back(towards: States, saved: States) -> tuple[States, States]:
-            (dh,), (r, u, n, m, h) = towards, saved
+        def back(dstates: States, saved: States) -> tuple[States, States]:
+            (dh,), (r, u, n, m, h) = dstates, saved
             dn = self.float_tanh_backward(self.float_mul(dh, self.float_sub(1.0, u)), n)
             du = self.float_sigmoid_backward(self.float_mul(dh, self.float_sub(h, n)), u)
             dr = self.float_sigmoid_backward(self.float_mul(dn, m), r)
@@ -147,7 +147,7 @@ class RecurrentOps(RecurrenceOps):
             towards_state = self.float_matmul(self.concat((dr, du, dm), 1), transposed)
             return (dr, du, dn, dm), (self.float_add(towards_state, self.float_mul(dh, u)),)
 
-        (dr, du, dn, dm), (dh,) = self._back_through_time(back, gs, (*kept, before[0]), before[0], alive, reverse)
+        (dr, du, dn, dm), (dh,) = self._back_through_time(back, gs, (*steps, before[0]), before[0], alive, reverse)
         dx, dw, db = self.linear_backward((x, weight), self.concat((dr, du, dn), 2), (needed[0], needed[2], needed[4]))
         d_recurrent = self._product_of_steps(before[0], self.concat((dr, du, dm), 2)) if needed[3] else None
         d_bias = self.float_sum(dm, (0, 1), False) if needed[5] else None
@@ -194,15 +194,15 @@ class RecurrentOps(RecurrenceOps):
         self, saved: Any, gs: tuple[Array | None, ...], needed: Needed, reverse: bool, activation: Activation
     ) -> Gradients:
         """The slope of either activation is known from its result."""
-        x, weight, recurrent, alive, before, kept = saved
+        x, weight, recurrent, alive, before, steps = saved
         slope = self.float_relu_backward if activation == "relu" else self.float_tanh_backward
         transposed = self.permute_dims(recurrent, (1, 0))
 
-        def back(towards: States, saved: States) -> tuple[States, States]:
-            dz = slope(towards[0], saved[0])
+        def back(dstates: States, saved: States) -> tuple[States, States]:
+            dz = slope(dstates[0], saved[0])
             return (dz,), (self.float_matmul(dz, transposed),)
 
-        (dz,), (dh,) = self._back_through_time(back, gs, kept, before[0], alive, reverse)
+        (dz,), (dh,) = self._back_through_time(back, gs, steps, before[0], alive, reverse)
         dx, dw, db = self.linear_backward((x, weight), dz, (needed[0], needed[2], needed[4]))
         du = self._product_of_steps(before[0], dz) if needed[3] else None
         return dx, dh, dw, du, db, None

@@ -23,7 +23,7 @@ class Resampling:
     align_corners: bool = False
     """Do the centres of the first and last elements stay in place? Otherwise their outer edges do."""
     ratio: float | None = None
-    """The number of elements for one of the result; None means size / out."""
+    """The number of input elements for each element of the result; None means size / out."""
     antialias: bool = False
     transposed: bool = False
     """Is it the transpose, from `out` elements to `size`?"""
@@ -51,11 +51,11 @@ def _table(plan: Resampling) -> Table:
 def _nearest(plan: Resampling) -> Table:
     number = np.arange(plan.out)
     offset = 1 if plan.mode == "nearest-exact" else 0
-    if plan.ratio is None:  # in whole numbers, where nothing rounds
-        places = (2 * number + offset) * plan.size // (2 * plan.out)
+    if plan.ratio is None:  # in integers, without rounding
+        positions = (2 * number + offset) * plan.size // (2 * plan.out)
     else:
-        places = np.floor((number + 0.5 * offset) * plan.ratio).astype(np.int64)
-    return np.minimum(places, plan.size - 1)[:, None], np.ones((plan.out, 1))
+        positions = np.floor((number + 0.5 * offset) * plan.ratio).astype(np.int64)
+    return np.minimum(positions, plan.size - 1)[:, None], np.ones((plan.out, 1))
 
 
 def _area(plan: Resampling) -> Table:
@@ -63,12 +63,12 @@ def _area(plan: Resampling) -> Table:
     starts, stops = number * plan.size // plan.out, -(-(number + 1) * plan.size // plan.out)
     counts = (stops - starts)[:, None]
     taps = np.arange(int(counts.max(initial=0)))
-    places = np.minimum(starts[:, None] + taps, stops[:, None] - 1)
-    return places, np.where(taps < counts, 1.0 / counts, 0.0)
+    positions = np.minimum(starts[:, None] + taps, stops[:, None] - 1)
+    return positions, np.where(taps < counts, 1.0 / counts, 0.0)
 
 
 def _sources(plan: Resampling) -> np.ndarray[Any, Any]:
-    """Where the centres of the results lie."""
+    """The positions of the results' centres, in elements of the input."""
     number = np.arange(plan.out, dtype=np.float64)
     if plan.align_corners:
         return number * ((plan.size - 1) / max(plan.out - 1, 1))
@@ -83,16 +83,16 @@ def _linear(plan: Resampling) -> Table:
     source = np.maximum(_sources(plan), 0.0)
     low = np.minimum(np.floor(source), plan.size - 1)
     share = np.minimum(source - low, 1.0)
-    places = np.stack([low, np.minimum(low + 1, plan.size - 1)], 1).astype(np.int64)
-    return places, np.stack([1.0 - share, share], 1)
+    positions = np.stack([low, np.minimum(low + 1, plan.size - 1)], 1).astype(np.int64)
+    return positions, np.stack([1.0 - share, share], 1)
 
 
 def _cubic(plan: Resampling) -> Table:
     source = _sources(plan)
     low = np.floor(source)
     taps = np.arange(-1, 3)
-    places = np.clip(low[:, None] + taps, 0, plan.size - 1).astype(np.int64)
-    return places, _keys((source - low)[:, None] - taps, -0.75)
+    positions = np.clip(low[:, None] + taps, 0, plan.size - 1).astype(np.int64)
+    return positions, _keys((source - low)[:, None] - taps, -0.75)
 
 
 def _keys(x: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:
@@ -104,27 +104,27 @@ def _keys(x: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:
 
 
 def _antialiased(plan: Resampling) -> Table:
-    """The kernel as wide as the results lie apart, so that a smaller image takes all of the larger into account."""
+    """The kernel is as wide as the distance of the results, so that a smaller image uses all pixels of the larger."""
     ratio = (plan.size - 1) / max(plan.out - 1, 1) if plan.align_corners else _ratio(plan)
     if plan.align_corners and plan.out == 1:
-        ratio = 0.0  # as without: the one centre that stays is the first
+        ratio = 0.0  # as without antialias: the only result is at the first element
     width = max(ratio, 1.0)
     reach = width * (1.0 if plan.mode == "linear" else 2.0)
     centre = ((np.arange(plan.out) + 0.5) * ratio)[:, None]
     starts = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
     stops = np.minimum((centre + reach + 0.5).astype(np.int64), plan.size)
-    places = starts + np.arange(int((stops - starts).max(initial=1)))
-    away = (places - centre + 0.5) / width
+    positions = starts + np.arange(int((stops - starts).max(initial=1)))
+    away = (positions - centre + 0.5) / width
     weights = np.maximum(1.0 - np.abs(away), 0.0) if plan.mode == "linear" else _keys(away, -0.5)
-    weights = np.where(places < stops, weights, 0.0)
-    return np.minimum(places, plan.size - 1), weights / weights.sum(1, keepdims=True)
+    weights = np.where(positions < stops, weights, 0.0)
+    return np.minimum(positions, plan.size - 1), weights / weights.sum(1, keepdims=True)
 
 
-def _transposed(places: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], size: int) -> Table:
-    """For each element of the origin, the results that it is in."""
+def _transposed(positions: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], size: int) -> Table:
+    """For each input element, the results that use it, and their weights."""
     used = weights != 0.0
     result, _ = np.nonzero(used)
-    origin = places[used]
+    origin = positions[used]
     order = np.argsort(origin, kind="stable")
     counts = np.bincount(origin, minlength=size)
     first = np.cumsum(counts) - counts

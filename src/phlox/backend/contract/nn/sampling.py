@@ -18,13 +18,13 @@ Beyond: TypeAlias = Literal["zeros", "border", "reflection"]
 """The values that are read outside of the image."""
 
 Tap: TypeAlias = tuple[Array, Any, Any, Any]
-"""Along one axis: position (Int), weight, slope of the weight, is it inside? All [n, points]; None is 1, 0 and yes."""
+"""Along one axis: position (Int), weight, slope of the weight, is it inside? All [n, points]; None is 1, 0 or true."""
 
 
 class SamplingOps(IndexingOps):
     """Interpolation and sampling on grids."""
 
-    # --- interpolate: x [n, channels, ...], a table for each of the other axes
+    # --- interpolate: x [n, channels, ...], a table for each spatial axis
 
     def interpolate(self, x: Array, plans: tuple[Resampling, ...]) -> Array:
         """x resampled along every spatial axis, one after the other."""
@@ -41,11 +41,11 @@ class SamplingOps(IndexingOps):
         return (self.interpolate(g, tuple(plan.transpose for plan in plans)),)
 
     def _resample(self, x: Array, axis: int, plan: Resampling) -> Array:
-        places, weights = plan.table
+        positions, weights = plan.table
         device, rank = self.device_of(x), len(self.shape(x))
         y = None
-        for place, weight in zip(places.T, weights.T, strict=True):
-            part = self.take(x, self.from_host(place, Int, device), axis)
+        for position, weight in zip(positions.T, weights.T, strict=True):
+            part = self.take(x, self.from_host(position, Int, device), axis)
             if not (weight == 1.0).all():
                 shape = tuple(len(weight) if i == axis else 1 for i in range(rank))
                 part = self.float_mul(part, self.from_host(weight.reshape(shape), Float, device))
@@ -66,16 +66,16 @@ class SamplingOps(IndexingOps):
         points = math.prod(out)
         pixels = self.reshape(self.permute_dims(x, (0, *range(2, rank + 2), 1)), (n * math.prod(sizes), channels))
         flat = self.reshape(grid, (n, points, rank))
-        whole = (slice(0, n, 1), slice(0, points, 1))
+        leading = (slice(0, n, 1), slice(0, points, 1))
         axes: list[list[Tap]] = []
         for axis, size in enumerate(sizes):
-            along = self.index(flat, (*whole, rank - 1 - axis))
+            along = self.index(flat, (*leading, rank - 1 - axis))
             axes.append(self._taps(along, size, reading, beyond, align_corners))
         neighbours: list[tuple[Array, Any]] = []
         y = None
         for taps in product(*axes):
             rows = self._neighbour_rows(taps, sizes, n, points)
-            weight = self._joint([tap[1] for tap in taps], taps, n * points)
+            weight = self._product_of_taps([tap[1] for tap in taps], taps, n * points)
             part = self.take(pixels, rows, 0)
             if weight is not None:
                 part = self.float_mul(part, weight)
@@ -107,7 +107,7 @@ class SamplingOps(IndexingOps):
                 seen = self.float_sum(self.float_mul(g, self.take(pixels, rows, 0)), (1,), True)
                 for axis in range(rank):
                     factors = [tap[2] if axis == other else tap[1] for other, tap in enumerate(taps)]
-                    part = self.float_mul(seen, self._joint(factors, taps, n * points))
+                    part = self.float_mul(seen, self._product_of_taps(factors, taps, n * points))
                     slopes[axis] = part if slopes[axis] is None else self.float_add(slopes[axis], part)
             if slopes[0] is None:
                 dgrid = self.float_mul(grid, 0.0)
@@ -116,15 +116,15 @@ class SamplingOps(IndexingOps):
         return dx, dgrid
 
     def _neighbour_rows(self, taps: tuple[Tap, ...], sizes: list[int], n: int, points: int) -> Array:
-        """Which rows of the pixels [n * height * width, channels] the neighbours are."""
+        """The rows of the pixels [n * height * width, channels] that hold the neighbours."""
         examples = self.int_arange(0, n, 1, self.device_of(taps[0][0]))
         rows = self.broadcast_to(self.reshape(examples, (n, 1)), (n, points))
         for tap, size in zip(taps, sizes, strict=True):
             rows = self.int_add(self.int_mul(rows, size), tap[0])
         return self.reshape(rows, (n * points,))
 
-    def _joint(self, factors: list[Any], taps: tuple[Tap, ...], count: int) -> Any:
-        """The product of the factors, one an axis, as a column; zero for a neighbour that is not inside."""
+    def _product_of_taps(self, factors: list[Any], taps: tuple[Tap, ...], count: int) -> Any:
+        """The product of the factors, one for each axis, as a column; zero for a neighbour that is not inside."""
         y = None
         for factor in factors:
             if factor is not None:
@@ -137,56 +137,56 @@ class SamplingOps(IndexingOps):
     def _taps(self, along: Array, size: int, reading: Reading, beyond: Beyond, align_corners: bool) -> list[Tap]:
         """The neighbours along an axis of points at `along` in [-1, 1], with weights and their slopes in `along`."""
         scale: Any = (size - 1 if align_corners else size) / 2.0
-        at = self.float_add(self.float_mul(along, scale), (size - 1) / 2.0)
+        point = self.float_add(self.float_mul(along, scale), (size - 1) / 2.0)
         if reading != "cubic" and beyond != "zeros":
-            at, slope = self._brought_inside(at, size, beyond, align_corners)
+            point, slope = self._brought_inside(point, size, beyond, align_corners)
             scale = self.float_mul(slope, scale)
         if reading == "nearest":
-            return [self._tap(self.float_round(at), None, None, size, beyond)]
-        low = self.float_floor(at)
-        share = self.float_sub(at, low)
+            return [self._tap(self.float_round(point), None, None, size, beyond)]
+        low = self.float_floor(point)
+        share = self.float_sub(point, low)
         if reading == "linear":
             falling = -scale if isinstance(scale, float) else self.float_neg(scale)
             return [
                 self._tap(low, self.float_sub(1.0, share), falling, size, beyond),
                 self._tap(self.float_add(low, 1.0), share, scale, size, beyond),
             ]
-        found: list[Tap] = []
+        taps: list[Tap] = []
         for offset in (-1, 0, 1, 2):
-            place = self.float_add(low, float(offset))
+            position = self.float_add(low, float(offset))
             if beyond != "zeros":
-                place = self._brought_inside(place, size, beyond, align_corners)[0]
+                position = self._brought_inside(position, size, beyond, align_corners)[0]
             weight, slope = self._cubic_weight(share, offset)
-            found.append(self._tap(place, weight, self.float_mul(slope, scale), size, beyond))
-        return found
+            taps.append(self._tap(position, weight, self.float_mul(slope, scale), size, beyond))
+        return taps
 
-    def _tap(self, place: Array, weight: Any, slope: Any, size: int, beyond: Beyond) -> Tap:
-        """A neighbour at a place that may lie outside, or be no number at all."""
-        place = self.detach(place)
-        place = self.where(self.float_isnan(place), 0.0, place)
-        number = self.float_into_int(self.float_clip(place, 0.0, float(max(size - 1, 0))))
+    def _tap(self, position: Array, weight: Any, slope: Any, size: int, beyond: Beyond) -> Tap:
+        """A neighbour at a position, which may lie outside the image or be NaN."""
+        position = self.detach(position)
+        position = self.where(self.float_isnan(position), 0.0, position)
+        number = self.float_into_int(self.float_clip(position, 0.0, float(max(size - 1, 0))))
         if beyond != "zeros":
             return number, weight, slope, None
-        inside = self.bool_and(self.float_less_equal(0.0, place), self.float_less_equal(place, float(size - 1)))
+        inside = self.bool_and(self.float_less_equal(0.0, position), self.float_less_equal(position, float(size - 1)))
         return number, weight, slope, inside
 
-    def _brought_inside(self, at: Array, size: int, beyond: Beyond, align_corners: bool) -> tuple[Array, Array]:
-        """Where a coordinate outside is read, and how that moves with the coordinate: by 1, -1, or not at all."""
+    def _brought_inside(self, position: Array, size: int, beyond: Beyond, align_corners: bool) -> tuple[Array, Array]:
+        """The coordinate inside the image that is read instead of `position`, and its derivative: 1, -1 or 0."""
         slope: Any = 1.0
         if beyond == "reflection":
             # About the centres of the outermost pixels, or about their edges.
             low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
-            away = self.float_sub(at, low)
-            distance, slope = self.float_abs(away), self.float_sign(away)
+            offset = self.float_sub(position, low)
+            distance, slope = self.float_abs(offset), self.float_sign(offset)
             flips = self.float_floor(self.float_div(distance, span or 1.0))
             extra = self.float_sub(distance, self.float_mul(flips, span))
             halves = self.float_mul(flips, 0.5)
             odd = self.float_less(self.float_floor(halves), halves)
-            at = self.float_add(self.where(odd, self.float_sub(span, extra), extra), low)
+            position = self.float_add(self.where(odd, self.float_sub(span, extra), extra), low)
             slope = self.where(odd, self.float_neg(slope), slope)
         last = float(max(size - 1, 0))
-        between = self.bool_and(self.float_less(0.0, at), self.float_less(at, last))
-        return self.float_clip(at, 0.0, last), self.where(between, slope, 0.0)
+        between = self.bool_and(self.float_less(0.0, position), self.float_less(position, last))
+        return self.float_clip(position, 0.0, last), self.where(between, slope, 0.0)
 
     def _cubic_weight(self, share: Array, offset: int) -> tuple[Array, Array]:
         """The weight of a neighbour by cubic convolution (Keys 1981, a = -0.75), and its slope."""

@@ -17,11 +17,11 @@ ALL = "all"
 
 
 def codegen() -> str:
-    """Gives "inductor" or "none", as the environment says; `CompileError` for anything else."""
-    found = os.environ.get(VARIABLE, "inductor")
-    if found not in ("inductor", "none"):
-        raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {found!r}")
-    return found
+    """Return "inductor" or "none", as the environment says; `CompileError` for anything else."""
+    choice = os.environ.get(VARIABLE, "inductor")
+    if choice not in ("inductor", "none"):
+        raise CompileError(f"the environment variable {VARIABLE} is `inductor` or `none`, got {choice!r}")
+    return choice
 
 
 def switches() -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def is_on(name: str) -> bool:
-    """Is the pass with this name switched on? The last word about it counts.
+    """Is the pass with this name switched on? The last word for it counts.
 
     >>> is_on("winograd")
     True

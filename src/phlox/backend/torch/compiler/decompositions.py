@@ -52,7 +52,7 @@ def _of_floats(kernel: Any) -> Any:
 
     def decomposed(x: Any, y: Any) -> Any:
         example = x if isinstance(x, torch.Tensor) else y
-        x, y = (one if isinstance(one, torch.Tensor) else example.new_full((), one) for one in (x, y))
+        x, y = (operand if isinstance(operand, torch.Tensor) else example.new_full((), operand) for operand in (x, y))
         if not x.is_floating_point() or x.dtype != y.dtype or x.device.type != "cpu" or y.device.type != "cpu":
             return NotImplemented
         return kernel(x, y)
@@ -70,8 +70,8 @@ def _rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 def _formula(function: Callable[..., Any]) -> Any:
     """A formula for floats on a processor; halves are computed in single precision and rounded once.
 
-    Scalars too, for which the function of C is accurate as well: the compiler would call that in every iteration of the
-    loops that read the scalar, as Adam's corrections, and computes once what an exponential is a part of.
+    It replaces operations on scalars too, such as Adam's corrections, although C's function is accurate: the compiler
+    would call that in every iteration of the loops that read the scalar, but it computes an exponential only once.
     """
 
     @wraps(function)
@@ -80,9 +80,9 @@ def _formula(function: Callable[..., Any]) -> Any:
             return NotImplemented
         if x.dtype not in _HALVES:
             return function(x, *others)
-        wide = [one.float() if isinstance(one, torch.Tensor) else one for one in (x, *others)]
-        found = function(*wide)
-        return found if found is NotImplemented else found.to(x.dtype)
+        wide = [operand.float() if isinstance(operand, torch.Tensor) else operand for operand in (x, *others)]
+        result = function(*wide)
+        return result if result is NotImplemented else result.to(x.dtype)
 
     return decomposed
 
@@ -111,7 +111,7 @@ def _elu(x: Any, alpha: float = 1.0, scale: float = 1.0, rate: float = 1.0) -> A
 
 
 def _elu_backward(g: Any, alpha: float, scale: float, rate: float, is_result: bool, x: Any) -> Any:
-    """The compiler compares with zero from below; so NaN would have the slope of positive numbers."""
+    """The compiler tests x <= 0; so NaN would have the slope of positive numbers."""
     if is_result:
         return NotImplemented
     return torch.where(x > 0.0, g * scale, g * (alpha * scale * rate) * torch.exp(x * rate))
@@ -123,15 +123,15 @@ def _hardswish_backward(g: Any, x: Any) -> Any:
 
 
 def _atanh(x: Any) -> Any:
-    """log((1 + x) / (1 - x)) / 2, of the distance from one alone."""
+    """log((1 + x) / (1 - x)) / 2, from 1 - |x| alone."""
     size = x.abs()
     return torch.copysign(torch.log1p(size * 2.0 / (1.0 - size)) * 0.5, x)
 
 
 def _acosh(x: Any) -> Any:
-    """log(x + sqrt(x^2 - 1)), whose square may overflow."""
-    more = x.clamp(max=2.0) - 1.0
-    near = torch.log1p(more + torch.sqrt(more) * torch.sqrt(more + 2.0))
+    """log(x + sqrt(x^2 - 1)), where x^2 may overflow."""
+    excess = x.clamp(max=2.0) - 1.0
+    near = torch.log1p(excess + torch.sqrt(excess) * torch.sqrt(excess + 2.0))
     large = x.clamp(min=2.0)
     inverse = 1.0 / large
     far = torch.log(large) + torch.log1p(torch.sqrt((1.0 - inverse) * (inverse + 1.0)))
@@ -139,7 +139,7 @@ def _acosh(x: Any) -> Any:
 
 
 def _sinh(x: Any) -> Any:
-    """(exp(|x|) - exp(-|x|)) / 2 with the sign of x: by `expm1` near zero, and far from it in factors that fit."""
+    """(exp(|x|) - exp(-|x|)) / 2 with the sign of x: by `expm1` near zero, else in factors without overflow."""
     size = x.abs()
     near = torch.expm1(size.clamp(max=1.0))
     half = torch.exp(size * 0.5)
@@ -179,4 +179,4 @@ _PRIVATE = {
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The decompositions by operation. If one returns NotImplemented, the compiler uses its own."""
-    return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.here}}
+    return {**_PUBLIC, **{part.value: function for part, function in _PRIVATE.items() if part.exists}}

@@ -1,4 +1,4 @@
-"""What Inductor is known to compile into wrong numbers without an error, and how we keep it from that.
+"""Known cases that Inductor compiles into wrong numbers without an error, and how we avoid them.
 
 An operation of `FENCES` is replaced by an operator of our own, which calls PyTorch's and which Inductor neither fuses
 nor runs in place. A function of `MENDS` is one of Inductor's own, corrected while it compiles for us. `settings` are
@@ -52,12 +52,12 @@ FAULTS: dict[str, str] = {
         "row that an added mask shuts out is zeros and not NaN. Constants of PyTorch's patterns are not compared."
     ),
     "eight bits": (
-        "The smallest and largest of 16 or more elements of eight bits may be those of unused lanes; of zeros alone, "
+        "The minimum and maximum of 16 or more elements of eight bits may come from unused lanes; of zeros alone, "
         "argmax gives a number that is no index (pytorch#191499). Our operations reduce no such elements."
     ),
 }
-"""What goes wrong, each with its thread. What is done about it may go when `test_fences.py` passes without it on every
-version of PyTorch that Phlox supports."""
+"""What goes wrong, with the thread of each fault. A remedy may be removed when `test_fences.py` passes without it on
+every version of PyTorch that Phlox supports."""
 
 
 class Fence(NamedTuple):
@@ -66,7 +66,7 @@ class Fence(NamedTuple):
     target: str
     """The operation of PyTorch, and its overload."""
     schema: str
-    """The arguments of ours, which has the same name."""
+    """The arguments of our operation, which has the same name."""
     faults: tuple[str, ...]
     """What is known to go wrong: keys of `FAULTS`."""
 
@@ -78,7 +78,7 @@ class Mend(NamedTuple):
     """The class."""
     name: str
     correct: Callable[[Callable[..., Any]], Callable[..., Any]]
-    """Gives the method to use instead of one; both take the class or the object first."""
+    """From the method to its corrected version; both take the class or the object first."""
     faults: tuple[str, ...]
     """What goes wrong without it: keys of `FAULTS`."""
 
@@ -125,23 +125,23 @@ def _copied(realize_into: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_tiles(aggregate: Callable[..., Any]) -> Callable[..., Any]:
-    """Whatever is reduced inside an axis that is computed in tiles is stored as wide as the tile is."""
+    """A reduction inside an axis that is computed in tiles is stored with the width of the tile."""
 
     @wraps(aggregate)
     def corrected(self: Any, *options: Any, **named: Any) -> Any:
-        if _compiling.get() and len(options) == 2:  # else they are those of a PyTorch that is not known
+        if _compiling.get() and len(options) == 2:  # other options come from an unknown PyTorch
             _, outer = options
             if outer is not None and not outer.is_reduction:
                 loops: list[Any] = self.loop_nest.loops
-                at = next((at for at, loop in enumerate(loops) if loop.var == outer.var), len(loops))
-                options = any(loop.is_reduction for loop in loops[at + 1 :]), outer
+                depth = next((depth for depth, loop in enumerate(loops) if loop.var == outer.var), len(loops))
+                options = any(loop.is_reduction for loop in loops[depth + 1 :]), outer
         return aggregate(self, *options, **named)
 
     return corrected
 
 
 def _of_the_same_formula(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """What is taken for attention is compared with the pattern as it is for these very operands; none has a mask."""
+    """A match of attention is compared with the pattern as traced for these very operands; none may have a mask."""
 
     @wraps(apply)
     def corrected(self: Any, match: Any, *options: Any, **named: Any) -> Any:
@@ -156,7 +156,7 @@ def _of_the_same_formula(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compared(check: Any) -> Callable[[Any], bool]:
-    """The check of a pattern that was traced beforehand as one that traces it for the operands it is given."""
+    """The check of a pattern, which traces the pattern for its operands instead of using an earlier trace."""
     names: tuple[str, ...] = getattr(getattr(check, "__code__", None), "co_freevars", ())
     if "search_fn_pattern" not in names:
         return check
@@ -174,24 +174,24 @@ MENDS: list[Mend] = [
 ]
 
 _compiling: ContextVar[bool] = ContextVar("_compiling", default=False)
-"""Does Inductor compile for us? What a user compiles by `torch.compile` is not ours to change."""
+"""Does Inductor compile for Phlox? The user's own `torch.compile` stays uncorrected."""
 _mended: set[str] = set()
 
 
 @contextmanager
 def mended() -> Generator[None]:
-    """While it lasts, Inductor's own functions are the corrected ones."""
+    """A scope in which Inductor uses its corrected functions."""
     for mend in MENDS:
         owner: Any = mend.owner.find()
         if mend.name not in _mended and owner is not None and mend.name in vars(owner):
             method: Any = vars(owner)[mend.name]
             of_class = hasattr(method, "__func__")
-            found = mend.correct(method.__func__ if of_class else method)
-            setattr(owner, mend.name, classmethod(found) if of_class else found)
+            corrected = mend.correct(method.__func__ if of_class else method)
+            setattr(owner, mend.name, classmethod(corrected) if of_class else corrected)
             _mended.add(mend.name)
     token = _compiling.set(True)
     config: Any = torch.compiler.config
-    # Without a tag of their own, programs that were compiled uncorrected would be taken from disk.
+    # Without this tag, Inductor would load programs from disk that were compiled without corrections.
     tag = ", ".join(["phlox", *sorted(_mended)])
     try:
         with config.patch(cache_key_tag=f"{config.cache_key_tag} {tag}".strip()):
@@ -225,7 +225,7 @@ def fence(graph: Any) -> None:
     nodes = [node for node in graph.graph.nodes if node.target in _fenced]
     for node in nodes:
         with graph.graph.inserting_before(node):
-            found = graph.graph.call_function(_fenced[node.target], node.args, node.kwargs)
-        replace_node(graph.graph, node, found)
+            replacement = graph.graph.call_function(_fenced[node.target], node.args, node.kwargs)
+        replace_node(graph.graph, node, replacement)
     if nodes:
         graph.recompile()

@@ -15,7 +15,7 @@ from phlox.backend import pytree
 from phlox.backend.torch.tracer import RngState
 
 Sizes: TypeAlias = list[int | None]
-"""For each leaf the length of its tuple of arrays; -1: the words of a random stream, None: one array."""
+"""For each leaf: the length of its tuple of arrays, -1 for the words of a random stream, or None for one array."""
 
 _nodes: dict[type[Any], pytree.PyTreeNode] = {}
 pytree.add_listener(lambda node: _nodes.__setitem__(node.cls, node))
@@ -41,17 +41,17 @@ def flatten_arguments(leaves: Sequence[Any], flat: list[Any]) -> Sizes:
     return sizes
 
 
-def unflatten_arguments(sizes: Sizes, rest: Iterator[Any]) -> list[Any]:
-    """The leaves, made of the next arrays."""
-    made: list[Any] = []
+def unflatten_arguments(sizes: Sizes, arrays: Iterator[Any]) -> list[Any]:
+    """The leaves, built from the next arrays."""
+    leaves: list[Any] = []
     for size in sizes:
         if size is None:
-            made.append(next(rest))
+            leaves.append(next(arrays))
         elif size < 0:
-            made.append(RngState(next(rest)))
+            leaves.append(RngState(next(arrays)))
         else:
-            made.append(tuple([next(rest) for _ in range(size)]))
-    return made
+            leaves.append(tuple([next(arrays) for _ in range(size)]))
+    return leaves
 
 
 def count(sizes: Sizes) -> int:
@@ -60,20 +60,20 @@ def count(sizes: Sizes) -> int:
 
 
 def in_tuples(sizes: Sizes) -> list[int]:
-    """The positions of the arrays of modules and states, which are the tuples."""
-    at, found = 0, list[int]()
+    """The positions of arrays in tuples: the arrays of modules and states."""
+    start, positions = 0, list[int]()
     for size in sizes:
-        found += range(at, at + size) if size is not None and size >= 0 else ()
-        at += count([size])
-    return found
+        positions += range(start, start + size) if size is not None and size >= 0 else ()
+        start += count([size])
+    return positions
 
 
 def as_tensor(x: Any, number: torch.dtype = torch.float64, integer: torch.dtype = torch.int64) -> torch.Tensor:
-    """A tensor as it is; a scalar, or an array of them, as one."""
+    """A tensor unchanged; a scalar, or an array of scalars, as a tensor."""
     if isinstance(x, torch.Tensor):
         return x
-    whole = x.dtype.kind == "i" if isinstance(x, (np.ndarray, np.generic)) else isinstance(x, int)
-    return torch.tensor(x, dtype=integer if whole else number)
+    is_integer = x.dtype.kind == "i" if isinstance(x, (np.ndarray, np.generic)) else isinstance(x, int)
+    return torch.tensor(x, dtype=integer if is_integer else number)
 
 
 def flatten_result(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any]:
@@ -84,7 +84,7 @@ def flatten_result(value: Any, flat: list[Any]) -> Callable[[Iterator[Any]], Any
         if node is not None:
             parts, structure = node.flatten(part)
             inner = flatten_result(list(parts), flat)
-            return lambda rest: node.unflatten(structure, inner(rest))
+            return lambda arrays: node.unflatten(structure, inner(arrays))
         if isinstance(part, (list, tuple)):
             return None
         flat.append(part)

@@ -19,13 +19,13 @@ def arguments_of(nodes: Iterable[Any]) -> list[Any]:
 
 
 def shape_of(node: Any) -> tuple[int, ...] | None:
-    """The shape of the tensor that a node gives; None if it gives none."""
+    """The shape of the tensor that a node returns; None if it returns none."""
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def dtypes_of(node: Any) -> set[torch.dtype]:
-    """The dtypes of the tensors that a node gives."""
+    """The dtypes of the tensors that a node returns."""
     value = node.meta.get("val")
     parts: Iterable[Any] = value if isinstance(value, (list, tuple)) else (value,)
     return {part.dtype for part in parts if isinstance(part, torch.Tensor)}
@@ -37,7 +37,7 @@ def is_elementwise(node: Any) -> bool:
 
 
 def written_to(nodes: Iterable[Any]) -> set[Any]:
-    """The arrays that an operation among these nodes may write to, or to a view of."""
+    """The arrays that an operation among these nodes may write to, directly or through a view."""
     schemas = [(node, compat.schema_of(node.target)) for node in nodes]
     mutable = [node for node, schema in schemas if schema is not None and schema.is_mutable]
     return {origin_of(part) for node in mutable for part in node.all_input_nodes}
@@ -53,8 +53,8 @@ def origin_of(node: Any) -> Any:
     return node
 
 
-def replace_node(graph: Any, node: Any, found: Any) -> None:
-    """Replace a node by another one that computes the same."""
-    found.meta["val"] = node.meta.get("val")
-    node.replace_all_uses_with(found)
+def replace_node(graph: Any, node: Any, replacement: Any) -> None:
+    """Replace a node by another that computes the same."""
+    replacement.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(replacement)
     graph.erase_node(node)

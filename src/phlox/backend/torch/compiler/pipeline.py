@@ -1,6 +1,6 @@
 """The passes of the compiler, in their order, over a traced program before Inductor compiles it.
 
-`PASSES` is the whole of it. The environment variable `PHLOX_TORCH_PASSES` switches passes off by name, and is read
+`PASSES` lists all of them. The environment variable `PHLOX_TORCH_PASSES` switches passes off by name, and is read
 whenever a program is compiled.
 """
 
@@ -37,30 +37,30 @@ class Plan:
     graph: Any
     """Its FX graph, which the passes change."""
     example: list[torch.Tensor]
-    """Arguments like those of the call that is traced, row by row in memory."""
+    """Arguments like the arguments of the traced call, contiguous in memory."""
     weights: list[int]
-    """The positions of arguments that mostly stay the same: those of modules and states that are not donated."""
+    """The positions of arguments that mostly stay the same: arrays of modules and states that are not donated."""
     successors: dict[int, int]
-    """For positions of donated arguments those of the results that may take their memory."""
+    """Positions of donated arguments, and of the results that may take their memory."""
     written_over: dict[int, int] = field(default_factory=dict[int, int])
-    """Those of them that will."""
+    """The pairs of `successors` that are used."""
     updates: SharedUpdates | None = None
     """Elementwise updates that many parameters share."""
     update_calls: SharedUpdateCalls | None = None
-    """What computes those, after the graph has run."""
-    places: dict[int, int] | None = None
-    """The positions in the graph of the results that it still gives, by their own, if it gives fewer."""
+    """The calls that compute these updates after the graph has run."""
+    graph_positions: dict[int, int] | None = None
+    """From positions of results to positions in the graph's output, if that has only some of the results."""
     sources: list[int | None] = field(default_factory=list[int | None])
-    """For every result of the graph the argument that it is written over, if any is."""
+    """For every result of the graph, the argument that it overwrites, or None."""
     run: Run | None = None
-    """What runs it, once a pass has made the whole of it."""
+    """The compiled program, once a pass or the compiler has made it."""
 
 
 class Pass(NamedTuple):
     """One pass.
 
     `level` says when it runs: while the function is traced (`traced`: it is listed so that it can be switched off),
-    once a program (`program`), or once a compiled graph (`graph`).
+    once for each program (`program`), or once for each compiled graph (`graph`).
     """
 
     name: str
@@ -68,9 +68,9 @@ class Pass(NamedTuple):
     level: Literal["traced", "program", "graph"]
     function: Callable[..., Any]
     finish: Callable[[Plan], None] | None = None
-    """What it does after all others of its level, the last one first."""
+    """What it does after all passes of its level have run; the last pass finishes first."""
     needs_inductor: bool = True
-    """Is there no use for it where operations run one by one?"""
+    """Is it useless if operations run one by one?"""
 
 
 def _scalar_cse(plan: Plan) -> None:
@@ -82,13 +82,13 @@ def _donation(plan: Plan) -> None:
 
 
 def _write_over(plan: Plan) -> None:
-    places = plan.places
-    pairs = {one: at if places is None else places[at] for one, at in plan.written_over.items() if _is_in(places, at)}
+    indices = plan.graph_positions
+    pairs = {x: y if indices is None else indices[y] for x, y in plan.written_over.items() if _is_in(indices, y)}
     plan.sources = donation.write_over(plan.graph, pairs)
 
 
-def _is_in(places: dict[int, int] | None, at: int) -> bool:
-    return places is None or at in places
+def _is_in(positions: dict[int, int] | None, position: int) -> bool:
+    return positions is None or position in positions
 
 
 def _multi_tensor(plan: Plan) -> None:
@@ -97,7 +97,7 @@ def _multi_tensor(plan: Plan) -> None:
 
 def _cut_out(plan: Plan) -> None:
     if plan.updates is not None:
-        plan.update_calls, plan.places = plan.updates.cut_out(plan.graph, compile_graph)
+        plan.update_calls, plan.graph_positions = plan.updates.cut_out(plan.graph, compile_graph)
 
 
 def _constant_folding(plan: Plan) -> None:
@@ -105,11 +105,11 @@ def _constant_folding(plan: Plan) -> None:
 
 
 def _packed_gemm(plan: Plan) -> None:
-    if plan.successors or (found := packed_gemm.lower(plan.graph, plan.weights)) is None:
+    if plan.successors or (lowered := packed_gemm.lower(plan.graph, plan.weights)) is None:
         return
-    make, used = found
-    packed = make(*[plan.example[at] for at in used])
-    plan.run = FoldedConstants(make, compile_graph(plan.graph, [*plan.example, *packed]), used)
+    pack, used = lowered
+    packed = pack(*[plan.example[position] for position in used])
+    plan.run = FoldedConstants(pack, compile_graph(plan.graph, [*plan.example, *packed]), used)
 
 
 PASSES: list[Pass] = [
@@ -173,8 +173,8 @@ PASSES: list[Pass] = [
 
 
 def check_switches() -> None:
-    """Raise `ConfigError`, which lists the names, for a name that is none."""
-    names = [one.name for one in PASSES]
+    """Raise `ConfigError` for a name of no pass; the message lists the names."""
+    names = [entry.name for entry in PASSES]
     for word in switches():
         if word.removeprefix("-") not in (ALL, *names):
             raise ConfigError(
@@ -186,17 +186,16 @@ def check_switches() -> None:
 def optimize(plan: Plan) -> None:
     """Apply the passes to a program; `plan.run` is set afterwards."""
     inductor = codegen() == "inductor"
-    chosen = [
-        one for one in PASSES if one.level == "program" and is_on(one.name) and (inductor or not one.needs_inductor)
-    ]
-    for one in chosen:
-        one.function(plan)
+    passes = [entry for entry in PASSES if entry.level == "program" and is_on(entry.name)]
+    chosen = [entry for entry in passes if inductor or not entry.needs_inductor]
+    for entry in chosen:
+        entry.function(plan)
         if plan.run is not None:
             plan.written_over = {}
             return
-    for one in reversed(chosen):
-        if one.finish is not None:
-            one.finish(plan)
+    for entry in reversed(chosen):
+        if entry.finish is not None:
+            entry.finish(plan)
     plan.run = compile_graph(plan.graph, plan.example)
 
 
@@ -205,14 +204,14 @@ def compile_graph(graph: Any, example: Sequence[torch.Tensor]) -> Run:
     if codegen() == "none" or not any(node.op == "call_function" for node in graph.graph.nodes):
         return graph.forward
     fence(graph)
-    for one in PASSES:
-        if one.level == "graph" and is_on(one.name):
-            one.function(graph)
+    for entry in PASSES:
+        if entry.level == "graph" and is_on(entry.name):
+            entry.function(graph)
     try:
         with mended():
             return compat.compile_graph(graph, example, settings(graph))
     except Exception as error:
-        graph.forward(*example)  # which raises what is no fault of the compiler
+        graph.forward(*example)  # raises errors that are not the compiler's fault
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         warnings.warn(

@@ -1,7 +1,7 @@
 """Compiled programs: a function is traced to an FX graph, which the passes of `pipeline` change and Inductor compiles.
 
-TorchDynamo reads Python's bytecode, and would stumble over tapes, locks and context variables. So a function runs once
-on fake tensors, every operation on them is traced, and the flat graph is compiled.
+TorchDynamo reads Python's bytecode, and does not support tapes, locks and context variables. So a function runs once on
+fake tensors, every operation on them is traced, and the flat graph is compiled.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -47,13 +47,13 @@ class _Executable(NamedTuple):
 
     run: Callable[..., Any]
     build: Callable[[Iterator[Any]], Any]
-    """The result, made of the arrays of a run."""
+    """Builds the result from the arrays of a run."""
     written_over: Sequence[int] = ()
-    """The arguments that a run writes over,"""
+    """The arguments that a run overwrites."""
     sources: Sequence[int | None] = ()
-    """and which of its arrays they are, if not all are those that `run` returns."""
+    """For each array of the result, the argument that holds it, or None if `run` returns it; empty if all are None."""
     update_calls: SharedUpdateCalls | None = None
-    """What is still to be done for these."""
+    """The calls that compute updates after the run."""
 
 
 class Program:
@@ -68,9 +68,9 @@ class Program:
         flat: list[torch.Tensor] = []
         sizes = flatten_arguments(donated, flat), flatten_arguments(kept, flat)
         if is_traced_by_others() or any([type(x) is not torch.Tensor or x.requires_grad for x in flat]):  # noqa: C419
-            # Within a trace of others, or with a history on PyTorch's own tape, it is as if the function were called.
+            # Within a trace of PyTorch's own, or with a history on its tape, the function itself is called.
             return self._fn(donated, kept)
-        # How many threads share a loop is written into the code.
+        # The generated code depends on the number of threads.
         key = (*[(x.shape, x.dtype, x.device) for x in flat], torch.get_num_threads(), codegen())
         with torch.no_grad():
             executable = self._executables.get(key)
@@ -81,9 +81,9 @@ class Program:
                         executable = self._executables[key] = self._compile(flat, sizes)
             if executable.written_over:
                 self._release()
-            flat = [x.contiguous() for x in flat]  # as they lay when the program was compiled
+            flat = [x.contiguous() for x in flat]  # the layout that the program was compiled for
             if executable.written_over:
-                donation.own(flat, executable.written_over)
+                donation.take_over(flat, executable.written_over)
             arrays = executable.run(*flat)
             if executable.written_over:
                 arrays = donation.together(executable.sources, flat, arrays)
@@ -93,7 +93,7 @@ class Program:
 
     def _compile(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> _Executable:
         pipeline.check_switches()
-        flat = _apart([x.contiguous() for x in flat])
+        flat = _unshared([x.contiguous() for x in flat])
         _check_devices(flat, sizes)
         inductor = codegen() == "inductor"
         graph, build = self._trace(flat, sizes, inductor and is_on("decompositions"))
@@ -101,7 +101,7 @@ class Program:
         plan = pipeline.Plan(
             graph,
             flat,
-            weights=[start + at for at in in_tuples(sizes[1])],
+            weights=[start + position for position in in_tuples(sizes[1])],
             successors=donation.successors(graph, in_tuples(sizes[0])) if inductor else {},
         )
         pipeline.optimize(plan)
@@ -109,15 +109,15 @@ class Program:
         return _Executable(plan.run, build, tuple(plan.written_over), plan.sources, plan.update_calls)
 
     def _trace(self, flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes], decompose: bool) -> tuple[Any, Any]:
-        """The FX graph of the function, and what builds its result of arrays."""
+        """The FX graph of the function, and a function that builds its result from arrays."""
         builders: list[Callable[[Iterator[Any]], Any]] = []
 
         def body(*tracers: Any) -> list[torch.Tensor]:
-            rest = iter(tracers)
-            result = self._fn(*(unflatten_arguments(size, rest) for size in sizes))
-            found: list[Any] = []
-            builders.append(flatten_result(result, found))
-            return [as_tensor(x, *self._elements).contiguous() for x in found]
+            remaining = iter(tracers)
+            result = self._fn(*(unflatten_arguments(size, remaining) for size in sizes))
+            arrays: list[Any] = []
+            builders.append(flatten_result(result, arrays))
+            return [as_tensor(x, *self._elements).contiguous() for x in arrays]
 
         with _tracers(flat) as fakes:
             graph = compat.trace_graph(body, fakes, decompositions() if decompose else None)
@@ -128,28 +128,28 @@ class Program:
 
 
 def _check_devices(flat: Sequence[torch.Tensor], sizes: tuple[Sizes, Sizes]) -> None:
-    rest = iter(flat)
-    leaves = [leaf for size in sizes for leaf in unflatten_arguments(size, rest) if not isinstance(leaf, RngState)]
+    remaining = iter(flat)
+    leaves = [leaf for size in sizes for leaf in unflatten_arguments(size, remaining) if not isinstance(leaf, RngState)]
     arrays = [x for leaf in leaves for x in (leaf if isinstance(leaf, tuple) else (leaf,))]
-    devices = {x.device for x in arrays if x.ndim}  # what has no axes meets arrays on any
+    devices = {x.device for x in arrays if x.ndim}  # an array without axes can be combined with arrays on any device
     if len(devices) > 1:
         raise ValueError(f"arrays on different devices: {', '.join(sorted(map(str, devices)))}")
 
 
-def _apart(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _unshared(flat: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors, copied where they share memory with an earlier one.
 
-    A tracer stands for a position, not for a tensor. PyTorch would make one input of what is one tensor in the call
-    that is traced, and views of one input of what shares memory there; the next call may bring others.
+    A tracer stands for a position, not for a tensor. If one tensor is at two positions in the traced call, PyTorch
+    would make one input of them, and views of one input of tensors that share memory; the next call may differ.
     """
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
     for x in flat:
         memory = x.untyped_storage().data_ptr()
-        found.append(x.clone() if memory in seen else x)
-        if memory:  # of what is empty, or has no values, there is none
+        tensors.append(x.clone() if memory in seen else x)
+        if memory:  # zero for an empty tensor, or one without values
             seen.add(memory)
-    return found
+    return tensors
 
 
 def trace_only(fn: Body, donated: Any, kept: Any) -> None:
@@ -157,15 +157,15 @@ def trace_only(fn: Body, donated: Any, kept: Any) -> None:
     flat: list[torch.Tensor] = []
     sizes = flatten_arguments(donated, flat), flatten_arguments(kept, flat)
     with _tracers(flat) as fakes:
-        rest = iter(fakes)
-        fn(*(unflatten_arguments(size, rest) for size in sizes))
+        remaining = iter(fakes)
+        fn(*(unflatten_arguments(size, remaining) for size in sizes))
 
 
 @contextmanager
 def _tracers(flat: Sequence[torch.Tensor]) -> Generator[list[Any]]:
-    """Tracers for these tensors, in a scope in which operations give tracers."""
+    """Tracers for these tensors, in a scope in which operations return tracers."""
     compat.need_compiler()
-    # Without symbols, asking for a value is an error at once; with them it would become a part of the program.
+    # Without symbols, reading a value is an error at once; with them, the value would become a part of the program.
     mode = compat.FAKE_TENSOR_MODE.value(allow_non_fake_inputs=True, shape_env=None)
     try:
         with scope(tracing, True), torch.no_grad(), mode:

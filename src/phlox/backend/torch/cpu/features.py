@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 _INTELS = "GenuineIntel"
-_SAID = Path("/proc/cpuinfo")
-"""The file in which Linux names the maker of the CPU; on Windows it is in `platform.processor()`."""
+_CPUINFO = Path("/proc/cpuinfo")
+"""The file in which Linux names the CPU's vendor; on Windows, `platform.processor()` names it."""
 
 
 @cache
@@ -29,7 +29,7 @@ def has_idle_vectors() -> bool:
 def is_intels() -> bool:
     """Did Intel make the CPU? Yes, if it is unknown."""
     try:
-        said = _SAID.read_text("utf-8", errors="replace")
+        text = _CPUINFO.read_text("utf-8", errors="replace")
     except OSError:
-        said = platform.processor()
-    return _INTELS in said or "Authentic" not in said
+        text = platform.processor()
+    return _INTELS in text or "Authentic" not in text

@@ -19,12 +19,12 @@ from phlox.backend.torch.cpu.features import has_idle_vectors
 from phlox.backend.torch.tracer import tracing
 
 LEAST = 1 << 22
-"""Multiplications for which it is faster: finding its code takes oneDNN some microseconds."""
+"""The number of multiplications from which it is faster: oneDNN takes some microseconds to find its code."""
 
 
 def matmul(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `torch.matmul`."""
-    # Of what PyTorch traces no size is asked: it would become a condition of the program.
+    # A size of a traced tensor must not be read: it would become a condition of the program.
     if type(x) is not torch.Tensor or weight.ndim != 2 or x.ndim < 2:
         return torch.matmul(x, weight)
     if x.numel() * weight.shape[1] >= LEAST and suits(x, weight):
@@ -43,10 +43,10 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = 
 
 
 def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Are they rows and a weight that oneDNN is to multiply: values in f32, on a processor that it is better for?
+    """Are they rows and a weight that oneDNN should multiply: f32 values, on a CPU where it is faster?
 
-    What stands for values in a program or in one of PyTorch's own transformations, and what has a history for its tape,
-    is left to PyTorch's own function, which has derivatives.
+    Tracers, tensors in PyTorch's own transformations, and tensors on its tape are left to PyTorch's function, which has
+    derivatives.
     """
     if not _is_faster():
         return False
@@ -54,7 +54,7 @@ def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Values, without a history."""
+    """Is it a tensor with f32 values on a CPU, without a history on PyTorch's tape?"""
     return type(x) is torch.Tensor and x.dtype is torch.float32 and x.device.type == "cpu" and not x.requires_grad
 
 
@@ -66,13 +66,13 @@ def _is_transformed() -> bool:
 
 @cache
 def _is_faster() -> bool:
-    return has_idle_vectors() and torch.backends.mkldnn.is_available() and compat.LINEAR.here
+    return has_idle_vectors() and torch.backends.mkldnn.is_available() and compat.LINEAR.exists
 
 
 def _multiply_either_way(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if x.is_contiguous() or x.numel() <= weight.numel():
         return _multiply(x, weight, None)
-    # It copies a left factor that does not lie by rows; so the smaller one becomes that, and the result is turned.
+    # It copies a left factor that is not contiguous; so the smaller factor goes left, and the result is transposed.
     return _multiply(weight.t(), x.t(), None).t().contiguous()
 
 

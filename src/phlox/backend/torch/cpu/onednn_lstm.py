@@ -1,4 +1,4 @@
-"""oneDNN's LSTM; in a program as custom operators, for fake tensors do not know the size of its workspace."""
+"""oneDNN's LSTM; in a program as custom operators, since fake tensors do not know the size of its workspace."""
 
 # PyTorch's annotations leave much unsaid.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,13 +17,13 @@ from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 
 _LSTM = 2  # as PyTorch numbers the kinds
 
-# --- the weights of use, which mostly stay the same
+# --- packed weights, for inference, in which they mostly stay the same
 
 
 def _pack(weight: Array, recurrent: Array) -> tuple[Array, Array]:
-    """Both weights as the kernel takes them, packed for it if they are there for more than this call."""
+    """Both weights as the kernel takes them, packed if that may serve more than this call."""
     first, second = weight.detach().t().contiguous(), recurrent.detach().t().contiguous()
-    if weight.is_inference() or recurrent.is_inference() or not compat.REORDER_LSTM_WEIGHT.here:
+    if weight.is_inference() or recurrent.is_inference() or not compat.REORDER_LSTM_WEIGHT.exists:
         return first, second
     return tuple(compat.REORDER_LSTM_WEIGHT.value(first, second, recurrent.shape[0], False, True, False))
 
@@ -42,9 +42,9 @@ def lstm(
     bias: Array | None,
     reverse: bool,
 ) -> tuple[Array, Array, Array]:
-    """As the contract has it, of operands that are contiguous; for use, not for training."""
-    none = x.new_zeros(recurrent.shape[1])
-    biases = none if bias is None else bias, none
+    """See the contract; for contiguous operands, in inference."""
+    zeros = x.new_zeros(recurrent.shape[1])
+    biases = zeros if bias is None else bias, zeros
     operands = x, *_packed_weights(weight, recurrent), *biases, hidden.unsqueeze(0), cell.unsqueeze(0)
     y, last_hidden, last_cell, _ = _layer(*operands, reverse, train=False)
     return y, last_hidden.squeeze(0), last_cell.squeeze(0)
@@ -58,18 +58,18 @@ def lstm_forward(*arguments: Any) -> tuple[Array, Array, Array, Array]:
 
 def _layer(*arguments: Any, train: bool) -> tuple[Array, Array, Array, Array]:
     *_, hidden, _, _ = arguments
-    with torch.set_grad_enabled(train):  # by which the kernel tells training from use
+    with torch.set_grad_enabled(train):  # tells the kernel whether it trains
         return compat.LSTM.value(*arguments, [], _LSTM, hidden.shape[2], 1, True, False, False, train)
 
 
 def lstm_backward(*arguments: Any) -> tuple[Array, ...]:
     """The gradients of x, weight, recurrent, bias, hidden and cell."""
-    *operands, kept, g, g_hidden, g_cell, reverse = arguments
+    *operands, workspace, g, g_hidden, g_cell, reverse = arguments
     width = operands[5].shape[2]
-    found = compat.LSTM_BACKWARD.value(
-        *operands, g, g_hidden, g_cell, reverse, _LSTM, width, 1, True, True, False, [], False, kept
+    gradients = compat.LSTM_BACKWARD.value(
+        *operands, g, g_hidden, g_cell, reverse, _LSTM, width, 1, True, True, False, [], False, workspace
     )
-    return (*found[:4], *found[5:])
+    return (*gradients[:4], *gradients[5:])
 
 
 @lru_cache(64)
@@ -77,7 +77,7 @@ def workspace(shape: tuple[int, ...], width: int) -> int:
     """The bytes of the workspace that the kernel keeps for the backward pass, by trying it."""
     _, batch, features = shape
     with compat.without_modes():
-        zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the defaults are now
+        zeros = partial(torch.zeros, dtype=torch.float32, device="cpu")  # whatever the current defaults
         operands = (
             zeros(shape), zeros(4 * width, features), zeros(4 * width, width), zeros(4 * width), zeros(4 * width),
             zeros(1, batch, width), zeros(1, batch, width),
@@ -98,7 +98,7 @@ _library.define(
 )
 _library.define(
     "lstm_backward(Tensor x, Tensor weight, Tensor recurrent, Tensor bias, Tensor none, Tensor hidden, Tensor cell, "
-    "Tensor y, Tensor last_hidden, Tensor last_cell, Tensor kept, Tensor g, Tensor g_hidden, Tensor g_cell, "
+    "Tensor y, Tensor last_hidden, Tensor last_cell, Tensor workspace, Tensor g, Tensor g_hidden, Tensor g_cell, "
     "bool reverse) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _library.impl("lstm", lstm, "CPU")
@@ -120,7 +120,7 @@ def _lstm_forward_on_fakes(*arguments: Any) -> tuple[Array, ...]:
 
 def _lstm_backward_on_fakes(*arguments: Any) -> tuple[Array, ...]:
     x, weight, recurrent, bias, _, hidden, cell, *_ = arguments
-    return tuple([x.new_empty(one.shape) for one in (x, weight, recurrent, bias, hidden, cell)])
+    return tuple([x.new_empty(operand.shape) for operand in (x, weight, recurrent, bias, hidden, cell)])
 
 
 torch.library.register_fake("phlox::lstm", _lstm_on_fakes, lib=_library)

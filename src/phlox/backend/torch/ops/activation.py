@@ -13,35 +13,35 @@ from phlox.backend.contract.types import Array, native
 from phlox.backend.torch import compat
 
 _LINEAR = 40.0
-"""From here on softplus(x) is x in double precision; torch takes 20, which is right for single precision only."""
+"""From this x on, softplus(x) is x in double precision; torch's default 20 is right only in single precision."""
 
 
 class Activation(Backend):
     """See `phlox.backend.contract.nn.activation`."""
 
     def float_relu_backward(self, g: Array, y: Array) -> Array:
-        if not compat.THRESHOLD_BACKWARD.here:
+        if not compat.THRESHOLD_BACKWARD.exists:
             return super().float_relu_backward(g, y)
         return compat.THRESHOLD_BACKWARD.value(g, y, 0)
 
     float_leaky_relu = native(functional.leaky_relu)
 
     def float_leaky_relu_backward(self, g: Array, x: Array, slope: float) -> Array:
-        if not compat.LEAKY_RELU_BACKWARD.here:
+        if not compat.LEAKY_RELU_BACKWARD.exists:
             return super().float_leaky_relu_backward(g, x, slope)
         return compat.LEAKY_RELU_BACKWARD.value(g, x, slope, False)
 
     float_threshold = native(functional.threshold)
 
     def float_threshold_backward(self, g: Array, x: Array, threshold: float, value: float) -> Array:
-        if not compat.THRESHOLD_BACKWARD.here:
+        if not compat.THRESHOLD_BACKWARD.exists:
             return super().float_threshold_backward(g, x, threshold, value)
         return compat.THRESHOLD_BACKWARD.value(g, x, threshold)
 
     float_elu = compat.preferred(compat.ELU)
 
     def float_elu_backward(self, g: Array, x: Array, alpha: float, scale: float, rate: float) -> Array:
-        if not compat.ELU_BACKWARD.here:
+        if not compat.ELU_BACKWARD.exists:
             return super().float_elu_backward(g, x, alpha, scale, rate)
         return compat.ELU_BACKWARD.value(g, alpha, scale, rate, False, x)
 
@@ -49,7 +49,7 @@ class Activation(Backend):
         return functional.softplus(x, 1.0, _LINEAR)
 
     def float_softplus_backward(self, g: Array, x: Array) -> Array:
-        if not compat.SOFTPLUS_BACKWARD.here:
+        if not compat.SOFTPLUS_BACKWARD.exists:
             return super().float_softplus_backward(g, x)
         return compat.SOFTPLUS_BACKWARD.value(g, x, 1.0, _LINEAR)
 

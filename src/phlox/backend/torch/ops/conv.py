@@ -23,7 +23,7 @@ from phlox.backend.torch.sizes import is_empty
 def channels_last(x: Array) -> Array:
     """Images with their channels last in memory, as CPU kernels need them; the axes keep their order.
 
-    What follows keeps that order, so that of a whole network the first images alone are copied.
+    Later operations keep this memory order, so a network copies only its first images.
 
     >>> channels_last(torch.zeros(2, 3, 4, 4)).stride()
     (48, 1, 12, 3)
@@ -34,16 +34,16 @@ def channels_last(x: Array) -> Array:
 
 
 def even(x: Array, padding: Widths, value: float = 0.0) -> tuple[Array, Shape]:
-    """x padded by the uneven part of `padding`, and the rest, which is equal on both sides of each axis.
+    """x padded by the uneven part of `padding`, and the remaining padding, equal on both sides of each axis.
 
-    >>> x, left = even(torch.zeros(1, 1, 4), ((2, 1),))
-    >>> tuple(x.shape), left
+    >>> x, symmetric = even(torch.zeros(1, 1, 4), ((2, 1),))
+    >>> tuple(x.shape), symmetric
     ((1, 1, 5), (1,))
     """
-    left = shared(padding)
+    symmetric = shared(padding)
     if is_even(padding):
-        return x, left
-    return functional.pad(x, list(chain.from_iterable(reversed(uneven(padding)))), value=value), left
+        return x, symmetric
+    return functional.pad(x, list(chain.from_iterable(reversed(uneven(padding)))), value=value), symmetric
 
 
 def is_even(padding: Widths) -> bool:
@@ -57,12 +57,12 @@ def shared(padding: Widths) -> Shape:
 
 
 def uneven(padding: Widths) -> Widths:
-    """The rest of a padding without its equal part on both sides."""
+    """The part of a padding that exceeds the other side's."""
     return tuple((before - same, after - same) for (before, after), same in zip(padding, shared(padding), strict=True))
 
 
 def convolves_narrow(*arguments: Any) -> bool:
-    """Does PyTorch convolve at half precision by a kernel that adds up in f32? On a processor only oneDNN's does so."""
+    """Does PyTorch convolve at half precision by a kernel that sums in f32? On a CPU only oneDNN's does so."""
     x = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
     if x.device.type != "cpu":
         return True
@@ -81,14 +81,14 @@ class Conv(Backend):
     def conv(
         self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(x.shape, weight.shape):
+        if not _is_supported(x.shape, weight.shape):
             return super().conv(x, weight, bias, stride, padding, dilation, groups)
         return _conv(channels_last(x), weight, bias, stride, padding, dilation, groups)
 
     def conv_forward(
         self, x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> tuple[Array, Any]:
-        if not _native(x.shape, weight.shape):
+        if not _is_supported(x.shape, weight.shape):
             return super().conv_forward(x, weight, bias, stride, padding, dilation, groups)
         x = channels_last(x)  # once for both passes
         return _conv(x, weight, bias, stride, padding, dilation, groups), (x, weight)
@@ -97,38 +97,38 @@ class Conv(Backend):
         self, saved: Any, g: Array, needed: Needed, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Gradients:
         x, weight = saved
-        if not _native(x.shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.here:
+        if not _is_supported(x.shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_backward(saved, g, needed, stride, padding, dilation, groups)
-        x, left = even(x, padding)
-        dx, dw, db = _backward(g, x, weight, stride, left, dilation, groups, needed)
+        x, symmetric = even(x, padding)
+        dx, dw, db = _backward(g, x, weight, stride, symmetric, dilation, groups, needed)
         return None if dx is None else self._unpad_spatial(dx, uneven(padding)), dw, db
 
     def conv_dx(
         self, g: Array, weight: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.here:
+        if not _is_supported(shape, weight.shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_dx(g, weight, shape, stride, padding, dilation, groups)
-        rest = uneven(padding)
-        sizes = (size + before + after for size, (before, after) in zip(shape[2:], rest, strict=True))
-        like = g.new_empty(1).expand(*shape[:2], *sizes)  # Of the input only its shape matters.
-        left = shared(padding)
-        dx, _, _ = _backward(g, like, weight, stride, left, dilation, groups, (True, False, False))
-        return self._unpad_spatial(dx, rest)
+        one_sided = uneven(padding)
+        sizes = (size + before + after for size, (before, after) in zip(shape[2:], one_sided, strict=True))
+        like = g.new_empty(1).expand(*shape[:2], *sizes)  # Only the shape of the input matters.
+        symmetric = shared(padding)
+        dx, _, _ = _backward(g, like, weight, stride, symmetric, dilation, groups, (True, False, False))
+        return self._unpad_spatial(dx, one_sided)
 
     def conv_dw(
         self, x: Array, g: Array, shape: Shape, stride: Shape, padding: Widths, dilation: Shape, groups: int
     ) -> Array:
-        if not _native(x.shape, shape) or not compat.CONVOLUTION_BACKWARD.here:
+        if not _is_supported(x.shape, shape) or not compat.CONVOLUTION_BACKWARD.exists:
             return super().conv_dw(x, g, shape, stride, padding, dilation, groups)
-        x, left = even(x, padding)
+        x, symmetric = even(x, padding)
         like = g.new_empty(1).expand(shape)
-        return _backward(g, x, like, stride, left, dilation, groups, (False, True, False))[1]
+        return _backward(g, x, like, stride, symmetric, dilation, groups, (False, True, False))[1]
 
     def im2col(self, x: Array, window: Shape, stride: Shape, padding: Widths, dilation: Shape) -> Array:
         if len(window) != 2 or is_empty(x):
             return super().im2col(x, window, stride, padding, dilation)
-        x, left = even(x, padding)
-        return functional.unfold(x, window, dilation, left, stride)
+        x, symmetric = even(x, padding)
+        return functional.unfold(x, window, dilation, symmetric, stride)
 
     def col2im(
         self, columns: Array, shape: Shape, window: Shape, stride: Shape, padding: Widths, dilation: Shape
@@ -138,22 +138,22 @@ class Conv(Backend):
         return functional.fold(columns, shape[2:], window, dilation, shared(padding), stride)
 
 
-def _native(x: Shape, weight: Shape) -> bool:
-    """Does PyTorch have this convolution? It has one to three spatial axes, and none over nothing."""
+def _is_supported(x: Shape, weight: Shape) -> bool:
+    """Does PyTorch have this convolution? It supports one to three spatial axes, and no empty arrays."""
     return len(x) <= 5 and not any(type(size) is int and not size for size in (*x, *weight))
 
 
 def _conv(
     x: Array, weight: Array, bias: Array | None, stride: Shape, padding: Widths, dilation: Shape, groups: int
 ) -> Array:
-    x, left = even(x, padding)
-    return torch.convolution(x, weight, bias, stride, left, dilation, False, (0,) * len(stride), groups)
+    x, symmetric = even(x, padding)
+    return torch.convolution(x, weight, bias, stride, symmetric, dilation, False, (0,) * len(stride), groups)
 
 
 def _backward(
     g: Array, x: Array, weight: Array, stride: Shape, padding: Shape, dilation: Shape, groups: int, needed: Needed
 ) -> Any:
-    if needed[1] and _overruns(x, weight, stride, padding):
+    if needed[1] and _would_overrun(x, weight, stride, padding):
         dx, _, db = _backward(g, x, weight, stride, padding, dilation, groups, (needed[0], False, needed[2]))
         x = x[(..., *(slice(None, None, step) for step in stride))]
         _, dw, _ = _backward(g, x, weight, (1,) * len(stride), padding, dilation, groups, (False, True, False))
@@ -162,8 +162,8 @@ def _backward(
     return compat.CONVOLUTION_BACKWARD.value(g, x, weight, [weight.shape[0]], *options)
 
 
-def _overruns(x: Array, weight: Array, stride: Shape, padding: Shape) -> bool:
-    """Would oneDNN write past its memory? It does for windows of one position in steps, over fewer channels than a
-    vector holds (oneDNN#6035). Such a window can take the positions that it reads, and no steps."""
-    one = all(size == 1 for size in weight.shape[2:]) and not any(padding)
-    return one and weight.shape[1] < 16 and any(step > 1 for step in stride) and x.device.type == "cpu"
+def _would_overrun(x: Array, weight: Array, stride: Shape, padding: Shape) -> bool:
+    """Would oneDNN write past its memory? It does for windows of one position with a stride, over fewer channels than a
+    vector holds (oneDNN#6035). Then x is sliced to the positions that are read, and the stride is one."""
+    is_single = all(size == 1 for size in weight.shape[2:]) and not any(padding)
+    return is_single and weight.shape[1] < 16 and any(step > 1 for step in stride) and x.device.type == "cpu"

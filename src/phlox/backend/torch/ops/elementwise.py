@@ -37,8 +37,9 @@ class Elementwise(Activation):
 
     def float_mod(self, lhs: Any, rhs: Any) -> Array:
         lhs, rhs = self._floats(lhs, rhs)
-        rest = torch.remainder(lhs, rhs)
-        return torch.where(rest == 0.0, torch.copysign(rest, rhs), rest)  # torch leaves a zero the dividend's sign
+        remainder = torch.remainder(lhs, rhs)
+        # torch gives a zero the sign of the dividend.
+        return torch.where(remainder == 0.0, torch.copysign(remainder, rhs), remainder)
 
     float_greater = native(operator.gt)
     float_greater_equal = native(operator.ge)

@@ -22,29 +22,29 @@ from phlox.backend.torch.tracer import is_tracer
 _linalg: Any = torch.linalg
 
 
-def _checked(result: Array, bad: Array, what: str) -> Array:
+def _raise_if_any(result: Array, bad: Array, fault: str) -> Array:
     if is_tracer(bad):
         return torch.where(bad[..., None, None], torch.nan, result)
-    refuse(bad.detach().cpu().numpy(), what)
+    refuse(bad.detach().cpu().numpy(), fault)
     return result
 
 
 def _of_numbers(function: Callable[[Array], Any], a: Array) -> Any:
-    """`function(a)`, of one result or several. Of matrices that are not finite LAPACK makes one thing or another.
+    """`function(a)`, with one result or several; `LinalgError` for matrices that are not finite.
 
-    In a program, which cannot raise, it is given zeros in their place, and the results are NaN.
+    LAPACK's results for these are undefined. A program cannot raise: it computes with zeros instead, and returns NaN.
     """
     undefined = ~torch.isfinite(a.detach()).all(-1).all(-1)
     if not is_tracer(a):
         refuse(undefined.cpu().numpy(), NOT_FINITE)
         return function(a)
-    found = function(torch.where(undefined[..., None, None], 0.0, a))
-    if isinstance(found, torch.Tensor):
-        return _undefined(undefined, found)
-    return tuple([_undefined(undefined, x) for x in found])
+    result = function(torch.where(undefined[..., None, None], 0.0, a))
+    if isinstance(result, torch.Tensor):
+        return _nan_where(undefined, result)
+    return tuple([_nan_where(undefined, x) for x in result])
 
 
-def _undefined(where: Array, x: Array) -> Array:
+def _nan_where(where: Array, x: Array) -> Array:
     return torch.where(where.reshape((*where.shape, *(1,) * (x.ndim - where.ndim))), torch.nan, x)
 
 
@@ -58,27 +58,27 @@ class Linalg(Backend):
         plan = matmul_plan(tuple(x.shape), tuple(y.shape), batch, summed)
         if not plan.sums or batch[0] or (plan.m != 1 and plan.n != 1):
             return super().float_dot_general(x, y, batch, summed)
-        # A matrix with one row or one column is slow to multiply unless it is said to be a vector.
-        left, right = arranged(self, x, plan.order_x, plan.matrices_x), arranged(self, y, plan.order_y, plan.matrices_y)
-        product = torch.mv(left, right[:, 0]) if plan.n == 1 else torch.mv(right.T, left[0])
+        # torch multiplies a matrix of one row or one column slowly, unless it is passed as a vector.
+        rows, cols = arranged(self, x, plan.order_x, plan.matrices_x), arranged(self, y, plan.order_y, plan.matrices_y)
+        product = torch.mv(rows, cols[:, 0]) if plan.n == 1 else torch.mv(cols.T, rows[0])
         return product.reshape((plan.m, plan.n) if plan.result is None else plan.result)
 
     def solve(self, a: Array, b: Array) -> Array:
-        # Given fewer axes than a has, torch might take b for vectors.
+        # If b has fewer axes than a, torch might read it as vectors.
         b = b.broadcast_to(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
         x, info = _of_numbers(lambda a: _linalg.solve_ex(a, b), a)
-        return _checked(x, info != 0, SINGULAR)
+        return _raise_if_any(x, info != 0, SINGULAR)
 
     def solve_triangular(self, a: Array, b: Array, lower: bool, unit: bool) -> Array:
-        a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # what is read
+        a = torch.tril(a, -int(unit)) if lower else torch.triu(a, int(unit))  # the elements that are read
         x = _of_numbers(lambda a: _linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit), a)
         if unit:
             return x
-        return _checked(x, (torch.diagonal(a, dim1=-2, dim2=-1) == 0).any(-1), SINGULAR)
+        return _raise_if_any(x, (torch.diagonal(a, dim1=-2, dim2=-1) == 0).any(-1), SINGULAR)
 
     def inv(self, a: Array) -> Array:
         x, info = _of_numbers(_linalg.inv_ex, a)
-        return _checked(x, info != 0, SINGULAR)
+        return _raise_if_any(x, info != 0, SINGULAR)
 
     def slogdet(self, a: Array) -> tuple[Array, Array]:
         sign, logarithm = _linalg.slogdet(a)
@@ -86,7 +86,7 @@ class Linalg(Backend):
 
     def cholesky(self, a: Array) -> Array:
         y, info = _of_numbers(_linalg.cholesky_ex, self._symmetric(a))
-        return _checked(y, info != 0, NOT_POSITIVE)
+        return _raise_if_any(y, info != 0, NOT_POSITIVE)
 
     def _signs(self, v: Array) -> Array:
         size = v.abs()

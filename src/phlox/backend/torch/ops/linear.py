@@ -46,7 +46,7 @@ class Dense(Backend):
         return torch.softmax(x, axis - x.ndim)
 
     def softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not compat.SOFTMAX_BACKWARD.here:
+        if not compat.SOFTMAX_BACKWARD.exists:
             return super().softmax_backward(saved, g, needed, axis)
         return (compat.SOFTMAX_BACKWARD.value(g, saved, axis, g.dtype),)
 
@@ -54,7 +54,7 @@ class Dense(Backend):
         return torch.log_softmax(x, axis)
 
     def log_softmax_backward(self, saved: Any, g: Array, needed: Needed, axis: int) -> Gradients:
-        if not compat.LOG_SOFTMAX_BACKWARD.here:
+        if not compat.LOG_SOFTMAX_BACKWARD.exists:
             return super().log_softmax_backward(saved, g, needed, axis)
         return (compat.LOG_SOFTMAX_BACKWARD.value(g, saved, axis, g.dtype),)
 
@@ -64,7 +64,7 @@ class Dense(Backend):
         return functional.gelu(x, approximate="tanh" if approximate else "none")
 
     def gelu_backward(self, saved: Any, g: Array, needed: Needed, approximate: bool) -> Gradients:
-        if (approximate and is_fused(saved)) or not compat.GELU_BACKWARD.here:
+        if (approximate and is_fused(saved)) or not compat.GELU_BACKWARD.exists:
             return super().gelu_backward(saved, g, needed, approximate)
         x = saved.clamp(-GELU_FAR, GELU_FAR)  # beyond, its kernels meet infinities
         return (compat.GELU_BACKWARD.value(g, x, approximate="tanh" if approximate else "none"),)

@@ -19,7 +19,7 @@ from phlox.backend.torch.tracer import is_tracer
 
 
 def _has_nll_loss() -> bool:
-    return compat.NLL_LOSS.here and compat.NLL_LOSS_BACKWARD.here and compat.LOG_SOFTMAX_BACKWARD.here
+    return compat.NLL_LOSS.exists and compat.NLL_LOSS_BACKWARD.exists and compat.LOG_SOFTMAX_BACKWARD.exists
 
 
 class Loss(Backend):
@@ -38,13 +38,13 @@ class Loss(Backend):
                 inside = inside | (targets == ignored)
             logits = torch.where(inside.unsqueeze(1), logits, missing(logits.dtype))
             targets = torch.where(inside, targets, 0)
-        if ignored is not None:  # whatever the logits are, they count for nothing
+        if ignored is not None:  # ignored rows, whatever their logits
             logits = torch.where((targets == ignored).unsqueeze(1), 0.0, logits)
         if not smoothing:
             number = -100 if ignored is None else ignored
             log_p = torch.log_softmax(logits, 1)
             losses, total = compat.NLL_LOSS.value(log_p, targets, weight, 0, number)
-            if weight is not None:  # a weight of zero, too, of what is infinite
+            if weight is not None:  # zero times an infinite loss counts as zero
                 losses = torch.where(losses.isnan() & (weight[targets.clamp(0, len(weight) - 1)] == 0.0), 0.0, losses)
             return losses, (log_p, targets, weight, number, total)
         return autograd_bridge.forward(
@@ -52,7 +52,7 @@ class Loss(Backend):
                 x,
                 targets,
                 weight,
-                ignore_index=-100 if ignored is None else ignored,  # the first is no class, and so ignores nothing
+                ignore_index=-100 if ignored is None else ignored,  # -100 is no class, so it ignores nothing
                 reduction="none",
                 label_smoothing=smoothing,
             ),
@@ -74,10 +74,10 @@ class Loss(Backend):
         self, log_p: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
     ) -> tuple[Array, Any]:
         floats = log_p.dtype in (torch.float32, torch.float64) and log_p.device.type == "cpu"
-        kernels = compat.CTC_LOSS.here and compat.CTC_LOSS_BACKWARD.here
+        kernels = compat.CTC_LOSS.exists and compat.CTC_LOSS_BACKWARD.exists
         if not kernels or not floats or not targets.numel() or is_tracer(input_lengths) or is_tracer(target_lengths):
             return super().ctc_loss_forward(log_p, targets, input_lengths, target_lengths, blank)
-        # Its kernel reads what lies beyond the lengths, though to no effect.
+        # The kernel reads elements beyond the lengths, without effect.
         targets = targets.clamp(0, log_p.shape[2] - 1).long()
         lengths = input_lengths.tolist(), target_lengths.tolist()
         loss, alphas = compat.CTC_LOSS.value(log_p, targets, *lengths, blank, False)
@@ -88,7 +88,7 @@ class Loss(Backend):
         if len(saved) == 9:
             return super().ctc_loss_backward(saved, g, needed, blank)
         log_p, targets, alphas, loss, steps, lengths = saved
-        found = compat.CTC_LOSS_BACKWARD.value(g, log_p, targets, *lengths, loss, alphas, blank, False)
-        # Its gradient is that towards the logits of which log_p is the log-softmax.
-        found = found - log_p.exp() * g[:, None]
-        return torch.where((steps & torch.isfinite(loss))[:, :, None], found, 0.0), None, None, None
+        gradient = compat.CTC_LOSS_BACKWARD.value(g, log_p, targets, *lengths, loss, alphas, blank, False)
+        # The kernel returns the gradient of the logits; log_p is the log-softmax of the logits.
+        gradient = gradient - log_p.exp() * g[:, None]
+        return torch.where((steps & torch.isfinite(loss))[:, :, None], gradient, 0.0), None, None, None

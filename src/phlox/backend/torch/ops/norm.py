@@ -24,7 +24,7 @@ class Norm(Backend):
     def layer_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Any]:
-        if not (compat.NATIVE_LAYER_NORM.here and compat.LAYER_NORM_BACKWARD.here):
+        if not (compat.NATIVE_LAYER_NORM.exists and compat.LAYER_NORM_BACKWARD.exists):
             return super().layer_norm_forward(x, gamma, beta, epsilon)
         y, mean, rstd = compat.NATIVE_LAYER_NORM.value(x, x.shape[-1:], gamma, beta, epsilon)
         return y, (x, mean, rstd, gamma, beta)
@@ -39,7 +39,7 @@ class Norm(Backend):
     def group_norm_forward(
         self, x: Array, gamma: Array | None, beta: Array | None, groups: int, epsilon: float
     ) -> tuple[Array, Any]:
-        if is_empty(x) or not (compat.NATIVE_GROUP_NORM.here and compat.GROUP_NORM_BACKWARD.here):
+        if is_empty(x) or not (compat.NATIVE_GROUP_NORM.exists and compat.GROUP_NORM_BACKWARD.exists):
             return super().group_norm_forward(x, gamma, beta, groups, epsilon)
         x = x.contiguous()
         sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
@@ -50,7 +50,7 @@ class Norm(Backend):
         if len(saved) == 3:
             return super().group_norm_backward(saved, g, needed, groups, epsilon)
         x, mean, rstd, gamma, sizes = saved
-        mask = [needed[0], needed[1], needed[2] and gamma is not None]  # without a gamma it finds nothing for beta
+        mask = [needed[0], needed[1], needed[2] and gamma is not None]  # it has no gradient of beta without gamma
         backward = compat.GROUP_NORM_BACKWARD.value
         dx, dgamma, dbeta = backward(g.contiguous(), x, mean, rstd, gamma, *sizes, groups, mask)
         return dx, dgamma, g.sum(_but_channels(g)) if needed[2] and gamma is None else dbeta
@@ -64,10 +64,10 @@ class Norm(Backend):
             return super().batch_norm_train_forward(x, gamma, beta, epsilon)
         if _is_for_loops(x):
             return _in_loops(x, gamma, beta, epsilon)
-        # With a momentum of one, the running statistics become those of the batch, the variance over count - 1.
+        # With a momentum of one, the running statistics become the batch's; its variance is divided by count - 1.
         mean, variance = x.new_zeros(channels), x.new_zeros(channels)
         arguments = (x, gamma, beta, mean, variance, True, 1.0, epsilon)
-        if is_tracer(x):  # a program does not see what is written in secret
+        if is_tracer(x):  # a trace does not see that the kernel writes to its arguments
             y, _, rstd, mean, variance = compat.BATCH_NORM_FUNCTIONAL.value(*arguments)
         else:
             y, _, rstd = compat.NATIVE_BATCH_NORM.value(*arguments)
@@ -87,7 +87,7 @@ class Norm(Backend):
             dx, dgamma, dbeta = compat.BATCH_NORM_BACKWARD.value(
                 g, x, gamma, None, None, mean, rstd, True, epsilon, [*needed]
             )
-        if any(one is not None for one in statistics):
+        if any(gradient is not None for gradient in statistics):
             shape = (-1, *(1 for _ in x.shape[2:]))
             rstd = rstd.reshape(shape)
             normed = (x - mean.reshape(shape)) * rstd
@@ -98,18 +98,18 @@ class Norm(Backend):
 
 def _has_batch_norm(x: Array) -> bool:
     forward = compat.BATCH_NORM_FUNCTIONAL if is_tracer(x) else compat.NATIVE_BATCH_NORM
-    return (forward.here and compat.BATCH_NORM_BACKWARD.here) or _is_for_loops(x)
+    return (forward.exists and compat.BATCH_NORM_BACKWARD.exists) or _is_for_loops(x)
 
 
 def _is_for_loops(x: Array) -> bool:
-    """Will a compiler make loops for a processor of what is done with it?"""
+    """Will a compiler make CPU loops of the operations on x?"""
     return is_fused(x) and x.device.type == "cpu"
 
 
 def _in_loops(
     x: Array, gamma: Array | None, beta: Array | None, epsilon: float
 ) -> tuple[tuple[Array, Array, Array], Any]:
-    """Batch norm of which the loop over all elements is left one product and one sum: y = x scale + shift."""
+    """Batch norm whose loop over all elements has only one product and one sum: y = x scale + shift."""
     variance, mean = torch.var_mean(x, _but_channels(x), correction=0)
     rstd = torch.rsqrt(variance + epsilon)
     scale = rstd if gamma is None else gamma * rstd
@@ -118,7 +118,7 @@ def _in_loops(
 
 
 def _in_loops_backward(x: Array, mean: Array, rstd: Array, gamma: Array | None, g: Array, needed: Needed) -> Gradients:
-    """The gradients of x, gamma and beta: that of x is g a + (x - mean) b + c, with one number each for a channel."""
+    """The gradients of x, gamma and beta; dx is g a + (x - mean) b + c, with a, b and c for each channel."""
     axes = _but_channels(x)
     centred = x - _to_channels(mean, x)
     dbeta, dgamma = g.sum(axes), (g * centred).sum(axes) * rstd
@@ -126,7 +126,7 @@ def _in_loops_backward(x: Array, mean: Array, rstd: Array, gamma: Array | None, 
     share = a * (-len(mean) / x.numel())
     b, c = dgamma * rstd * share, dbeta * share
     dx = g * _to_channels(a, x) + centred * _to_channels(b, x) + _to_channels(c, x)
-    return tuple([one if wanted else None for one, wanted in zip((dx, dgamma, dbeta), needed, strict=True)])
+    return tuple([dy if is_needed else None for dy, is_needed in zip((dx, dgamma, dbeta), needed, strict=True)])
 
 
 def _but_channels(x: Array) -> list[int]:
@@ -134,5 +134,5 @@ def _but_channels(x: Array) -> list[int]:
 
 
 def _to_channels(row: Array, x: Array) -> Array:
-    """A number for each channel of x, to be broadcast to all of x."""
+    """A number for each channel of x, reshaped to broadcast with x."""
     return row.reshape(-1, *(1 for _ in x.shape[2:]))

@@ -26,9 +26,9 @@ class Pooling(Backend):
         if len(window) == 1:
             y, saved = self.max_pool_forward(x.unsqueeze(2), *_of_images(window, stride, padding, dilation))
             return y.squeeze(2), saved
-        x, left = even(x, padding, -math.inf)
-        y, places = compat.MAX_POOL[len(window)].value(x, window, stride, left, dilation)
-        return y, (x, places)
+        x, symmetric = even(x, padding, -math.inf)
+        y, indices = compat.MAX_POOL[len(window)].value(x, window, stride, symmetric, dilation)
+        return y, (x, indices)
 
     def max_pool_backward(
         self, saved: Any, g: Array, needed: Needed, window: Shape, stride: Shape, padding: Widths, dilation: Shape
@@ -39,9 +39,9 @@ class Pooling(Backend):
             options = _of_images(window, stride, padding, dilation)
             (dx,) = self.max_pool_backward(saved, g.unsqueeze(2), needed, *options)
             return (None if dx is None else dx.squeeze(2),)
-        x, places = saved
-        left = shared(padding)
-        dx = compat.MAX_POOL_BACKWARD[len(window)].value(g, x, window, stride, left, dilation, False, places)
+        x, indices = saved
+        symmetric = shared(padding)
+        dx = compat.MAX_POOL_BACKWARD[len(window)].value(g, x, window, stride, symmetric, dilation, False, indices)
         return (self._unpad_spatial(dx, uneven(padding)),)
 
     def avg_pool(self, x: Array, window: Shape, stride: Shape, padding: Widths, counted: Widths) -> Array:
@@ -70,23 +70,23 @@ class Pooling(Backend):
 
 
 def _of_images(window: Shape, stride: Shape, padding: Widths, last: Any) -> tuple[Shape, Shape, Widths, Any]:
-    """Options for sequences as those for images of one row; the last is a dilation, or a padding."""
+    """Options of sequences as options of images with one row; the last one is a dilation or a padding."""
     none = (0, 0) if isinstance(last[0], tuple) else 1
     return (1, *window), (1, *stride), ((0, 0), *padding), (none, *last)
 
 
-def _native(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
-    """Does PyTorch have this pooling? Not over nothing, nor with more than half of a window in the padding."""
+def _is_supported(shape: Shape, window: Shape, padding: Widths, *kernels: dict[int, compat.Private]) -> bool:
+    """Does PyTorch have this pooling? It has none for empty arrays, or for a padding of more than half a window."""
     half = all(2 * width <= side for width, side in zip(shared(padding), window, strict=True))
     axes = max(len(window), 2)
-    return axes <= 3 and math.prod(shape) > 0 and half and all([kernel[axes].here for kernel in kernels])  # noqa: C419
+    return axes <= 3 and math.prod(shape) > 0 and half and all([kernel[axes].exists for kernel in kernels])  # noqa: C419
 
 
 def _native_max(shape: Shape, window: Shape, padding: Widths) -> bool:
-    return _native(shape, window, padding, compat.MAX_POOL, compat.MAX_POOL_BACKWARD)
+    return _is_supported(shape, window, padding, compat.MAX_POOL, compat.MAX_POOL_BACKWARD)
 
 
 def _native_mean(shape: Shape, window: Shape, padding: Widths, counted: Widths) -> bool:
-    """Does PyTorch have this mean? Only with as much padding on either side, all of which counts, or none."""
+    """Does PyTorch have this mean? Only if both sides have equal padding, and all of it counts, or none."""
     plain = is_even(padding) and counted in (padding, ((0, 0),) * len(window))
-    return plain and _native(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)
+    return plain and _is_supported(shape, window, padding, compat.AVG_POOL, compat.AVG_POOL_BACKWARD)

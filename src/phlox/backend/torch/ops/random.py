@@ -1,10 +1,10 @@
-"""Random numbers on PyTorch tensors: those of `phlox.backend.threefry.generator`, where they are defined, bit for bit.
+"""Random numbers on PyTorch tensors, bit for bit as `phlox.backend.threefry.generator` defines them.
 
-There are two ways to them. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
-hundred operations of PyTorch. In a program that is one operation: PyTorch's compiler would take longer over the hundred
-than over all the rest; those of true and false, which dropout asks for, are there computed by a kernel of our own. On
-other devices, for a state that is a tensor, or where `native` asks for it, PyTorch computes them, in int64: it has no
-unsigned arithmetic, and this way nothing ever overflows.
+They are computed in two ways. On the CPU, NumPy computes them and PyTorch wraps the memory: several times faster than a
+hundred operations of PyTorch. In a program this is one operation, since PyTorch's compiler would take longer for the
+hundred than for everything else; the masks of dropout are drawn there by a kernel of our own. On other devices, for a
+state that is a tensor, or with `native`, PyTorch computes them in int64: it has no unsigned arithmetic, and in int64
+nothing overflows.
 
 `state` is `uint32[3] = (k0, k1, position)` as a NumPy array, or as an int64 or int32 tensor with the same low 32 bits,
 or as `RngState` of one in a program.
@@ -81,7 +81,7 @@ def _from_host(
     high: int | None = None,
     part: Part | None = None,
 ) -> Tensor:
-    """A draw of the functions of this name by NumPy; in a program, later."""
+    """A draw by NumPy's function of this name; in a program, at run time."""
     if isinstance(state, RngState):
         by_kernel = name == "random_bernoulli" and codegen() == "inductor" and is_on("bernoulli")
         return _operation()(state.words, name, shape, dtype, low, high, by_kernel, *(part or (None, None)))
@@ -93,7 +93,7 @@ def _from_host(
 
 @lru_cache(1)
 def _operation() -> Callable[..., Tensor]:
-    """`_from_host` as an operation that PyTorch records, made when it is needed first."""
+    """`_from_host` as an operation that PyTorch records; it is registered at first use."""
 
     def draw(
         words: Tensor,
@@ -130,13 +130,13 @@ def _wrap(array: Any) -> Tensor:
 
 
 def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
-    known = _TABLES.get(device)
-    if known is None:
+    tables = _TABLES.get(device)
+    if tables is None:
         with as_constants():
-            known = _wrap(NODES.copy()).to(device), _wrap(STEPS.copy()).to(device)
+            tables = _wrap(NODES.copy()).to(device), _wrap(STEPS.copy()).to(device)
         if tracing.get() or makes_plain_tensors():
-            _TABLES[device] = known
-    return known
+            _TABLES[device] = tables
+    return tables
 
 
 def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ def _pairs(state: State, start: int, stop: int, n: int, device: Device) -> tuple
     a = torch.zeros_like(b) + (k0 + position & _M32)
     for group in range(5):
         for r in ROTATIONS[group & 1]:
-            a = a + b  # without a cut to 32 bits it stays under 2**38, and only its low bits are ever used
+            a = a + b  # not masked to 32 bits: it stays under 2**38, and only its low bits are used
             b = ((b << r | b >> 32 - r) ^ a) & _M32
         a = a + key[(group + 1) % 3]
         b = b + key[(group + 2) % 3] + (group + 1) & _M32
@@ -239,7 +239,7 @@ def random_bernoulli(
     native: bool = False,
     part: Part | None = None,
 ) -> Tensor:
-    """True with probability threshold / 65536, from 16 random bits an element."""
+    """True with probability threshold / 65536, from 16 random bits for each element."""
     if _on_host(state, device, native):
         return _from_host("random_bernoulli", state, shape, torch.bool, threshold, part=part)
     check_threshold(threshold)
@@ -269,7 +269,7 @@ def random_integers(
     native: bool = False,
     part: Part | None = None,
 ) -> Tensor:
-    """Integers in [low, high), int32, as good as unbiased: 64 random bits an element."""
+    """Integers in [low, high), int32, practically unbiased: 64 random bits for each element."""
     if _on_host(state, device, native):
         return _from_host("random_integers", state, shape, torch.int32, low, high, part)
     check_range(low, high)
@@ -294,7 +294,7 @@ def state_of_seed(seed: Tensor) -> RngState:
 
 
 def fold_in(state: RngState, number: int) -> RngState:
-    """The state at the start of the sub-stream whose number is that of the state's position plus `number`."""
+    """The state at the start of a sub-stream; its number is the number at the state's position plus `number`."""
     return RngState(_folding()(state.words, number))
 
 

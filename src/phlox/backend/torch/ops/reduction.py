@@ -17,11 +17,11 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.sizes import is_empty, is_known
 
 _LONG = 1 << 12
-"""Elements of which PyTorch's norm, unlike its sum, is not accurate any more: it adds them one by one."""
+"""The number of elements from which PyTorch's norm, unlike its sum, is inaccurate: it adds them one by one."""
 
 
 def _values(fn: Callable[..., Any]) -> Any:
-    """A function whose results are values and their places, as one of the values."""
+    """A function that returns values and indices, as a function that returns the values."""
     return staticmethod(lambda x, axis: fn(x, axis).values)
 
 
@@ -34,7 +34,7 @@ class Reduction(Backend):
         return torch.mean(x, axes, keepdims) if axes else x
 
     def float_var(self, x: Array, axes: Axes, correction: float, keepdims: bool) -> Array:
-        if not axes or is_empty(x) or (is_known(x) and self._count(x, axes) <= correction):  # of which torch warns
+        if not axes or is_empty(x) or (is_known(x) and self._count(x, axes) <= correction):  # torch would warn
             return super().float_var(x, axes, correction, keepdims)
         return torch.var(x, axes, correction=correction, keepdim=keepdims)
 
@@ -61,6 +61,6 @@ class Reduction(Backend):
     float_cummin = int_cummin = _values(torch.cummin)
 
     def float_windows_adjoint(self, g: Array, axis: int, size: int, step: int, shape: Shape) -> Array:
-        if not compat.UNFOLD_BACKWARD.here:
+        if not compat.UNFOLD_BACKWARD.exists:
             return super().float_windows_adjoint(g, axis, size, step, shape)
         return compat.UNFOLD_BACKWARD.value(g, shape, axis, size, step)

@@ -22,15 +22,15 @@ _MODES = {
     ("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic",
     ("area", 1): "area", ("area", 2): "area", ("area", 3): "area",
 }  # fmt: skip
-"""Its names; what is not here, it lacks, or (the nearest) rounds otherwise."""
+"""PyTorch's names of modes. It lacks the others, or (nearest) rounds in another way."""
 _READINGS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
-def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
-    """The name of the kernel that does this, if there is one."""
+def _kernel_mode(x: Array, plans: tuple[Resampling, ...]) -> str | None:
+    """The mode of PyTorch's kernel for this, if there is one."""
     mode = _MODES.get((plans[0].mode, len(plans)))
     if any(plan.ratio is not None and plan.size == plan.out for plan in plans):
-        return None  # the kernel would take the pixels as they are, whatever the ratio
+        return None  # for any ratio, the kernel would use the pixels unchanged
     if any(plan.antialias and plan.out == 1 for plan in plans):
         return None  # with one column the kernel reads the first row only
     forward = not any(plan.transposed for plan in plans)
@@ -38,7 +38,7 @@ def _served(x: Array, plans: tuple[Resampling, ...]) -> str | None:
 
 
 def _wide(x: Array) -> Array:
-    """Coordinates in half precision are too coarse, and some kernels do not take it."""
+    """x in at least single precision: half precision is too coarse for coordinates, and some kernels lack it."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -60,11 +60,11 @@ class Sampling(Backend):
     """See `phlox.backend.contract.nn.sampling`."""
 
     def interpolate(self, x: Array, plans: tuple[Resampling, ...]) -> Array:
-        mode = _served(x, plans)
+        mode = _kernel_mode(x, plans)
         return super().interpolate(x, plans) if mode is None else _interpolated(x, plans, mode)
 
     def interpolate_forward(self, x: Array, plans: tuple[Resampling, ...]) -> tuple[Array, Any]:
-        mode = _served(x, plans)
+        mode = _kernel_mode(x, plans)
         if mode is None:
             return super().interpolate_forward(x, plans)
         return autograd_bridge.forward(lambda x: _interpolated(x, plans, mode), x)

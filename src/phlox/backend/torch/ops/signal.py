@@ -26,7 +26,7 @@ def _real(x: Array) -> Array:
 
 
 class Signal(Backend):
-    """See `phlox.backend.contract.signal`. Of no signals torch's transforms fail, so those are not transformed."""
+    """See `phlox.backend.contract.signal`. Torch's transforms fail on empty arrays, which are not transformed."""
 
     def rfft(self, x: Array) -> Array:
         return _real(_fft.rfft(x)) if not is_empty(x) else x.new_zeros(*x.shape[:-1], x.shape[-1] // 2 + 1, 2)

@@ -32,28 +32,28 @@ class Sorting(Backend):
 
     def float_argtopk(self, x: Array, k: int, axis: int, largest: bool) -> Array:
         if x.dtype.itemsize > 4 or is_symbolic(x.numel()) or x.numel() < 4096:
-            return self._first(self.float_argsort(x, axis, largest), k, axis)
-        # torch gives any of equal elements; with their places behind them no two are equal.
+            return self._leading(self.float_argsort(x, axis, largest), k, axis)
+        # torch returns any of equal elements; with their indices in the lower bits, no two are equal.
         keys = x
         if x.dtype.is_floating_point:
             bits = (x.float() + 0.0).view(torch.int32)
             keys = torch.where(torch.isnan(x), 2**31 - 1, bits ^ ((bits >> 31) & (2**31 - 1)))
         size = x.shape[axis]
-        places = torch.arange(size, device=x.device).reshape(-1, *(1,) * (x.ndim - 1 - axis))
-        packed = (keys.long() << 32) | (size - 1 - places if largest else places)
-        found = torch.topk(packed, k, axis, largest).values & (2**32 - 1)
-        return (size - 1 - found if largest else found).to(self.torch_int)
+        indices = torch.arange(size, device=x.device).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+        packed = (keys.long() << 32) | (size - 1 - indices if largest else indices)
+        picked = torch.topk(packed, k, axis, largest).values & (2**32 - 1)
+        return (size - 1 - picked if largest else picked).to(self.torch_int)
 
     int_argtopk = float_argtopk
 
     def float_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
-        # torch puts NaN nowhere in particular; as an infinity it stands right but for the bounds of the two.
+        # torch defines no position of NaN. As infinities they sort right, except beside real infinities (see below).
         size = x.shape[-1]
         undefined = torch.isnan(x)
         numbers = size - undefined.sum(-1, keepdim=True, dtype=self.torch_int)
-        found = self.int_searchsorted(torch.where(undefined, torch.inf, x), values, right)
-        found = torch.minimum(found, numbers)
-        return torch.where(torch.isnan(values), size if right else numbers, found).to(self.torch_int)
+        counts = self.int_searchsorted(torch.where(undefined, torch.inf, x), values, right)
+        counts = torch.minimum(counts, numbers)
+        return torch.where(torch.isnan(values), size if right else numbers, counts).to(self.torch_int)
 
     def int_searchsorted(self, x: Array, values: Array, right: bool) -> Array:
         options: Any = {"right": right}

@@ -22,30 +22,30 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import is_traced_by_others, is_tracer
 
 _LONG = 1 << 17
-"""Elements: parts of two and more arrays fit the cache, and each thread of PyTorch has enough to do."""
+"""Elements in a part: parts of several arrays fit the cache, and each thread of PyTorch has enough work."""
 Tensors = list[torch.Tensor]
 
 
 class HostMemory(ReusedBuffer):
-    """See `ReusedBuffer`: what is lent keeps an array of NumPy alive, as long as any tensor or array looks at it."""
+    """See `ReusedBuffer`: the lent tensor keeps a NumPy array alive, as does everything that shares its memory."""
 
     def __init__(self, like: torch.Tensor, shape: Shape) -> None:
         self._owner: Any = np.empty(shape, torch.empty((), dtype=like.dtype).numpy().dtype)
-        self._lent: weakref.ref[Any] | None = None
-        self._is: weakref.ref[Any] | None = None
+        self._lent_view: weakref.ref[Any] | None = None
+        self._lent_tensor: weakref.ref[Any] | None = None
         self.flat = torch.from_numpy(self._owner.reshape(-1))
 
     def lend(self) -> Array:
         view = self._owner[...]
         lent = torch.from_numpy(view)
-        self._lent, self._is = weakref.ref(view), weakref.ref(lent)
+        self._lent_view, self._lent_tensor = weakref.ref(view), weakref.ref(lent)
         return lent
 
     def has_lent(self, x: Array) -> bool:
-        return self._is is not None and self._is() is x
+        return self._lent_tensor is not None and self._lent_tensor() is x
 
     def is_free(self) -> bool:
-        return self._lent is None or self._lent() is None
+        return self._lent_view is None or self._lent_view() is None
 
 
 def _adam(name: str) -> Callable[..., object]:
@@ -77,7 +77,7 @@ def _adagrad(n: AdagradScalars, xs: Tensors, gs: Tensors, sums: Tensors) -> None
 _KERNELS: dict[str, Callable[..., object]] = {
     "adam": _adam("adam"), "adamw": _adam("adamw"), "sgd": _sgd, "adagrad": _adagrad,
 }  # fmt: skip
-"""By the optimizer's name."""
+"""Kernels by the optimizer's name."""
 
 
 class Update(Backend):
@@ -98,21 +98,21 @@ class Update(Backend):
     def flat(self, x: Array) -> Array:
         return x if x.ndim == 1 and x.is_contiguous() else x.reshape(-1)
 
-    def set_column(self, x: Array, place: int, entry: Array) -> Array:
-        x[:, place] = entry
+    def set_column(self, x: Array, column: int, entry: Array) -> Array:
+        x[:, column] = entry
         return x
 
-    def write_from(self, x: Array, values: Array, place: Array, axis: int, donated: bool) -> Array:
-        if not (self.is_plain(x) and self.is_plain(place)) or is_traced_by_others():
-            return super().write_from(x, values, place, axis, donated)
-        start, out = int(place), x if donated else x.clone()
-        count = max(0, min(values.shape[axis], x.shape[axis] - start))
-        out.narrow(axis, min(start, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
+    def write_from(self, x: Array, values: Array, start: Array, axis: int, donated: bool) -> Array:
+        if not (self.is_plain(x) and self.is_plain(start)) or is_traced_by_others():
+            return super().write_from(x, values, start, axis, donated)
+        first, out = int(start), x if donated else x.clone()
+        count = max(0, min(values.shape[axis], x.shape[axis] - first))
+        out.narrow(axis, min(first, x.shape[axis]), count).copy_(values.narrow(axis, 0, count))
         return out
 
     def kernel(self, name: str, numbers: NamedTuple) -> Callable[[Sequence[Piece]], object] | None:
         run = _KERNELS.get(name)
-        if run is None or self.float_element not in ("f32", "f64") or not compat.FUSED_UPDATES[name].here:
+        if run is None or self.float_element not in ("f32", "f64") or not compat.FUSED_UPDATES[name].exists:
             return None
 
         def update(pieces: Sequence[Piece]) -> None:
@@ -131,9 +131,9 @@ class Update(Backend):
     def in_pieces(self, work: Callable[[list[Array]], list[Array]], pieces: Sequence[Piece]) -> None:
         with torch.no_grad():
             for bundle in bundles([len(piece.new[0]) for piece in pieces], _LONG):
-                work_on(bundle, pieces, work, torch.cat, _apart)
+                work_on(bundle, pieces, work, torch.cat, _unshared)
 
 
-def _apart(result: torch.Tensor, given: Tensors) -> torch.Tensor:
+def _unshared(result: torch.Tensor, old: Tensors) -> torch.Tensor:
     memory = result.untyped_storage().data_ptr()
-    return result.clone() if any(one.untyped_storage().data_ptr() == memory for one in given) else result
+    return result.clone() if any(array.untyped_storage().data_ptr() == memory for array in old) else result

@@ -1,7 +1,7 @@
 """Attention in programs on a CPU by our own kernel, for sequences of some dozens to a thousand.
 
-PyTorch's flash attention is made for thousands: it multiplies blocks by BLAS, one call for each, and gains
-nothing from a causal mask. A value that is not finite may reach the seven queries before it.
+PyTorch's flash attention is made for thousands: it calls BLAS for each block, and gains nothing from a causal mask.
+A value that is not finite may affect the results of the seven queries before it.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -20,9 +20,9 @@ from phlox.backend.torch.compiler.graph import replace_node
 from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, address, integers, load
 
 _FEWEST = 64
-"""Queries: with fewer there is little to do for all the gathering of keys."""
+"""The least number of queries: with fewer, gathering the keys takes too large a share of the time."""
 _MOST = {True: 1 << 16, False: 1 << 14}
-"""Numbers of a head's keys, by whether later ones are not seen: they and their values are to stay in a core's cache."""
+"""The most elements in a head's keys, by `causal`: keys and values must fit a core's cache."""
 _integers = lru_cache(maxsize=256)(integers)
 
 # --- the kernel
@@ -40,13 +40,13 @@ def _attend(
     y, sums = _on_fakes(query)
     sizes = _integers(*query.shape[:3], key.shape[2], query.shape[3], causal)
     strides = _integers(*(step for x in (query, key, value, y) for step in x.stride()[:3]), *sums.stride())
-    given, results = map(address, (query, key, value)), map(address, (y, sums))
-    _kernel().attend(sizes, strides, *given, scale, *results, torch.get_num_threads())
+    operands, results = map(address, (query, key, value)), map(address, (y, sums))
+    _kernel().attend(sizes, strides, *operands, scale, *results, torch.get_num_threads())
     return y, sums
 
 
 def _on_fakes(query: Any, *_: Any) -> tuple[Any, Any]:
-    """New arrays for results, which lie in memory as those of PyTorch's kernel do: heads beside each other."""
+    """New arrays for results, with the memory order of PyTorch's kernel: the heads of a query are adjacent."""
     batch, heads, length, size = query.shape
     y, sums = query.new_empty((batch, length, heads, size)), query.new_empty((batch, length, heads))
     return y.transpose(1, 2), sums.transpose(1, 2)
@@ -64,14 +64,14 @@ torch.library.register_fake("phlox::attention", _on_fakes, lib=_library)
 
 def lower(graph: Any) -> None:
     """Replace PyTorch's kernel in a graph, where ours is faster; the backward pass stays PyTorch's."""
-    nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _suits(node)]
+    nodes = [node for node in graph.graph.nodes if compat.FLASH_ATTENTION.is_of(node) and _is_supported(node)]
     for node in nodes:
         query, key, value, _, causal = _arguments(node)
         scale = node.kwargs.get("scale")
-        given = (query, key, value, causal, query.meta["val"].shape[3] ** -0.5 if scale is None else scale)
+        operands = (query, key, value, causal, query.meta["val"].shape[3] ** -0.5 if scale is None else scale)
         with graph.graph.inserting_before(node):
-            found = graph.graph.call_function(torch.ops.phlox.attention.default, given)
-        replace_node(graph.graph, node, found)
+            replacement = graph.graph.call_function(torch.ops.phlox.attention.default, operands)
+        replace_node(graph.graph, node, replacement)
     if nodes:
         graph.recompile()
 
@@ -81,7 +81,7 @@ def _arguments(node: Any) -> list[Any]:
     return [*node.args, *[0.0, False][len(node.args) - 3 :]]
 
 
-def _suits(node: Any) -> bool:
+def _is_supported(node: Any) -> bool:
     query, key, _, dropout, causal = _arguments(node)
     q, k = query.meta["val"], key.meta["val"]
     if dropout or node.kwargs.get("attn_mask") is not None or q.dtype is not torch.float32 or q.device.type != "cpu":

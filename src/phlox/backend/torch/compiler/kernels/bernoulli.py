@@ -1,4 +1,4 @@
-"""The masks of dropout in programs on a processor, drawn by a kernel of our own: the bits that NumPy draws."""
+"""The masks of dropout in programs on a CPU, drawn by our own kernel: the same bits as NumPy's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _kernel() -> Any:
 def draw(
     state: np.ndarray[Any, Any], shape: tuple[int, ...], threshold: int, part: Part | None = None
 ) -> torch.Tensor | None:
-    """True with probability threshold / 65536; None where there is no kernel for this processor."""
+    """True with probability threshold / 65536; None if there is no kernel for this CPU."""
     kernel = _kernel()
     if kernel is None:
         return None
@@ -30,6 +30,6 @@ def draw(
     n = math.prod(shape)
     start, total = Part(0, n) if part is None else part
     check_draw((total + 1) // 2, int(state[2]))
-    found = torch.empty(shape, dtype=torch.bool)
-    kernel.draw(state.ctypes.data, start, n, total, threshold, found.data_ptr(), torch.get_num_threads())
-    return found
+    mask = torch.empty(shape, dtype=torch.bool)
+    kernel.draw(state.ctypes.data, start, n, total, threshold, mask.data_ptr(), torch.get_num_threads())
+    return mask

@@ -1,6 +1,6 @@
 """Compiling and loading our own CPU kernels, in C++, by Inductor, which keeps the libraries on disk.
 
-They are for compiled programs alone: eager work waits for no compiler. `vectors.h` is put before each of them.
+They serve compiled programs only: eager work waits for no compiler. `vectors.h` is prepended to each of them.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -26,7 +26,7 @@ POINTER, NUMBER, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
     """The functions of a kernel, with the types of their arguments; None, with a warning, if it cannot be compiled.
 
-    None, too, on a processor that none of them is for: they take AVX-512, or AVX2.
+    None, too, on a CPU without AVX-512 and AVX2, which the kernels need.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return None
@@ -35,7 +35,7 @@ def load(name: str, arguments: Mapping[str, Sequence[Any]]) -> Any:
         kernel.lanes.restype = SIZE
         if not kernel.lanes():
             return None
-    except Exception as error:  # whatever a compiler may come across
+    except Exception as error:  # a compiler may fail in any way
         lines = str(error).strip().splitlines() or [type(error).__name__]
         warnings.warn(
             f"PyTorch's compiler does not work here, so there is no {name} of our own, and a compiled function takes "
@@ -57,10 +57,10 @@ def source(name: str) -> str:
 
 
 def integers(*numbers: int) -> Any:
-    """An array of them."""
+    """The numbers as a C array."""
     return (SIZE * len(numbers))(*numbers)
 
 
 def address(x: torch.Tensor | None) -> int | None:
-    """Where the elements of a tensor begin."""
+    """The address of a tensor's elements."""
     return None if x is None else x.data_ptr()

@@ -16,20 +16,20 @@ from phlox.backend.contract.types import Array
 from phlox.backend.torch import compat
 
 NOWHERE = -1
-"""A place whose row is left out."""
+"""The position for a row that is left out."""
 
 
-def add_rows(g: Array, places: Array, count: int) -> Array:
-    """g [..., width] added up by place: [count, width]."""
-    return compat.EMBEDDING_BACKWARD.value(g, places, count, NOWHERE, False)
+def add_rows(g: Array, positions: Array, count: int) -> Array:
+    """The rows of g [..., width] summed by position: [count, width]."""
+    return compat.EMBEDDING_BACKWARD.value(g, positions, count, NOWHERE, False)
 
 
-def _on_fakes(g: Array, places: Array, count: int) -> Array:
+def _on_fakes(g: Array, positions: Array, count: int) -> Array:
     return g.new_empty((count, g.shape[-1]))
 
 
 _library = torch.library.Library("phlox", "FRAGMENT")
-_library.define("add_rows(Tensor g, Tensor places, int count) -> Tensor")
+_library.define("add_rows(Tensor g, Tensor positions, int count) -> Tensor")
 _library.impl("add_rows", add_rows, "CPU")
 torch.library.register_fake("phlox::add_rows", _on_fakes, lib=_library)
 operations: Any = torch.ops.phlox

@@ -1,6 +1,6 @@
-"""GEMM in programs on a CPU by our own kernel, where MKL has a slower one.
+"""GEMM in programs on a CPU by our own kernel, if MKL's is slower.
 
-That is so where MKL does not use the CPU's AVX-512 (`cpu/features.py`): the kernel takes 0.4 of its time on an AMD
+That is so if MKL does not use the CPU's AVX-512 (`cpu/features.py`): the kernel takes 0.4 of its time on an AMD
 Zen 5, and three quarters to nine tenths on a Zen 4.
 """
 
@@ -20,16 +20,16 @@ from phlox.backend.torch.cpu.features import has_idle_vectors
 
 _aten: Any = torch.ops.aten
 _LEAST = 1 << 21
-"""Multiplications that are worth a call."""
+"""The least number of multiplications that is worth a call."""
 _LANES = 16
-"""Of the vectors of AVX-512, for floats."""
+"""The number of floats in a vector of AVX-512."""
 
 # --- the kernel
 
 
 @cache
 def kernel() -> Any:
-    """It has these functions: `put_panels`, `linear`, and `multiply`; None where there is none for this processor."""
+    """The kernel with its functions `put_panels`, `linear` and `multiply`; None if there is none for this CPU."""
     panels = [POINTER, POINTER, SIZE, SIZE, POINTER, NUMBER]
     linear = [POINTER, SIZE, SIZE, POINTER, POINTER, SIZE, POINTER, POINTER, NUMBER]
     return load("gemm", {"put_panels": panels, "linear": linear, "multiply": [*[POINTER] * 5, NUMBER]})
@@ -80,8 +80,8 @@ def lower(graph: Any) -> None:
     for node in nodes:
         bias = node.args[0] if node.target is _aten.addmm.default else None
         with graph.graph.inserting_before(node):
-            found = graph.graph.call_function(torch.ops.phlox.product.default, (*node.args[-2:], bias))
-        replace_node(graph.graph, node, found)
+            replacement = graph.graph.call_function(torch.ops.phlox.product.default, (*node.args[-2:], bias))
+        replace_node(graph.graph, node, replacement)
     if nodes:
         graph.recompile()
 
@@ -92,7 +92,7 @@ def _factors(product: Any) -> tuple[Any, Any]:
 
 
 def _is_product(node: Any) -> bool:
-    """Of two matrices, plus a number a column at most?"""
+    """Is it a product of two matrices, plus at most a row?"""
     if node.target is _aten.mm.default:
         return not node.kwargs
     if node.target is not _aten.addmm.default or node.kwargs:

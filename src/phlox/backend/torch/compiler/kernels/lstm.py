@@ -1,7 +1,7 @@
 """An LSTM in programs on a CPU by our own kernel, faster than oneDNN's.
 
-GEMMs that do not depend on the previous step, that of the whole input and in the backward pass those for the weights,
-are computed as all others are; only the steps are the kernel's.
+GEMMs that do not depend on the previous step (for the whole input, and in the backward pass for the weights) are
+computed like any other; the kernel computes only the steps.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -42,9 +42,9 @@ def suits(recurrent: Array) -> bool:
 def _pack(recurrent: torch.Tensor, put: Any) -> torch.Tensor:
     """A recurrent weight as the kernel reads it."""
     recurrent = recurrent.contiguous()
-    found = torch.empty_like(recurrent)
-    put(recurrent.data_ptr(), recurrent.shape[0], found.data_ptr(), torch.get_num_threads())
-    return found
+    packed = torch.empty_like(recurrent)
+    put(recurrent.data_ptr(), recurrent.shape[0], packed.data_ptr(), torch.get_num_threads())
+    return packed
 
 
 def _pack_forward(recurrent: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ def _pack_forward(recurrent: torch.Tensor) -> torch.Tensor:
 
 
 _packed_recurrent = WeightCache(_pack_forward)
-"""The same of a weight of use."""
+"""Packed recurrent weights, for inference."""
 
 
 def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
@@ -60,16 +60,16 @@ def _sizes(x: torch.Tensor, recurrent: torch.Tensor, reverse: bool) -> Any:
 
 
 def after(states: Any, reverse: bool) -> Any:
-    """Of all hidden states, the first one among them, those after each step: the result."""
+    """The hidden states after each step, which are the result, from all states including the first."""
     return states[:-1] if reverse else states[1:]
 
 
 def before(states: Any, reverse: bool) -> Any:
-    """Those before each step."""
+    """The hidden states before each step, from all states including the first."""
     return states[1:] if reverse else states[:-1]
 
 
-def _run(
+def _run_steps(
     packed: torch.Tensor,
     x: torch.Tensor,
     hidden: torch.Tensor,
@@ -85,7 +85,7 @@ def _run(
     """The result and the last cells; for the backward pass all states, the cells, and the gates over their input."""
     flat = x.reshape(-1, x.shape[2])
     multiply = product if gemm and suits_product(flat, weight) else torch.mm
-    gates = multiply(flat, weight)  # the bias comes with the steps: the library would write it to all rows before
+    gates = multiply(flat, weight)  # the steps add the bias: the library would first write it to all rows
     hidden, last = hidden.contiguous(), cell.clone(memory_format=torch.contiguous_format)
     bias = None if bias is None else bias.contiguous()
     if train:
@@ -94,17 +94,17 @@ def _run(
         y = after(states, reverse)
     else:
         y, states, cells = x.new_empty((len(x), *hidden.shape)), None, None
-    given = map(address, (gates, bias, packed, hidden, last, y, gates if train else None, cells))
-    _kernel().forward(_sizes(x, recurrent, reverse), *given, torch.get_num_threads())
+    arguments = map(address, (gates, bias, packed, hidden, last, y, gates if train else None, cells))
+    _kernel().forward(_sizes(x, recurrent, reverse), *arguments, torch.get_num_threads())
     return (y, last) if states is None or cells is None else (states, cells, gates.view(*x.shape[:2], -1))
 
 
-def _use(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_packed_recurrent(operands[4]), *operands, train=False)
+def _infer(*operands: Any) -> tuple[torch.Tensor, ...]:
+    return _run_steps(_packed_recurrent(operands[4]), *operands, train=False)
 
 
 def _forward(*operands: Any) -> tuple[torch.Tensor, ...]:
-    return _run(_pack_forward(operands[4]), *operands, train=True)
+    return _run_steps(_pack_forward(operands[4]), *operands, train=True)
 
 
 def _backward(
@@ -117,13 +117,13 @@ def _backward(
     g_cell: torch.Tensor,
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of the gates before they are bent, of the first states, and of the bias."""
+    """The gradients of the gates before their activation, of the first states, and of the bias."""
     packed, d_gates = _pack(recurrent, _kernel().put_backward), torch.empty_like(gates)
-    dh, dc = (one.clone(memory_format=torch.contiguous_format) for one in (g_hidden, g_cell))
+    dh, dc = (gradient.clone(memory_format=torch.contiguous_format) for gradient in (g_hidden, g_cell))
     cell, g = cell.contiguous(), g.contiguous()
     sums = gates.new_zeros(gates.shape[1:])
-    given = map(address, (gates, cells, cell, packed, g, dh, dc, d_gates, sums))
-    _kernel().backward(_sizes(g, recurrent, reverse), *given, torch.get_num_threads())
+    arguments = map(address, (gates, cells, cell, packed, g, dh, dc, d_gates, sums))
+    _kernel().backward(_sizes(g, recurrent, reverse), *arguments, torch.get_num_threads())
     return d_gates, dh, dc, sums.sum(0)
 
 
@@ -139,7 +139,7 @@ _library.define(
     "lstm_steps_backward(Tensor gates, Tensor cells, Tensor cell, Tensor recurrent, Tensor g, Tensor g_hidden, "
     "Tensor g_cell, bool reverse) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_library.impl("lstm_steps", _use, "CPU")
+_library.impl("lstm_steps", _infer, "CPU")
 _library.impl("lstm_steps_forward", _forward, "CPU")
 _library.impl("lstm_steps_backward", _backward, "CPU")
 operations: Any = torch.ops.phlox
@@ -156,8 +156,8 @@ def _forward_on_fakes(x: Any, hidden: Any, *_: Any) -> tuple[Any, Any, Any]:
 
 def _backward_on_fakes(gates: Any, _: Any, cell: Any, *__: Any) -> tuple[Any, ...]:
     return tuple(
-        one.new_empty(shape)
-        for one, shape in ((gates, gates.shape), *[(cell, cell.shape)] * 2, (gates, gates.shape[2:]))
+        like.new_empty(shape)
+        for like, shape in ((gates, gates.shape), *[(cell, cell.shape)] * 2, (gates, gates.shape[2:]))
     )
 
 

@@ -1,7 +1,7 @@
 """GEMM with packed weights, in programs on a CPU that only predict, by our own kernel.
 
-MKL packs a weight at every call. Where a network only predicts it is packed once; for some dozens to hundreds of rows
-that saves a tenth of the time. The weight is held twice then, so programs with large weights are left alone.
+MKL packs a weight at every call. If a network only predicts, its weights are packed once; for some dozens to hundreds
+of rows that saves a tenth of the time. Weights are then held twice, so programs with large weights are left alone.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -24,11 +24,11 @@ from phlox.backend.torch.compiler.passes.weight_cache import WeightCache
 _aten: Any = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
 _ROWS = range(32, 512)
-"""Fewer take little time, and for more the library's order costs little."""
+"""Fewer rows take little time; with more, packing at every call costs little."""
 _LEAST = 1 << 22
-"""Multiplications that are worth a call."""
+"""The least number of multiplications that is worth a call."""
 _MOST_BYTES = 1 << 26
-"""Of the weights of a program."""
+"""The most bytes in the weights of a program."""
 
 # --- the kernel
 
@@ -40,30 +40,30 @@ def _panel() -> int:
 def _panels(*weights: torch.Tensor) -> torch.Tensor:
     """Weights [depth, width], of one depth, as the kernel reads them: [panels, depth, columns of a panel]."""
     depth, widths = weights[0].shape[0], [weight.shape[1] for weight in weights]
-    found = weights[0].new_empty((sum(widths) // _panel(), depth, _panel()))
-    at = found.data_ptr()
+    panels = weights[0].new_empty((sum(widths) // _panel(), depth, _panel()))
+    address = panels.data_ptr()
     for weight, width in zip(weights, widths, strict=True):
         strides = integers(*weight.stride())
-        kernel().put_panels(weight.data_ptr(), strides, depth, width, at, torch.get_num_threads())
-        at += depth * width * found.element_size()
-    return found
+        kernel().put_panels(weight.data_ptr(), strides, depth, width, address, torch.get_num_threads())
+        address += depth * width * panels.element_size()
+    return panels
 
 
 _packed = WeightCache(_panels)
-"""By all programs of these weights: there is one for every number of rows."""
+"""Shared by all programs with these weights: there is one for every number of rows."""
 _widths = cache(integers)
 
 
 def _linear(x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, widths: list[int]) -> list[torch.Tensor]:
     x = x.contiguous()
     rows, depth = x.shape
-    found = [torch.empty((rows, width), dtype=x.dtype) for width in widths]
-    results = (POINTER * len(found))(*[y.data_ptr() for y in found])
+    results = [torch.empty((rows, width), dtype=x.dtype) for width in widths]
+    addresses = (POINTER * len(results))(*[y.data_ptr() for y in results])
     kernel().linear(
         x.data_ptr(), rows, depth, panels.data_ptr(), None if bias is None else bias.data_ptr(),
-        len(found), _widths(*widths), results, torch.get_num_threads(),
+        len(results), _widths(*widths), addresses, torch.get_num_threads(),
     )  # fmt: skip
-    return found
+    return results
 
 
 # --- the operation
@@ -81,52 +81,52 @@ torch.library.register_fake("phlox::linear", _linear_on_fakes, lib=_library)
 
 # --- in graphs
 
-Made = Callable[..., list[torch.Tensor]]
+Pack = Callable[..., list[torch.Tensor]]
 
 
-def lower(graph: Any, weights: Sequence[int]) -> tuple[Made, list[int]] | None:
-    """Compute so the products of a graph with its arguments of these positions, if it does nothing else with them.
+def lower(graph: Any, weights: Sequence[int]) -> tuple[Pack, list[int]] | None:
+    """Compute a graph's products with weights, its arguments at these positions, by packed weights.
 
-    The graph has more arguments then. What gives them, of some of those that it had, and the positions of these; None,
-    where the graph stays as it is.
+    The graph then has more arguments. Returns the function that makes these of some weights, and the positions of those
+    weights; None if the graph stays as it is, for example if it uses the weights in other ways.
     """
     arguments = arguments_of(graph.graph.nodes)
-    kept = {arguments[at]: at for at in weights}
-    multiplied = [weight for weight in kept if any(_is_by(user, weight) for user in weight.users)]
-    if not all(_is_by(user, weight) for weight in multiplied for user in weight.users):
-        return None  # there is a backward pass, or weights change
-    products = [node for weight in multiplied for node in weight.users if _suits(node, kept)]
+    positions = {arguments[index]: index for index in weights}
+    multiplied = [weight for weight in positions if any(_is_product_with(user, weight) for user in weight.users)]
+    if not all(_is_product_with(user, weight) for weight in multiplied for user in weight.users):
+        return None  # there is a backward pass, or the weights change
+    products = [node for weight in multiplied for node in weight.users if _is_faster(node, positions)]
     groups: dict[Hashable, list[Any]] = {}
     for node in sorted(products):
-        groups.setdefault(_same(node), []).append(node)
-    places = [[(kept[node.args[-1]], _bias(node, kept)) for node in group] for group in groups.values()]
-    used = sorted({at for place in places for pair in place for at in pair if at is not None})
-    if not used or sum(arguments[at].meta["val"].nbytes for at in used) > _MOST_BYTES:
+        groups.setdefault(_rows_key(node), []).append(node)
+    pairs_of_groups = [[(positions[x.args[-1]], _bias(x, positions)) for x in group] for group in groups.values()]
+    used = sorted({index for pairs in pairs_of_groups for pair in pairs for index in pair if index is not None})
+    if not used or sum(arguments[index].meta["val"].nbytes for index in used) > _MOST_BYTES:
         return None
     last = arguments[-1]
     for number, group in enumerate(groups.values()):
-        given: list[Any] = []
+        packed: list[Any] = []
         for name in ("panels", "bias") if _is_biased(group[0]) else ("panels",):
             with graph.graph.inserting_after(last):
                 last = graph.graph.placeholder(f"{name}_{number}")
-            given.append(last)
-        _multiply_group(graph.graph, group, [*given, None][:2])
+            packed.append(last)
+        _multiply_group(graph.graph, group, [*packed, None][:2])
     graph.recompile()
 
-    def made(*given: torch.Tensor) -> list[torch.Tensor]:
-        by_place = dict(zip(used, given, strict=True))
-        found: list[torch.Tensor] = []
-        for place in places:
-            found.append(_packed(*[by_place[weight] for weight, _ in place]))
-            if biases := [by_place[bias] for _, bias in place if bias is not None]:
-                found.append(torch.cat(biases))
-        return found
+    def pack(*weights: torch.Tensor) -> list[torch.Tensor]:
+        by_position = dict(zip(used, weights, strict=True))
+        packed: list[torch.Tensor] = []
+        for pairs in pairs_of_groups:
+            packed.append(_packed(*[by_position[weight] for weight, _ in pairs]))
+            if biases := [by_position[bias] for _, bias in pairs if bias is not None]:
+                packed.append(torch.cat(biases))
+        return packed
 
-    return made, used
+    return pack, used
 
 
-def _same(product: Any) -> Hashable:
-    """What is equal for products of the same rows, which may be views of one array; all with a bias, or without."""
+def _rows_key(product: Any) -> Hashable:
+    """A key that is equal for products of the same rows (or of equal views of one array), with or without a bias."""
     x = product.args[-2]
     return product.target, (x.args[0], tuple(x.args[1])) if x.target is _aten.view.default else x
 
@@ -135,32 +135,32 @@ def _is_biased(product: Any) -> bool:
     return product.target is _aten.addmm.default
 
 
-def _bias(product: Any, kept: dict[Any, int]) -> int | None:
-    return kept[product.args[0]] if _is_biased(product) else None
+def _bias(product: Any, positions: dict[Any, int]) -> int | None:
+    return positions[product.args[0]] if _is_biased(product) else None
 
 
-def _multiply_group(graph: Any, group: list[Any], given: list[Any]) -> None:
+def _multiply_group(graph: Any, group: list[Any], packed: list[Any]) -> None:
     widths = [node.args[-1].meta["val"].shape[1] for node in group]
     with graph.inserting_before(group[0]):
-        found = graph.call_function(torch.ops.phlox.linear.default, (group[0].args[-2], *given, widths))
-        parts = [graph.call_function(operator.getitem, (found, i)) for i in range(len(group))]
+        results = graph.call_function(torch.ops.phlox.linear.default, (group[0].args[-2], *packed, widths))
+        parts = [graph.call_function(operator.getitem, (results, i)) for i in range(len(group))]
     for node, part in zip(group, parts, strict=True):
         replace_node(graph, node, part)
 
 
-def _is_by(node: Any, weight: Any) -> bool:
+def _is_product_with(node: Any, weight: Any) -> bool:
     """Is it a product with this weight?"""
     return node.target in _PRODUCTS and node.args[-1] is weight and weight not in node.args[:-1]
 
 
-def _suits(product: Any, kept: dict[Any, int]) -> bool:
-    """Is the kernel faster for it?"""
+def _is_faster(product: Any, positions: dict[Any, int]) -> bool:
+    """Is the kernel faster for this product?"""
     x, weight = (node.meta["val"] for node in product.args[-2:])
     if product.kwargs or weight.dtype is not torch.float32 or weight.device.type != "cpu":
         return False
     if _is_biased(product):
         bias = product.args[0]
-        if bias not in kept or bias.meta["val"].shape != weight.shape[1:]:
+        if bias not in positions or bias.meta["val"].shape != weight.shape[1:]:
             return False
     (rows, depth), width = x.shape, weight.shape[1]
     if rows not in _ROWS or rows * depth * width < _LEAST:

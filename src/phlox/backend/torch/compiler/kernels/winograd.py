@@ -1,8 +1,8 @@
 """Convolutions with 3x3 filters in programs on a CPU by Winograd's algorithm: half the time of direct convolution.
 
-Where there is no kernel for this CPU, convolutions stay what they are. Rounding errors are two to three times those of
-direct convolution, some 1e-6 of the largest result. What is infinite or NaN makes NaN of the 4x4 results around it, and
-values beyond 1e37 may become so on the way.
+If there is no kernel for this CPU, convolutions stay as they are. Rounding errors are two to three times as large as in
+direct convolution, some 1e-6 of the largest result. An infinity or NaN makes the 4x4 results around it NaN, and values
+beyond 1e37 may overflow on the way.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -23,15 +23,15 @@ from phlox.backend.torch.compiler.kernels.cpp import NUMBER, POINTER, SIZE, addr
 
 _aten: Any = torch.ops.aten
 _POINTS = 36
-"""Numbers that stand for the nine of a filter."""
+"""The number of points that a filter of nine numbers is transformed to."""
 _TILE = 4
-"""Results along an axis that are computed together."""
+"""The number of results along an axis that are computed together."""
 _MOST_BYTES = 1 << 25
-"""Of filters at the points: more are no longer faster, for it is memory that takes the time."""
+"""The most bytes of transformed filters: with more, memory is the bottleneck."""
 _WORTH = 0.55
-"""Of the multiplications, where tiles reach beyond the images."""
+"""The largest share of direct convolution's multiplications; tiles that reach beyond the images add some."""
 TRAINED, KEPT = 32, 4
-"""Tiles of all images from which it is faster: if the filters are new in every call, and if not."""
+"""The number of tiles in all images from which it is faster: if the filters are new in every call, and if not."""
 
 # --- the kernel
 
@@ -45,7 +45,7 @@ def _kernel() -> Any:
 
 
 def _sizes(x: torch.Tensor, out: int, padding: Sequence[int]) -> Any:
-    """As the kernel takes them."""
+    """The sizes that the kernel takes."""
     images, channels, height, width = x.shape
     rows, columns = (size + 2 * pad - 2 for size, pad in zip((height, width), padding, strict=True))
     return integers(images, height, width, channels, out, *padding, rows, columns)
@@ -56,16 +56,16 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 def filters(weight: torch.Tensor, turned: bool) -> torch.Tensor:
-    """The filters at the points; for the backward pass `turned` by 180 degrees, with the channels swapped."""
+    """The transformed filters; for the backward pass, `turned` by 180 degrees, with the channels swapped."""
     out, channels = weight.shape[:2]
     strides, start = weight.stride(), weight.data_ptr()
     if turned:
         out, channels = channels, out
         start += weight.element_size() * 2 * (strides[2] + strides[3])
         strides = strides[1], strides[0], -strides[2], -strides[3]
-    found = weight.new_empty((_POINTS, channels, out))
-    _kernel().put_filters(start, integers(*strides), channels, out, found.data_ptr(), torch.get_num_threads())
-    return found
+    points = weight.new_empty((_POINTS, channels, out))
+    _kernel().put_filters(start, integers(*strides), channels, out, points.data_ptr(), torch.get_num_threads())
+    return points
 
 
 def convolve(
@@ -76,24 +76,24 @@ def convolve(
     clipped: bool,
     padding: Sequence[int],
 ) -> torch.Tensor:
-    """Images convolved with filters at the points, plus a bias, plus images; negative results become zero if asked."""
+    """Images convolved with transformed filters, plus a bias, plus images; `clipped` makes negative results zero."""
     x, added = _channels_last(x), None if added is None else _channels_last(added)
     bias = None if bias is None else bias.contiguous()
     sizes = _sizes(x, points.shape[2], padding)
     y = torch.empty((x.shape[0], points.shape[2], *sizes[7:]), dtype=x.dtype, memory_format=torch.channels_last)
-    given = map(address, (x, points, bias, added))
-    _kernel().convolve(sizes, *given, clipped, y.data_ptr(), torch.get_num_threads())
+    operands = map(address, (x, points, bias, added))
+    _kernel().convolve(sizes, *operands, clipped, y.data_ptr(), torch.get_num_threads())
     return y
 
 
 def weight_gradient(x: torch.Tensor, g: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
-    """The gradient of the weight of a convolution of `x`, of that of its result."""
+    """The gradient of the weight of a convolution of `x`, from the gradient `g` of its result."""
     x, g = _channels_last(x), _channels_last(g)
     channels, out = x.shape[1], g.shape[1]
     weight = torch.empty((out, channels, 3, 3), dtype=x.dtype, memory_format=torch.channels_last)
     sums = x.new_empty(_POINTS * channels * out)
-    given, strides = map(address, (x, g, sums, weight)), integers(*weight.stride())
-    _kernel().put_weight_gradient(_sizes(x, out, padding), *given, strides, torch.get_num_threads())
+    operands, strides = map(address, (x, g, sums, weight)), integers(*weight.stride())
+    _kernel().put_weight_gradient(_sizes(x, out, padding), *operands, strides, torch.get_num_threads())
     return weight
 
 
@@ -133,7 +133,7 @@ torch.library.register_fake("phlox::winograd_weight_gradient", _weight_gradient_
 
 
 def suits(x: Any, y: Any, weight: Any, options: Sequence[Any], tiles: int) -> bool:
-    """Is it faster for tensors like these, with these options of a convolution and at least so many tiles?"""
+    """Is it faster for tensors like these, a convolution's options, and at least `tiles` tiles?"""
     stride, padding, dilation, transposed, _, groups = options
     if transposed or groups != 1 or set(stride) != {1} or set(dilation) != {1} or max(padding) > 2:
         return False
@@ -163,9 +163,9 @@ def lower(graph: Any) -> None:
             if suits(x.meta["val"], node.meta["val"], weight.meta["val"], options, TRAINED):
                 with graph.graph.inserting_before(node):
                     points = graph.graph.call_function(_operations.winograd_filters.default, (weight, False))
-                    given = (x, points, bias, None, False, list(options[1]))
-                    found = graph.graph.call_function(_operations.winograd.default, given)
-                replace_node(graph.graph, node, found)
+                    operands = (x, points, bias, None, False, list(options[1]))
+                    replacement = graph.graph.call_function(_operations.winograd.default, operands)
+                replace_node(graph.graph, node, replacement)
         else:
             g, x, weight, _, *options, _ = node.args
             if suits(x.meta["val"], g.meta["val"], weight.meta["val"], options, TRAINED):
@@ -180,10 +180,10 @@ def _lower_backward(graph: Any, node: Any, padding: list[int]) -> None:
         with graph.inserting_before(part):
             if part.args[1] == 0:
                 points = graph.call_function(_operations.winograd_filters.default, (weight, True))
-                given = (g, points, None, None, False, [2 - pad for pad in padding])
-                found = graph.call_function(_operations.winograd.default, given)
+                operands = (g, points, None, None, False, [2 - pad for pad in padding])
+                replacement = graph.call_function(_operations.winograd.default, operands)
             elif part.args[1] == 1:
-                found = graph.call_function(_operations.winograd_weight_gradient.default, (x, g, padding))
+                replacement = graph.call_function(_operations.winograd_weight_gradient.default, (x, g, padding))
             else:
-                found = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
-        replace_node(graph, part, found)
+                replacement = graph.call_function(_aten.sum.dim_IntList, (g, [0, 2, 3]))
+        replace_node(graph, part, replacement)

@@ -1,8 +1,8 @@
-"""Constant folding for inference with convolutions: what depends on the weights alone is computed once.
+"""Constant folding for inference with convolutions: values that depend only on the weights are computed once.
 
 A network that only predicts is called with the same weights again and again. Its graph is split in two: the first
 depends on the weights alone, folds the scale and shift of a batch norm into the convolution before it and packs the
-filters for the kernels; the second is the rest, and takes what the first one gives.
+filters for the kernels; the second is the rest, and takes the results of the first.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -28,56 +28,56 @@ _COPIES = {_aten.clone.default, _aten.constant_pad_nd.default, _aten.view.defaul
 
 
 def fold_constants(graph: Any, weights: Sequence[int]) -> Callable[..., list[torch.Tensor]] | None:
-    """The program of a traced graph in two; None where little would be won.
+    """The program of a traced graph in two parts; None if that would gain little.
 
-    `weights` are the positions of the arguments that mostly stay the same. Little is won in training, or where much
-    is left besides convolutions, for which code is better made of the whole graph.
+    `weights` are the positions of the arguments that mostly stay the same. It gains little in training, and in graphs
+    with much besides convolutions, for which compiling the whole graph is better.
     """
     nodes = list(graph.graph.nodes)
     kernels = compat.CONVOLUTION, compat.CONVOLUTION_PLUS, compat.REORDER_CONVOLUTION_WEIGHT
-    if not torch.backends.mkldnn.is_available() or not all(kernel.here for kernel in kernels):
+    if not torch.backends.mkldnn.is_available() or not all(kernel.exists for kernel in kernels):
         return None
     if not any(node.target is _aten.convolution.default for node in nodes) or not all(map(_is_pure, nodes)):
         return None
     constant = _constant(nodes, set(weights))
-    if any(node in constant for node in nodes[-1].all_input_nodes):  # each call gives arrays of its own
+    if any(node in constant for node in nodes[-1].all_input_nodes):  # each call must return new arrays
         return None
     chains = _chains(nodes, constant)
-    taken = {node for chain in chains for node in chain.nodes}
-    left = {node for node in nodes if node.op == "call_function"} - constant - taken
-    if not chains or sum(node.target not in _COPIES for node in left) > len(chains):
+    chained = {node for chain in chains for node in chain.nodes}
+    others = {node for node in nodes if node.op == "call_function"} - constant - chained
+    if not chains or sum(node.target not in _COPIES for node in others) > len(chains):
         return None
     first, second = _Split(nodes, constant, chains).modules(graph)
     count = len(arguments_of(nodes))
 
-    def of_weights(*mine: torch.Tensor) -> list[torch.Tensor]:
-        flat: list[Any] = [None] * count  # the others have no part in it
-        for at, weight in zip(weights, mine, strict=True):
-            flat[at] = weight
+    def of_weights(*values: torch.Tensor) -> list[torch.Tensor]:
+        flat: list[Any] = [None] * count  # the first part reads no others
+        for position, weight in zip(weights, values, strict=True):
+            flat[position] = weight
         return first(*flat)
 
     return FoldedConstants(of_weights, second, weights)
 
 
 class FoldedConstants:
-    """A program in two parts. The results of the weights are kept until a weight is replaced or written to."""
+    """A program in two parts. The first part's results are kept until a weight is replaced or written to."""
 
     def __init__(self, first: Callable[..., Any], second: Callable[..., Any], weights: Sequence[int]) -> None:
         self._first, self._second, self._weights = WeightCache(first), second, tuple(weights)
 
     def __call__(self, *flat: torch.Tensor) -> list[torch.Tensor]:
-        return self._second(*flat, *self._first(*[flat[at] for at in self._weights]))
+        return self._second(*flat, *self._first(*[flat[position] for position in self._weights]))
 
 
-# --- what the graph says
+# --- parts of the graph
 
 
 def _is_pure(node: Any) -> bool:
-    """Does this operation write nowhere, draw nothing, and not belong to training?"""
+    """Is this operation without side effects and random numbers, and none of a backward pass?"""
     if node.op != "call_function":
         return node.op in ("placeholder", "get_attr", "output")
     schema = compat.schema_of(node.target)
-    if schema is None:  # Python's own, as taking one of several results
+    if schema is None:  # a function of Python, such as getitem
         return True
     random = torch.Tag.nondeterministic_seeded in node.target.tags
     return not schema.is_mutable and not random and not compat.CONVOLUTION_BACKWARD.is_of(node)
@@ -85,52 +85,52 @@ def _is_pure(node: Any) -> bool:
 
 def _constant(nodes: Sequence[Any], weights: set[int]) -> set[Any]:
     """The nodes that depend only on the weights."""
-    places = {node: at for at, node in enumerate(arguments_of(nodes))}
-    found: set[Any] = set()
+    positions = {node: position for position, node in enumerate(arguments_of(nodes))}
+    constant: set[Any] = set()
     for node in nodes:
-        known = node.op == "get_attr" or places.get(node) in weights
-        if known or (node.op == "call_function" and all(part in found for part in node.all_input_nodes)):
-            found.add(node)
-    return found
+        is_constant = node.op == "get_attr" or positions.get(node) in weights
+        if is_constant or (node.op == "call_function" and all(part in constant for part in node.all_input_nodes)):
+            constant.add(node)
+    return constant
 
 
 class _Chain(NamedTuple):
     """A convolution and the operations that are folded into it."""
 
     nodes: list[Any]
-    """From the convolution to what takes its place."""
+    """From the convolution to the last operation, whose result replaces the chain's."""
     affine: list[tuple[bool, Any]]
-    """In order: is it a factor (or a summand), and the node, of a number a channel."""
+    """In order: is it a factor (or a summand), and its node, with one number for each channel."""
     added: Any
-    """Images that are added in the end, or None."""
+    """Images that are added last, or None."""
     clipped: bool
-    """Does a relu come last?"""
+    """Does it end with a relu?"""
 
 
 def _chains(nodes: Sequence[Any], constant: set[Any]) -> list[_Chain]:
     chains: list[_Chain] = []
-    taken: set[Any] = set()
+    chained: set[Any] = set()
     for node in nodes:
         if node.target is _aten.convolution.default and _fits(node, constant):
-            chains.append(_chain(node, constant, taken))
-            taken.update(chains[-1].nodes)
+            chains.append(_chain(node, constant, chained))
+            chained.update(chains[-1].nodes)
     return chains
 
 
 def _fits(node: Any, constant: set[Any]) -> bool:
-    """Is it a convolution of f32 images on a processor, with a weight and a bias that stay?"""
+    """Is it a convolution of f32 images on a processor, with a constant weight and bias?"""
     x, weight, bias = node.args[:3]
     y = node.meta["val"]
-    known = weight in constant and (bias is None or bias in constant) and x not in constant
-    return known and not node.args[6] and y.ndim == 4 and y.dtype is torch.float32 and y.device.type == "cpu"
+    is_foldable = weight in constant and (bias is None or bias in constant) and x not in constant
+    return is_foldable and not node.args[6] and y.ndim == 4 and y.dtype is torch.float32 and y.device.type == "cpu"
 
 
-def _chain(conv: Any, constant: set[Any], taken: set[Any]) -> _Chain:
+def _chain(conv: Any, constant: set[Any], chained: set[Any]) -> _Chain:
     chain, affine, added = [conv], list[tuple[bool, Any]](), None
     y = conv.meta["val"]
     while len(chain[-1].users) == 1:
         (node,) = chain[-1].users
-        if node in taken or node.kwargs:
+        if node in chained or node.kwargs:
             break
         if node.target is _aten.relu.default:
             return _Chain([*chain, node], affine, added, True)
@@ -152,11 +152,11 @@ def _chain(conv: Any, constant: set[Any], taken: set[Any]) -> _Chain:
     return _Chain(chain, affine, added, False)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+def _alike(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
 
 
-# --- two graphs of one
+# --- splitting the graph
 
 
 class _Split:
@@ -166,8 +166,8 @@ class _Split:
         self._first, self._second = fx.Graph(), fx.Graph()
         self._old: dict[Any, Any] = {}
         self._new: dict[Any, Any] = {}
-        self._given: dict[Any, Any] = {}
-        """What the second graph takes from the first, and as what."""
+        self._passed: dict[Any, Any] = {}
+        """The nodes of the first graph that the second takes, and their placeholders there."""
         for node in nodes:
             if node.op == "placeholder":
                 self._old[node] = self._first.node_copy(node)
@@ -181,23 +181,23 @@ class _Split:
             if node in ends:
                 self._new[node] = self._convolution(ends[node])
             elif node not in inside and node not in constant and node.op != "placeholder":
-                self._new[node] = self._second.node_copy(node, self._seen)
-        self._first.output(list(self._given))
+                self._new[node] = self._second.node_copy(node, self._in_second)
+        self._first.output(list(self._passed))
 
     def modules(self, root: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Both as functions."""
         return fx.GraphModule(root, self._first).forward, fx.GraphModule(root, self._second).forward
 
-    def _seen(self, node: Any) -> Any:
+    def _in_second(self, node: Any) -> Any:
         """A node of the old graph in the second one."""
-        return self._new[node] if node in self._new else self._taken(self._old[node])
+        return self._new[node] if node in self._new else self._pass(self._old[node])
 
-    def _taken(self, made: Any) -> Any:
+    def _pass(self, node: Any) -> Any:
         """A node of the first graph as an argument of the second one."""
-        if made not in self._given:
+        if node not in self._passed:
             with self._second.inserting_after(self._last):
-                self._given[made] = self._last = self._second.placeholder(f"given_{len(self._given)}")
-        return self._given[made]
+                self._passed[node] = self._last = self._second.placeholder(f"given_{len(self._passed)}")
+        return self._passed[node]
 
     def _convolution(self, chain: _Chain) -> Any:
         conv = chain.nodes[0]
@@ -206,22 +206,22 @@ class _Split:
         pixels, result, kernel = (node.meta["val"] for node in (x, conv, weight))
         weight, bias = self._folded(self._old[weight], None if bias is None else self._old[bias], chain)
         if is_on("winograd") and winograd.suits(pixels, result, kernel, options, winograd.KEPT):
-            points = self._taken(self._first.call_function(winograd.filters, (weight, False)))
-            bias = None if bias is None else self._taken(bias)
-            added = None if chain.added is None else self._seen(chain.added)
-            given = (self._seen(x), points, bias, added, chain.clipped, padding)
-            return self._second.call_function(winograd.convolve, given)
+            points = self._pass(self._first.call_function(winograd.filters, (weight, False)))
+            bias = None if bias is None else self._pass(bias)
+            added = None if chain.added is None else self._in_second(chain.added)
+            arguments = (self._in_second(x), points, bias, added, chain.clipped, padding)
+            return self._second.call_function(winograd.convolve, arguments)
         sizes = list(x.meta["val"].shape)
         order = (weight, padding, stride, dilation, groups, sizes)
         weight = self._first.call_function(compat.REORDER_CONVOLUTION_WEIGHT.value, order)
-        weight, bias = self._taken(weight), None if bias is None else self._taken(bias)
+        weight, bias = self._pass(weight), None if bias is None else self._pass(bias)
         options = (weight, bias, padding, stride, dilation, groups)
         call = self._second.call_function
         if chain.added is None:
-            y = call(compat.CONVOLUTION.value, (self._seen(x), *options, "none", [], ""))
+            y = call(compat.CONVOLUTION.value, (self._in_second(x), *options, "none", [], ""))
         else:
-            both = (self._seen(x), self._seen(chain.added))
-            y = call(compat.CONVOLUTION_PLUS.value, (*both, *options, "add", 1.0, None, [], ""))
+            images = (self._in_second(x), self._in_second(chain.added))
+            y = call(compat.CONVOLUTION_PLUS.value, (*images, *options, "add", 1.0, None, [], ""))
         # The kernels could do this as well, but would make zeros of NaN.
         return call(_aten.relu_.default, (y,)) if chain.clipped else y
 

@@ -1,8 +1,8 @@
 """Compile an elementwise update that many parameters share only once.
 
-An optimizer does with every parameter what it does with the others, so that most of a traced step is one short list
-of operations, again and again, and most of the time to compile it goes there. The update is cut out of the graph,
-compiled once for arrays of any length, and called for one parameter after the other once the rest has run.
+An optimizer updates all parameters in the same way, so a traced step consists mostly of one short list of operations,
+repeated for each parameter, and these repetitions take most of the compile time. The update is cut out of the graph,
+compiled once for arrays of any length, and called for each parameter after the remaining graph has run.
 """
 
 # PyTorch's annotations leave much unsaid.
@@ -23,7 +23,7 @@ from phlox.backend.torch.compiler.passes.donation import MUCH, size_of
 from phlox.backend.torch.compiler.passes.scalar_cse import plain
 
 _MANY = 8
-"""Updates of one kind from which compiling them by themselves takes less time."""
+"""With at least so many updates of one kind, compiling the update separately takes less time."""
 
 Compile: TypeAlias = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 
@@ -33,26 +33,26 @@ class _ParamUpdate(NamedTuple):
 
     steps: list[Any]
     """The operations, all of one shape."""
-    given: list[Any]
+    operands: list[Any]
     """Its operands: arrays of that shape, and scalars."""
     results: list[int]
-    """The positions of what comes of them among the results, in the order of the operations."""
+    """The positions of its results among the program's results, in the order of the operations."""
     targets: tuple[int | None, ...]
-    """For each of them which of the given arrays it may take the place of, if any."""
+    """For each result, the operand whose memory it may take, if any."""
     form: tuple[Any, ...]
-    """The key that is the same for updates of one kind."""
+    """A key, equal for updates of one kind."""
 
 
 class _Part(NamedTuple):
     """One update at run time."""
 
     sources: list[tuple[bool, int]]
-    """Of what it is given: is it an argument of the program, or something that it returned? And which."""
+    """For each operand, (is it an argument of the program, or a result of the remaining graph?, its position)."""
     results: list[int]
 
 
 class _Call(NamedTuple):
-    """One call of a kernel: for one update whose arrays it writes over, or for copies of many small ones in a row."""
+    """One call of a kernel: for one update in place, or for many small updates, whose arrays are joined in copies."""
 
     kernel: Callable[..., Any]
     parts: list[_Part]
@@ -63,44 +63,44 @@ class _Call(NamedTuple):
 class SharedUpdateCalls:
     """The updates that were cut out of a program."""
 
-    def __init__(self, calls: Sequence[_Call], kept: Sequence[int], count: int) -> None:
-        self._calls, self._kept, self._count = calls, kept, count
+    def __init__(self, calls: Sequence[_Call], remaining: Sequence[int], count: int) -> None:
+        self._calls, self._remaining, self._count = calls, remaining, count
 
     def together(self, flat: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """All results of the program: of its arguments, and of what the rest of it has come to."""
+        """All results of the program, from its arguments `flat` and `arrays`, the results of the remaining graph."""
         results: list[Any] = [None] * self._count
-        for at, x in zip(self._kept, arrays, strict=False):
-            results[at] = x
+        for position, x in zip(self._remaining, arrays, strict=False):
+            results[position] = x
         for kernel, parts, targets, in_place in self._calls:
-            given = [[flat[at] if is_argument else arrays[at] for is_argument, at in part.sources] for part in parts]
-            rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in given]
+            operands = [[flat[i] if is_argument else arrays[i] for is_argument, i in part.sources] for part in parts]
+            rows = [[x.reshape(-1) if x.ndim else x for x in xs] for xs in operands]
             if in_place:
                 kernel(*rows[0])
-                for target, at in zip(targets, parts[0].results, strict=True):
-                    results[at] = given[0][target]
+                for target, position in zip(targets, parts[0].results, strict=True):
+                    results[position] = operands[0][target]
                 continue
             row = [torch.cat(column) if column[0].ndim else column[0] for column in zip(*rows, strict=True)]
             kernel(*row)
             sizes = [xs[targets[0]].numel() for xs in rows]
             for number, target in enumerate(targets):
-                for x, xs, part in zip(row[target].split(sizes), given, parts, strict=True):
+                for x, xs, part in zip(row[target].split(sizes), operands, parts, strict=True):
                     results[part.results[number]] = x.view(xs[target].shape)
         return results
 
 
 class SharedUpdates:
-    """The updates in a traced graph of which there are many.
+    """The updates that occur many times in a traced graph.
 
-    `pairs` are arguments whose memory results may take, and these; `over` are those of them that will.
+    `pairs` maps arguments to the results that may take their memory; `over` are the pairs that will.
     """
 
     def __init__(self, graph: Any, pairs: Mapping[int, int], over: Mapping[int, int]) -> None:
         nodes = list(graph.graph.nodes)
-        self._places = {node: at for at, node in enumerate(arguments_of(nodes))}
+        self._positions = {node: index for index, node in enumerate(arguments_of(nodes))}
         self._over = over
         by_form: dict[Any, list[_ParamUpdate]] = {}
-        for update in _updates(nodes, self._places, pairs):
-            if _stands_alone(update, self._places, pairs):
+        for update in _updates(nodes, self._positions, pairs):
+            if _stands_alone(update, self._positions, pairs):
                 by_form.setdefault((update.form, update.targets), []).append(update)
         kinds = [same for same in by_form.values() if len(same) >= _MANY]
         copied = [update for kind in kinds for update in kind if not self._in_place(update)]
@@ -108,17 +108,17 @@ class SharedUpdates:
         self._kinds = kinds if few else []
 
     def _in_place(self, update: _ParamUpdate) -> bool:
-        return all(self._places[node] in self._over for node in _targets(update))
+        return all(self._positions[node] in self._over for node in _targets(update))
 
     def cut_out(self, graph: Any, compiled: Compile) -> tuple[SharedUpdateCalls | None, dict[int, int]]:
-        """Cut them out of the graph, which then returns the rest of its results, and what they need of it.
+        """Cut them out of the graph, which then returns its other results, and the operands of the updates.
 
-        Gives what computes them, if there are any, and the new positions of those that are left by the old ones.
+        Returns the calls that compute the updates, if there are any, and maps old positions of results to new ones.
         """
         output = list(graph.graph.nodes)[-1]
         results = list(output.args[0])
-        cut = {at for kind in self._kinds for update in kind for at in update.results}
-        kept = [at for at in range(len(results)) if at not in cut]
+        cut = {index for kind in self._kinds for update in kind for index in update.results}
+        remaining = [index for index in range(len(results)) if index not in cut]
         calls: list[_Call] = []
         needed: dict[Any, int] = {}
         for kind in self._kinds:
@@ -126,69 +126,69 @@ class SharedUpdates:
             rows: dict[Any, _Call] = {}
             for update in kind:
                 sources = [
-                    (True, self._places[node])
-                    if node in self._places
-                    else (False, len(kept) + needed.setdefault(node, len(needed)))
-                    for node in update.given
+                    (True, self._positions[node])
+                    if node in self._positions
+                    else (False, len(remaining) + needed.setdefault(node, len(needed)))
+                    for node in update.operands
                 ]
                 in_place = self._in_place(update)
-                numbers = tuple([node for node in update.given if not shape_of(node)])
-                targets = [at for at in update.targets if at is not None]
+                numbers = tuple([node for node in update.operands if not shape_of(node)])
+                targets = [index for index in update.targets if index is not None]
                 key = update.results[0] if in_place else numbers
                 call = rows.setdefault(key, _Call(kernel, [], targets, in_place))
                 call.parts.append(_Part(sources, update.results))
             calls += rows.values()
         if calls:
-            output.args = ([*(results[at] for at in kept), *needed],)
+            output.args = ([*(results[index] for index in remaining), *needed],)
             graph.graph.eliminate_dead_code()
             graph.recompile()
-        return SharedUpdateCalls(calls, kept, len(results)) if calls else None, {
-            at: number for number, at in enumerate(kept)
+        return SharedUpdateCalls(calls, remaining, len(results)) if calls else None, {
+            index: number for number, index in enumerate(remaining)
         }
 
 
 def _targets(update: _ParamUpdate) -> list[Any]:
-    return [update.given[at] for at in update.targets if at is not None]
+    return [update.operands[index] for index in update.targets if index is not None]
 
 
-def _updates(nodes: Sequence[Any], places: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_ParamUpdate]:
-    """For each group of results that share operations on arrays of their shape, these."""
+def _updates(nodes: Sequence[Any], positions: Mapping[Any, int], pairs: Mapping[int, int]) -> Iterable[_ParamUpdate]:
+    """The operations of each group of results that share operations on arrays of their shape."""
     results = nodes[-1].args[0]
-    at = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
+    result_index = {node: number for number, node in enumerate(results) if isinstance(node, fx.Node)}
     order = {node: number for number, node in enumerate(nodes)}
     group_of: dict[Any, set[Any]] = {}
-    for node in at:
-        mine, stack = set[Any](), [node]
+    for node in result_index:
+        group, stack = set[Any](), [node]
         while stack:
-            one = stack.pop()
-            if one not in mine and _is_step(one):
-                mine.add(one)
-                parts = [part for part in one.all_input_nodes if shape_of(part) == shape_of(node)]
+            step = stack.pop()
+            if step not in group and _is_step(step):
+                group.add(step)
+                parts = [part for part in step.all_input_nodes if shape_of(part) == shape_of(node)]
                 stack += parts
-                # What reads a moment belongs to what takes its place: it could not be read afterwards.
-                stack += [results[pairs[places[part]]] for part in parts if places.get(part) in pairs]
-        for one in list(mine):
-            mine |= group_of.get(one, set())
-        group_of.update(dict.fromkeys(mine, mine))
-    for mine in {id(group): group for group in group_of.values()}.values():
-        yield _update(sorted(mine, key=order.__getitem__), at, places, pairs)
+                # An operation that reads a moment belongs to the update that overwrites it: later it could not read it.
+                stack += [results[pairs[positions[part]]] for part in parts if positions.get(part) in pairs]
+        for step in list(group):
+            group |= group_of.get(step, set())
+        group_of.update(dict.fromkeys(group, group))
+    for group in {id(group): group for group in group_of.values()}.values():
+        yield _update(sorted(group, key=order.__getitem__), result_index, positions, pairs)
 
 
-def _stands_alone(update: _ParamUpdate, places: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
-    """May it run after the rest, which does not need what it computes, and overwrites nothing that it reads?"""
-    mine = {*update.steps}
-    arguments = [places[node] for node in update.given if node in places]
+def _stands_alone(update: _ParamUpdate, positions: Mapping[Any, int], pairs: Mapping[int, int]) -> bool:
+    """May it run after the remaining graph? Yes if that needs none of its results and overwrites no operand of it."""
+    steps = {*update.steps}
+    arguments = [positions[node] for node in update.operands if node in positions]
     return (
         None not in update.targets
-        and all(node.op != "get_attr" for node in update.given)
-        and all(pairs[at] in update.results for at in arguments if at in pairs)
-        and not any(places.get(origin_of(node)) in pairs for node in update.given if node not in places)
-        and all(user in mine or user.op == "output" for step in update.steps for user in step.users)
+        and all(node.op != "get_attr" for node in update.operands)
+        and all(pairs[index] in update.results for index in arguments if index in pairs)
+        and not any(positions.get(origin_of(node)) in pairs for node in update.operands if node not in positions)
+        and all(user in steps or user.op == "output" for step in update.steps for user in step.users)
     )
 
 
 def _is_step(node: Any) -> bool:
-    """Is it an elementwise operation on arrays of one shape, and numbers?"""
+    """Is it an elementwise operation on arrays of one shape and scalars?"""
     return (
         is_elementwise(node)
         and bool(shape_of(node))
@@ -197,41 +197,41 @@ def _is_step(node: Any) -> bool:
 
 
 def _update(
-    steps: list[Any], at: Mapping[Any, int], places: Mapping[Any, int], pairs: Mapping[int, int]
+    steps: list[Any], result_index: Mapping[Any, int], positions: Mapping[Any, int], pairs: Mapping[int, int]
 ) -> _ParamUpdate:
     inside = {node: number for number, node in enumerate(steps)}
-    given: dict[Any, int] = {}
+    operands: dict[Any, int] = {}
 
     def part(value: Any) -> Any:
         if isinstance(value, fx.Node):
-            return ("step", inside[value]) if value in inside else ("given", given.setdefault(value, len(given)))
-        return tuple([part(one) for one in value]) if isinstance(value, (list, tuple)) else plain(value)
+            return ("step", inside[value]) if value in inside else ("given", operands.setdefault(value, len(operands)))
+        return tuple([part(step) for step in value]) if isinstance(value, (list, tuple)) else plain(value)
 
-    lines = [(one.target, part(one.args), tuple(sorted((k, part(v)) for k, v in one.kwargs.items()))) for one in steps]
-    outcomes = [node for node in steps if node in at]
-    looks = [(bool(shape_of(node)), node.meta["val"].dtype, node.meta["val"].device) for node in given]
-    form = tuple(lines), tuple(looks), tuple([inside[node] for node in outcomes])
-    results = [at[node] for node in outcomes]
-    mine = {pairs[places[node]]: number for node, number in given.items() if places.get(node) in pairs}
-    return _ParamUpdate(steps, list(given), results, tuple([mine.get(one) for one in results]), form)
+    lines = [(x.target, part(x.args), tuple(sorted((k, part(v)) for k, v in x.kwargs.items()))) for x in steps]
+    outcomes = [node for node in steps if node in result_index]
+    examples = [(bool(shape_of(node)), node.meta["val"].dtype, node.meta["val"].device) for node in operands]
+    form = tuple(lines), tuple(examples), tuple([inside[node] for node in outcomes])
+    results = [result_index[node] for node in outcomes]
+    target_of = {pairs[positions[node]]: number for node, number in operands.items() if positions.get(node) in pairs}
+    return _ParamUpdate(steps, list(operands), results, tuple([target_of.get(step) for step in results]), form)
 
 
 def _kernel(kind: Sequence[_ParamUpdate], compiled: Compile) -> Callable[..., Any]:
-    """The operations of a kind on arrays of one axis, of any length, whose results are written over some of them."""
-    update = max(kind, key=lambda one: size_of(one.steps[0]))
+    """The operations of a kind, for one-dimensional arrays of any length; the results overwrite some operands."""
+    update = max(kind, key=lambda candidate: size_of(candidate.steps[0]))
 
-    def body(*given: torch.Tensor) -> list[torch.Tensor]:
-        values = dict(zip(update.given, given, strict=True))
+    def body(*operands: torch.Tensor) -> list[torch.Tensor]:
+        values = dict(zip(update.operands, operands, strict=True))
         for node in update.steps:
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
         for target, outcome in zip(update.targets, update.form[2], strict=True):
             assert target is not None
-            given[target].copy_(values[update.steps[outcome]])
+            operands[target].copy_(values[update.steps[outcome]])
         return []
 
     size = update.steps[0].meta["val"].numel()
-    looks = [(size if shape_of(node) else (), node.meta["val"]) for node in update.given]
-    examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in looks]
+    examples = [(size if shape_of(node) else (), node.meta["val"]) for node in update.operands]
+    examples = [torch.zeros(shape, dtype=like.dtype, device=like.device) for shape, like in examples]
     graph = compat.trace_any_length(body, examples)
     return compiled(graph, [node.meta["val"] for node in arguments_of(graph.graph.nodes)])

@@ -19,7 +19,7 @@ def merge_scalars(graph: Any) -> None:
     """Merge nodes that compute the same scalar, as each parameter does of the learning rate and the number of steps."""
     nodes = list(graph.graph.nodes)
     written = written_to(nodes)
-    known: dict[Any, Any] = {}
+    first_nodes: dict[Any, Any] = {}
     for node in nodes:
         schema = compat.schema_of(node.target)
         if schema is None or shape_of(node) != () or torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -29,7 +29,7 @@ def merge_scalars(graph: Any) -> None:
         if not known_to_stay or not written.isdisjoint([node, *parts]):
             continue
         key = node.target, plain(node.args), plain(tuple(node.kwargs.items()))
-        first = known.setdefault(key, node)
+        first = first_nodes.setdefault(key, node)
         if first is not node and all(user.op != "output" for user in node.users):
             node.replace_all_uses_with(first)
             graph.graph.erase_node(node)
@@ -39,5 +39,5 @@ def merge_scalars(graph: Any) -> None:
 def plain(value: Any) -> Any:
     """A key that is equal only for equal arguments of one type."""
     if isinstance(value, (list, tuple)):
-        return tuple([plain(one) for one in value])
+        return tuple([plain(part) for part in value])
     return value if isinstance(value, fx.Node) else (type(value), repr(value))

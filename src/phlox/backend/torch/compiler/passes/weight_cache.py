@@ -11,19 +11,19 @@ import torch
 from phlox.backend.torch import compat
 from phlox.backend.torch.tracer import makes_plain_tensors
 
-_Made = TypeVar("_Made")
+_Derived = TypeVar("_Derived")
 
 
-class _Entry(NamedTuple, Generic[_Made]):
+class _Entry(NamedTuple, Generic[_Derived]):
     of: list[weakref.ref[torch.Tensor]]
     versions: list[int]
-    value: _Made
+    value: _Derived
 
 
-class WeightCache(Generic[_Made]):
-    """Calls a function of weights, and again only for others, or when one of them was written to.
+class WeightCache(Generic[_Derived]):
+    """Calls a function of weights, and again only for other weights, or after one of them was written to.
 
-    What it gave is known by who the weights are, and goes with the first of them that does.
+    Results are cached by the identity of the weights, and removed when one of the weights is deleted.
 
     >>> doubled = WeightCache(lambda weight: weight * 2)
     >>> weight = torch.ones(2)
@@ -31,20 +31,20 @@ class WeightCache(Generic[_Made]):
     True
     """
 
-    def __init__(self, make: Callable[..., _Made]) -> None:
+    def __init__(self, make: Callable[..., _Derived]) -> None:
         self._make = make
-        self._entries: dict[tuple[int, ...], _Entry[_Made]] = {}
+        self._entries: dict[tuple[int, ...], _Entry[_Derived]] = {}
 
-    def __call__(self, *weights: torch.Tensor) -> _Made:
-        # Those of inference mode do not count how often they are written to; what is made of any while somebody traces
-        # is a part of that trace.
+    def __call__(self, *weights: torch.Tensor) -> _Derived:
+        # Tensors of inference mode do not count writes, and a value computed during a trace is a part of that trace:
+        # neither is cached.
         versions = compat.versions_of(weights)
         if versions is None or not makes_plain_tensors():
             return self._make(*weights)
         key = tuple(map(id, weights))
-        known = self._entries.get(key)
-        if known is not None and known.versions == versions and all([ref() is x for ref, x in zip(known.of, weights)]):  # noqa: B905, C419
-            return known.value
+        entry = self._entries.get(key)
+        if entry is not None and entry.versions == versions and all([ref() is x for ref, x in zip(entry.of, weights)]):  # noqa: B905, C419
+            return entry.value
 
         def forget(_: object) -> None:
             self._entries.pop(key, None)
