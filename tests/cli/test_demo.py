@@ -33,19 +33,21 @@ def test_everything_with_numpy_alone(tmp_path: Path) -> None:
     found = re.search(r"^Test accuracy: (\d+\.\d+)% \((\d+) of 359 images\)", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
     assert float(found[1]) >= 98.0
-    assert len(re.findall(r"^epoch +\d+/80  loss .* images/s$", done.stdout, re.MULTILINE)) == 80
+    shown = re.findall(r"^epoch +(\d+)/80  loss .* images/s$", done.stdout, re.MULTILINE)
+    assert {"1", "8", "16", "72", "80"} <= set(shown) and len(shown) < 30  # more where epochs take long
+    assert "Ctrl-C is safe" in done.stdout and f"Open {out / 'report.html'}" in done.stdout.replace("\n", " ")
     assert "In a new process:" in done.stdout and "no initializer ran" in done.stdout
     assert re.search(r"35[789] of 359 predictions agree", done.stdout)
     assert "\x1b" not in done.stdout
 
     assert sorted(path.name for path in out.iterdir()) == [
-        "checkpoints", "config.json", "curves.png", "environment.json", "metrics.jsonl", "model.safetensors",
-        "predictions.npz", "report.html", "run.json",
+        "architecture.json", "checkpoints", "config.json", "curves.png", "environment.json", "metrics.jsonl",
+        "model.safetensors", "predictions.npz", "report.html", "run.json", "sample.npz",
     ]  # fmt: skip
     config = json.loads((out / "config.json").read_text())
     assert config["model"]["channels"] == [24, 48] and config["seed"] == 0
     tensors = load_file(out / "model.safetensors")
-    assert {str(tensor.dtype) for tensor in tensors.values()} == {"float16"}
+    assert {str(tensor.dtype) for tensor in tensors.values()} == {"float32"}
     assert tensors["conv_2.weight"].shape == (48, 24, 3, 3)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [*range(1, 81)]
@@ -111,7 +113,7 @@ def test_an_interruption_is_one_line_and_130(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         for line in process.stdout:
-            if "2/100000" in line:
+            if "1/100000" in line:
                 break
         process.send_signal(signal.SIGINT)
         rest, error = process.communicate(timeout=60)

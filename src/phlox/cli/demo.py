@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import phlox
 from phlox.cli.command import DONE, Command
+from phlox.host.text import terminal_width
 
 if TYPE_CHECKING:
     from phlox.backend import Device
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status."""
     from phlox.backend import as_device
     from phlox.models import DigitsTraining
-    from phlox.models.recipe import CURVES
+    from phlox.models.recipe import CURVES, REPORT
     from phlox.train import RunFolder, progress
 
     recipe = _recipe(options)
@@ -47,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
     training = DigitsTraining(recipe, device, compile=options.compile)
     with RunFolder(options.out, overwrite=options.overwrite, resume="auto" if options.resume else False) as folder:
         print(_headline(training, device, recipe.seed, compile=options.compile))
-        print(f"Ctrl-C is safe: the run is saved, and --resume goes on. Open {folder.path / 'report.html'}", flush=True)
+        print(
+            _wrapped(f"Ctrl-C is safe: the run is saved, and --resume goes on. Open {folder.path / REPORT}"), flush=True
+        )
         begun = perf_counter()
         try:
             path = training.run(folder, [bar])
@@ -58,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     tested = len(training.data.test_labels)
     correct = round(last.validation["accuracy"] * tested)
     print(f"Test accuracy: {correct / tested:.2%} ({correct} of {tested} images), {perf_counter() - begun:.1f} s")
-    files = textwrap.fill(" ".join(folder.files), 110, initial_indent="  ", subsequent_indent="  ")
-    print(f"Saved in {path}:\n{files}", flush=True)
+    print(f"Saved in {path}:\n{_wrapped(' '.join(folder.files), '  ')}", flush=True)
     if CURVES not in folder.files:
         print(
             "The curves are in report.html; pip install 'phlox[train]' draws curves.png too",
@@ -87,6 +89,12 @@ def _headline(training: DigitsTraining, device: Device, seed: int, *, compile: b
         f"Handwritten digits: {images:,} for training, {tests} for testing\n"
         f"Model: {size:,} parameters, on {device}{remark}, seed {seed}"
     )
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """A text in lines that fit the terminal."""
+    width = min(terminal_width() or 110, 110)
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _program() -> str:

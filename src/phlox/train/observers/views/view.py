@@ -32,6 +32,8 @@ from phlox.train.observers.views.text import (
     seconds_text,
 )
 
+_LONGEST = 10.0
+"""After so many seconds without a line the next epoch gets one."""
 _WINDOW = 10.0
 """The rate is measured over this many seconds."""
 _NOTE = "phlox: pip install 'phlox[train]' gives a live view of the training"
@@ -68,7 +70,7 @@ class View(Callback):
     interval: ClassVar[float] = 0.2
     main_only: ClassVar[bool | None] = True
     lines: int | None = None
-    """Epochs get about so many lines, the last one always; None means a line for each epoch."""
+    """Epochs get about so many lines, and more if they take long; None means a line for each epoch."""
 
     def __init__(self, *, unit: str = "rows") -> None:
         self.unit = unit
@@ -77,7 +79,7 @@ class View(Callback):
     def _reset(self) -> None:
         self._plan = Plan(None, None, None, None)
         self._best = BestValues()
-        self._start_time = self._last_time = perf_counter()
+        self._start_time = self._last_time = self._last_line = perf_counter()
         self._first: tuple[float, int] | None = None  # time and number of the first step, which may have compiled
         self._recent: deque[tuple[float, int]] = deque(maxlen=100)
         self._pending: tuple[str, Values] | None = None
@@ -147,11 +149,10 @@ class View(Callback):
         self._update_snapshot(learner, read=False)
         self._now.epoch, self._now.step, self._now.values = report.epoch, 0, {}
         epochs = self._plan.epochs
-        if (
-            self.lines is None
-            or epochs is None
-            or report.epoch in (epochs, *range(0, epochs, -(-epochs // self.lines)))
-        ):
+        every = 1 if self.lines is None or epochs is None else -(-epochs // self.lines)
+        is_due = report.epoch % every == 0 or report.epoch in (1, epochs)
+        if is_due or perf_counter() - self._last_line >= _LONGEST:
+            self._last_line = perf_counter()
             self.epoch(learner, epoch_label(report.epoch, epochs), report, best)
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
