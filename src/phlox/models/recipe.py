@@ -247,11 +247,10 @@ def _check_exists(folder: Path, name: str) -> Path:
     path = folder / name
     if path.is_file():
         return path
-    if (folder / "run.json").is_file() and not (folder / RECORD).exists() and not _is_of_demo(folder):
+    if (folder / "run.json").is_file() and not (folder / PREDICTIONS).exists() and not _is_of_demo(folder):
         raise RunError(
-            f"{folder}: not a run of `phlox demo`, and only the program that trained it can make its model; save the "
-            "weights in that program, and `phlox export FILE.py:NAME OUT.onnx --record WEIGHTS --input ...` writes a "
-            "file that `phlox predict` takes"
+            f"{folder}: not a run of `phlox demo`, and without the architecture.json of other runs; `phlox export "
+            "FILE.py:NAME OUT.onnx --record WEIGHTS --input ...` writes a file that `phlox predict` takes"
         )
     if folder.is_dir():
         raise RunError(
