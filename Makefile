@@ -76,10 +76,16 @@ clean:
 	rm -rf .venv .venv-bench .venv-versions .venv-floors .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# An environment that somebody made as .venv is taken as it is, and never cleared. After `pip install .` in it, the tests
+# would test that copy: Phlox is then installed anew, so that the files of the checkout are what runs.
+ifneq (,$(wildcard .venv/lib/python3*/site-packages/phlox/__init__.py))
+$(shell rm -f .venv/installed-*)
+endif
+
 # An environment remembers where it was made and for which Python. A moved checkout, or another Python named by PYTHON,
 # makes it anew; without PYTHON, an environment that is there keeps its own.
 TELL := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
-python_of = $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(1)/made-for)),$(1)/bin/python,$(PYTHON))
+python_of = $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(1)/bin/python)),$(1)/bin/python,$(PYTHON))
 made_for = $(shell "$(call python_of,$(1))" $(TELL)) in $(CURDIR)
 ifneq ($(call made_for,.venv),$(shell cat .venv/made-for 2>/dev/null))
 .PHONY: .venv/made-for
@@ -95,9 +101,18 @@ endif
 	    echo "phlox: Python 3.11 or newer is needed, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1); name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "phlox: '$(PYTHON)' cannot make virtual environments; install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@echo "phlox: making $(@D) with $$("$(PYTHON)" --version)"
-	@"$(PYTHON)" -m venv --clear $(@D)
-	@echo "$$("$(PYTHON)" $(TELL)) in $(CURDIR)" >$@
+	@if [ -x $(@D)/bin/python ] && { [ ! -e $@ ] || [ -e $(@D)/taken ]; }; then \
+	    $(@D)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	        echo "phlox: $(@D) is there, but its Python does not run or is older than 3.11; remove it, or move it away" >&2; exit 1; }; \
+	    [ "$(origin PYTHON)" = file ] || [ "$$("$(PYTHON)" $(TELL))" = "$$($(@D)/bin/python $(TELL))" ] || { \
+	        echo "phlox: $(@D), which is yours, has Python $$($(@D)/bin/python $(TELL)), not that of $(PYTHON); remove it, or move it away" >&2; exit 1; }; \
+	    echo "phlox: taking $(@D), which is there"; touch $(@D)/taken; \
+	    $(@D)/bin/python -m pip --version >/dev/null 2>&1 || $(@D)/bin/python -m ensurepip >/dev/null; \
+	    echo "$$($(@D)/bin/python $(TELL)) in $(CURDIR)" >$@; \
+	else \
+	    echo "phlox: making $(@D) with $$("$(PYTHON)" --version)"; \
+	    "$(PYTHON)" -m venv --clear $(@D) && echo "$$("$(PYTHON)" $(TELL)) in $(CURDIR)" >$@; \
+	fi
 
 .venv/installed-%: pyproject.toml .venv/made-for
 	@echo "phlox: installing what this needs into .venv (once)"
