@@ -128,7 +128,7 @@ def test_an_error_names_the_extra_of_the_package_that_is_missing() -> None:
             )
             for package in packages if text else ():
                 checked.add(package)
-                assert any(f"pip install 'phlox[{extra}]'" in text for extra in extras_of(package)), f"{file}: {text}"
+                assert any(f"Phlox with the extra '{extra}'" in text for extra in extras_of(package)), f"{file}: {text}"
     assert checked == {"PIL", "fsspec", "jax", "matplotlib", "onnx", "pyarrow", "rich", "torch"}
 
 

@@ -41,7 +41,7 @@ def test_numpy_without_pytorch_says_what_to_install(monkeypatch: pytest.MonkeyPa
         raise EngineNotInstalledError(name)
 
     monkeypatch.setattr("phlox.backend.registry.load_backend", absent)
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[torch\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'torch'"):
         NumPy().join_processes()
 
 

@@ -144,8 +144,8 @@ def test_an_unknown_device(
 
 
 @pytest.mark.parametrize(("missing", "arguments", "remedy"), [
-    ("jax", ["demo", "--device", "jax"], "pip install 'phlox[jax]'"),
-    ("torch", ["demo", "--device", "torch"], "pip install 'phlox[torch]'"),
+    ("jax", ["demo", "--device", "jax"], "install Phlox with the extra 'jax'"),
+    ("torch", ["demo", "--device", "torch"], "install Phlox with the extra 'torch'"),
 ])  # fmt: skip
 def test_something_is_not_installed(missing: str, arguments: list[str], remedy: str, tmp_path: Path) -> None:
     done = run(*arguments, before=f"sys.modules[{missing!r}] = None", cwd=tmp_path)
@@ -160,7 +160,7 @@ def test_without_rich_a_terminal_gets_plain_lines_and_a_note(monkeypatch: pytest
     command = ["demo", "--config", tmp_path / "small.json", "--out", tmp_path / "run"]
     assert run(*command, before="sys.modules['rich'] = None").returncode == 0
     done = run(*command, "--overwrite", before="sys.modules['rich'] = None; sys.stdout.isatty = lambda: True")
-    assert done.returncode == 0 and "pip install 'phlox[train]' gives a live view" in done.stdout
+    assert done.returncode == 0 and "the extra 'train' gives a live view" in done.stdout
     assert "epoch 2/2  loss" in done.stdout and "\x1b" not in done.stdout
 
 

@@ -72,7 +72,7 @@ def test_without_the_extra_train(missing: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert (tmp_path / "run" / "curves.png").exists() == (missing == "rich")
-    assert ("pip install 'phlox[train]' draws curves.png too" in done.stdout) == (missing != "rich")
+    assert ("the extra 'train' draws curves.png too" in done.stdout) == (missing != "rich")
 
 
 @pytest.mark.full

@@ -229,7 +229,7 @@ class TestPng:
     def test_without_pillow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Image.new("L", (8, 8)).save(tmp_path / "x.png")
         monkeypatch.setitem(sys.modules, "PIL", None)
-        with pytest.raises(DataError, match=r"needs Pillow; pip install 'phlox\[data\]'"):
+        with pytest.raises(DataError, match=r"needs Pillow; install Phlox with the extra 'data'"):
             read_images(tmp_path / "x.png")
 
 

@@ -288,7 +288,7 @@ def test_bad_onnx_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(PhloxError, match=message):
             px.debug.compare(small(), inputs, [path, "numpy"], names=names)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[onnx\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'onnx'"):
         px.debug.compare(small(), [X], ["numpy", file])
 
 

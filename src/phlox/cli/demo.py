@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"Saved in {path}:\n{_wrapped(' '.join(folder.files), '  ')}", flush=True)
     if CURVES not in folder.files:
         print(
-            "The curves are in report.html; pip install 'phlox[train]' draws curves.png too",
+            "The curves are in report.html; the extra 'train' draws curves.png too",
             flush=True,
         )
     status = _verify_in_new_process(path)

@@ -211,7 +211,7 @@ def _read_png(path: Path, data: bytes, size: tuple[int, int], maximum: float) ->
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(f"{path}: reading PNG images needs Pillow; pip install 'phlox[data]'") from error
+        raise DataError(f"{path}: reading PNG images needs Pillow; install Phlox with the extra 'data'") from error
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
             if image.mode.startswith("I"):  # 16 bits per pixel, which a conversion to 8 would clip

@@ -88,7 +88,9 @@ class ImageFolder(RowSource):
         try:
             from PIL import Image, ImageOps
         except ImportError as error:
-            raise ExtraNotInstalledError(f"{path}: reading images needs Pillow; pip install 'phlox[data]'") from error
+            raise ExtraNotInstalledError(
+                f"{path}: reading images needs Pillow; install Phlox with the extra 'data'"
+            ) from error
         try:
             with Image.open(path) as image:
                 narrowed = of_8_bits(ImageOps.exif_transpose(image) if self.upright else image, image.format)

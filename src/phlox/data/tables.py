@@ -68,7 +68,9 @@ def open_parquet(path: Path) -> Columns:
     try:
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ExtraNotInstalledError(f"{path}: reading Parquet needs Arrow; pip install 'phlox[data]'") from error
+        raise ExtraNotInstalledError(
+            f"{path}: reading Parquet needs Arrow; install Phlox with the extra 'data'"
+        ) from error
     try:
         table: Any = parquet.read_table(path, memory_map=True)
     except Exception as error:

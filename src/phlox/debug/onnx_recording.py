@@ -60,7 +60,7 @@ def _onnx() -> Any:
         import onnx
     except ImportError as error:
         raise ExtraNotInstalledError(
-            "compare: an ONNX file needs the package onnx; install it with: pip install 'phlox[onnx]'"
+            "compare: an ONNX file needs the package onnx; install Phlox with the extra 'onnx'"
         ) from error
     return cast("Any", onnx)
 

@@ -106,9 +106,9 @@ def _jax() -> Any:
         import jax
         import jax.export as _  # noqa: F401
     except ImportError:
-        raise ExtraNotInstalledError(f"{_CALL} needs JAX: pip install 'phlox[jax]'") from None
+        raise ExtraNotInstalledError(f"{_CALL} needs JAX: install Phlox with the extra 'jax'") from None
     if find_spec("flatbuffers") is None:  # JAX writes programs with it, but does not require it
-        raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: pip install 'phlox[jax]'")
+        raise ExtraNotInstalledError(f"{_CALL} needs flatbuffers: install Phlox with the extra 'jax'")
     return jax
 
 

@@ -92,7 +92,7 @@ def _torch() -> Any:
         import torch
         import torch.export as _  # noqa: F401
     except ImportError:
-        raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: pip install 'phlox[torch]'") from None
+        raise ExtraNotInstalledError(f"{_CALL} needs PyTorch: install Phlox with the extra 'torch'") from None
     return torch
 
 

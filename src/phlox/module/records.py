@@ -224,6 +224,9 @@ def _compare_with_children(structure: Structure, record: Record, options: LoadOp
     return _Comparison(targets, whole, own_record, result.matches, prepared.loads, prepared.cause)
 
 
+_OF_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+
+
 def load_from(module: Module, source: Record | PathLike | Readable, **options: Unpack[LoadOptions]) -> LoadReport:
     """See `Module.load`."""
     if isinstance(source, Record):
@@ -234,7 +237,10 @@ def load_from(module: Module, source: Record | PathLike | Readable, **options: U
         name = str(Path(source)) if is_path(source) else ""
         if str(error).startswith(name):
             raise
-        raise RecordError(f"{name}: {error}") from error
+        hint = "\n  PyTorch has its own names and layouts: phlox.interop.pytorch.load(model, path)." * name.endswith(
+            _OF_TORCH
+        )
+        raise RecordError(f"{name}: {error}{hint}") from error
 
 
 def prepare(module: Module, record: Record, **options: Unpack[LoadOptions]) -> Prepared[LoadReport]:

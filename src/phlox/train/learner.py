@@ -387,6 +387,11 @@ class Learner(Control[M]):
         """
         return predict(self.stepper, data, function)
 
+    def __repr__(self) -> str:
+        about = {**self.settings(), **self.description}
+        shown = [str(about[name]) for name in ("model", "optimizer", "loss", "step", "update") if about.get(name)]
+        return f"Learner({', '.join(shown)}, lr={about.get('lr')}, {self.device}, epoch {self.epoch}, step {self.step})"
+
     _repr_html_ = html_by("phlox.train.observers.views.pages", "page_of_learner")
 
     def feed(self, data: Any, name: str = "data") -> BatchStream:

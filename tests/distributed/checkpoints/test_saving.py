@@ -317,7 +317,7 @@ def test_a_folder_that_the_hosts_do_not_share(tmp_path: Path, monkeypatch: pytes
         (Record(), {"step": 1, "keep": 0}, "keep=0; give a whole number of at least 1"),
         (Record(), {"keep": 2}, "keep= counts steps; give step= too"),
         (Record(unreadable={"z": "it is complex"}), {}, "z: it is complex"),
-        (Record(), {"precision": "f16"}, "precision='f16'"),
+        (Record(), {"precision": "half"}, "precision='half'"),
         (Record(), {"storage_options": {"key": 1}}, "storage_options=.* are for a URL"),
     ],
 )

@@ -159,7 +159,7 @@ def test_one_writer_at_a_time(url: str) -> None:
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     for call in (lambda: save(Record(), "s3://bucket/run"), lambda: load("s3://bucket/run")):
-        with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[distributed\]'"):
+        with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'distributed'"):
             call()
 
 

@@ -502,7 +502,7 @@ def without_onnx() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_onnx")
 def test_without_the_package(tmp_path: Path) -> None:
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[onnx\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'onnx'"):
         px.export.onnx(mlp(), BATCH, tmp_path / "m.onnx")
 
 

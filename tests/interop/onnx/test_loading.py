@@ -403,5 +403,5 @@ def test_errors_name_the_node() -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[onnx\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'onnx'"):
         load(b"")

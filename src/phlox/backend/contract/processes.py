@@ -33,7 +33,7 @@ class ProcessOps:
         except EngineNotInstalledError as error:
             raise ExtraNotInstalledError(
                 f"collectives of {self.name} go through gloo, which comes with PyTorch, and that is not installed; "
-                "install it with: pip install 'phlox[torch]', or compute on JAX"
+                "install Phlox with the extra 'torch', or compute on JAX"
             ) from error
         gloo.join_processes()
 

@@ -116,4 +116,7 @@ class TapingOps:
         return self.call_native(fn, *arrays), None
 
     def _no_tape(self) -> str:
-        return f"{self!r} has no tape; make the tensors on Autodiff({self!r}).device(), or move them there"
+        return (
+            f"{self!r} has no tape; for the gradients of a model, compute with model = model.train(); for those of "
+            f"other tensors, make them on Autodiff({self!r}).device()"
+        )

@@ -8,7 +8,7 @@ try:
     import jax as _jax
 except ImportError as error:
     raise EngineNotInstalledError(
-        "the backend Jax needs JAX, which is not installed; install it with: pip install 'phlox[jax]'"
+        "the backend Jax needs JAX, which is not installed; install Phlox with the extra 'jax'"
     ) from error
 else:
     del _jax

@@ -8,7 +8,7 @@ try:
     import torch as _torch
 except ImportError as error:
     raise EngineNotInstalledError(
-        "the backend Torch needs PyTorch, which is not installed; install it with: pip install 'phlox[torch]'"
+        "the backend Torch needs PyTorch, which is not installed; install Phlox with the extra 'torch'"
     ) from error
 else:
     del _torch

@@ -158,7 +158,7 @@ class RemoteFolder:
             core: Any = import_module("fsspec.core")
         except ImportError:
             raise ExtraNotInstalledError(
-                f"{url}: reading and writing URLs needs fsspec: pip install 'phlox[distributed]'"
+                f"{url}: reading and writing URLs needs fsspec: install Phlox with the extra 'distributed'"
             ) from None
         try:
             self._system, root = core.url_to_fs(url, **options)

@@ -31,7 +31,7 @@ def onnx_package() -> Any:
         import onnx
     except ImportError as error:
         raise ExtraNotInstalledError(
-            "export.onnx needs the onnx package; install it with: pip install 'phlox[onnx]'"
+            "export.onnx needs the onnx package; install Phlox with the extra 'onnx'"
         ) from error
     return onnx
 

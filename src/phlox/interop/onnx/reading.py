@@ -24,7 +24,9 @@ def onnx() -> ModuleType:
     try:
         import onnx
     except ImportError as error:
-        raise ExtraNotInstalledError(f"ONNX files need the onnx package: pip install 'phlox[onnx]' ({error})") from None
+        raise ExtraNotInstalledError(
+            f"ONNX files need the onnx package: install Phlox with the extra 'onnx' ({error})"
+        ) from None
     return onnx
 
 

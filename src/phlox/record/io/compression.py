@@ -98,7 +98,7 @@ def _zstd() -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise RecordError("zstd compression is not installed: pip install 'phlox[zstd]'") from None
+        raise RecordError("zstd compression is not installed: install Phlox with the extra 'zstd'") from None
 
 
 class _BytesFile(io.RawIOBase):

@@ -240,6 +240,11 @@ def _conv(
     return call(name, x, weight, bias, *options, groups, operation="conv")
 
 
+def _of_last_channels(x: tuple[int, ...], channels: int) -> str:
+    """What to write if the channels are on the last axis, as in other libraries."""
+    return "; channels are on axis 1 here: x.moveaxis(-1, 1)" if x[-1] == channels != x[1] else ""
+
+
 @lru_cache(1024, typed=True)
 def _conv_options(
     name: str,
@@ -260,6 +265,7 @@ def _conv_options(
         raise ShapeError(
             f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
             f"x needs {per_group * groups} channels, and the {out} output channels must be divisible by the groups"
+            f"{_of_last_channels(x, per_group * groups)}"
         )
     _check_bias(name, bias, out)
     return strides, _pads(name, x[2:], tuple(window), strides, padding, dilations), dilations
@@ -304,7 +310,7 @@ def _conv_transpose_options(
     if groups < 1 or x[1] != channels or channels % groups:
         raise ShapeError(
             f"{name}: x of shape {x} does not fit weight of shape {weight} in {groups} groups; "
-            f"x needs {channels} channels, which must be divisible by the groups"
+            f"x needs {channels} channels, which must be divisible by the groups{_of_last_channels(x, channels)}"
         )
     out = per_group * groups
     _check_bias(name, bias, out)

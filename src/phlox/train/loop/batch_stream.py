@@ -62,6 +62,11 @@ class BatchStream:
     # --- sizes and settings
 
     @property
+    def gives_a_batch_at_once(self) -> bool:
+        """Can a batch be read twice, and without workers that must begin?"""
+        return self.is_indexed and not getattr(self._data, "workers", 0)
+
+    @property
     def batches(self) -> int | None:
         """The number of batches in an epoch, if it is known."""
         if self.max_batches is not None:

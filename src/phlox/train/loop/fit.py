@@ -116,6 +116,7 @@ class Fit:
                 for callback in self.callbacks:
                     self._started.append(callback)
                     callback.on_fit_start(self.control)
+                self._try_validation()
                 with random.stream(self.state.stream), nullcontext() if self.team is None else self.team.scope():
                     if self.lock_step is not None:
                         self.lock_step.begin()
@@ -135,6 +136,20 @@ class Fit:
             self._finish(None)
             if self.interrupts.received is not None:  # after the last step, when there was nothing left to end
                 self.interrupts.end(f"the training had ended, after step {self.state.step:,}")
+
+    def _try_validation(self) -> None:
+        """Measure one batch of the validation data, so that what does not fit is an error before the first epoch."""
+        stream = self.validation
+        if stream is None or self.team is not None or not stream.gives_a_batch_at_once:
+            return
+        stream.max_batches = 1
+        try:
+            self.control.evaluate(stream)
+        except Exception as error:
+            error.add_note("in the first batch of the validation data, which was tried before the training")
+            raise
+        finally:
+            stream.max_batches = None
 
     def _walk(self) -> None:
         """Follow the table of transitions until the run has ended."""

@@ -97,5 +97,5 @@ def test_what_cannot_be_drawn() -> None:
 
 def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[train\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'train'"):
         draw_schedule(COSINE, 10)

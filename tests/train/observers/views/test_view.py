@@ -106,12 +106,12 @@ def test_without_rich_there_are_plain_lines_and_one_note(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal, clock: list[float]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(ExtraNotInstalledError, match=r"pip install 'phlox\[train\]'"):
+    with pytest.raises(ExtraNotInstalledError, match=r"install Phlox with the extra 'train'"):
         RichProgress(terminal)
     view = progress(terminal)
     run(FakeLearner(epochs=2), view, clock)
     lines = terminal.getvalue().splitlines()
-    assert lines[0] == "phlox: pip install 'phlox[train]' gives a live view of the training"
+    assert lines[0] == "phlox: the extra 'train' gives a live view of the training"
     assert len(lines) == 3 and lines[2].startswith("epoch 2/2")
 
 

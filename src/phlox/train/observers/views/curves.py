@@ -43,7 +43,7 @@ def panels_of(titles: Sequence[str], width: float, x: str, title: str) -> tuple[
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise ExtraNotInstalledError(
-            "plots need matplotlib, which is not installed; install it with: pip install 'phlox[train]'"
+            "plots need matplotlib, which is not installed; install Phlox with the extra 'train'"
         ) from error
     figure: Any = Figure(figsize=(width, 3.6), dpi=150, layout="constrained")
     panels = figure.subplots(1, len(titles), squeeze=False)[0]

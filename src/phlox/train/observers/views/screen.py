@@ -24,7 +24,7 @@ class Screen:
             from rich.console import Console
         except ImportError as error:
             raise ExtraNotInstalledError(
-                "the live view needs rich, which is not installed; install it with: pip install 'phlox[train]'"
+                "the live view needs rich, which is not installed; install Phlox with the extra 'train'"
             ) from error
         self.console: Console = Console(file=stream, highlight=False)
         self._live: Live | None = None

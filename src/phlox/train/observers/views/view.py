@@ -36,7 +36,7 @@ _LONGEST = 10.0
 """After so many seconds without a line the next epoch gets one."""
 _WINDOW = 10.0
 """The rate is measured over this many seconds."""
-_NOTE = "phlox: pip install 'phlox[train]' gives a live view of the training"
+_NOTE = "phlox: the extra 'train' gives a live view of the training"
 
 
 def progress(stream: TextIO | None = None, *, unit: str = "rows") -> View:
