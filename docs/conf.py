@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from sphinx.util.inspect import stringify_signature  # noqa: E402
 
 from phlox.version import __version__  # noqa: E402
-from tools import environments, reference  # noqa: E402
+from tools import reference  # noqa: E402
 
 project = "Phlox"
 author = "the Phlox developers"
@@ -31,9 +31,8 @@ extensions = [
 exclude_patterns = ["_build"]
 
 # --- pages
-myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "substitution"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-myst_substitutions = {"supported_versions": environments.supported_table()}
 myst_fence_as_directive = []
 suppress_warnings = ["ref.python"]  # a type that two packages have, such as Initializer: it links to neither
 

@@ -149,5 +149,5 @@ def test_all_is_all_of_them() -> None:
 @pytest.mark.parametrize("page", ["README.md", *(str(one.relative_to(ROOT)) for one in (ROOT / "docs").rglob("*.md"))])
 def test_pages_name_extras_that_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for names in re.findall(r"pip\s+install\s+'?(?:phlox|\.)\[([\w,]+)\]", text):
+    for names in re.findall(r"pip\s+install\s+(?:--editable\s+)?'?(?:phlox|\.)\[([\w,]+)\]", text):
         assert set(names.split(",")) <= set(project()["optional-dependencies"]), Path(page).name
