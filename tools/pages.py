@@ -4,8 +4,8 @@
 
 writes what stands between markers, in README.md and below docs/, so that a page reads the same in a clone, on GitHub
 and on the site. `<!-- install: jax,onnx -->...<!-- /install -->` is the way to install Phlox with these extras (`none`
-for NumPy alone), and `<!-- versions -->...<!-- /versions -->` the table of versions. A test compares them with the
-pages. At the first release only `INSTALL` changes.
+for NumPy alone), `<!-- install line -->` the shortest way to see something, and `<!-- versions -->` the table of
+versions. A test compares them with the pages. At the first release only `INSTALL` and `LINE` change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ pip install --editable {package}
 ```
 """
 
-_MARKED = re.compile(r"<!-- (install|versions)(?:: ([\w,]+))? -->.*?<!-- /\1 -->", re.DOTALL)
+LINE = """
+```sh
+make demo                  # in a clone
+pip install --editable .   # there, too
+```
+"""
+
+_MARKED = re.compile(r"<!-- (install|install line|versions)(?:: ([\w,]+))? -->.*?<!-- /\1 -->", re.DOTALL)
 
 
 def installation(extras: str) -> str:
@@ -47,7 +54,7 @@ def filled(text: str) -> str:
     def content(found: re.Match[str]) -> str:
         name, extras = found.groups()
         head = f"{name}: {extras}" if extras else name
-        shown = installation(extras) if name == "install" else supported_table()
+        shown = installation(extras) if extras else supported_table() if name == "versions" else LINE.strip()
         return f"<!-- {head} -->\n\n{shown}\n\n<!-- /{name} -->"
 
     return _MARKED.sub(content, text)
