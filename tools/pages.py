@@ -19,10 +19,12 @@ INSTALL = """
 Phlox has no release yet: install it from a clone of its repository. In the folder of the clone:
 
 ```sh
-python3 -m venv .venv             # an environment that is there stays; `make` uses the same one
-source .venv/bin/activate         # on Windows: .venv\\Scripts\\activate
+python3 -m venv .venv
+source .venv/bin/activate    # on Windows: .venv\\Scripts\\activate
 pip install --editable {package}
 ```
+
+An environment `.venv` that is there already stays as it is; `make` uses the same one.
 """
 
 LINE = """
@@ -38,7 +40,7 @@ _MARKED = re.compile(r"<!-- (install|install line|versions)(?:: ([\w,]+))? -->.*
 def installation(extras: str) -> str:
     """How Phlox is installed with extras, which commas separate; `none` for none.
 
-    >>> print(installation("jax").splitlines()[-2])
+    >>> print(installation("jax").splitlines()[5])
     pip install --editable '.[jax]'
     """
     return INSTALL.format(package="." if extras == "none" else f"'.[{extras}]'").strip()
@@ -47,7 +49,7 @@ def installation(extras: str) -> str:
 def filled(text: str) -> str:
     """A page, with what stands between its markers.
 
-    >>> print(filled("<!-- install: none --><!-- /install -->").splitlines()[-4])
+    >>> print(filled("<!-- install: none --><!-- /install -->").splitlines()[7])
     pip install --editable .
     """
 
