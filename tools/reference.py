@@ -264,7 +264,9 @@ def write(folder: Path, packages: Mapping[str, str] = PACKAGES) -> None:
             if not many:
                 page += text
             elif text:
-                page_of_part = "\n".join([heading(part.title, "="), *table(own[id(part)], package, known), *text])
+                shown = own[id(part)] if len(own[id(part)]) >= LEAST_NAMES else []  # fewer need no overview
+                overview = table(shown, package, known) if shown else ()
+                page_of_part = "\n".join([heading(part.title, "="), *overview, *text])
                 (folder / package / f"{part.key}.rst").write_text(page_of_part, encoding="utf-8")
         (folder / f"{package}.rst").write_text("\n".join(page), encoding="utf-8")
     index = [
