@@ -56,7 +56,13 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"
 html_logo = "_static/logo.svg"
-html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+LIGHT, DARK = "#6b3fc0", "#b9a3ff"  # of the mark, dark and light enough to be read
+html_theme_options = {
+    "navigation_with_keys": True,
+    "top_of_page_buttons": [],
+    "light_css_variables": {f"color-brand-{part}": LIGHT for part in ("primary", "content", "visited")},
+    "dark_css_variables": {f"color-brand-{part}": DARK for part in ("primary", "content", "visited")},
+}
 html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -29,8 +29,9 @@ An environment `.venv` that is there already stays as it is; `make` uses the sam
 
 LINE = """
 ```sh
-make demo                  # in a clone
-pip install --editable .   # there, too
+# in a clone of the repository
+make demo
+pip install --editable .
 ```
 """
 
