@@ -41,7 +41,8 @@ BY_A_NAME_THAT_IS_COMPUTED = {
     "backend/jax/compat.py": [], "backend/registry.py": ["jax", "torch"], "backend/torch/compat.py": ["torch"],
     "cli/command.py": [], "host/text.py": [], "interop/onnx/operators/__init__.py": [],
     "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "module/architecture.py": [],
-    "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [], "testing/conformance/rows/__init__.py": [],
+    "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [],
+    "testing/conformance/rows/__init__.py": [],
     "train/observers/loggers/trackers.py": ["mlflow", "wandb"],
 }  # fmt: skip
 """Where `import_module` is given more than a text, and which packages that means; Phlox's own modules are not named."""
