@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from sphinx.util.inspect import stringify_signature  # noqa: E402
 
 from phlox.version import __version__  # noqa: E402
-from tools import environments, reference  # noqa: E402
+from tools import reference  # noqa: E402
 
 project = "Phlox"
 author = "the Phlox developers"
@@ -31,9 +31,8 @@ extensions = [
 exclude_patterns = ["_build"]
 
 # --- pages
-myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "substitution"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-myst_substitutions = {"supported_versions": environments.supported_table()}
 myst_fence_as_directive = []
 suppress_warnings = ["ref.python"]  # a type that two packages have, such as Initializer: it links to neither
 
@@ -56,7 +55,14 @@ html_title = f"Phlox {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"
-html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+html_logo = "_static/logo.svg"
+LIGHT, DARK = "#6b3fc0", "#b9a3ff"  # of the mark, dark and light enough to be read
+html_theme_options = {
+    "navigation_with_keys": True,
+    "top_of_page_buttons": [],
+    "light_css_variables": {f"color-brand-{part}": LIGHT for part in ("primary", "content", "visited")},
+    "dark_css_variables": {f"color-brand-{part}": DARK for part in ("primary", "content", "visited")},
+}
 html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -40,8 +40,9 @@ PACKAGES = {"PIL": "pillow", "backports.zstd": "backports.zstd"}
 BY_A_NAME_THAT_IS_COMPUTED = {
     "backend/jax/compat.py": [], "backend/registry.py": ["jax", "torch"], "backend/torch/compat.py": ["torch"],
     "cli/command.py": [], "host/text.py": [], "interop/onnx/operators/__init__.py": [],
-    "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "record/io/compression.py": ["backports.zstd"],
-    "testing/conformance/row.py": [], "testing/conformance/rows/__init__.py": [],
+    "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "module/architecture.py": [],
+    "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [],
+    "testing/conformance/rows/__init__.py": [],
     "train/observers/loggers/trackers.py": ["mlflow", "wandb"],
 }  # fmt: skip
 """Where `import_module` is given more than a text, and which packages that means; Phlox's own modules are not named."""
@@ -149,5 +150,5 @@ def test_all_is_all_of_them() -> None:
 @pytest.mark.parametrize("page", ["README.md", *(str(one.relative_to(ROOT)) for one in (ROOT / "docs").rglob("*.md"))])
 def test_pages_name_extras_that_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for names in re.findall(r"pip\s+install\s+'?(?:phlox|\.)\[([\w,]+)\]", text):
+    for names in re.findall(r"pip\s+install\s+(?:--editable\s+)?'?(?:phlox|\.)\[([\w,]+)\]", text):
         assert set(names.split(",")) <= set(project()["optional-dependencies"]), Path(page).name

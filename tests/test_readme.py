@@ -24,8 +24,8 @@ PAGES = [
 
 LONG = {
     "coming-from/equinox", "coming-from/jax-flax", "coming-from/keras", "distributed", "how-to/recompilation", "jax",
-    "optimizers", "tutorials/digits", "tutorials/export", "tutorials/fine-tuning", "tutorials/several-devices",
-    "tutorials/text",
+    "optimizers", "tutorials/digits", "tutorials/export", "tutorials/fine-tuning", "tutorials/images",
+    "tutorials/several-devices", "tutorials/text", "tutorials/text-classification",
 }  # fmt: skip
 """Pages whose programs train or start processes for longer than the others."""
 

@@ -14,6 +14,7 @@ A `Screen` needs Chromium on the PATH, and Pillow. A picture takes at most 60 kB
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shutil
 import subprocess
@@ -112,6 +113,76 @@ def small_network() -> nn.Sequential:
     ).init(seed=0)
 
 
+def first_run() -> Drawing:
+    """What the program of the front page learns: the accuracy of each epoch, and digits with what the model says."""
+    page = (FOLDER.parent / "index.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    values: dict[str, Any] = {"__name__": "front"}
+    px.random.seed(0)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(compile(program, "index.md", "exec"), values)
+    learner, test = values["learner"], values["test"]
+    accuracies = [report.validation["accuracy"] for report in learner.history]
+    images, labels = test[:]
+    answers = learner.predict(Loader(test, 256)).argmax(axis=-1)
+    wrong = np.flatnonzero(answers != labels)
+    right = np.flatnonzero(answers == labels)
+    shown = [*(right[labels[right] == digit][0] for digit in range(10)), *wrong[:2]]
+    return Drawing(_first_run(accuracies, images, labels, answers, shown, len(values["train"])))
+
+
+def _first_run(accuracies: list[float], images: Any, labels: Any, answers: Any, shown: list[int], rows: int) -> str:
+    """The drawing: a curve above two rows of six images."""
+
+    def text(x: float, y: float, words: str, kind: str = "ink", size: float = 12, anchor: str = "start") -> str:
+        return f'<text x="{x:g}" y="{y:g}" class="{kind}" font-size="{size:g}" text-anchor="{anchor}">{words}</text>'
+
+    low, last = 0.5, accuracies[-1]
+    place = [
+        (52 + 300 * number / (len(accuracies) - 1), 176 - 110 * (max(value, low) - low) / (1.0 - low))
+        for number, value in enumerate(accuracies)
+    ]
+    parts = [
+        text(16, 26, f"Real digits: {last:.1%} of {len(labels)} new ones are right", size=15),
+        text(16, 44, f"{len(accuracies)} epochs with {rows:,} images, with NumPy alone", "faint"),
+    ]
+    for mark in (0.5, 0.75, 1.0):
+        y = 176 - 110 * (mark - low) / (1.0 - low)
+        parts += [f'<path d="M52 {y:g}H352" class="grid"/>', text(46, y + 4, f"{mark:.0%}", "faint", 11, "end")]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in place)
+    parts.append(f'<polyline points="{points}" class="curve"/>')
+    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="right"/>' for x, y in place]
+    parts += [text(x, 194, str(number), "faint", 11, "middle") for number, (x, _) in enumerate(place, start=1)]
+    parts.append(text(202, 210, "validation accuracy by epoch", "faint", 11, "middle"))
+    for number, row in enumerate(shown):
+        x, y = 16 + 58 * (number % 6), 228 + 80 * (number // 6)
+        parts.append(f'<g transform="translate({x} {y}) scale(6)">')
+        for level in range(1, 17):  # the pixels of one darkness are one path
+            at = np.argwhere(np.round(images[row].reshape(8, 8) * 16) == level)
+            pixels = "".join(f"M{column} {line}h1v1h-1z" for line, column in at)
+            parts += [f'<path d="{pixels}" class="ink" opacity="{level / 16:.2f}"/>'] if pixels else []
+        parts.append("</g>")
+        good = answers[row] == labels[row]
+        words = f"{answers[row]}" if good else f"{answers[row]}, is {labels[row]}"
+        parts.append(text(x + 24, y + 64, words, "right" if good else "wrong", 13, "middle"))
+    kinds = {
+        "paper": ("#ffffff", "#14181d"), "ink": ("#1b1f24", "#e6edf3"), "faint": ("#57606a", "#9aa5b1"),
+        "right": ("#0b6e99", "#4aa8d8"), "wrong": ("#b3430f", "#f0883e"),
+    }  # fmt: skip
+    light, dark = ("".join(f".{kind}{{fill:{colors[at]}}}" for kind, colors in kinds.items()) for at in (0, 1))
+    style = (
+        f"{light}.curve{{fill:none;stroke:#0b6e99;stroke-width:2}}.grid{{stroke:#d8dee4}}"
+        f"@media (prefers-color-scheme: dark){{{dark}.curve{{stroke:#4aa8d8}}.grid{{stroke:#30363d}}}}"
+    )
+    fonts = "-apple-system,'Segoe UI',Roboto,Helvetica,Arial,'DejaVu Sans',sans-serif"
+    size = 'width="560" height="592" viewBox="0 0 370 391"'
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{fonts}" role="img">',
+        f"<title>{last:.1%} of {len(labels)} handwritten digits are right</title><style>{style}</style>",
+        '<rect width="370" height="391" rx="6" class="paper"/>', *parts, "</svg>\n",
+    ])  # fmt: skip
+
+
 def model_summary() -> Screen:
     """The layers of a model with their shapes, parameters, FLOPs and memory."""
     return Screen(small_network().summary(px.TensorSpec((32, 1, 8, 8)))._repr_html_(), 640)
@@ -138,6 +209,7 @@ PICTURES: dict[str, Callable[[], Screen | Drawing]] = {
     "notebook-model": notebook_model,
     "notebook-history": notebook_history,
     "digits-curves": digits_curves,
+    "first-run": first_run,
     "model-summary": model_summary,
     "engines-compared": engines_compared,
     "learning-rates": learning_rates,

@@ -49,8 +49,29 @@ PACKAGES = {
     "phlox.testing": "the conformance kit",
 }
 
+FIRST = {
+    "phlox": ("Tensor", "tensor", "Module", "Param", "Config", "compile", "value_and_grad", "grad"),
+    "phlox.optim": ("AdamWConfig", "SgdConfig", "Optimizer"),
+    "phlox.train": ("Learner",),
+    "phlox.data": ("Loader", "split_rows", "load_digits"),
+    "phlox.record": ("Record", "load", "save"),
+    "phlox.models": ("GptConfig", "Gpt"),
+    "phlox.distributed": ("initialize", "Mesh", "Layout"),
+    "phlox.export": ("onnx",),
+    "phlox.debug": ("compare", "find_nan", "profile"),
+    "phlox.module": ("Module", "Param"),
+    "phlox.config": ("Config",),
+    "phlox.backend": ("NumPy", "Jax", "Torch", "Autodiff"),
+    "phlox.autodiff": ("Autodiff",),
+    "phlox.testing": ("check_backend", "check_gradients", "assert_close"),
+}
+"""What readers look for in a package: these names stand first, and the others in the order of `__all__`."""
+
 MOST_NAMES = 45
 """A package of more has a page for each of its parts."""
+
+LEAST_NAMES = 3
+"""Parts of fewer stand together in the first table of a package, without headings of their own."""
 
 
 class Name(NamedTuple):
@@ -89,9 +110,10 @@ def module_of(package: str) -> ModuleType:
 
 
 def names_of(package: str) -> list[Name]:
-    """The public names of a package that are no modules, in order."""
-    module = module_of(package)
-    found = [Name(f"{package}.{name}", getattr(module, name)) for name in module.__all__ if name != "__version__"]
+    """The public names of a package that are no modules, in order: first those of `FIRST`."""
+    module, first = module_of(package), FIRST.get(package, ())
+    ordered = [*first, *(name for name in module.__all__ if name not in first and name != "__version__")]
+    found = [Name(f"{package}.{name}", getattr(module, name)) for name in ordered]
     return [name for name in found if not isinstance(name.value, ModuleType)]
 
 
@@ -228,16 +250,23 @@ def write(folder: Path, packages: Mapping[str, str] = PACKAGES) -> None:
             (folder / package).mkdir()
             page += [".. toctree::", "   :hidden:", ""]
             page += [*(f"   {package}/{part.key}" for part in parts if own[id(part)]), ""]
-        for part in parts:
-            if len(parts) > 1:
+        small = [name for part in parts if len(part.names) < LEAST_NAMES for name in part.names]
+        large = [part for part in parts if len(part.names) >= LEAST_NAMES]
+        page += table(small, package, known) if small else ()
+        for part in large:
+            if small or len(large) > 1:
                 page += [heading(part.title, "-")]
             page += table(part.names, package, known)
+        if not many:
+            page += [heading("Descriptions", "-")]
         for part in parts:
             text = list(described(own[id(part)], package))
             if not many:
                 page += text
             elif text:
-                page_of_part = "\n".join([heading(part.title, "="), *table(own[id(part)], package, known), *text])
+                shown = own[id(part)] if len(own[id(part)]) >= LEAST_NAMES else []  # fewer need no overview
+                overview = table(shown, package, known) if shown else ()
+                page_of_part = "\n".join([heading(part.title, "="), *overview, *text])
                 (folder / package / f"{part.key}.rst").write_text(page_of_part, encoding="utf-8")
         (folder / f"{package}.rst").write_text("\n".join(page), encoding="utf-8")
     index = [

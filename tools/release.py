@@ -215,7 +215,8 @@ def relative_links(page: str) -> list[str]:
     >>> relative_links("[a](docs/a.md#x) [b](https://b.org) ![c](c.svg) [d](#d)")
     ['c.svg', 'docs/a.md']
     """
-    found = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL))
+    text = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'<img[^>]* src="([^"]+)"', text)
     found = [one.partition("#")[0] for one in found if not re.match(r"[a-z]+:", one)]
     return sorted({one for one in found if one})
 

@@ -25,7 +25,7 @@ ROWS: Mapping[str, str] = {
 }
 """The headlines to show, with a shorter label: all trainings, and of the rest some of each kind."""
 MOST = 12
-TITLE = "Time of Phlox divided by that of the best other library"
+TITLE = "Time of Phlox / best other library"
 WIDTH, LEFT, RIGHT, TOP, STEP, BAR = 480, 12, 52, 74, 38, 12
 SCALE = 1.45
 """How much larger it is where the page does not say how large: 700 points wide."""

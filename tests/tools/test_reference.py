@@ -26,6 +26,17 @@ def test_every_public_package_has_a_page(tmp_path: Path) -> None:
     assert "autofunction:: phlox.transform.grad" not in text  # it is described as phlox.grad
 
 
+def test_what_readers_look_for_stands_first(tmp_path: Path) -> None:
+    reference.write(tmp_path / "reference")
+    for package, names in reference.FIRST.items():
+        assert package in reference.PACKAGES
+        assert [name.short for name in reference.names_of(package)][: len(names)] == list(names)
+    text = (tmp_path / "reference" / "phlox.train.rst").read_text(encoding="utf-8")
+    assert text.index("* - :py:obj:`Learner") == text.index("* - ")
+    assert text.index(".. autoclass:: phlox.train.Learner") == text.index(".. auto")
+    assert "\nLearner\n---" not in text and "\nDescriptions\n----" in text
+
+
 @pytest.mark.parametrize(
     "lines, expected",
     [

@@ -192,7 +192,8 @@ def test_a_shim_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: py
 
 def test_links_that_lead_nowhere_on_the_index() -> None:
     page = "[a](docs/a.md#b) [b](https://b.org) ![c](c.svg)\n```sh\n[x](y)\n```\n[m](mailto:a@b.org) [d](#d)"
-    assert release.relative_links(page) == ["c.svg", "docs/a.md"]
+    page += '<img width="8" src="e.svg">'
+    assert release.relative_links(page) == ["c.svg", "docs/a.md", "e.svg"]
 
 
 def test_what_failed_and_what_was_skipped_is_in_the_table() -> None:

@@ -24,14 +24,15 @@ from phlox.other_names import missing  # noqa: E402
 
 if TYPE_CHECKING:
     from phlox.autodiff import Autodiff
+    from phlox.backend.contract.catalogue import OPERATIONS
     from phlox.backend.jax import Jax
     from phlox.backend.numpy import NumPy
     from phlox.backend.torch import Torch
     from phlox.batching import Batched
 
 __all__ = [
-    "Autodiff", "Backend", "Batched", "Bool", "Decorator", "Device", "DeviceLike", "EngineBackend", "Float", "Int",
-    "Jax", "Kind", "NumPy", "Torch", "as_device", "backend_by_name", "backend_names", "default_device",
+    "OPERATIONS", "Autodiff", "Backend", "Batched", "Bool", "Decorator", "Device", "DeviceLike", "EngineBackend",
+    "Float", "Int", "Jax", "Kind", "NumPy", "Torch", "as_device", "backend_by_name", "backend_names", "default_device",
     "load_backend", "register_backend", "register_decorator",
 ]  # fmt: skip
 

@@ -26,8 +26,9 @@ EXPORTS: dict[str, str] = {
     "Torch": _BACKENDS["torch"],
     "Autodiff": "phlox.autodiff:Autodiff",
     "Batched": "phlox.batching:Batched",
+    "OPERATIONS": "phlox.backend.contract.catalogue:OPERATIONS",
 }
-"""The locations of the classes that `phlox.backend` imports lazily."""
+"""The locations of the names that `phlox.backend` imports lazily."""
 
 
 def load(location: str) -> Any:

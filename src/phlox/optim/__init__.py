@@ -24,6 +24,7 @@ from phlox.optim.rules.radam import RAdam, RAdamConfig
 from phlox.optim.rules.rmsprop import RmsProp, RmsPropConfig
 from phlox.optim.rules.schedule_free import ScheduleFreeAdamW, ScheduleFreeAdamWConfig
 from phlox.optim.rules.sgd import Sgd, SgdConfig
+from phlox.optim.rules.update_terms import average, decayed, descent
 from phlox.optim.schedule.base import LrSchedule
 from phlox.optim.schedule.compose import GroupedLr, ProductLr, SequenceLr, SumLr, WarmUpLr
 from phlox.optim.schedule.cyclic import CosineRestartsLr, CyclicLr, OneCycleLr
@@ -43,6 +44,7 @@ from phlox.optim.schedule.shapes import (
 from phlox.optim.simple import SimpleOptimizer
 from phlox.optim.state.report import StateReport
 from phlox.optim.step.adaptor import OptimizerAdaptor
+from phlox.optim.step.shared_scalars import counted
 from phlox.optim.wrappers.accumulation import GradientsAccumulator
 from phlox.optim.wrappers.ema import Ema
 from phlox.optim.wrappers.loss_scaling import LossScaler
@@ -57,8 +59,8 @@ __all__ = [
     "Lion", "LionConfig", "LossScaler", "LrSchedule", "MultiStepLr", "Muon", "MuonConfig", "NAdam", "NAdamConfig",
     "NoamLr", "OneCycleLr", "OptaxAdaptor", "Optimizer", "OptimizerAdaptor", "PolynomialLr", "ProductLr", "RAdam",
     "RAdamConfig", "ReduceOnPlateauLr", "RmsProp", "RmsPropConfig", "ScheduleFreeAdamW", "ScheduleFreeAdamWConfig",
-    "SequenceLr", "Sgd", "SgdConfig", "SimpleConfig", "SimpleOptimizer", "StateReport",
-    "StepLr", "SumLr", "WarmUpLr", "vectors",
+    "SequenceLr", "Sgd", "SgdConfig", "SimpleConfig", "SimpleOptimizer", "StateReport", "StepLr", "SumLr", "WarmUpLr",
+    "average", "counted", "decayed", "descent", "vectors",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__, {})
