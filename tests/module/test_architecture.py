@@ -133,7 +133,7 @@ def test_damaged_and_hostile_descriptions() -> None:
         except ModuleError:
             pass
     for name, message in {
-        "os:system": "is no class of the kind object", "phlox.nn:NoSuch": "cannot be imported",
+        "os:system": "is of Python itself", "phlox.nn:NoSuch": "cannot be imported",
         "no_such_module:X": "cannot be imported", "phlox.config:Config": "is not that of a module",
     }.items():  # fmt: skip
         with pytest.raises(ModuleError, match=message):

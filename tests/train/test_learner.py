@@ -17,7 +17,7 @@ import phlox as px
 from phlox import metrics, nn, optim
 from phlox.backend import Jax, NumPy, Torch
 from phlox.data import Loader
-from phlox.errors import DataError, KindError, RunError
+from phlox.errors import CompileError, DataError, KindError, RunError, ShapeError
 from phlox.train import Learner, MetricInputs, NanGuard
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -465,6 +465,37 @@ def test_values_of_other_libraries_are_answered() -> None:
     ):
         with pytest.raises(RunError, match=re.escape(message)):
             Learner(**{**arguments, name: value})
+
+
+class Noting(px.Module):
+    """Sets a field in its forward pass."""
+
+    def __init__(self) -> None:
+        self.layer = nn.Linear(3, 1)
+        self.last: Any = None
+
+    def __call__(self, x: Any) -> Any:
+        self.last = self.layer(x)
+        return self.last
+
+
+@pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch()], ids=repr)
+def test_a_field_that_a_forward_pass_sets_is_refused_alike(backend: Any) -> None:
+    learner = Learner(Noting().init(0, device=backend), optim.SgdConfig(), 0.1, nn.mse_loss)
+    with pytest.raises(
+        CompileError, match=r"the training step: .* a Noting \(model\.last was None and is"
+    ):
+        learner.fit(loader(), epochs=1, progress=False)
+    compiled = px.compile(lambda model, x: model(x))
+    with pytest.raises(CompileError, match=r"changed a field of its argument, a Noting \(model\.last was None"):
+        compiled(Noting().init(0, device=backend), px.ones((1, 3), device=backend))
+
+
+def test_validation_is_tried_before_the_first_epoch() -> None:
+    it = learner()
+    with pytest.raises(ShapeError, match="prediction of shape") as caught:
+        it.fit(loader(), epochs=2, validation=Loader((X, np.zeros((len(X), 3), np.float32)), 8), progress=False)
+    assert it.step == 0 and "the first batch of the validation data" in caught.value.__notes__[0]
 
 
 def test_the_class_of_a_config_means_its_defaults() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -79,8 +80,13 @@ def build_module(plain: Plain, device: DeviceLike | None = None, find: Find | No
 
 
 def imported(name: str) -> Any:
-    """The object that `MODULE:NAME` names; `ModuleError` if it cannot be imported."""
+    """The object that `MODULE:NAME` names; `ModuleError` if it cannot be imported.
+
+    What Python itself has is refused: no layer is there, and a file must not name `os.system` for a model to call.
+    """
     module, _, path = name.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ModuleError(f"{name} is of Python itself, and no part of a model")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):

@@ -254,7 +254,9 @@ class Program:
         reader = call.reader
         if reader.donated:
             self._note_donations(call)
-        owners = [*reader.owners, *(argument.optimizer for argument in reader.optimizers)]
+        owners: list[Any] = reader.owners
+        if outcome.meaning.returns_optimizers:
+            owners = [*owners, *(argument.optimizer for argument in reader.optimizers)]
         result = outcome.meaning.result(outcome.arrays, owners)
         self._load(donation, outcome, call)
         return result

@@ -55,6 +55,8 @@ class OutputWriter:
         self.arrays: list[Any] = []
         self.modules: list[Returned] = []
         self._owners, self._optimizers, self._name = owners, optimizers, name
+        self.has_optimizers = False
+        """Is an optimizer in the result?"""
         self._positions = first_positions(owner.ids for owner in owners)
 
     def write(self, value: Any, path: str = "the result") -> Maker:
@@ -122,7 +124,7 @@ class OutputWriter:
     def _optimizer(self, optimizer: Optimizer, path: str) -> Maker:
         for number, argument in enumerate(self._optimizers):
             if argument is optimizer:
-                position = len(self._owners) + number
+                self.has_optimizers, position = True, len(self._owners) + number
                 return lambda arrays, owners: owners[position]
         raise CompileError(
             f"{path}: a compiled function returns only optimizers that are its arguments; make this one outside"

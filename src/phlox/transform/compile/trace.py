@@ -42,6 +42,7 @@ class OutputSpec:
     draws: int
     checks: list[Check]
     """The checks after the call; their scalars are the last arrays."""
+    returns_optimizers: bool
     continued: list[tuple[int, int]]
     """Module arguments, by number, with the positions of the arrays of the modules in the result that continue them."""
     plain: bool = field(init=False)
@@ -97,7 +98,15 @@ def record(
         makers.append(writer.state(twin, device))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.twins = twins
-    meaning = OutputSpec(make, makers, changed, stream.position, collected.checks, _continued(reader, writer.modules))
+    meaning = OutputSpec(
+        make,
+        makers,
+        changed,
+        stream.position,
+        collected.checks,
+        writer.has_optimizers,
+        _continued(reader, writer.modules),
+    )
     arrays = [*writer.arrays, *collected.values]
     if reader.backend.partitions:
         lists = {id(reader.donated): donated, id(reader.kept): kept}

@@ -1,6 +1,7 @@
 """`Report`: what the file says, and what a browser makes of it.
 
 Serves: phlox/train/observers/views/report.py, phlox/train/observers/views/report_page.py
+Serves: phlox/train/observers/views/mistakes.py
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phlox import metrics, nn
+from phlox import metrics, nn, optim
+from phlox.data import Loader
 from phlox.errors import RunError
 from phlox.host.html import filled, parts_html
 from phlox.host.svg import POINTS
+from phlox.train import Learner
 from phlox.train.events import Plan
 from phlox.train.observers.views import report as report_module
 from phlox.train.observers.views.report import Report
@@ -173,6 +176,31 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
 def test_the_template_is_small() -> None:
     parts = dict.fromkeys(["title", "state", "status", "facts", "style", "body", "data"], "")
     assert len(filled("phlox.train.observers.views", "report.html", parts).encode()) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("shape", "show", "shown"),
+    [((1, 6, 6), None, 3), ((6, 6), None, 3), ((6, 6, 3), None, 3), ((36,), None, 0), ((36,), lambda row: "a text", 3)],
+)
+def test_what_a_classifier_gets_wrong(shape: tuple[int, ...], show: Any, shown: int, tmp_path: Path) -> None:
+    """The surest mistakes first; labels that are exchanged on purpose are mistakes."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(40, *shape)).astype(np.float32)
+    right = (x.reshape(40, -1)[:, 0] > 0.5).astype(np.int64)
+    x.reshape(40, -1)[:, 0] += 4.0 * right
+    labels = right.copy()
+    labels[[3, 7, 20]] = 1 - labels[[3, 7, 20]]
+    model = nn.Sequential([nn.Flatten(), nn.Linear(x[0].size, 2)]).init(0)
+    learner = Learner(model, optim.AdamWConfig(), 0.1, nn.cross_entropy_loss)
+    learner.fit(Loader((x, right), 40), epochs=60, validation=Loader((x, right), 40), progress=False)
+    report = Report(tmp_path / "report.html", show=show)
+    learner.fit(
+        Loader((x, right), 40), epochs=1, validation=Loader((x, labels), 16), callbacks=[report], progress=False
+    )
+    found = report._wrong
+    assert len(found) == shown and [s.confidence for s in found] == sorted((s.confidence for s in found), reverse=True)
+    assert {(s.expected, s.got) for s in found} <= {(0, 1), (1, 0)}
+    assert ("What went wrong" in (tmp_path / "report.html").read_text()) == bool(shown)
 
 
 def test_confusion(tmp_path: Path) -> None:
