@@ -482,9 +482,7 @@ class Noting(px.Module):
 @pytest.mark.parametrize("backend", [NumPy(), Jax(), Torch()], ids=repr)
 def test_a_field_that_a_forward_pass_sets_is_refused_alike(backend: Any) -> None:
     learner = Learner(Noting().init(0, device=backend), optim.SgdConfig(), 0.1, nn.mse_loss)
-    with pytest.raises(
-        CompileError, match=r"the training step: .* a Noting \(model\.last was None and is"
-    ):
+    with pytest.raises(CompileError, match=r"the training step: .* a Noting \(model\.last was None and is"):
         learner.fit(loader(), epochs=1, progress=False)
     compiled = px.compile(lambda model, x: model(x))
     with pytest.raises(CompileError, match=r"changed a field of its argument, a Noting \(model\.last was None"):

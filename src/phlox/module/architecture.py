@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -32,6 +33,7 @@ Plain: TypeAlias = dict[str, Any]
 Find: TypeAlias = Callable[[str], Any]
 """From `MODULE:NAME` to the object that it names."""
 
+_CONTAINERS = {"builtins:dict": dict, "collections:OrderedDict": OrderedDict}
 _SEQUENCES: dict[str, type[Any]] = {"list": list, "tuple": tuple}
 
 
@@ -85,6 +87,8 @@ def imported(name: str) -> Any:
     What Python itself has is refused: no layer is there, and a file must not name `os.system` for a model to call.
     """
     module, _, path = name.partition(":")
+    if name in _CONTAINERS:
+        return _CONTAINERS[name]
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ModuleError(f"{name} is of Python itself, and no part of a model")
     try:
