@@ -41,6 +41,21 @@ __all__ = [
 class PhloxError(Exception):
     """The base of all errors of Phlox."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of Python's traceback: the user's lines, and ours folded to their number."""
+        import traceback  # only after an error
+        from itertools import groupby
+        from pathlib import Path
+
+        own = str(Path(__file__).parent)
+        lines = ["Traceback (most recent call last):"]
+        frames = [frame for frame in traceback.extract_tb(self.__traceback__) if "IPython" not in frame.filename]
+        for is_own, group in groupby(frames, key=lambda frame: frame.filename.startswith(own)):
+            calls = list(group)
+            lines += [f"  ... {len(calls)} calls in phlox"] if is_own else traceback.format_list(calls)
+        lines += traceback.format_exception_only(type(self), self)
+        return [line.rstrip("\n") for line in lines]
+
 
 class KindError(PhloxError, TypeError):
     """An operation got tensors of different kinds (Float, Int, Bool), or of a kind that it does not support."""

@@ -76,7 +76,8 @@ class Learner(Control[M]):
     Args:
         model: a module on any backend, or several in a dict by name. The learner trains a copy and leaves yours
             unchanged; `learner.model` is the model after the last step.
-        optimizer: a config such as `optim.AdamWConfig()`, or an optimizer; for several models a dict by their names.
+        optimizer: a config such as `optim.AdamWConfig()`, its class (with the defaults), or an optimizer; for several
+            models a dict by their names.
             A model without one (a teacher) is not trained, and the step gets it in inference mode.
         lr: the learning rate: a number, a schedule (which advances with each step of the optimizer), or a dict of
             these by the names of the models.
