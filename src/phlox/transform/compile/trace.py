@@ -98,15 +98,8 @@ def record(
         makers.append(writer.state(twin, device))
     changed = _changed(name, reader, rebuilder.modules, before, writer.arrays)
     reader.twins = twins
-    meaning = OutputSpec(
-        make,
-        makers,
-        changed,
-        stream.position,
-        collected.checks,
-        writer.has_optimizers,
-        _continued(reader, writer.modules),
-    )
+    continued = _continued(reader, writer.modules)
+    meaning = OutputSpec(make, makers, changed, stream.position, collected.checks, writer.has_optimizers, continued)
     arrays = [*writer.arrays, *collected.values]
     if reader.backend.partitions:
         lists = {id(reader.donated): donated, id(reader.kept): kept}
