@@ -59,7 +59,8 @@ def print_outputs(arrays: Arrays, labels: Any, out: str | None) -> int:
     """Write outputs to the `.npz` file `out`; without one print the classes of rows, or the ranges of the outputs."""
     if out is not None:
         with Path(out).open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **{name.replace("/", "."): array for name, array in arrays.items()})
+            savable: dict[str, Any] = {name.replace("/", "."): array for name, array in arrays.items()}
+            np.savez(stream, **savable)
         print(f"{out}: {', '.join(arrays)}")
         return DONE
     first: np.ndarray[Any, Any] = next(iter(arrays.values()), np.empty((0, 0)))

@@ -96,7 +96,7 @@ class ModelFile(Callback):
             outputs = on_host(*arguments(call, {name: tensor(array) for name, array in arrays.items()}))
             arrays |= {f"output{number}": array for number, array in enumerate(outputs_of(outputs))}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        np.savez_compressed(buffer, **cast("dict[str, Any]", arrays))
         self._run.write(SAMPLE, buffer.getvalue())
         return call
 
