@@ -31,8 +31,10 @@ def is_own(folder: str | Path) -> bool:
     try:
         content: Any = json.loads((Path(folder) / "architecture.json").read_text(encoding="utf-8"))
         return any(model.get("module", model)["class"] != _OF_DEMO for model in content["models"].values())
-    except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
+    except OSError:
         return False
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):  # damaged, which is said later
+        return not (Path(folder) / "predictions.npz").exists()
 
 
 def run_model(options: argparse.Namespace, folder: str, device: Any) -> Any:
