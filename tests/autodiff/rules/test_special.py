@@ -29,3 +29,11 @@ def test_the_target_of_the_binary_cross_entropy_has_a_gradient(backend: Any) -> 
 
     found = px.grad(weighed)(tensors[1])
     np.testing.assert_allclose(found.numpy(), weight * (at_one - at_zero).numpy(), rtol=1e-12)
+
+    def slope(p: Any) -> Any:
+        slopes = px.grad(lambda target: px.functional.binary_cross_entropy(p, target, reduction="sum"))
+        return (slopes(tensors[1]) * tensors[2]).sum()
+
+    bend = np.full(12, -1.0)  # of the other logarithm, where one is clamped
+    bend[3:] = -1.0 / (p[3:] * (1.0 - p[3:]))
+    np.testing.assert_allclose(px.grad(slope)(tensors[0]).numpy(), weight * bend, rtol=1e-12)
