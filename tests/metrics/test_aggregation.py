@@ -47,6 +47,18 @@ def test_quantiles(q: Any) -> None:
     agrees(binned, (X,), binned(np.repeat(X, 2, 0), weights=None), weights=W * 0 + 2.0)
 
 
+def test_a_quantile_of_a_histogram_lies_within_its_bin() -> None:
+    """NumPy's `histogram` and `interp`: the rank grows evenly from the lower edge of a bin to its upper one."""
+    x = np.concatenate([RNG.normal(52.0, 2.0, 200), RNG.normal(61.0, 1.0, 50)]).astype(np.float32)
+    weights = RNG.uniform(0.2, 3.0, x.size).astype(np.float32)
+    q = np.array([0.03, 0.25, 0.5, 0.77, 0.96])
+    metric = metrics.Quantile(q=q.tolist(), bins=8, range=(40.0, 72.0))
+    for given in (None, weights):
+        rows, edges = np.histogram(x.astype(np.float64), 8, (40.0, 72.0), weights=given)
+        ranks = np.concatenate([[0.0], np.cumsum(rows, dtype=np.float64)])
+        agrees(metric, (x,), np.interp(q * ranks[-1], ranks, edges), weights=given, rtol=1e-10)
+
+
 def test_throughput() -> None:
     metric = metrics.Throughput()
     state = metric.init()

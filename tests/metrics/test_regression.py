@@ -94,6 +94,8 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda: LOOSE.Pearson(multioutput="mean"), RangeError, "Pearson: multioutput is 'uniform_average'"),
     (lambda: LOOSE.MeanSquaredError(multioutput="variance_weighted"), RangeError, "MeanSquaredError: multioutput"),
     (lambda: LOOSE.MeanAbsolutePercentageError(epsilon=0.0), RangeError, "epsilon must be positive"),
+    (lambda: LOOSE.MeanAbsolutePercentageError(num_outputs=0), RangeError, "Error: num_outputs must be a positive"),
+    (lambda: LOOSE.MeanAbsolutePercentageError(multioutput="mean"), RangeError, "Error: multioutput is 'uniform_aver"),
     (
         lambda: LOOSE.Pearson()(P, T[:4]),
         ShapeError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import phlox as px
 from phlox.backend import Jax, NumPy, Torch
 from phlox.metrics import Mean, Sum, bin_totals, total, totals
-from phlox.metrics.sums import add, on_host
+from phlox.metrics.sums import add, on_host, products
 
 RNG = np.random.default_rng(0)
 ENGINES = [NumPy(), Torch(), NumPy(float="f64")]
@@ -73,6 +74,30 @@ def test_extremes() -> None:
     masked = total(px.tensor([1.0, math.nan]), px.tensor([True, False]))
     weighed = total(px.tensor([1.0, math.nan]), px.tensor([2.0, 0.0]))
     assert on_host(masked) == 1.0 and on_host(weighed) == 2.0
+
+
+@pytest.mark.parametrize("element", ["f32", "f64"])
+def test_products_are_not_rounded(element: Any) -> None:
+    """Factors of all digits and just above a power of two, beside fractions of integers."""
+    dtype, digits = (np.float32, 24) if element == "f32" else (np.float64, 53)
+    half = 2.0 ** -(digits // 2)
+    values = [1.0 + half, 1.0 + 2.0 * half, 2.0 - 2.0 * half, 1.0 + 2.0 ** (1 - digits), 2.0 - 2.0 ** (1 - digits)]
+    x = np.array([*values, *RNG.uniform(1.0, 2.0, 50)], dtype)
+    for left, right in ((x, x), (x, x[::-1].copy())):
+        tensors = [px.tensor(part, device=NumPy(float=element)) for part in (left, right)]
+        parts = [part.numpy().tolist() for part in products(*tensors)]
+        for terms, a, b in zip(zip(*parts, strict=True), left.tolist(), right.tolist(), strict=True):
+            assert sum(map(Fraction, terms)) == Fraction(a) * Fraction(b)
+
+
+def test_as_many_of_the_largest_numbers_as_fit_a_batch() -> None:
+    """The limbs do not overflow: the sum is an infinity of the right sign, or what is left where it cancels."""
+    largest = np.full(2**14, np.finfo(np.float32).max)
+    with np.errstate(over="ignore"):
+        for sign in (1.0, -1.0):
+            assert on_host(total(px.tensor(largest * sign))) == sign * math.inf
+    signs = np.where(np.arange(2**14) % 2, 1.0, -1.0)
+    assert on_host(total(px.tensor(np.append((largest * signs)[:-1], 0.0)))) == -float(largest[0])
 
 
 def test_a_million_batches_in_one_program() -> None:

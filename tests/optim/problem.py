@@ -13,7 +13,7 @@ from phlox.backend import Backend
 
 STEPS = 50
 SHAPES = ((4, 3), (2, 5), (2, 3, 2), (3,), ())
-RATES = [0.02 * (1.2 + math.cos(number)) for number in range(STEPS)]
+RATES = [0.02 * (1.2 + math.cos(number - 1.0)) for number in range(STEPS)]
 """They rise above the first and fall to a tenth of it."""
 
 Arrays = list[np.ndarray[Any, Any]]

@@ -86,3 +86,16 @@ def test_nothing_is_as_large_as_a_gradient_for_every_matrix_of_the_stack(left: S
     program = jax.make_jaxpr(both)(a, b, a @ b)
     largest = max(math.prod(aval.shape) for aval in _results(program.jaxpr))
     assert largest <= max(a.size, b.size, (a @ b).size)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-9, 1e9])
+@pytest.mark.parametrize("backend", [NumPy(float="f64"), Torch(float="f64")], ids=repr)
+def test_the_second_derivative_of_a_determinant(backend: Any, scale: float) -> None:
+    """By the formula of Leibniz: the Hessian of a determinant of order 3 is its elements, with signs."""
+    a = np.random.default_rng(7).normal(size=(3, 3)) * scale
+    signs = np.zeros((3, 3, 3))
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        signs[i, j, k], signs[i, k, j] = 1.0, -1.0
+    wanted = np.einsum("ijk,abc,kc->iajb", signs, signs, a)
+    found = px.hessian(px.linalg.det)(px.tensor(a, device=backend))
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12, atol=1e-13 * scale)

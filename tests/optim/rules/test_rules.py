@@ -130,6 +130,7 @@ VARIANTS: dict[str, Case] = {
             ns_coefficients=(2.0, -1.5, 0.5), adjust_lr_fn="match_rms_adamw",
         ),
     ),
+    "muon, one iteration": Case(optim.MuonConfig(iterations=1), by_torch_muon({}, ns_steps=1)),
     # It adds epsilon to the norm, and mixes gradient and momentum by another formula.
     "muon, optax": Case(
         optim.MuonConfig(nesterov=False, fallback=optim.AdamConfig()),

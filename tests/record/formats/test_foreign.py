@@ -74,6 +74,17 @@ def test_files(name: str, tmp_path: Path) -> None:
         assert "Phlox cannot read it" in str(info.value)
 
 
+@pytest.mark.parametrize("layers", [6, 0])
+def test_seven_sizes_alone_are_a_model_of_llama2(layers: int, tmp_path: Path) -> None:
+    """Not what is shorter by a byte, nor what has no layers."""
+    head = struct.pack("<7i", 288, 768, layers, 6, 6, -32000, 256)
+    for size in (27, 28, 29):
+        (tmp_path / "stories.bin").write_bytes((head + b"\0")[:size])
+        with pytest.raises(RecordError) as info:
+            load(tmp_path / "stories.bin")
+        assert ("llama2.c" in str(info.value)) == (size >= 28 and layers > 0)
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folders(name: str, tmp_path: Path) -> None:
     inner, message = FOLDERS[name]

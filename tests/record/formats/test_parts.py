@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 
 from phlox.host.mmap import taken_over
 from phlox.record import Header, LazyTensor, PartsReader, Record, RecordError, TensorEntry, load
+from phlox.record.formats import assembled
 from phlox.record.formats.assembled import Part, gap_in, overlap, text_of, within
 from phlox.record.formats.parts import INDEX, encoded, find_index
 from phlox.record.header import SCHEMA
+from phlox.record.io.byte_ranges import MappedFiles
 from phlox.record.io.crc32 import crc32
 from tests.record.golden.make import golden
 from tests.record.support import assert_same_elements, assert_same_record
@@ -175,6 +177,26 @@ def test_a_damaged_block_is_told_where_it_is_read(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="w: part-3.safetensors: its checksum does not match"):
             tensor.read()
     assert load(tmp_path, verify=False)["w"].tensor.read()[0, 0] == 0.0
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_block_of_a_mapped_file_is_verified_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    """What is read anew may have been damaged since, and is verified each time."""
+    written(tmp_path)
+    tensor = load(tmp_path)["w"].tensor
+    sizes: list[int] = []
+    monkeypatch.setattr(assembled, "crc32", lambda data: (sizes.append(len(data)), crc32(data))[1])
+    monkeypatch.setattr(MappedFiles, "is_mapped", mapped)
+    counts: list[int] = []
+    for part in ((slice(0, 2), slice(0, 6)), (slice(0, 4), slice(0, 6)), (slice(0, 8), slice(0, 12))):
+        for _ in range(2):
+            sizes.clear()
+            assert_same_elements(tensor.read_part(part), np.ascontiguousarray(W[part]))
+            counts.append(len(sizes))
+    # Each of the four parts has 96 bytes: two blocks, the first of 64.
+    assert counts == ([1, 0, 1, 0, 6, 0] if mapped else [1, 1, 2, 2, 8, 8])
 
 
 def test_every_byte_of_the_index_is_verified(tmp_path: Path) -> None:

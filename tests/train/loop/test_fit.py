@@ -133,6 +133,24 @@ def test_an_epoch_that_a_limit_has_cut_off_is_over_where_another_fit_begins() ->
     ]
 
 
+def test_gradients_of_an_epoch_that_was_cut_off_are_dropped() -> None:
+    """Beside a regression by hand: the third batch has no partner, and counts for nothing in the next epoch."""
+
+    def weights_of(model: Any) -> Any:
+        return np.concatenate([model.weight.val().numpy(), model.bias.val().numpy()[None]]).astype(np.float64)
+
+    start = nn.Linear(3, 1).init(1)
+    trained = Learner(start, optim.SgdConfig(), 0.05, nn.mse_loss, accumulate=2)
+    trained.fit(loader(), steps=3, progress=False)
+    trained.fit(loader(), epochs=1, progress=False)
+    assert (trained.step, trained.updates) == (7, 3)
+    weights = weights_of(start)
+    for first in (0, 0, 24):
+        rows = np.append(X[first : first + 24], np.ones((24, 1)), axis=1)
+        weights -= 0.05 * 2.0 * rows.T @ (rows @ weights - Y[first : first + 24]) / 24
+    np.testing.assert_allclose(weights_of(trained.model), weights, rtol=1e-5, atol=1e-6)
+
+
 def test_validation_every_so_often() -> None:
     trained = learner()
     seen = Seen()

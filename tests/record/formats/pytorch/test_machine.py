@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
 import struct
 import tracemalloc
@@ -297,6 +298,23 @@ def test_unpacking_one_storage_for_many_tensors_is_bounded() -> None:
 
 def test_a_pickle_that_is_a_zip_bomb() -> None:
     refused(archive(b"N0" * (1 << 25) + b"}.", method=zipfile.ZIP_DEFLATED), "its pickle unpacks to more than 67108864")
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 255, -(2**31), 2**62, -(2**63), 2**63 - 1])
+def test_integers_of_any_opcode(value: int) -> None:
+    """LONG1 and LONG4, the size of whose operand takes one byte or four, and the decimals of protocol 0."""
+    size = (value.bit_length() + 8) // 8
+    operand = value.to_bytes(size, "little", signed=True)
+    decimal = str(value).encode()
+    for code in (
+        b"\x8a" + bytes([size]) + operand, b"\x8b" + struct.pack("<i", size) + operand,
+        b"L" + decimal + b"L\n", b"I" + decimal + b"\n",
+    ):  # fmt: skip
+        data = b"}(" + text("n") + code + text("after") + b"K\x07u."
+        assert pickle.loads(data) == {"n": value, "after": 7}  # noqa: S301
+        record = PyTorchReader().from_bytes(archive(data))
+        assert record["n"] == value and record["after"] == 7
+    refused(archive(b"}" + text("n") + b"\x8b" + struct.pack("<i", 17) + bytes(17) + b"s."), "an int of 17 bytes")
 
 
 def test_a_false_boolean() -> None:
