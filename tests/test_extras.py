@@ -39,7 +39,7 @@ PACKAGES = {"PIL": "pillow", "backports.zstd": "backports.zstd"}
 
 BY_A_NAME_THAT_IS_COMPUTED = {
     "backend/jax/compat.py": [], "backend/registry.py": ["jax", "torch"], "backend/torch/compat.py": ["torch"],
-    "cli/command.py": [], "host/text.py": [], "interop/onnx/operators/__init__.py": [],
+    "cli/command.py": [], "cli/info.py": ["jax", "torch"], "host/text.py": [], "interop/onnx/operators/__init__.py": [],
     "interop/orbax/bridge.py": ["tensorstore"], "lazy.py": [], "module/architecture.py": [],
     "record/io/compression.py": ["backports.zstd"], "testing/conformance/row.py": [],
     "testing/conformance/rows/__init__.py": [],

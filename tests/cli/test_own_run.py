@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert arrays["output0"].shape == (24, 2)
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a name": ({"z": X}, "holds z; the model takes x: float32, rows of shape (4,): name the arrays so"),
     "a width": ({"x": X[:, :3]}, "does not fit weight of shape (4, 8)"),
 }

@@ -398,11 +398,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Learner(nn.Relu(), optim.SgdConfig(), 0.1, nn.mse_loss), "has no parameters"),
     (lambda: Learner(linear(), optim.SimpleConfig, 0.1, nn.mse_loss), "optimizer: give a config"),
     (lambda: Learner(linear(), "adam", 0.1, nn.mse_loss), r"got 'adam'; in Phlox: optim\.AdamConfig\(\)"),
-    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, "cross_entropy"), "in Phlox: loss=nn.cross_entropy_loss"),
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, "cross_entropy"), "in Phlox: loss=nn.cross_entropy_loss"),  # type: ignore[arg-type]
     (lambda: Learner(nn.Linear, optim.SgdConfig(), 0.1, nn.mse_loss), "the class Linear; create it: Linear"),
-    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.mse_loss, precision="half"), "in Phlox: 'f16' or 'bf16'"),
-    (lambda: learner().fit(X, Y), r"write learner\.fit\(Loader\(\(x, y\), batch_size"),
-    (lambda: learner().evaluate(X, Y), r"write learner\.evaluate\(Loader\("),
+    (lambda: Learner(linear(), optim.SgdConfig(), 0.1, nn.mse_loss, precision="half"), "in Phlox: 'f16' or 'bf16'"),  # type: ignore[arg-type]
+    (lambda: learner().fit(X, Y), r"write learner\.fit\(Loader\(\(x, y\), batch_size"),  # type: ignore[call-arg]
+    (lambda: learner().evaluate(X, Y), r"write learner\.evaluate\(Loader\("),  # type: ignore[call-arg]
     (lambda: Learner(linear(), {"a": optim.SgdConfig()}, 0.1, nn.mse_loss), "there is one model"),
     (lambda: Learner({"a": linear()}, optim.SgdConfig(), 0.1, step=_step), "give a dict by their names"),
     (lambda: Learner({"a": linear()}, {"b": optim.SgdConfig()}, 0.1, step=_step), "there is no model 'b'"),

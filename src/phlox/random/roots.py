@@ -57,7 +57,7 @@ def root_of(seed: Any) -> Root:
             raise KindError(f"{_SEEDS}; got {shown(tensor)}")
         return _of_array(tensor.backend, tensor.primitive)
     if isinstance(seed, TracedScalar) and seed.whole:
-        return seed.backend.state_of_seed(seed._live())  # pyright: ignore[reportPrivateUsage]
+        return seed.backend.state_of_seed(seed._live_value())  # pyright: ignore[reportPrivateUsage]
     if isinstance(seed, tuple):
         return _key_of_words(cast("tuple[Any, ...]", seed))
     words = read_key(seed)

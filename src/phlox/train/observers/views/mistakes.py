@@ -37,8 +37,8 @@ def mistakes(learner: AnyLearner, show: Callable[[Any], Any] | None = None) -> l
         inputs, labels = host_array(cast("Any", batch)[0]), host_array(cast("Any", batch)[1])
         if inputs is None or labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
             break
-        scores: Any = learner.predict(iter([batch]))
-        if not isinstance(scores, np.ndarray) or scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind == "i":
+        scores = host_array(learner.predict(iter([cast("Any", batch)])))
+        if scores is None or scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind == "i":
             break
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True), dtype=np.float64)
         shares, got = powers / powers.sum(axis=-1, keepdims=True), scores.argmax(axis=-1)
