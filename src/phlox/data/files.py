@@ -39,7 +39,7 @@ def read_images(path: str | os.PathLike[str], *, size: tuple[int, int] = (8, 8),
     - `.csv`, comma-separated text in UTF-8: one line for each image, with `h * w` values row by row, and the label as
       an optional last value (the layout of the UCI digits). Empty lines, and a first line without numbers, are skipped.
     - `.png`: one image, with grey levels from 0 (black, paper) to the brightest (white, ink). Colours are converted to
-      grey, transparent pixels are paper. Needs Pillow, which comes with `phlox[data]`.
+      grey, transparent pixels are paper. Needs Pillow, which comes with the extra `data`.
 
     Nothing in a file is ever executed: archives with Python objects (pickles) are an error.
 

@@ -38,7 +38,7 @@ class Recorder(Reader):
 
     Args:
         precision: the dtypes of written tensors (`FULL`: floats as float32). Reading does not change dtypes.
-        compression: for writing: None, "gzip" or "zstd" (RecordError on use unless `phlox[zstd]` is installed). Reading
+        compression: for writing: None, "gzip" or "zstd" (RecordError on use without the extra `zstd`). Reading
             detects it.
         durable: wait in `save` until the file is on the disk. False is faster, but a crash of the system (not of the
             program) may lose the file.
