@@ -34,7 +34,10 @@ def test_classes_are_subfolders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
 def test_pixels_of_16_bits_keep_their_upper_8(name: str, tmp_path: Path) -> None:
     grey = (np.arange(12) * 5_000).astype(np.uint16).reshape(3, 4)
-    Image.fromarray(grey).save(tmp_path / name)
+    if name == "a.pgm":  # which older versions of Pillow read, and cannot write
+        (tmp_path / name).write_bytes(b"P5\n4 3\n65535\n" + grey.astype(">u2").tobytes())
+    else:
+        Image.fromarray(grey).save(tmp_path / name)
     for upright in (False, True):
         for channels in (1, 3):
             image = ImageFolder(tmp_path, channels=channels, upright=upright)[0]["image"]

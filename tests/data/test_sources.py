@@ -10,6 +10,7 @@ from collections import deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 import phlox as px
 from phlox.data import Arrays, Concat, Loader, Mapped, Subset, TokenWindows, as_source, split_rows
@@ -75,6 +75,8 @@ def test_rows_of_every_nesting(make: Any) -> None:
 
 
 def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
+    torch = pytest.importorskip("torch")
+
     class Set(OneByOne, torch.utils.data.Dataset):
         def __getitem__(self, row: int) -> Any:
             return torch.tensor(X[row]), int(Y[row])
@@ -97,10 +99,11 @@ def test_a_data_set_of_pytorch_is_asked_row_by_row() -> None:
 
 IN_MEMORY: dict[str, Callable[[], Any]] = {
     **{f"tensor on {name}": lambda name=name: px.tensor(Y.astype(np.float32), device=name)
-       for name in ("numpy", "jax", "torch")},
+       for name in ("numpy", "jax", *["torch"][: find_spec("torch") is not None])},
     "JAX": lambda: jnp.asarray(Y), "JAX bf16": lambda: jnp.asarray(Y, jnp.bfloat16), "NumPy bf16": lambda: Y.astype(
-        ml_dtypes.bfloat16), "PyTorch": lambda: torch.tensor(Y), "with a gradient": lambda: torch.tensor(
-        Y.astype(np.float32), requires_grad=True), "PyTorch bf16": lambda: torch.tensor(Y, dtype=torch.bfloat16),
+        ml_dtypes.bfloat16), "PyTorch": lambda: pytest.importorskip("torch").tensor(Y),
+    "with a gradient": lambda: pytest.importorskip("torch").tensor(Y.astype(np.float32), requires_grad=True),
+    "PyTorch bf16": lambda: pytest.importorskip("torch").tensor(Y).bfloat16(),
     "range": lambda: range(5, 10), "deque": lambda: deque(Y.tolist()), "array": lambda: array("i", Y.tolist()),
     "memory": lambda: memoryview(Y.tobytes()).cast("q"), "list": lambda: Y.tolist(),
     "list of tensors": lambda: [px.tensor(y) for y in Y],

@@ -25,7 +25,7 @@ def host_array(value: Any) -> AnyArray | None:
     """Convert an array, a tensor or a scalar of any engine to a NumPy array; None for anything else.
 
     >>> import phlox as px
-    >>> host_array(px.tensor([1.0, 2.0], device="torch")).tolist(), host_array([1.0])
+    >>> host_array(px.tensor([1.0, 2.0], device="jax")).tolist(), host_array([1.0])
     ([1.0, 2.0], None)
     """
     array: AnyArray
