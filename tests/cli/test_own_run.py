@@ -18,7 +18,8 @@ import pytest
 from phlox import __version__, nn, optim
 from phlox.cli import main
 from phlox.data import Loader
-from phlox.train import Learner
+from phlox.errors import RunError
+from phlox.train import Learner, load_model
 from tests.cli.support import ENVIRONMENT
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
@@ -106,6 +107,44 @@ def test_a_class_of_the_program_itself(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Net is a class of the program that trained it" in err and "allow it to run: --trust" in err
     assert main(["verify", str(folder), "--trust"]) == 0
     assert "the program runs" not in capsys.readouterr().out
+
+
+TWO = """
+import sys
+import numpy as np
+import phlox as px
+from phlox import nn, optim
+from phlox.data import Loader
+from phlox.train import Learner, load_model
+class First(px.Module):
+    def __init__(self): self.layer = nn.Linear(2, 2)
+    def __call__(self, x): return self.layer(x)
+class Second(First):
+    def __call__(self, x): return FACTOR
+x = np.ones((4, 2), np.float32)
+if sys.argv[2] == "train":
+    models = {"a": First(), "b": Second()}
+    step = lambda models, batch: nn.mse_loss(models["a"](batch[0]), batch[1])
+    Learner(models, {"a": optim.SgdConfig()}, 0.1, step=step).fit(
+        Loader((x, x), 2), epochs=1, folder=sys.argv[1], progress=False)
+print([load_model(sys.argv[1], name=name)(px.tensor(x)) is not None for name in "ab"])
+"""
+
+
+def test_the_program_itself_needs_no_trust_and_another_one_does(tmp_path: Path) -> None:
+    """Another program may have a class of the same name, which computes something else."""
+    outcomes: list[subprocess.CompletedProcess[str]] = []
+    for factor, task in ((1, "train"), (1, "load"), (2, "load")):
+        (tmp_path / "program.py").write_text(TWO.replace("FACTOR", str(factor)))
+        command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "run"), task]
+        outcomes.append(subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False))
+    assert [done.stdout.strip() for done in outcomes] == ["[True, True]"] * 2 + [""], outcomes[0].stderr
+    assert "class of the program that trained it" in outcomes[2].stderr
+    source = tmp_path / "run" / "model.py"
+    assert "class First" in source.read_text() and "class Second" in source.read_text()
+    source.write_text(source.read_text() + "raise OSError('no disk')\n")
+    with pytest.raises(RunError, match=r"model\.py: cannot be run \(OSError: no disk\)"):
+        load_model(tmp_path / "run", name="b", trust=True)
 
 
 def test_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,8 +133,11 @@ def test_damaged_and_hostile_descriptions() -> None:
         except ModuleError:
             pass
     for name, message in {
-        "os:system": "is of Python itself", "phlox.nn:NoSuch": "cannot be imported",
-        "no_such_module:X": "cannot be imported", "phlox.config:Config": "is not that of a module",
-    }.items():  # fmt: skip
+        "os:system": "is of Python itself",
+        "phlox.train.learner:os.system": "is not defined in phlox.train.learner",
+        "phlox.nn:NoSuch": "cannot be imported",
+        "no_such_module:X": "cannot be imported",
+        f"{Config.__module__}:Config": "is not that of a module",
+    }.items():
         with pytest.raises(ModuleError, match=message):
             build_module({"params": [], "module": {"class": name, "fields": [], "number": 0}})

@@ -15,6 +15,7 @@ from phlox.errors import RunError
 from phlox.host.html import document, escape
 from phlox.host.page import Page, Part, Raw, Row, facts
 from phlox.host.svg import Curve
+from phlox.host.text import count
 from phlox.train.observers.views.plots import Plot
 
 _RUNS = 12
@@ -38,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or give another --out")
     document("Runs", _page(runs, out, options.sort), out)
-    print(f"{out}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
+    print(f"{out}: {count(len(runs), 'run')}")
     return DONE
 
 
 def _paths(path: Path) -> list[Path]:
     """The run in a folder, or the runs below it."""
-    return find_runs(path) if path.is_dir() and find_runs(path) else [locate(path)]
+    return find_runs(path) or [locate(path)]
 
 
 def _page(runs: list[Run], out: Path, sort: str | None) -> Page:
@@ -56,7 +57,7 @@ def _page(runs: list[Run], out: Path, sort: str | None) -> Page:
     details = [
         Page(name, [run.status], _details(run, out), is_open=False) for name, run in zip(names, runs, strict=True)
     ]
-    return Page("", [f"{len(runs)} runs"], [table, hint, Row(plots), *details])
+    return Page("", [count(len(runs), "run")], [table, hint, Row(plots), *details])
 
 
 def _plots(runs: list[Run], names: list[str]) -> Iterator[Plot]:

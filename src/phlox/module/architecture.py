@@ -99,6 +99,8 @@ def imported(name: str) -> Any:
         raise ModuleError(
             f"{name} cannot be imported ({error}); start in the folder from which it can, or set PYTHONPATH"
         ) from error
+    if getattr(found, "__module__", None) != module:
+        raise ModuleError(f"{name} is not defined in {module}, which is where a description names it")
     return found
 
 
@@ -180,9 +182,7 @@ def _name(named: Any, path: str) -> str:
 def _param(plain: Plain, device: DeviceLike | None) -> Param:
     kind, shape, full = KINDS[plain["kind"]], tuple(map(int, plain["shape"])), bool(plain["full_precision"])
     if kind is Float:
-        param = Param.deferred(
-            shape, _no_value, device=device, trained=bool(plain["trainable"]), full_precision=full
-        )  # fmt: skip
+        param = Param.deferred(shape, _no_value, device=device, trained=bool(plain["trainable"]), full_precision=full)
     else:
         param = Param(zeros(shape, kind=kind, device=device), trained=bool(plain["trainable"]), full_precision=full)
     param.trained = bool(plain["trained"])

@@ -142,14 +142,14 @@ class Fit:
         stream = self.validation
         if stream is None or self.team is not None or not stream.gives_a_batch_at_once:
             return
-        stream.max_batches = 1
+        most, stream.max_batches = stream.max_batches, 1
         try:
             self.control.evaluate(stream)
         except Exception as error:
             error.add_note("in the first batch of the validation data, which was tried before the training")
             raise
         finally:
-            stream.max_batches = None
+            stream.max_batches = most
 
     def _walk(self) -> None:
         """Follow the table of transitions until the run has ended."""

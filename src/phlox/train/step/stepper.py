@@ -267,7 +267,7 @@ class Stepper:
                 self._programs[key] = compiled(function, donate=donate, steps=steps, over=over)
             else:
                 self._programs[key] = compiled(function, donate=donate) if self.compiles else function
-                if not self.compiles:
+                if not self.compiles and name != "measure":  # which gets views, whose fields are lost on every engine
                     return partial(self._first_call, function)
         return self._programs[key]
 

@@ -24,6 +24,8 @@ from phlox.train.state import ONLY
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 MODEL, WEIGHTS, SAMPLE, SOURCE = "architecture.json", "model.safetensors", "sample.npz", "model.py"
 FORMAT = 1
+OWN = "__main__:"
+"""Begins the name of a class of the program itself."""
 _ROWS, _BYTES = 8, 1 << 20
 """The largest number of rows in a sample, and of bytes of its inputs."""
 _PARAMETERS = 50_000_000
@@ -52,7 +54,14 @@ class ModelFile(Callback):
         for name in (WEIGHTS, SAMPLE):  # of a former end of the run
             (self._run.path / name).unlink(missing_ok=True)
         models: Mapping[str, Module] = learner.state.models
-        self._content = {"format": FORMAT, "models": {name: self._described(model) for name, model in models.items()}}
+        described = {name: _architecture_of(model) for name, model in models.items()}
+        own = [name.partition(":")[2] for plain in described.values() for name in classes_in(plain) if OWN in name]
+        try:
+            if own:
+                self._run.write(SOURCE, source_of(own).encode())
+        except RunError as error:
+            described = {name: _unknown(model, error) for name, model in models.items()}
+        self._content = {"format": FORMAT, "models": described}
         self._write()
 
     def on_exception(self, learner: AnyLearner, error: BaseException) -> None:
@@ -73,17 +82,6 @@ class ModelFile(Callback):
             self._content["no_sample"] = f"{type(error).__name__}: {error}".partition("\n")[0]
         self._write()
 
-    def _described(self, model: Module) -> Plain:
-        """The architecture of a model, or why there is none."""
-        try:
-            plain = architecture(model)
-            own = [name.partition(":")[2] for name in classes_in(plain) if name.startswith("__main__:")]
-            if own:
-                self._run.write(SOURCE, source_of(own).encode())
-        except (ModuleError, RunError) as error:
-            return {"class": f"{type(model).__module__}:{type(model).__qualname__}", "unknown": str(error)}
-        return plain
-
     def _sampled(self, model: Module, batch: Any) -> Plain:
         """Write the sample, and describe its inputs."""
         inputs = cast("tuple[Any, ...]", batch)[0] if isinstance(batch, tuple) else batch
@@ -102,6 +100,18 @@ class ModelFile(Callback):
 
     def _write(self) -> None:
         self._run.write(MODEL, json.dumps(self._content, separators=(",", ":")).encode() + b"\n")
+
+
+def _architecture_of(model: Module) -> Plain:
+    """The architecture of a model, or why there is none."""
+    try:
+        return architecture(model)
+    except ModuleError as error:
+        return _unknown(model, error)
+
+
+def _unknown(model: Module, error: Exception) -> Plain:
+    return {"class": f"{type(model).__module__}:{type(model).__qualname__}", "unknown": str(error)}
 
 
 def _described(value: Any, arrays: Arrays) -> Any:

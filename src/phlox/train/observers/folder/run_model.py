@@ -12,15 +12,16 @@ from typing import Any, cast
 import numpy as np
 
 from phlox.backend import Device, DeviceLike, as_device
-from phlox.errors import ModuleError, RecordError, RunError
+from phlox.errors import RecordError, RunError
 from phlox.module import Module, no_initializers
-from phlox.module.architecture import Plain, build_module, imported
+from phlox.module.architecture import Plain, build_module, classes_in, imported
 from phlox.record import Record, load
 from phlox.tensor import tensor
 from phlox.train.observers.checkpoints.checkpoints import Checkpoints
 from phlox.train.observers.folder.model_file import (
     FORMAT,
     MODEL,
+    OWN,
     SAMPLE,
     SOURCE,
     WEIGHTS,
@@ -28,11 +29,9 @@ from phlox.train.observers.folder.model_file import (
     arguments,
     outputs_of,
 )
+from phlox.train.observers.folder.program_source import source_of
 from phlox.train.state import ALONE, ONLY
 from phlox.transform import TensorSpec
-
-OWN = "__main__:"
-"""Begins the name of a class of the program itself."""
 
 
 def load_model(
@@ -132,10 +131,8 @@ class RunModel:
             return imported(name)
         source = self.path / SOURCE
         if self._own is None:
-            try:
-                return imported(name)  # the program is running again
-            except ModuleError:
-                pass
+            if self._is_running(source):
+                return imported(name)
             if not self._trusts:
                 raise RunError(
                     f"{self.path}: {name.removeprefix(OWN)} is a class of the program that trained it, which is copied "
@@ -146,9 +143,22 @@ class RunModel:
                 raise RunError(f"{source}: is missing, and it has the classes of the model")
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
+            try:
+                spec.loader.exec_module(module)
+            except Exception as error:
+                del sys.modules[spec.name]
+                raise RunError(f"{source}: cannot be run ({type(error).__name__}: {error})") from error
             self._own = module.__name__
         return imported(f"{self._own}:{name.removeprefix(OWN)}")
+
+    def _is_running(self, source: Path) -> bool:
+        """Does this program define the classes of the model, just as the program that trained it?"""
+        models: dict[str, Plain] = self._content["models"]
+        own = [name.partition(":")[2] for plain in models.values() for name in classes_in(plain) if OWN in name]
+        try:
+            return source_of(own) == source.read_text(encoding="utf-8")
+        except (RunError, OSError, SyntaxError, ValueError):
+            return False
 
     def _weights(self, name: str) -> Record:
         path = self.path / WEIGHTS
