@@ -51,7 +51,7 @@ def test_images_of_digits(device: str, folder: Path, capsys: pytest.CaptureFixtu
         assert float(row.split()[2]) == pytest.approx(score.max(), rel=1e-3)
         assert row.split()[3:] == [str(label), *(["wrong"] if score.argmax() != label else [])]
     right = (scores.argmax(1) == DIGITS.labels[:5]).sum()
-    assert lines[-1] == f"accuracy: {right / 5:.2%} ({right} of 5 images)"
+    assert lines[-1] == f"accuracy: {right / 5:.2%} ({right} of 5 rows)"
     np.savetxt("some.csv", DIGITS.images[:5].reshape(5, 64), fmt="%d", delimiter=",")
     assert "label" not in printed(capsys, "predict", "digits.onnx", "some.csv")
 

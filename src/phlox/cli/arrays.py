@@ -74,15 +74,17 @@ def print_outputs(arrays: Arrays, labels: Any, out: str | None) -> int:
     return DONE
 
 
-def print_classes(noun: str, classes: Any, values: Sequence[str], value_name: str, labels: Any) -> None:
-    """A line for each image: its class, a value of it, and its label if there are labels; and the accuracy."""
+def print_classes(
+    noun: str, classes: Any, values: Sequence[str], value_name: str, labels: Any, row: str = "row"
+) -> None:
+    """A line for each row: its class, a value of it, and its label if there are labels; and the accuracy."""
     rows = [[str(index), str(cls), value] for index, (cls, value) in enumerate(zip(classes, values, strict=True))]
-    for row, cls, label in zip(rows, classes, [] if labels is None else labels, strict=False):
-        row += [str(label), "wrong" if label != cls else ""]
-    print(Page("", parts=[Table(["image", noun, value_name, "label", ""], rows, {4})]).text())
+    for cells, cls, label in zip(rows, classes, [] if labels is None else labels, strict=False):
+        cells += [str(label), "wrong" if label != cls else ""]
+    print(Page("", parts=[Table([row, noun, value_name, "label", ""], rows, {4})]).text())
     if labels is not None:
         correct = int((classes == labels).sum())
-        print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} images)")
+        print(f"accuracy: {correct / len(classes):.2%} ({correct} of {len(classes)} {row}s)")
 
 
 def _range(values: np.ndarray[Any, Any]) -> list[str]:

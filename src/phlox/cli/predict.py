@@ -41,7 +41,9 @@ def run(options: argparse.Namespace) -> int:
     data = read_images(options.file, size=digits.recipe.model.size)
     probabilities = digits.predict(data.images)
     classes, best = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
-    print_classes("digit", classes, [f"{probability:.1%}" for probability in best.tolist()], "probability", data.labels)
+    print_classes(
+        "digit", classes, [f"{probability:.1%}" for probability in best.tolist()], "probability", data.labels, "image"
+    )
     return DONE
 
 

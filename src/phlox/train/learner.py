@@ -238,6 +238,7 @@ class Learner(Control[M]):
             "loss": loss, "step": step, "update": update, "precision": precision or engine.float_element,
             "engine": str(device), "compile": compiles, "steps_per_call": self.steps_per_call,
         })  # fmt: skip
+        """What `settings` leaves out, because a resumed training may change it without a word."""
         self.run = Run()
 
     @property
