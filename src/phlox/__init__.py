@@ -38,11 +38,20 @@ if TYPE_CHECKING:
     from phlox.module import GradientsParams as GradientsParams
     from phlox.module import Module as Module
     from phlox.module import Param as Param
+    from phlox.module import Reparameterization as Reparameterization
     from phlox.module import combine as combine
+    from phlox.module import merge as merge
     from phlox.module import partition as partition
     from phlox.module import reference as reference
+    from phlox.module import reparameterize as reparameterize
     from phlox.module import stack_modules as stack_modules
     from phlox.module import unstack_modules as unstack_modules
+    from phlox.nn import adapter_names as adapter_names
+    from phlox.nn import dora as dora
+    from phlox.nn import ia3 as ia3
+    from phlox.nn import lora as lora
+    from phlox.nn import use_adapters as use_adapters
+    from phlox.nn import without_adapters as without_adapters
     from phlox.tensor import *
     from phlox.transform import *
 
@@ -58,8 +67,9 @@ __getattr__, __dir__ = lazily(
         "interop": "",
         "metrics": "",
         "models": "",
-        "module": "Buffer GradientsParams Module Param combine partition reference stack_modules unstack_modules",
-        "nn": "",
+        "module": "Buffer GradientsParams Module Param Reparameterization combine merge partition reference "
+        "reparameterize stack_modules unstack_modules",
+        "nn": "adapter_names dora ia3 lora use_adapters without_adapters",
         "optim": "",
         "random": "",
         "record": "",

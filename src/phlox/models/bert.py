@@ -189,7 +189,7 @@ class BertMaskedLm(Module):
         """Logits of the token at each position, [batch, n, vocabulary]; see `Bert`."""
         x = self.transform(self.bert(tokens, mask=mask, segments=segments))
         x = self.norm(ACTIVATIONS[self.config.bert.activation](x))
-        return functional.linear(x, self.bert.tokens.weight.val().T, self.bias.val())
+        return self.bert.tokens.logits(x, self.bias.val())
 
     def loss(
         self, tokens: Tokens, targets: Tokens, *, mask: Mask | None = None, segments: Tokens | None = None

@@ -143,7 +143,7 @@ class CausalModel(Module, Generic[C, B]):
 
     def logits(self, x: Tensor) -> Tensor:
         """The logits of the next token, from the hidden state: [batch, n, d_model] to [batch, n, vocabulary]."""
-        return functional.linear(x, self.tokens.weight.val().T) if self.head is None else self.head(x)
+        return self.tokens.logits(x) if self.head is None else self.head(x)
 
     def loss(self, tokens: Tokens, targets: Tokens) -> Tensor:
         """The mean negative log-likelihood, in nats, of `targets` [batch, n]: at each position, the next token.

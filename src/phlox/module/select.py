@@ -45,8 +45,13 @@ def select(module: Module, *which: Selector) -> dict[str, Param]:
     paths: dict[str, list[str]] = {path: [path] for path in named}
     for alias, first in structure.aliases.items():
         paths[first].append(alias)
-    selected = _select(which, named, paths, Finder(paths)) if which else set(named)
+    selected = select_among(which, named, paths) if which else set(named)
     return {path: param for path, param in named.items() if path in selected}
+
+
+def select_among(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]]) -> set[str]:
+    """The selected ones of these parameters; `paths` are all paths of each."""
+    return _select(which, named, paths, Finder(paths))
 
 
 def _select(which: Sequence[Any], named: dict[str, Param], paths: dict[str, list[str]], find: Finder) -> set[str]:

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from phlox.nn.norm import *
     from phlox.nn.pool import *
     from phlox.nn.recurrent import *
+    from phlox.nn.reparameterizations import adapter_names as adapter_names
+    from phlox.nn.reparameterizations import dora as dora
+    from phlox.nn.reparameterizations import ia3 as ia3
+    from phlox.nn.reparameterizations import lora as lora
+    from phlox.nn.reparameterizations import use_adapters as use_adapters
+    from phlox.nn.reparameterizations import without_adapters as without_adapters
     from phlox.nn.rotary import *
     from phlox.nn.sequential import *
 
@@ -73,6 +79,7 @@ __getattr__, __dir__ = lazily(
             "Gru GruCell GruCellConfig GruConfig Lstm LstmCell LstmCellConfig LstmConfig LstmState Rnn RnnCell "
             "RnnCellConfig RnnConfig"
         ),
+        "reparameterizations": "adapter_names dora ia3 lora use_adapters without_adapters",
         "rotary": "RotaryEncoding RotaryEncodingConfig",
         "sequential": "Sequential",
     },

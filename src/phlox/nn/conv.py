@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from phlox.backend import DeviceLike
 from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
+from phlox.module.reparameterization import computed
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.call import sizes
@@ -54,6 +55,12 @@ class _Weights(Module):
         bias_initializer = bias_initializer_of(initializer, bias_initializer)
         self.bias = Param.deferred((outputs,), bias_initializer, fans=fans, device=device) if bias else None
 
+    def _convolve(self, x: Tensor, **options: Any) -> Tensor:
+        weight, bias = self.weight, None if self.bias is None else self.bias.val()
+        if type(weight) is not Param:
+            return computed(weight).convolve(type(self).function, x, bias, **options)
+        return type(self).function(x, weight.val(), bias, **options)
+
 
 class Conv(_Weights):
     """Base of the convolutions over `axes` spatial axes; weight [out_channels, in_channels / groups, *kernel].
@@ -82,10 +89,8 @@ class Conv(_Weights):
         self._create(in_channels, out_channels, kernel, groups, bias, initializer, bias_initializer, device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return type(self).function(
+        return self._convolve(
             x,
-            self.weight.val(),
-            None if self.bias is None else self.bias.val(),
             stride=self.stride,
             padding=self.padding,
             dilation=self.dilation,
@@ -144,6 +149,7 @@ class ConvTranspose(_Weights):
     """
 
     transposed = True
+    _phlox_output_axis: ClassVar = 1
 
     def __init__(
         self,
@@ -166,10 +172,8 @@ class ConvTranspose(_Weights):
         self._create(in_channels, out_channels, kernel, groups, bias, initializer, bias_initializer, device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return type(self).function(
+        return self._convolve(
             x,
-            self.weight.val(),
-            None if self.bias is None else self.bias.val(),
             stride=self.stride,
             padding=self.padding,
             output_padding=self.output_padding,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from phlox.backend import Device, DeviceLike, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError
 from phlox.module import Module, Param
+from phlox.module.reparameterization import computed
 from phlox.nn.initializer import Initializer, Normal
 from phlox.tensor import Tensor, functional
 
@@ -25,6 +26,8 @@ class Embedding(Module):
     >>> Embedding(10, 4, padding_index=0)(px.tensor([[0, 3, 9]]))[0, 0].tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
+
+    _phlox_output_axis: ClassVar = 0
 
     def __init__(
         self,
@@ -45,7 +48,22 @@ class Embedding(Module):
         self.weight = Param.deferred((n_entries, d_model), table_initializer, fans=fans, device=device)
 
     def __call__(self, indices: Tensor[Any, Any, Int]) -> Tensor:
-        return functional.embedding(self.weight.val(), indices, padding_index=self.padding_index)
+        weight = self.weight
+        if type(weight) is not Param:
+            return computed(weight).embedding(indices, padding_index=self.padding_index)
+        return functional.embedding(weight.val(), indices, padding_index=self.padding_index)
+
+    def logits(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x @ weight.T + bias: the head of a model whose weight this is too, x [..., d_model] to [..., n_entries].
+
+        >>> import phlox as px
+        >>> Embedding(10, 4).logits(px.ones((2, 4))).shape
+        (2, 10)
+        """
+        weight = self.weight
+        if type(weight) is not Param:
+            return computed(weight).linear_transposed(x, bias)
+        return functional.linear(x, weight.val().T, bias)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from phlox.backend import DeviceLike
 from phlox.backend.contract.backend import engine_of
 from phlox.config import config_of
 from phlox.module import Module, Param
+from phlox.module.reparameterization import computed
 from phlox.nn.initializer import Initializer, KaimingUniform, bias_initializer_of
 from phlox.tensor import Tensor, concat, functional
 
@@ -47,7 +48,10 @@ class Linear(Module):
         self.bias = Param.deferred((d_output,), bias_initializer, fans=fans, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight.val(), None if self.bias is None else self.bias.val())
+        weight, bias = self.weight, None if self.bias is None else self.bias.val()
+        if type(weight) is not Param:
+            return computed(weight).linear(x, bias)
+        return functional.linear(x, weight.val(), bias)
 
 
 def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
@@ -57,7 +61,7 @@ def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
     >>> [y.shape for y in linear_each([Linear(3, 2), Linear(3, 4)], px.ones((5, 3)))]
     [(5, 2), (5, 4)]
     """
-    linears = [layer for layer in layers if type(layer) is Linear]
+    linears = [layer for layer in layers if type(layer) is Linear and type(layer.weight) is Param]
     if len(linears) < len(layers) or not isinstance(x, Tensor) or not engine_of(x.backend).partitions:  # pyright: ignore[reportUnnecessaryIsInstance]
         return [layer(x) for layer in layers]
     weights = [layer.weight.val() for layer in linears]
