@@ -18,7 +18,8 @@ lend(["phlox.module.fields"], Structure=Structure)
 
 __all__ = [
     "Buffer", "GradientsParams", "Initializer", "Module", "Param", "ParamId", "Reference", "Reparameterization",
-    "combine", "merge", "no_initializers", "partition", "reference", "reparameterize", "stack_modules", "unstack_modules",
+    "combine", "merge", "no_initializers", "partition", "reference", "reparameterize", "stack_modules",
+    "unstack_modules",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__, {})

@@ -89,12 +89,7 @@ class Reparameterization(Module):
 
     def merged(self) -> Param:
         """A plain parameter with the value, which continues the parameter at `base`."""
-        return self.origin.holding(self.val().detach())
-
-    @property
-    def origin(self) -> Param:
-        """The parameter that it stands for: the innermost `base`."""
-        return self.base if isinstance(self.base, Param) else self.base.origin
+        return origin_of(self).holding(self.val().detach())
 
     # --- what layers compute with it
 
@@ -120,6 +115,11 @@ class Reparameterization(Module):
 def computed(param: Param) -> Reparameterization:
     """What stands in the place of a parameter whose type is not `Param`; for layers, whose fields say `Param`."""
     return cast("Reparameterization", cast("object", param))
+
+
+def origin_of(param: Param | Reparameterization) -> Param:
+    """The parameter that is computed: the innermost `base`; a plain one itself."""
+    return param if isinstance(param, Param) else origin_of(param.base)
 
 
 class Site(NamedTuple):
@@ -199,16 +199,15 @@ def _apply(rule: Rule, site: Site) -> Reparameterization:
     cls: Any = made.func if isinstance(made, partial) else made
     options: dict[str, Any] = made.keywords if isinstance(made, partial) else {}
     is_class = isinstance(cls, type) and issubclass(cls, Reparameterization)
-    view: Any
     try:
-        view = cls.at(site, **options) if is_class else rule(site.param)
+        view: Any = cast("Any", cls).at(site, **options) if is_class else rule(site.param)
     except Exception as error:
         error.add_note(f"reparameterize: at the parameter `{site.path}`")
         raise
     if not isinstance(view, Reparameterization):
         raise ModuleError(
             f"{site.path}: a rule must return a Reparameterization, got "
-            f"{type(view).__name__}; see phlox.Reparameterization"
+            f"{type(cast('object', view)).__name__}; see phlox.Reparameterization"
         )
     return view
 

@@ -47,8 +47,8 @@ class Adapted(Reparameterization):
             return [(adapters[name], factor) for name, factor in self.active if name in adapters]
         if x is None:
             raise ModuleError(
-                "the rows of a batch have adapters of their own, so that this parameter has no single value; choose one "
-                "adapter with phlox.use_adapters(model, name)"
+                "the rows of a batch have adapters of their own, so that this parameter has no single value; "
+                "choose one adapter with phlox.use_adapters(model, name)"
             )
         rows: Tensor[Any, Any, Int] = self.rows.val()
         if x.ndim < 1 or rows.shape != x.shape[:1]:

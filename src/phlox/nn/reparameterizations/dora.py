@@ -28,7 +28,10 @@ class DoraFactors(LoraFactors):
     def delta(self, base: Tensor) -> Tensor:
         """See `LoraFactors.delta`."""
         directed = base + self.product()
-        return directed * self._gain(directed).reshape([-1 if n == self.axis else 1 for n in range(base.ndim)]) - base
+        return (
+            directed * self._gain(directed).reshape(tuple([-1 if n == self.axis else 1 for n in range(base.ndim)]))
+            - base
+        )
 
     def of_linear(self, x: Tensor, product: Tensor, base: Any) -> Tensor:
         """See `LoraFactors.of_linear`."""
@@ -39,7 +42,7 @@ class DoraFactors(LoraFactors):
         return product * (gain - 1.0) + (dropped @ self.A.val()) @ self.B.val() * (gain * self.scale)
 
     def _gain(self, directed: Tensor) -> Tensor:
-        """The length for each output over the one that W + A B has; the latter is taken as a constant, as in the paper."""
+        """The length for each output over that of W + A B, which counts as a constant, as in the paper."""
         return self.magnitude.val() / self._norm(directed.detach()).reshape(self.magnitude.shape)
 
     def _norm(self, weight: Tensor) -> Tensor:

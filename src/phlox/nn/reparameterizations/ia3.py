@@ -33,7 +33,7 @@ class Ia3(Adapted):
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""
         value = self.base.val()
-        shape = [-1 if n == self.axis else 1 for n in range(value.ndim)]
+        shape = tuple([-1 if n == self.axis else 1 for n in range(value.ndim)])
         for scale, weight in self.weights(None):
             value = value * _weighted(scale.val(), weight).reshape(shape)
         return value

@@ -22,7 +22,8 @@ class LoraFactors(Module):
     """One adapter of a parameter: the factors A and B, whose product is added to it, scaled.
 
     The factors have the layout of the parameter: A [inputs, rank] and B [rank, outputs] of a `Linear`, A [entries,
-    rank] and B [rank, width] of an `Embedding`, A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a convolution.
+    rank] and B [rank, width] of an `Embedding`, A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a
+    convolution.
     """
 
     scales_base: ClassVar = False
@@ -140,8 +141,8 @@ class Lora(Adapted):
         used = self.weights(x)
         axes = x.ndim - 2
         one_by_one = _CONVOLUTIONS.get(axes)
-        fits = one_by_one is not None and function in _CONVOLUTIONS.values() and options.get("groups", 1) == 1
-        if not fits or any(factors.scales_base for factors, _ in used):
+        fits = function in _CONVOLUTIONS.values() and options.get("groups", 1) == 1
+        if one_by_one is None or not fits or any(factors.scales_base for factors, _ in used):
             return super().convolve(function, x, bias, **options)
         base = self.base
         y = (
@@ -168,7 +169,7 @@ def _sum(y: Tensor, parts: list[tuple[Tensor, Any]]) -> Tensor:
 
 def _for_rows(weight: Any, like: Tensor) -> Any:
     """The factors of the rows, with as many axes as the result."""
-    return weight.reshape(weight.shape[0], *(1 for _ in like.shape[1:])) if isinstance(weight, Tensor) else weight
+    return weight if isinstance(weight, float) else weight.reshape(weight.shape[0], *(1 for _ in like.shape[1:]))
 
 
 def lora(

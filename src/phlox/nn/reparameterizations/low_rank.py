@@ -6,7 +6,7 @@ from typing import Any
 
 from phlox.errors import ModuleError
 from phlox.module import Param
-from phlox.module.reparameterization import Reparameterization
+from phlox.module.reparameterization import Reparameterization, origin_of
 from phlox.tensor import Tensor, functional, linalg
 
 
@@ -26,16 +26,12 @@ class LowRank(Reparameterization):
     [('weight.base', (8, 2)), ('weight.right', (2, 6)), ('bias', (6,))]
     """
 
-    base: Param
-
     def __init__(self, param: Any, *, rank: int) -> None:
         check_rank("LowRank", param.shape, rank)
         u, s, v = linalg.svd(param.val().detach(), full_matrices=False)
         root = s[:rank].sqrt()
-        self.base = (
-            param.origin.another(u[:, :rank] * root) if hasattr(param, "origin") else param.another(u[:, :rank] * root)
-        )
-        self.right = Param(v[:rank] * root.expand_dims(-1), trained=self.base.trained)
+        self.base = origin_of(param).another(u[:, :rank] * root)
+        self.right = Param(v[:rank] * root.expand_dims(-1), trained=origin_of(param).trained)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 from phlox.backend import Bool
 from phlox.errors import ModuleError
@@ -48,7 +48,9 @@ class Mask(Reparameterization):
             raise ModuleError("Mask: give just one of mask, sparsity and keep")
         self.base = param
         if mask is not None:
-            kept = mask if isinstance(mask, Tensor) else tensor(mask, device=param.device)
+            kept: Tensor[Any, Any, Any] = (
+                cast("Any", mask) if isinstance(mask, Tensor) else tensor(mask, device=param.device)
+            )
             if kept.kind is not Bool or kept.shape != param.shape:
                 raise ModuleError(
                     f"Mask: the mask must be Bool of the parameter's shape {param.shape}, got {kept.kind.__name__} of "
@@ -64,7 +66,8 @@ class Mask(Reparameterization):
     @classmethod
     def at(cls, site: Site, **options: Any) -> Mask:
         """See `Reparameterization.at`."""
-        return cls(site.param, **{"axis": site.output_axis, **options})
+        options.setdefault("axis", site.output_axis)
+        return cls(site.param, **options)
 
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""

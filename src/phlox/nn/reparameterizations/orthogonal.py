@@ -33,7 +33,8 @@ class Orthogonal(Reparameterization):
     @classmethod
     def at(cls, site: Site, **options: Any) -> Orthogonal:
         """See `Reparameterization.at`."""
-        return cls(site.param, **{"axis": site.output_axis, **options})
+        options.setdefault("axis", site.output_axis)
+        return cls(site.param, **options)
 
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""

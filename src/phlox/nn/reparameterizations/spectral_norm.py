@@ -43,7 +43,8 @@ class SpectralNorm(Reparameterization):
     @classmethod
     def at(cls, site: Site, **options: Any) -> SpectralNorm:
         """See `Reparameterization.at`."""
-        return cls(site.param, **{"axis": site.output_axis, **options})
+        options.setdefault("axis", site.output_axis)
+        return cls(site.param, **options)
 
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""
@@ -56,7 +57,7 @@ class SpectralNorm(Reparameterization):
         return base / (self.u.val().detach() * (matrix @ self.v.val().detach())).sum()
 
     def _matrix(self, weight: Tensor) -> Tensor:
-        axes = [self.axis, *(n for n in range(weight.ndim) if n != self.axis)]
+        axes = (self.axis, *(n for n in range(weight.ndim) if n != self.axis))
         rows = weight.shape[self.axis]
         return weight.permute_dims(axes).reshape(rows, math.prod(weight.shape) // max(rows, 1))
 

@@ -11,7 +11,7 @@ from phlox.tensor import Tensor
 
 def norm_of(weight: Tensor, axis: int | None) -> Tensor:
     """The norm of a weight's slice for each index along `axis`, or of the whole; its axes are kept."""
-    axes = [n for n in range(weight.ndim) if n != axis]
+    axes = tuple([n for n in range(weight.ndim) if n != axis])
     return (weight * weight).sum(axis=axes, keepdims=True).sqrt()
 
 
@@ -38,7 +38,8 @@ class WeightNorm(Reparameterization):
     @classmethod
     def at(cls, site: Site, **options: Any) -> WeightNorm:
         """See `Reparameterization.at`."""
-        return cls(site.param, **{"axis": site.output_axis, **options})
+        options.setdefault("axis", site.output_axis)
+        return cls(site.param, **options)
 
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""
