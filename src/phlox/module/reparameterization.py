@@ -88,8 +88,13 @@ class Reparameterization(Module):
         )
 
     def merged(self) -> Param:
-        """A plain parameter with the value, which continues the parameter at `base`."""
-        return origin_of(self).holding(self.val().detach())
+        """A plain parameter with the value, which continues the original one."""
+        value, origin = self.val().detach(), self.origin()
+        return origin.holding(value) if origin.kind is Float else Param(value, id=origin.id)
+
+    def origin(self) -> Param:
+        """The parameter that it continues: the innermost `base`."""
+        return origin_of(self.base)
 
     # --- what layers compute with it
 
@@ -119,7 +124,7 @@ def computed(param: Param) -> Reparameterization:
 
 def origin_of(param: Param | Reparameterization) -> Param:
     """The parameter that is computed: the innermost `base`; a plain one itself."""
-    return param if isinstance(param, Param) else origin_of(param.base)
+    return param if isinstance(param, Param) else param.origin()
 
 
 class Site(NamedTuple):
@@ -224,12 +229,16 @@ class Sites:
         self._containers: dict[int, Any] = {}
         build(self._skeleton, self._parts, self._containers)
         self._paths: dict[Any, list[str]] = {}
+        self._uses: dict[str, list[Site]] = {}
         self.found: dict[str, Site] = {}
         """By path; a parameter at several paths is there by the first one."""
         for path, part, layer, name in _walk(self._skeleton, ""):
             key = _key(part)
             is_new = key not in self._paths
-            self._paths.setdefault(key, []).append(path)
+            paths = self._paths.setdefault(key, [])
+            paths.append(path)
+            if not is_new and paths[0] in self.found:
+                self._uses.setdefault(paths[0], []).append(self.found[paths[0]]._replace(path=path, layer=layer, name=name))
             if is_new and (isinstance(key, tuple) or not computed):
                 param = self._containers[key[0]] if isinstance(key, tuple) else self._parts[key]
                 self.found[path] = Site(param, path, layer, name)
@@ -245,6 +254,10 @@ class Sites:
         """No parameter is trained, in what `replace` will build."""
         for param in self._parts:
             param.set_trained(False)
+
+    def uses(self, path: str) -> list[Site]:
+        """The further places of a parameter that is at several paths."""
+        return self._uses.get(path, [])
 
     def replace(self, new: dict[str, Any]) -> Any:
         """A model with other parameters, or modules in their places, by the paths of sites."""

@@ -1,0 +1,148 @@
+"""`Packed`: a parameter of few bits, which is unpacked where it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phlox.backend import Backend, Device, Float, Int
+from phlox.module.param import Param
+from phlox.module.reparameterization import Reparameterization
+from phlox.tensor import Tensor, functional
+
+
+class Packed(Reparameterization):
+    """A weight of codes of 4, 8 or 16 bits, with a scale for each group of them; see `phlox.quantize`.
+
+    As a matrix with a row for each output, W[r, c] = level(codes[r, c]) * scales[r, c // group] + offsets[r, c // group].
+    It is not trained. Products unpack it by blocks; gradients flow to their inputs.
+
+    Args:
+        codes: 32-bit words, Int [rows, words], the first code in the lowest bits.
+        coding: what a code means: a name of `phlox.functional.CODINGS`.
+        columns: how many codes a row has.
+        scales: Float [rows, groups], another packed matrix of this shape, or None for 1.
+        offsets: the same, or None for 0.
+        shape: the shape of the weight; by default [rows, columns].
+        axis: its axis of the rows.
+    """
+
+    codes: Param
+    scales: Param | Packed | None
+    offsets: Param | Packed | None
+
+    def __init__(
+        self,
+        codes: Tensor[Any, Any, Int] | Param,
+        coding: str,
+        columns: int,
+        *,
+        scales: Tensor | Param | Packed | None = None,
+        offsets: Tensor | Param | Packed | None = None,
+        shape: tuple[int, ...] | None = None,
+        axis: int = 0,
+    ) -> None:
+        self.codes = codes if isinstance(codes, Param) else Param(codes, trained=False)
+        self.scales, self.offsets = _part(scales), _part(offsets)
+        self.coding, self.columns = coding, columns
+        self.sizes = (self.codes.shape[0], columns) if shape is None else tuple(shape)
+        self.axis = axis
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `Reparameterization.shape`."""
+        return self.sizes
+
+    @property
+    def device(self) -> Device:
+        """See `Reparameterization.device`."""
+        return self.codes.device
+
+    @property
+    def backend(self) -> Backend:
+        """See `Reparameterization.backend`."""
+        return self.codes.backend
+
+    def as_weight(self, shape: tuple[int, ...], axis: int) -> Packed:
+        """This matrix as a weight of a shape, whose rows lie along `axis`; returns it."""
+        self.sizes, self.axis = tuple(shape), axis
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes."""
+        return sum(param.val().nbytes for param in self.params())
+
+    def origin(self) -> Param:
+        """See `Reparameterization.origin`: the codes have the id of the parameter."""
+        return self.codes
+
+    def matrix(self) -> Tensor:
+        """The values as a matrix with a row for each output."""
+        return _dequantized(self.codes.val(), self.coding, self.columns, value_of(self.scales), value_of(self.offsets))
+
+    def val(self) -> Tensor:
+        """See `Reparameterization.val`."""
+        axis = self.axis
+        if len(self.sizes) == 2:
+            return self.matrix().T if axis else self.matrix()
+        others = [size for n, size in enumerate(self.sizes) if n != axis]
+        return self.matrix().reshape((self.sizes[axis], *others)).moveaxis(0, axis)
+
+    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Reparameterization.linear`."""
+        return self._product(x, bias) if self.axis == 1 and len(self.sizes) == 2 else super().linear(x, bias)
+
+    def linear_transposed(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Reparameterization.linear_transposed`."""
+        if self.axis == 0 and len(self.sizes) == 2:
+            return self._product(x, bias)
+        return super().linear_transposed(x, bias)
+
+    def embedding(self, indices: Tensor[Any, Any, Int], *, padding_index: int | None = None) -> Tensor:
+        """See `Reparameterization.embedding`."""
+        if self.axis != 0 or len(self.sizes) != 2:
+            return super().embedding(indices, padding_index=padding_index)
+        return self._rows(indices)
+
+    def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        scales, offsets = value_of(self.scales), value_of(self.offsets)
+        return functional.packed_linear(x, self.codes.val(), scales, offsets, bias, coding=self.coding)
+
+    def _rows(self, indices: Tensor[Any, Any, Int]) -> Tensor:
+        scales, offsets = (None if part is None else _rows_of(part, indices) for part in (self.scales, self.offsets))
+        return _dequantized(_rows_of(self.codes, indices), self.coding, self.columns, scales, offsets)
+
+
+def value_of(part: Param | Packed | None) -> Tensor | None:
+    """The scales or offsets as a tensor."""
+    return part.matrix() if isinstance(part, Packed) else None if part is None else part.val()
+
+
+def _part(value: Tensor | Param | Packed | None) -> Param | Packed | None:
+    return Param(value, trained=False) if isinstance(value, Tensor) else value
+
+
+def _rows_of(part: Param | Packed, indices: Tensor[Any, Any, Int]) -> Tensor:
+    if isinstance(part, Packed):
+        return part._rows(indices)  # pyright: ignore[reportPrivateUsage]
+    value = part.val()
+    return functional.embedding(value, indices) if value.kind is Float else value[indices]
+
+
+def _dequantized(
+    words: Tensor[Any, Any, Int], coding: str, columns: int, scales: Tensor | None, offsets: Tensor | None
+) -> Tensor:
+    """[..., words] to [..., columns]."""
+    levels = functional.unpack(words, coding)
+    if levels.shape[-1] != columns:
+        levels = levels[..., :columns]
+    if scales is None and offsets is None:
+        return levels
+    groups = (scales if scales is not None else offsets).shape[-1]  # pyright: ignore[reportOptionalMemberAccess]
+    leading = levels.shape[:-1]
+    grouped = levels.reshape((*leading, groups, columns // groups))
+    if scales is not None:
+        grouped = grouped * scales.expand_dims(-1)
+    if offsets is not None:
+        grouped = grouped + offsets.expand_dims(-1)
+    return grouped.reshape((*leading, columns))
