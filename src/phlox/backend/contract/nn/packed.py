@@ -210,14 +210,14 @@ class PackedOps(LinalgOps, ReductionOps, IndexingOps):
         dx = dscales = doffsets = dbias = None
         if needed[0]:
             for part, weight in self._packed_rows(flat, words, scales, offsets, coding):
-                product = self.float_matmul(self._columns(g, part), weight)
+                product = self.float_matmul(self._some_columns(g, part), weight)
                 dx = product if dx is None else self.float_add(dx, product)
             dx = self.reshape(dx, self.shape(x))
         if needed[2]:
             groups = self.shape(scales)[1]
             sums: list[Array] = []
             for part, levels in self._packed_rows(flat, words, None, None, coding):
-                dw = self.float_matmul(self.permute_dims(self._columns(g, part), (1, 0)), flat)
+                dw = self.float_matmul(self.permute_dims(self._some_columns(g, part), (1, 0)), flat)
                 by_group = (self.shape(levels)[0], groups, columns // groups)
                 sums.append(self.float_sum(self.reshape(self.float_mul(dw, levels), by_group), (2,), False))
             dscales = sums[0] if len(sums) == 1 else self.concat(sums, 0)
@@ -238,7 +238,7 @@ class PackedOps(LinalgOps, ReductionOps, IndexingOps):
         for start in range(0, max(rows, 1), max(step, 1)):
             part = slice(start, min(start + step, rows), 1)
             whole = part.stop - start == rows
-            operands = [x if x is None or whole else self._rows(x, part) for x in (words, scales, offsets)]
+            operands = [x if x is None or whole else self._some_rows(x, part) for x in (words, scales, offsets)]
             yield part, self._unpacked(*operands, columns, coding)
 
     def _unpacked(self, words: Array, scales: Array | None, offsets: Array | None, columns: int, coding: str) -> Array:
@@ -246,7 +246,7 @@ class PackedOps(LinalgOps, ReductionOps, IndexingOps):
         weight = self.int_unpack(words, coding)
         rows, padded = self.shape(weight)
         if padded != columns:
-            weight = self._columns(weight, slice(0, columns, 1))
+            weight = self._some_columns(weight, slice(0, columns, 1))
         of_groups = offsets if scales is None else scales
         if of_groups is None:
             return weight
@@ -258,8 +258,8 @@ class PackedOps(LinalgOps, ReductionOps, IndexingOps):
             weight = self.float_add(weight, self.expand_dims(offsets, (2,)))
         return self.reshape(weight, (rows, columns))
 
-    def _rows(self, x: Array, rows: slice) -> Array:
+    def _some_rows(self, x: Array, rows: slice) -> Array:
         return self.index(x, (rows, slice(0, self.shape(x)[1], 1)))
 
-    def _columns(self, x: Array, columns: slice) -> Array:
+    def _some_columns(self, x: Array, columns: slice) -> Array:
         return self.index(x, (slice(0, self.shape(x)[0], 1), columns))
