@@ -17,6 +17,7 @@ from phlox.backend.contract.nn.conv import ConvOps
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.packed import PackedOps
 from phlox.backend.contract.nn.pooling import PoolingOps
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.nn.sampling import SamplingOps
@@ -36,9 +37,10 @@ from phlox.host.dtypes import HALF_ELEMENTS, INT_RANGES, LARGEST, FloatElement
 
 
 class Backend(
-    UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, DenseOps, ActivationOps,
-    SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps, ArithmeticOps, ShapingOps,
-    TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps, CollectiveOps,
+    UpdateOps, SamplingOps, PoolingOps, ConvOps, RecurrentOps, AttentionOps, LossOps, NormOps, PackedOps, DenseOps,
+    ActivationOps, SignalOps, LinalgOps, ReductionOps, SortingOps, IndexingOps, ElementwiseOps, SpecialOps,
+    ArithmeticOps, ShapingOps, TracingOps, CompilingOps, TapingOps, MultiTensorOps, ProfilingOps, MeshOps,
+    CollectiveOps,
 ):  # fmt: skip
     """A small immutable value that names element types and holds operations on an engine's own arrays.
 

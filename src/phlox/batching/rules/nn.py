@@ -12,6 +12,7 @@ from phlox.backend.contract.nn.attention import AttentionOps, Mask, Weighting
 from phlox.backend.contract.nn.linear import DenseOps
 from phlox.backend.contract.nn.loss import LossOps
 from phlox.backend.contract.nn.norm import NormOps
+from phlox.backend.contract.nn.packed import PackedOps
 from phlox.backend.contract.nn.recurrent import RecurrentOps
 from phlox.backend.contract.types import Array, Shape, Widths
 from phlox.batching.build import FoldedRule, GeneralRule, Rule, fold, unfold
@@ -182,6 +183,7 @@ _OF_EACH_EXAMPLE = (
 
 NN: dict[str, Rule] = {
     "linear": _rowwise("linear", DenseOps.linear, 2),
+    "packed_linear": _rowwise("packed_linear", PackedOps.packed_linear, 4),
     "layer_norm": _rowwise("layer_norm", NormOps.layer_norm, 2),
     "rms_norm": _rowwise("rms_norm", NormOps.rms_norm, 1),
     "group_norm": GeneralRule(3, _group_norm),

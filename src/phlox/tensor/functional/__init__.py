@@ -14,6 +14,7 @@ from phlox.tensor.functional.ctc import *
 from phlox.tensor.functional.dense import *
 from phlox.tensor.functional.loss import *
 from phlox.tensor.functional.norm import *
+from phlox.tensor.functional.packed import *
 from phlox.tensor.functional.pooling import *
 from phlox.tensor.functional.recurrent import *
 from phlox.tensor.functional.sampling import *
@@ -23,7 +24,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "loss": "*", "norm": "*",
-        "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
+        "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
     },
     here="attention",
 )  # fmt: skip

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from phlox.testing.conformance.row import Row
 
-_COMPOSED = ("nn", "loss", "attention", "conv", "pooling")
+_COMPOSED = ("nn", "packed", "loss", "attention", "conv", "pooling")
 _FAMILIES = (
     "arithmetic", "special", "activation", "whole", "reduction", "shape", "indexing", "linalg", "signal",
     *_COMPOSED, "update",
