@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from phlox import module as module
     from phlox import nn as nn
     from phlox import optim as optim
+    from phlox import quantization as quantization
     from phlox import random as random
     from phlox import record as record
     from phlox import train as train
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from phlox.nn import lora as lora
     from phlox.nn import use_adapters as use_adapters
     from phlox.nn import without_adapters as without_adapters
+    from phlox.quantization import fake_quantize as fake_quantize
+    from phlox.quantization import quantize as quantize
     from phlox.tensor import *
     from phlox.transform import *
 
@@ -71,6 +74,7 @@ __getattr__, __dir__ = lazily(
         "reparameterize stack_modules unstack_modules",
         "nn": "adapter_names dora ia3 lora use_adapters without_adapters",
         "optim": "",
+        "quantization": "fake_quantize quantize",
         "random": "",
         "record": "",
         "tensor": "*",

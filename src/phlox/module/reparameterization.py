@@ -238,7 +238,9 @@ class Sites:
             paths = self._paths.setdefault(key, [])
             paths.append(path)
             if not is_new and paths[0] in self.found:
-                self._uses.setdefault(paths[0], []).append(self.found[paths[0]]._replace(path=path, layer=layer, name=name))
+                self._uses.setdefault(paths[0], []).append(
+                    self.found[paths[0]]._replace(path=path, layer=layer, name=name)
+                )
             if is_new and (isinstance(key, tuple) or not computed):
                 param = self._containers[key[0]] if isinstance(key, tuple) else self._parts[key]
                 self.found[path] = Site(param, path, layer, name)

@@ -66,7 +66,11 @@ class Awq(Calibration):
         """See `Calibration.pack`."""
         assert inputs.products is not None and inputs.magnitudes is not None
         matrix = as_matrix(value, axis)
-        magnitudes = inputs.magnitudes.from_full_precision() if matrix.backend != inputs.magnitudes.backend else inputs.magnitudes
+        magnitudes = (
+            inputs.magnitudes.from_full_precision()
+            if matrix.backend != inputs.magnitudes.backend
+            else inputs.magnitudes
+        )
         magnitudes = magnitudes + 1e-6 * magnitudes.max() + 1e-12
         best: tuple[float, Packed, Tensor] | None = None
         for step in range(self.steps):

@@ -53,7 +53,9 @@ class Calibration(ABC):
     ) -> dict[str, Reparameterization]:
         """The weights in few bits, by path; weights of embeddings and convolutions are left to plain rounding."""
         if scheme.scale_coding is not None:
-            raise ModuleError(f"quantize: scales of {scheme.scale_coding} are not calibrated; use int8, int4, nf4 or f8_e4m3")
+            raise ModuleError(
+                f"quantize: scales of {scheme.scale_coding} are not calibrated; use int8, int4, nf4 or f8_e4m3"
+            )
         seen = self._inputs(model, sites)
         results: dict[str, Reparameterization] = {}
         for path, inputs in seen.items():

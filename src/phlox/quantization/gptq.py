@@ -54,7 +54,9 @@ class Gptq(Calibration):
             errors: list[Tensor] = []
             if start % group == 0:
                 grouped = matrix[:, start : start + group].expand_dims(1)
-                scale, zero = (symmetric_scales(grouped, scheme)[0], None) if symmetric else zero_points(grouped, scheme)
+                scale, zero = (
+                    (symmetric_scales(grouped, scheme)[0], None) if symmetric else zero_points(grouped, scheme)
+                )
                 scales.append(scale)
                 zeros += [] if zero is None else [zero]
             scale = scales[-1][:, 0]

@@ -88,11 +88,15 @@ def _in_place(param: Any, packed: Packed) -> Reparameterization:
 def _check(path: str, site: Site, param: Any, scheme: Scheme, group: int | None, sites: Sites) -> None:
     shape = param.shape
     if isinstance(param, Packed):
-        raise ModuleError(f"{path}: it is packed already; use phlox.merge(model, {path!r}) first to pack it in another way")
+        raise ModuleError(
+            f"{path}: it is packed already; use phlox.merge(model, {path!r}) first to pack it in another way"
+        )
     if not isinstance(param, Param):
         raise ModuleError(f"{path}: it is computed by {type(param).__name__}; use phlox.merge(model, {path!r}) first")
     if param.kind is not Float or len(shape) < 2:
-        raise ModuleError(f"{path}: weights with two axes or more can be packed, and this is {param.kind.__name__} {shape}")
+        raise ModuleError(
+            f"{path}: weights with two axes or more can be packed, and this is {param.kind.__name__} {shape}"
+        )
     if param.trained and param.backend.differentiates:
         raise ModuleError(
             f"{path}: it is being trained (the model is on a tape), and packed weights are not; quantize model.valid(), or "

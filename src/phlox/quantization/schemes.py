@@ -112,7 +112,9 @@ def symmetric_scales(grouped: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | 
     if scheme.scale_coding == "e8m0":
         # 2 to the exponent of the largest magnitude, less that of the largest level (4 of e2m1, whose exponent is 2).
         powers = tensor(CODINGS["e8m0"].levels[:-1], device=grouped.device)
-        codes = (powers.searchsorted(largest.reshape(largest.size), side="right") - 3).clip(0, 254).reshape(largest.shape)
+        codes = (
+            (powers.searchsorted(largest.reshape(largest.size), side="right") - 3).clip(0, 254).reshape(largest.shape)
+        )
         return powers[codes], Packed(functional.pack(codes, "e8m0"), "e8m0", largest.shape[1])
     if scheme.scale_coding == "e4m3":
         whole = _safe(scales.max() / _E4M3)

@@ -66,8 +66,7 @@ def pack(codes: Tensor[Any, Any, Int], coding: str) -> Tensor[Any, Any, Int]:
     """
     check_kind("pack", Int, codes=codes)
     check_coding("pack", coding)
-    bits = CODINGS[coding].bits
-    count = 32 // bits
+    bits, count = CODINGS[coding].bits, CODINGS[coding].per_word
     if not codes.shape:
         raise ShapeError("pack: expected codes with at least one axis, got a number")
     *leading, size = codes.shape
@@ -91,7 +90,7 @@ def _nearest(coding: str) -> tuple[Any, Any, int] | None:
     The bound lies below the middle where a tie goes to the upper level.
     """
     levels = CODINGS[coding].levels
-    if levels is None or CODINGS[coding].bits > 8:
+    if CODINGS[coding].bits > 8:
         return None
     sign = {"e2m1": 8, "e4m3": 128, "e5m2": 128}.get(coding, 0)
     values = np.asarray(levels[:sign] if sign else levels, np.float64)

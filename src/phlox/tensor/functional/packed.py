@@ -35,7 +35,7 @@ def unpack(words: Tensor[Any, Any, Int], coding: str) -> Tensor:
     [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0]
     """
     check_kind("unpack", Int, words=words)
-    _coding("unpack", coding)
+    check_coding("unpack", coding)
     if words.ndim < 1:
         raise ShapeError(f"unpack: words must be [..., n], got shape {words.shape}")
     return compute("unpack", words, coding, operation="int_unpack")
@@ -75,7 +75,7 @@ def packed_linear(
     name = "packed_linear"
     check_kind(name, Float, x=x, scales=scales, offsets=offsets, bias=bias)
     check_kind(name, Int, words=words)
-    found = _coding(name, coding)
+    found = check_coding(name, coding)
     if words.ndim != 2 or x.ndim < 1:
         raise ShapeError(f"{name}: x must be [..., columns] and words [rows, n], got {x.shape} and {words.shape}")
     columns, (rows, n) = x.shape[-1], words.shape
@@ -104,7 +104,8 @@ def packed_linear(
     return compute(name, x, words, scales, offsets, bias, coding)
 
 
-def _coding(name: str, coding: str) -> Coding:
+def check_coding(name: str, coding: str) -> Coding:
+    """The coding of a name; `RangeError` for another name."""
     if coding not in CODINGS:
         raise RangeError(f"{name}: coding must be one of {', '.join(CODINGS)}; got {coding!r}")
     return CODINGS[coding]

@@ -1,0 +1,16 @@
+"""Models with weights of few bits."""
+
+from __future__ import annotations
+
+from phlox.module.packed import Packed
+from phlox.quantization.awq import Awq, InputScaled
+from phlox.quantization.calibration import Calibration
+from phlox.quantization.gptq import Gptq
+from phlox.quantization.quantize import quantize
+from phlox.quantization.schemes import SCHEMES, Scheme
+from phlox.quantization.training import FakeQuantized, fake_quantize
+
+__all__ = [
+    "SCHEMES", "Awq", "Calibration", "FakeQuantized", "Gptq", "InputScaled", "Packed", "Scheme", "fake_quantize",
+    "quantize",
+]  # fmt: skip
