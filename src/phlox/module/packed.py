@@ -13,7 +13,8 @@ from phlox.tensor import Tensor, functional
 class Packed(Reparameterization):
     """A weight of codes of 4, 8 or 16 bits, with a scale for each group of them; see `phlox.quantize`.
 
-    As a matrix with a row for each output, W[r, c] = level(codes[r, c]) * scales[r, c // group] + offsets[r, c // group].
+    As a matrix with a row for each output it is W[r, c] = level(codes[r, c]) * scales[r, g] + offsets[r, g] with
+    g = c // group.
     It is not trained. Products unpack it by blocks; gradients flow to their inputs.
 
     Args:
@@ -122,7 +123,7 @@ def _part(value: Tensor | Param | Packed | None) -> Param | Packed | None:
     return Param(value, trained=False) if isinstance(value, Tensor) else value
 
 
-def _rows_of(part: Param | Packed, indices: Tensor[Any, Any, Int]) -> Tensor:
+def _rows_of(part: Param | Packed, indices: Tensor[Any, Any, Int]) -> Tensor[Any, Any, Any]:
     if isinstance(part, Packed):
         return part._rows(indices)  # pyright: ignore[reportPrivateUsage]
     value = part.val()

@@ -7,10 +7,11 @@ from phlox.quantization.awq import Awq, InputScaled
 from phlox.quantization.calibration import Calibration
 from phlox.quantization.gptq import Gptq
 from phlox.quantization.quantize import quantize
+from phlox.quantization.report import PackedWeight, QuantizationReport, compare_quantized
 from phlox.quantization.schemes import SCHEMES, Scheme
 from phlox.quantization.training import FakeQuantized, fake_quantize
 
 __all__ = [
-    "SCHEMES", "Awq", "Calibration", "FakeQuantized", "Gptq", "InputScaled", "Packed", "Scheme", "fake_quantize",
-    "quantize",
+    "SCHEMES", "Awq", "Calibration", "FakeQuantized", "Gptq", "InputScaled", "Packed", "PackedWeight",
+    "QuantizationReport", "Scheme", "compare_quantized", "fake_quantize", "quantize",
 ]  # fmt: skip

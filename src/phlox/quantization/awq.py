@@ -65,19 +65,15 @@ class Awq(Calibration):
     ) -> Reparameterization:
         """See `Calibration.pack`."""
         assert inputs.products is not None and inputs.magnitudes is not None
-        matrix = as_matrix(value, axis)
-        magnitudes = (
-            inputs.magnitudes.from_full_precision()
-            if matrix.backend != inputs.magnitudes.backend
-            else inputs.magnitudes
-        )
-        magnitudes = magnitudes + 1e-6 * magnitudes.max() + 1e-12
+        matrix = as_matrix(value, axis).to_full_precision()
+        magnitudes = inputs.magnitudes + 1e-6 * inputs.magnitudes.max() + 1e-12
         best: tuple[float, Packed, Tensor] | None = None
         for step in range(self.steps):
             scale = magnitudes ** (step / self.steps)
-            scale = scale / (scale.max() * scale.min()).sqrt()
-            packed = packed_matrix(matrix * scale, scheme, group, symmetric)
-            difference = (packed.matrix() / scale - matrix).to_full_precision()
+            scale = (scale / (scale.max() * scale.min()).sqrt()).from_full_precision(value)
+            whole = scale.to_full_precision()
+            packed = packed_matrix((matrix * whole).from_full_precision(value), scheme, group, symmetric)
+            difference = packed.matrix().to_full_precision() / whole - matrix
             error = ((difference @ inputs.products) * difference).sum().item()
             if best is None or error < best[0]:
                 best = error, packed, scale

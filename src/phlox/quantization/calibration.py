@@ -8,7 +8,6 @@ from typing import Any
 
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
-from phlox.module.packed import Packed
 from phlox.module.reparameterization import Reparameterization, Site, Sites
 from phlox.quantization.schemes import Scheme
 from phlox.tensor import Tensor

@@ -7,8 +7,8 @@ from typing import Any
 
 from phlox.module.packed import Packed
 from phlox.quantization.calibration import Calibration, Inputs
-from phlox.quantization.schemes import Scheme, as_matrix, symmetric_scales, zero_points
-from phlox.tensor import Tensor, concat, functional, linalg, stack, tensor, where
+from phlox.quantization.schemes import Scales, Scheme, as_matrix, assembled, safe, scales_of
+from phlox.tensor import Tensor, concat, functional, linalg, stack
 
 _BLOCK = 128
 
@@ -40,7 +40,7 @@ class Gptq(Calibration):
         """See `Calibration.pack`."""
         assert inputs.products is not None
         matrix = as_matrix(value, axis).to_full_precision()
-        rows, columns = matrix.shape
+        columns = matrix.shape[1]
         group = columns if group is None else group
         factor = self._factor(inputs.products)
         coding = scheme.coding if symmetric else scheme.offset_coding or ""
@@ -51,38 +51,31 @@ class Gptq(Calibration):
         for start in range(0, columns, size):
             end = min(start + size, columns)
             block, triangle = matrix[:, start:end], factor[start:end, start:end]
-            errors: list[Tensor] = []
             if start % group == 0:
                 grouped = matrix[:, start : start + group].expand_dims(1)
-                scale, zero = (
-                    (symmetric_scales(grouped, scheme)[0], None) if symmetric else zero_points(grouped, scheme)
-                )
-                scales.append(scale)
+                of_group, zero = scales_of(grouped, scheme, value.backend, symmetric)
+                scales.append(of_group.numbers)
                 zeros += [] if zero is None else [zero]
-            scale = scales[-1][:, 0]
-            safe, zero = where(scale == 0.0, 1.0, scale), zeros[-1][:, 0] if zeros else None
+            scale, zero = scales[-1][:, 0], zeros[-1][:, 0] if zeros else 0.0
+            errors: list[Tensor] = []
             for index in range(end - start):
                 weight = block[:, index]
-                level = weight / safe if zero is None else weight / safe + zero
-                code = functional.encode(level, coding)
+                code = functional.encode(weight / safe(scale) + zero, coding)
                 rounded = functional.unpack(functional.pack(code.expand_dims(-1), coding), coding)[:, 0]
-                error = (weight - (rounded if zero is None else rounded - zero) * scale) / triangle[index, index]
+                error = (weight - (rounded - zero) * scale) / triangle[index, index]
                 codes.append(code)
                 errors.append(error)
                 block = block - error.expand_dims(-1) * triangle[index].expand_dims(0)
             if end < columns:
                 rest = matrix[:, end:] - stack(errors, 1) @ factor[start:end, end:]
                 matrix = concat([matrix[:, :end], rest], 1)
-        all_scales = concat(scales, 1)
-        offsets = -concat(zeros, 1) * all_scales if zeros else None
-        words = functional.pack(stack(codes, 1), coding)
-        return Packed(words, coding, columns, scales=all_scales, offsets=offsets).as_weight(value.shape, axis)
+        whole = Scales(concat(scales, 1))
+        packed = assembled(stack(codes, 1), coding, whole, concat(zeros, 1) if zeros else None, value.backend)
+        return packed.as_weight(value.shape, axis)
 
     def _factor(self, products: Tensor) -> Tensor:
         """The upper Cholesky factor of the inverse of the inputs' second moments."""
-        columns = products.shape[0]
         diagonal = products.diagonal()
         damped = products + linalg.diag(diagonal * 0.0 + self.damping * diagonal.mean() + 1e-8)
         inverse = linalg.inv(damped)
-        del columns
         return linalg.cholesky((inverse + inverse.T) * 0.5).T

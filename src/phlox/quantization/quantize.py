@@ -11,7 +11,7 @@ from phlox.module import Module, Param
 from phlox.module.packed import Packed
 from phlox.module.reparameterization import Reparameterization, Site, Sites
 from phlox.module.select import Selector
-from phlox.nn.reparameterizations.adapters import Adapted
+from phlox.nn.reparameterizations.adapters import Adapted, without_adapters_of
 from phlox.quantization.calibration import Calibration
 from phlox.quantization.schemes import Scheme, SchemeName, pack_weight, scheme_of
 from phlox.quantization.training import FakeQuantized
@@ -72,13 +72,11 @@ def quantize(
 
 def _weight(site: Site) -> Any:
     """The parameter whose value is packed: that of adapters is the one below them."""
-    param: Any = site.param
-    while isinstance(param, (Adapted, FakeQuantized)):
-        param = param.base
-    return param
+    param = without_adapters_of(site.param)
+    return param.base if isinstance(param, FakeQuantized) else param
 
 
-def _in_place(param: Any, packed: Packed) -> Reparameterization:
+def _in_place(param: Any, packed: Reparameterization) -> Reparameterization:
     if not isinstance(param, Adapted):
         return packed
     param.base = _in_place(param.base, packed)
@@ -99,8 +97,8 @@ def _check(path: str, site: Site, param: Any, scheme: Scheme, group: int | None,
         )
     if param.trained and param.backend.differentiates:
         raise ModuleError(
-            f"{path}: it is being trained (the model is on a tape), and packed weights are not; quantize model.valid(), or "
-            "train with phlox.fake_quantize(model, ...)"
+            f"{path}: it is being trained (the model is on a tape), and packed weights are not; quantize "
+            "model.valid(), or train with phlox.fake_quantize(model, ...)"
         )
     columns = math.prod(shape) // max(shape[site.output_axis], 1)
     if not columns:
@@ -112,6 +110,6 @@ def _check(path: str, site: Site, param: Any, scheme: Scheme, group: int | None,
     for use in sites.uses(path):
         if use.output_axis != site.output_axis:
             raise ModuleError(
-                f"{path}: it is tied to `{use.path}`, which uses it the other way round (its outputs are another axis), so "
-                "that one packing does not fit both; leave it out of the pattern"
+                f"{path}: it is tied to `{use.path}`, which uses it with its outputs along another axis, "
+                "so that one packing does not fit both; leave it out of the pattern"
             )

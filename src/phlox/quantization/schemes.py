@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+from phlox.backend import Backend, Int
 from phlox.backend.contract.nn.packed import CODINGS
 from phlox.errors import ModuleError
 from phlox.module import Param
@@ -86,44 +87,70 @@ def packed_matrix(matrix: Tensor, scheme: Scheme, group: int | None, symmetric: 
     """A matrix with a row for each output, whose columns the group divides, in few bits."""
     rows, columns = matrix.shape
     group = columns if group is None else group
-    grouped = matrix.detach().reshape((rows, columns // group, group))
-    if not symmetric:
-        scales, zeros = zero_points(grouped, scheme)
-        levels = grouped / _safe(scales).expand_dims(-1) + zeros.expand_dims(-1)
-        coding, offsets = scheme.offset_coding or "", -zeros * scales
-        codes = functional.encode(levels.reshape((rows, columns)), coding)
-        return Packed(functional.pack(codes, coding), coding, columns, scales=scales, offsets=offsets)
-    scales, stored = symmetric_scales(grouped, scheme)
-    codes = functional.encode((grouped / _safe(scales).expand_dims(-1)).reshape((rows, columns)), scheme.coding)
-    return Packed(functional.pack(codes, scheme.coding), scheme.coding, columns, scales=stored)
+    # Codes are computed at full precision, with the scales as they are stored.
+    grouped = matrix.detach().to_full_precision().reshape((rows, columns // group, group))
+    scales, zeros = scales_of(grouped, scheme, matrix.backend, symmetric)
+    levels = grouped / safe(scales.numbers).expand_dims(-1)
+    coding = scheme.coding
+    if zeros is not None:
+        levels, coding = levels + zeros.expand_dims(-1), scheme.offset_coding or ""
+    codes = functional.encode(levels.reshape((rows, columns)), coding)
+    return assembled(codes, coding, scales, zeros, matrix.backend)
 
 
-def zero_points(grouped: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """Scales and whole zero points of groups [..., group]: zero is a level, and so are both ends."""
+class Scales(NamedTuple):
+    """The scales of groups."""
+
+    numbers: Tensor
+    """At full precision [rows, groups]."""
+    packed: Packed | None = None
+    """As they are stored, if not as numbers."""
+
+
+def scales_of(grouped: Tensor, scheme: Scheme, backend: Backend, symmetric: bool) -> tuple[Scales, Tensor | None]:
+    """The scales of groups [rows, groups, group], which a model on `backend` can hold, and whole zero points."""
+    if symmetric:
+        return _symmetric_scales(grouped, scheme, backend), None
     low, high = grouped.min(axis=-1).minimum(0.0), grouped.max(axis=-1).maximum(0.0)
-    scales = (high - low) / (2.0 * scheme.limit + 1.0)
-    return scales, (-low / _safe(scales)).round()
+    scales = _rounded((high - low) / (2.0 * scheme.limit + 1.0), backend)
+    return Scales(scales), (-low / safe(scales)).round()
 
 
-def symmetric_scales(grouped: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | Packed]:
-    """The scales of groups [rows, groups, group] as numbers, and as they are stored."""
+def assembled(
+    codes: Tensor[Any, Any, Int], coding: str, scales: Scales, zeros: Tensor | None, backend: Backend
+) -> Packed:
+    """The packed matrix, on the backend of the model."""
+    words = functional.pack(codes, coding).from_full_precision(backend)
+    offsets = None if zeros is None else (-zeros * scales.numbers).from_full_precision(backend)
+    stored = scales.packed or scales.numbers.from_full_precision(backend)
+    return Packed(words, coding, codes.shape[1], scales=stored, offsets=offsets)
+
+
+def _symmetric_scales(grouped: Tensor, scheme: Scheme, backend: Backend) -> Scales:
     largest = grouped.abs().max(axis=-1)
     scales = largest / scheme.limit
     if scheme.scale_coding == "e8m0":
         # 2 to the exponent of the largest magnitude, less that of the largest level (4 of e2m1, whose exponent is 2).
         powers = tensor(CODINGS["e8m0"].levels[:-1], device=grouped.device)
-        codes = (
-            (powers.searchsorted(largest.reshape(largest.size), side="right") - 3).clip(0, 254).reshape(largest.shape)
-        )
-        return powers[codes], Packed(functional.pack(codes, "e8m0"), "e8m0", largest.shape[1])
+        codes = (powers.searchsorted(largest.reshape(largest.size), side="right") - 3).clip(0, 254)
+        codes = codes.reshape(largest.shape)
+        words = functional.pack(codes, "e8m0").from_full_precision(backend)
+        return Scales(powers[codes], Packed(words, "e8m0", largest.shape[1]))
     if scheme.scale_coding == "e4m3":
-        whole = _safe(scales.max() / _E4M3)
-        words = functional.pack(functional.encode(scales / whole, "e4m3"), "e4m3")
-        packed = Packed(words, "e4m3", scales.shape[1], scales=whole.reshape((1, 1)))
-        return packed.matrix(), packed
+        whole = safe(_rounded(scales.max() / _E4M3, backend))
+        codes = functional.encode(scales / whole, "e4m3")
+        numbers = tensor(CODINGS["e4m3"].levels, device=grouped.device)[codes] * whole
+        words = functional.pack(codes, "e4m3").from_full_precision(backend)
+        stored = whole.reshape((1, 1)).from_full_precision(backend)
+        return Scales(numbers, Packed(words, "e4m3", scales.shape[1], scales=stored))
     if scheme.searches:
-        scales = scales * _shrinks(grouped / _safe(scales).expand_dims(-1))
-    return scales, scales
+        scales = scales * _shrinks(grouped / safe(scales).expand_dims(-1))
+    return Scales(_rounded(scales, backend))
+
+
+def _rounded(scales: Tensor, backend: Backend) -> Tensor:
+    """Rounded to what the backend holds."""
+    return scales.from_full_precision(backend).to_full_precision()
 
 
 def _shrinks(levels: Tensor) -> Tensor:
@@ -140,6 +167,6 @@ def _shrinks(levels: Tensor) -> Tensor:
     return shrink
 
 
-def _safe(scales: Tensor) -> Tensor:
+def safe(scales: Tensor) -> Tensor:
     """The scales, and 1 in the place of 0."""
     return where(scales == 0.0, 1.0, scales)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from phlox.module import Module
-from phlox.module.reparameterization import Reparameterization, Site, reparameterize
+from phlox.module.reparameterization import Reparameterization, Rule, Site, reparameterize
 from phlox.module.select import Selector
 from phlox.quantization.schemes import SchemeName, as_matrix, packed_matrix, scheme_of
 from phlox.tensor import Tensor
@@ -53,4 +53,5 @@ def fake_quantize(
     >>> bool((model.weight.val() == packed.weight.val()).all())
     True
     """
-    return reparameterize(model, which, partial(FakeQuantized, scheme=scheme, group=group, symmetric=symmetric))
+    options: dict[str, Any] = {"scheme": scheme, "group": group, "symmetric": symmetric}
+    return reparameterize(model, which, cast("Rule", partial(FakeQuantized, **options)))

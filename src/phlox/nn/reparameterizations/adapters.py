@@ -63,6 +63,11 @@ class Adapted(Reparameterization):
         ]
 
 
+def without_adapters_of(param: Param | Reparameterization) -> Param | Reparameterization:
+    """What a parameter is below its adapters."""
+    return without_adapters_of(param.base) if isinstance(param, Adapted) else param
+
+
 def adapter_names(model: Module) -> list[str]:
     """The names of the adapters in a model.
 

@@ -24,8 +24,8 @@ from phlox.tensor.functional.update import *
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "encoding": "*", "loss": "*", "norm": "*",
-        "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
+        "activation": "*", "classification": "*", "conv": "*", "ctc": "*", "dense": "*", "encoding": "*", "loss": "*",
+        "norm": "*", "packed": "*", "pooling": "*", "recurrent": "*", "sampling": "*", "update": "*",
     },
     here="attention",
 )  # fmt: skip

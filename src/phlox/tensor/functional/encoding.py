@@ -72,7 +72,7 @@ def pack(codes: Tensor[Any, Any, Int], coding: str) -> Tensor[Any, Any, Int]:
     *leading, size = codes.shape
     words = -(-size // count)
     if words * count != size:
-        codes = codes.pad([*((0, 0) for _ in leading), (0, words * count - size)])
+        codes = codes.pad((*((0, 0) for _ in leading), (0, words * count - size)))
     parts = codes.reshape((*leading, words, count))
     half = 1 << (bits - 1)
     last = parts[..., count - 1]
