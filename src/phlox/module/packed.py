@@ -127,6 +127,8 @@ def _rows_of(part: Param | Packed, indices: Tensor[Any, Any, Int]) -> Tensor[Any
     if isinstance(part, Packed):
         return part._rows(indices)  # pyright: ignore[reportPrivateUsage]
     value = part.val()
+    if len(value.shape) == 2 and value.shape[0] == 1:  # one number for the whole matrix
+        return value
     return functional.embedding(value, indices) if value.kind is Float else value[indices]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from phlox.module import Param
@@ -49,7 +50,7 @@ class Awq(Calibration):
     >>> import phlox as px
     >>> from phlox.quantization import Awq
     >>> px.random.seed(0)
-    >>> model, x = px.nn.Linear(64, 32).init(0), px.random.normal((200, 64)) * px.random.normal((64,)).exp()
+    >>> model, x = px.nn.Linear(64, 32).init(0), px.random.normal((200, 64)) * (2.0 * px.random.normal((64,))).exp()
     >>> errors = [(px.quantize(model, "weight", "int4", calibration=c)(x) - model(x)).square().mean().item()
     ...     for c in (None, Awq([x]))]
     >>> errors[1] < 0.8 * errors[0]
@@ -65,6 +66,8 @@ class Awq(Calibration):
     ) -> Reparameterization:
         """See `Calibration.pack`."""
         assert inputs.products is not None and inputs.magnitudes is not None
+        # The search knows the error of weights alone, and would clip those of large inputs.
+        scheme = replace(scheme, searches=False)
         matrix = as_matrix(value, axis).to_full_precision()
         magnitudes = inputs.magnitudes + 1e-6 * inputs.magnitudes.max() + 1e-12
         best: tuple[float, Packed, Tensor] | None = None
