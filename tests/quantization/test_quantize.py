@@ -107,7 +107,7 @@ def test_a_model_trained_for_packing_packs_to_what_it_computed() -> None:
 
 def test_calibration_lowers_the_error_of_the_layer() -> None:
     rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(400, 64)) @ rng.normal(size=(64, 64)) * np.exp(rng.normal(size=64))
+    inputs = rng.normal(size=(400, 64)) @ rng.normal(size=(64, 64)) * np.exp(2.0 * rng.normal(size=64))
     x = px.tensor(inputs.astype(np.float32))
     for symmetric in (True, False):
         layer = nn.Linear(64, 32).init(0)
@@ -116,7 +116,7 @@ def test_calibration_lowers_the_error_of_the_layer() -> None:
             options: Any = {"group": 32, "symmetric": symmetric, "calibration": calibration}
             packed = px.quantize(layer, "weight", "int4", **options)
             errors[name] = (packed(x) - layer(x)).square().mean().item()
-        assert errors["gptq"] < 0.75 * errors["plain"] and errors["awq"] < 0.95 * errors["plain"], errors
+        assert errors["gptq"] < 0.8 * errors["plain"] and errors["awq"] < 0.9 * errors["plain"], errors
 
 
 def test_the_report_names_bytes_errors_and_losses() -> None:
