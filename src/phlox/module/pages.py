@@ -238,7 +238,7 @@ def _cells(summary: Summary, row: Row) -> dict[str, str | Cell]:
     return {
         "path": Cell(where, code=True, indent=row.depth),
         "class": f"{row.name} x{row.calls}" if row.calls > 1 else row.name,
-        "output": row.output if row.calls else "" if summary.flops is None else "not called",
+        "output": row.output or ("" if row.calls or summary.flops is None else "not called"),
         "parameters": f"{row.parameters:,}" if row.parameters else "tied" if row.tied else "",
         "trained": _trained(row),
         "flops": amount(row.flops) if row.flops else "",

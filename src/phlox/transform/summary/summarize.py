@@ -10,6 +10,7 @@ from phlox.backend import Float
 from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.calls import depth_of, layer_name, named_modules, with_function_layers
+from phlox.module.reparameterization import Reparameterization
 from phlox.module.summary import Memory, Row, Summary, checked_columns
 from phlox.optim import Optimizer, OptimizerAdaptor
 from phlox.transform.eval_shape import TensorSpec
@@ -81,9 +82,11 @@ def _bytes(param: Param) -> int:
 def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
     structure = model.structure()
     places = list(structure.named())
-    modules = list(named_modules(model))
-    paths = {path for path, _ in modules}
-    for path, module in modules:
+    modules = dict(named_modules(model))
+    computed = tuple([f"{path}." for path, module in modules.items() if isinstance(module, Reparameterization)])
+    modules = {path: module for path, module in modules.items() if not path.startswith(computed)}
+    paths = modules.keys()
+    for path, module in modules.items():
         begin = f"{path}." if path else ""
         own = [param for name, param in places if name.startswith(begin)]
         tied = [(name, first) for name, first in structure.aliases.items() if name.startswith(begin)]
@@ -94,7 +97,7 @@ def _rows(model: Module, calls: dict[str, Calls]) -> Iterator[Row]:
             depth=depth_of(path, paths),
             calls=known.count,
             outputs=known.outputs,
-            output=_output(known.outputs),
+            output=str(module.shape) if isinstance(module, Reparameterization) else _output(known.outputs),
             parameters=sum(math.prod(param.shape) for param in own),
             trained=sum(math.prod(param.shape) for param in own if param.trained),
             tied=tuple((name, first) for name, first in tied if path == "" or not first.startswith(begin)),
