@@ -48,10 +48,10 @@ class Linear(Module):
         self.bias = Param.deferred((d_output,), bias_initializer, fans=fans, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, None if self.bias is None else self.bias.val()
-        if type(weight) is not Param:
-            return computed(weight).linear(x, bias)
-        return functional.linear(x, weight.val(), bias)
+        weight = self.weight
+        if weight.__class__ is Param:
+            return functional.linear(x, weight.val(), None if self.bias is None else self.bias.val())
+        return computed(weight).linear(x, None if self.bias is None else self.bias.val())
 
 
 def linear_each(layers: Sequence[Module], x: Tensor) -> list[Tensor]:
