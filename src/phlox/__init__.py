@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from phlox.nn import use_adapters as use_adapters
     from phlox.nn import without_adapters as without_adapters
     from phlox.quantization import fake_quantize as fake_quantize
+    from phlox.quantization import load_quantized as load_quantized
     from phlox.quantization import quantize as quantize
     from phlox.tensor import *
     from phlox.transform import *
@@ -74,7 +75,7 @@ __getattr__, __dir__ = lazily(
         "reparameterize stack_modules unstack_modules",
         "nn": "adapter_names dora ia3 lora use_adapters without_adapters",
         "optim": "",
-        "quantization": "fake_quantize quantize",
+        "quantization": "fake_quantize load_quantized quantize",
         "random": "",
         "record": "",
         "tensor": "*",

@@ -24,7 +24,7 @@ ENGINES = [NumPy(), Jax(), Torch()]
 
 def formula(packed: Packed) -> np.ndarray[Any, Any]:
     """The matrix in f64, from the codes and by the definition."""
-    words = packed.codes.val().numpy().astype(np.uint32)
+    words = packed.words.val().numpy().astype(np.uint32)
     coding = CODINGS[packed.coding]
     shifts = np.arange(coding.per_word, dtype=np.uint32) * np.uint32(coding.bits)
     codes = (words[..., None] >> shifts) & np.uint32(2**coding.bits - 1)
@@ -65,7 +65,7 @@ def test_layers_compute_with_its_value(backend: Backend) -> None:
         np.testing.assert_allclose(packed.val().numpy(), value, rtol=1e-6, atol=1e-6)
         view = px.reparameterize(layer, "weight", lambda _, packed=packed: packed)
         plain = px.merge(view)
-        assert type(plain.weight) is px.Param and plain.weight.id == packed.codes.id
+        assert type(plain.weight) is px.Param and plain.weight.id == packed.words.id
         np.testing.assert_allclose(call(view).numpy(), call(plain).numpy(), rtol=1e-5, atol=1e-4)
         compiled = px.compile(lambda model, call=call: call(model))
         np.testing.assert_allclose(compiled(view).numpy(), call(plain).numpy(), rtol=1e-5, atol=1e-4)

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import signature
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from phlox.backend import Backend, Device, Float, Kind
 from phlox.backend.contract.backend import engine_of
@@ -141,8 +141,7 @@ class Deferred:
     device: Device
     root: Root
     context: TraceContext
-    kind: ClassVar[type[Kind]] = Float
-    """Only Float parameters are deferred."""
+    kind: type[Kind] = Float
 
     def create(self, root: Root | None = None) -> Tensor[Any, Any, Any]:
         """Create the value, from the parameter's own sub-stream or from another root."""
@@ -200,7 +199,7 @@ class Deferred:
                 f"a parameter of shape {self.shape} on {self.device} cannot be created from a traced seed by "
                 f"{class_of(self.initializer)}, which computes on the host ({error}); initialise it outside"
             ) from error
-        return Tensor.from_primitive(array, engine, Float)._on(self.device.backend)  # pyright: ignore[reportPrivateUsage]
+        return Tensor.from_primitive(array, engine, self.kind)._on(self.device.backend)  # pyright: ignore[reportPrivateUsage]
 
     def _create_stacked(self, root: PerExample, engine: Backend) -> Tensor[Any, Any, Any]:
         """The value on a batched backend: each example has a value from its own seed."""

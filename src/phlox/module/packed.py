@@ -27,7 +27,9 @@ class Packed(Reparameterization):
         axis: its axis of the rows.
     """
 
-    codes: Param
+    codes: dict[str, Param]
+    """The words, by what they are: `int4_g64` are codes of int4 in groups of 64. Paths in a record have this name, so
+    that codes are never read as others."""
     scales: Param | Packed | None
     offsets: Param | Packed | None
 
@@ -42,11 +44,29 @@ class Packed(Reparameterization):
         shape: tuple[int, ...] | None = None,
         axis: int = 0,
     ) -> None:
-        self.codes = codes if isinstance(codes, Param) else Param(codes, trained=False)
-        self.scales, self.offsets = _part(scales), _part(offsets)
-        self.coding, self.columns = coding, columns
-        self.sizes = (self.codes.shape[0], columns) if shape is None else tuple(shape)
+        words = codes if isinstance(codes, Param) else Param(codes, trained=False)
+        scales, offsets = _part(scales), _part(offsets)
+        groups = next((part.shape[1] for part in (scales, offsets) if part is not None), 1)
+        self.codes = {coding if groups == 1 else f"{coding}_g{columns // groups}": words}
+        self.scales, self.offsets = scales, offsets
+        self.columns = columns
+        self.sizes = (self.words.shape[0], columns) if shape is None else tuple(shape)
         self.axis = axis
+
+    @property
+    def coding(self) -> str:
+        """The name of the coding."""
+        return next(iter(self.codes)).partition("_")[0]
+
+    @property
+    def group(self) -> int:
+        """How many columns share a scale."""
+        return int(next(iter(self.codes)).partition("_g")[2] or self.columns)
+
+    @property
+    def words(self) -> Param:
+        """The codes, Int [rows, words]."""
+        return next(iter(self.codes.values()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,12 +76,12 @@ class Packed(Reparameterization):
     @property
     def device(self) -> Device:
         """See `Reparameterization.device`."""
-        return self.codes.device
+        return self.words.device
 
     @property
     def backend(self) -> Backend:
         """See `Reparameterization.backend`."""
-        return self.codes.backend
+        return self.words.backend
 
     def as_weight(self, shape: tuple[int, ...], axis: int) -> Packed:
         """This matrix as a weight of a shape, whose rows lie along `axis`; returns it."""
@@ -75,11 +95,11 @@ class Packed(Reparameterization):
 
     def origin(self) -> Param:
         """See `Reparameterization.origin`: the codes have the id of the parameter."""
-        return self.codes
+        return self.words
 
     def matrix(self) -> Tensor:
         """The values as a matrix with a row for each output."""
-        return _dequantized(self.codes.val(), self.coding, self.columns, value_of(self.scales), value_of(self.offsets))
+        return _dequantized(self.words.val(), self.coding, self.columns, value_of(self.scales), value_of(self.offsets))
 
     def val(self) -> Tensor:
         """See `Reparameterization.val`."""
@@ -107,11 +127,11 @@ class Packed(Reparameterization):
 
     def _product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         scales, offsets = value_of(self.scales), value_of(self.offsets)
-        return functional.packed_linear(x, self.codes.val(), scales, offsets, bias, coding=self.coding)
+        return functional.packed_linear(x, self.words.val(), scales, offsets, bias, coding=self.coding)
 
     def _rows(self, indices: Tensor[Any, Any, Int]) -> Tensor:
         scales, offsets = (None if part is None else _rows_of(part, indices) for part in (self.scales, self.offsets))
-        return _dequantized(_rows_of(self.codes, indices), self.coding, self.columns, scales, offsets)
+        return _dequantized(_rows_of(self.words, indices), self.coding, self.columns, scales, offsets)
 
 
 def value_of(part: Param | Packed | None) -> Tensor | None:

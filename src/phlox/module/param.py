@@ -147,8 +147,9 @@ class Param(Watched):
         device: DeviceLike | None = None,
         trained: bool = True,
         full_precision: bool = False,
+        kind: type[Kind] = Float,
     ) -> Param:
-        """A Float parameter whose value is created when it is first needed.
+        """A parameter whose value is created when it is first needed.
 
         The parameter reserves a random sub-stream now. So its value depends on the seed and on the order in which
         parameters are declared, but not on the order in which they are used.
@@ -160,6 +161,7 @@ class Param(Watched):
             fans: (fan_in, fan_out) for the initializer; by default the first and the last size of the shape.
             device: where the value is created.
             trained, full_precision: as in `Param`.
+            kind: of the value that the initializer creates.
 
         Raises `ModuleError` if a size is negative or not an integer.
 
@@ -179,7 +181,9 @@ class Param(Watched):
             fans = (shape[0], shape[-1]) if shape else (1, 1)
         target = _at_full_precision(as_device(device)) if full_precision else as_device(device)
         context = TraceContext.now(engine_of(target.backend))
-        deferred = Deferred(shape, as_initializer(initializer), fans, target, current().substream(), context)
+        root = current().substream()
+        deferred = Deferred(shape, as_initializer(initializer), fans, target, root, context, kind)
+        trained = trained and kind is Float
         return cls._create(None, deferred, new_id(), trained, trained, full_precision)
 
     @classmethod
@@ -299,7 +303,7 @@ class Param(Watched):
 
     @property
     def kind(self) -> type[Kind]:
-        """The kind of the value; deferred parameters are Float."""
+        """The kind of the value, also of a deferred parameter."""
         return self.val().kind if self._deferred is None else self._deferred.kind
 
     @property

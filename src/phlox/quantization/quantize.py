@@ -52,7 +52,7 @@ def quantize(
     >>> model = px.nn.Linear(64, 32).init(0)
     >>> small = px.quantize(model, "weight", "int4", group=32)
     >>> [path for path, _ in small.named_params()], small.weight.nbytes / model.weight.val().nbytes
-    (['weight.codes', 'weight.scales', 'bias'], 0.15625)
+    (['weight.codes.int4_g32', 'weight.scales', 'bias'], 0.15625)
     """
     chosen, group = scheme_of(scheme, group, symmetric)
     sites = Sites(model)

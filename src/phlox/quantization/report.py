@@ -97,9 +97,8 @@ def compare_quantized(
             raise ModuleError(f"compare_quantized: the first model has no `{path}` of shape {packed.shape}")
         value = without_adapters_of(old[path].param).val().detach()
         error = (view.val() - value).square().sum().sqrt() / value.square().sum().sqrt()
-        groups = 1 if packed.scales is None else packed.scales.shape[1]
         sizes = value.nbytes, packed.nbytes
-        weights.append(PackedWeight(path, packed.coding, packed.columns // groups, *sizes, error.item()))
+        weights.append(PackedWeight(path, packed.coding, packed.group, *sizes, error.item()))
     if not weights:
         raise ModuleError("compare_quantized: the second model has no packed weights; see phlox.quantize")
     losses: list[list[float]] = [[], []]

@@ -73,7 +73,7 @@ def pack_weight(param: Param, axis: int, scheme: Scheme, group: int | None, symm
     if not bool(value.isfinite().all()):
         raise ModuleError(f"{path}: it has values that are NaN or infinite, which have no scale")
     packed = packed_matrix(as_matrix(value, axis), scheme, group, symmetric)
-    packed.codes.set_id(param.id)
+    packed.words.set_id(param.id)
     return packed.as_weight(value.shape, axis)
 
 
