@@ -58,7 +58,6 @@ def test_what_does_not_fit_says_so(tmp_path: Path) -> None:
         entries = {p: record[p] for p in record if p != path}
         return Record({**entries, f"layers.hidden.weight.codes.{name}": array})
 
-    moved = renamed(record, lambda p: p.replace("hidden", "body"))
     cases = {
         "int5": (with_name("int5_g64"), ("int5_g64", "int4")),
         "group": (with_name("int4_g48"), ("int4_g48", "128")),
