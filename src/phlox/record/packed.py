@@ -1,4 +1,4 @@
-"""`PackedArrays`: a matrix whose elements are codes of a few bits, with scales, as files of quantized models have it."""
+"""`PackedArrays`: a matrix of codes of a few bits, with scales, as files of quantized models have it."""
 
 from __future__ import annotations
 

@@ -254,7 +254,8 @@ TYPES: dict[str, BlockType] = {
         BlockType("Q8_0", 8, "int8", (_SCALE, ("low", 32)), Bits(8, 1)),
         BlockType("Q4_K", 12, "uint4", (_SCALE, _MINIMUM, _SCALES, ("low", 128)), _QUARTERS),
         BlockType("Q5_K", 13, "uint8", (_SCALE, _MINIMUM, _SCALES, ("high", 32), ("low", 128)), _QUARTERS, Bits(1, 32)),
-        BlockType("Q6_K", 14, "int8", (("low", 128), ("high", 64), ("scales", 16), _SCALE), Bits(4, 64), Bits(2, 32), 32),
+        BlockType("Q6_K", 14, "int8", (("low", 128), ("high", 64), ("scales", 16), _SCALE), Bits(4, 64), Bits(2, 32),
+                  32),
         BlockType("IQ4_NL", 20, "iq4nl", (_SCALE, ("low", 16)), _HALVES),
         BlockType("MXFP4", 39, "e2m1", (("scale", 1), ("low", 16)), _HALVES),
     )

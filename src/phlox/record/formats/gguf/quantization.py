@@ -1,8 +1,8 @@
 """From float32 to the block types of GGUF.
 
-The types of one scale for each block give the bytes of `gguf.quants.quantize`. For the others there is no reference but
-their meaning: scales are searched that make the squared error of a block small, and what simple rounding gives is one of
-the candidates, so the error is never larger than that.
+The types of one scale for each block give the bytes of `gguf.quants.quantize`. For the others, scales are searched that
+make the squared error of a block small; what simple rounding gives is one of the candidates, so the error is never
+larger than that.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ def _signed_scales(groups: Array, nearest: Callable[[Array], Array], extreme: fl
     least = _error(groups, nearest(groups * _inverse(best)) * best)
     for step in range(_STEPS + 1):
         numbers = nearest(groups * _inverse(peak) * (extreme * (0.9 + 0.2 * step / _STEPS)))
-        scale = (numbers * groups).sum(axis=-1, keepdims=True) * _inverse((numbers * numbers).sum(axis=-1, keepdims=True))
+        scale = (numbers * groups).sum(axis=-1, keepdims=True) * _inverse(
+            (numbers * numbers).sum(axis=-1, keepdims=True)
+        )
         error = _error(groups, numbers * scale)
         best, least = np.where(error < least, scale, best), np.minimum(error, least)
     yield best
