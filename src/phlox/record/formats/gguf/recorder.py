@@ -80,7 +80,8 @@ class GgufRecorder(Recorder):
         type: what floats with two axes or more are written as: "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0",
             "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL" or "MXFP4"; if rows do not divide into blocks of 256, Q4_K is
             written as Q5_0, Q5_K as Q5_1, Q6_K as Q8_0, and if not into blocks of 32, at the precision. Or a function
-            from a path to a type, or to None. By default tensors are written as they are, at the precision.
+            from a path to one of them, or to None: a tensor is written as it is, at the precision. None for all by
+            default.
 
     >>> rows = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
     >>> recorder = GgufRecorder(type="Q8_0")
@@ -213,24 +214,15 @@ class GgufRecorder(Recorder):
 
     def _kind(self, path: str, tensor: LazyTensor) -> BlockType | str | None:
         """The block type of a tensor in the file, or the name of another type that was asked for."""
-        if self.type is None:
+        name = self.type(path) if callable(self.type) else self.type
+        if name is None:
             packing = tensor.packing
             return None if packing is None else TYPES.get(packing.type) or fitting(packing.read())
-        if isinstance(self.type, str):
-            if len(tensor.shape) < 2 or tensor.kind != "float":
-                return None
-            kind = TYPES.get(self.type, self.type)
-            while isinstance(kind, BlockType) and tensor.shape[-1] % kind.block:
-                kind = TYPES.get(_SMALLER.get(kind.name, ""))
-            return kind
-        name = self.type(path)
-        if name is None:
+        if len(tensor.shape) < 2 or tensor.kind != "float":
             return None
         kind = TYPES.get(_checked_type(name), name)
-        if isinstance(kind, BlockType) and (
-            tensor.kind != "float" or not tensor.shape or tensor.shape[-1] % kind.block
-        ):
-            raise RecordError(f"{path}: rows of {tensor} do not divide into blocks of {kind.block} floats for {name}")
+        while isinstance(kind, BlockType) and tensor.shape[-1] % kind.block:
+            kind = TYPES.get(_SMALLER.get(kind.name, ""))
         return kind
 
 
