@@ -54,7 +54,7 @@ def codes_of(words: Array, bits: int, columns: int) -> Array:
     """The inverse of `words_of`: uint8 or uint16 [rows, columns]."""
     data = np.ascontiguousarray(words, "<i4").view(np.uint8)
     if bits == 4:
-        data = np.stack([data & 15, data >> 4], axis=-1).reshape(len(data), -1)
+        data = np.stack([data & 15, data >> 4], axis=-1).reshape(len(data), 2 * data.shape[1])
     elif bits == 16:
         data = data.view("<u2").astype(np.uint16, copy=False)
     return data[:, :columns]

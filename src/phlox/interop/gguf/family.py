@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -51,7 +52,8 @@ class Keys:
         if isinstance(value, np.generic):
             value = float(str(value)) if isinstance(value, np.float32) else value.item()
         kind = kind if default is None else type(default)
-        if type(value) is not kind and (type(value), kind) != (int, float):
+        is_number = kind is float and type(value) in (int, float) and math.isfinite(value)
+        if not is_number and (type(value) is not kind or kind is float):
             raise self.error(key, f"expected {_KINDS[kind]} for the whole model, got {short(value)}")
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,7 @@ class GgufLlama(Architecture):
         """See `Architecture.rules`."""
         rules = super().rules(config)
         for name, heads in (("q", config.n_heads), ("k", config.n_kv_heads or config.n_heads)):
-            # In a file a head has the two numbers of each pair in turn; elsewhere first all the first ones.
-            apart = np.arange(heads * config.head_width).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
-            forward, backward = (lambda rows, order=order: rows[order] for order in (apart, np.argsort(apart)))
+            forward, backward = partial(_apart, heads), partial(_in_pairs, heads)
             rules.append(convert(f"blk.*.attn_{name}.*", f"model.layers.*.self_attn.{name}_proj.*", forward, backward))
         scaling = config.rotary_scaling
         factors = _factors(config, scaling) if isinstance(scaling, Llama3Scaling) else None
@@ -72,11 +71,8 @@ class GgufLlama(Architecture):
         width = data.get("head_dim", data["hidden_size"] // max(1, data["num_attention_heads"]))
         keys.only("rope.dimension_count", width, f"a part of each head of {width} would not be rotated")
         keys.only("attention.value_length", width, f"values would not have the width of keys, {width}")
-        kind, context = (
-            keys.get("rope.scaling.type", "none"),
-            keys.get("rope.scaling.original_context_length", _CONTEXT),
-        )
-        factor = keys.get("rope.scaling.factor", 1.0)
+        kind, factor = keys.get("rope.scaling.type", "none"), keys.get("rope.scaling.factor", 1.0)
+        context = keys.get("rope.scaling.original_context_length", _CONTEXT)
         rotary: dict[str, Any] = {"rope_type": "default"}
         if kind == "linear":
             rotary = {"rope_type": "linear", "factor": factor}
@@ -89,8 +85,8 @@ class GgufLlama(Architecture):
             config = LlamaConfig(rotary_base=base, d_head=width, rotary_scaling=scaling)
             if written.shape != (width // 2,) or not np.allclose(_factors(config, scaling), written, rtol=1e-4):
                 raise ConfigError(
-                    f"{keys.location}: {_FACTORS} are not the factors of Llama 3's scaling with low_freq_factor={_LOW}, "
-                    f"high_freq_factor={_HIGH} and the original context {context}; others are not supported"
+                    f"{_FACTORS} are not the factors of Llama 3's scaling with low_freq_factor={_LOW}, "
+                    f"high_freq_factor={_HIGH} and an original context of {context}, which alone is supported"
                 )
             rotary = {
                 "rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": _LOW, "high_freq_factor": _HIGH,
@@ -111,6 +107,16 @@ class GgufLlama(Architecture):
         if (scaling.low, scaling.high) != (_LOW, _HIGH):
             raise ConfigError(f"save: GGUF has no keys for {scaling}, but with low={_LOW} and high={_HIGH}")
         return {**keys, "rope.scaling.original_context_length": ("u32", scaling.context)}
+
+
+def _apart(heads: int, rows: Array) -> Array:
+    """From rows in a file, with the two of each pair in turn, to those with all first ones first, in each head."""
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _in_pairs(heads: int, rows: Array) -> Array:
+    """The inverse."""
+    return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _factors(config: LlamaConfig, scaling: Llama3Scaling) -> Array:

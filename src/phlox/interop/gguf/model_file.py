@@ -154,5 +154,10 @@ def _config_of(record: Record, location: str) -> tuple[Architecture, Any]:
         )
     for path, why in record.unreadable.items():
         raise RecordError(f"{path}: {why}")
-    settings = Settings(architecture.settings_from(Keys(values, architecture.name, location), record), location)
-    return architecture, family_and_config(settings)[1]
+    try:
+        data = architecture.settings_from(Keys(values, architecture.name, location), record)
+        return architecture, family_and_config(Settings(data, location))[1]
+    except ConfigError as error:
+        if str(error).startswith(location):
+            raise
+        raise ConfigError(f"{location}: {error}") from error

@@ -31,14 +31,16 @@ class Bits(NamedTuple):
     def codes(self, data: Array) -> Array:
         """From bytes [blocks, n] to codes [blocks, n * 8 // width]."""
         shifts = np.arange(0, 8, self.width, dtype=np.uint8)[:, None]
-        runs = data.reshape(len(data), -1, 1, self.run) >> shifts
-        return (runs & (1 << self.width) - 1).reshape(len(data), -1)
+        blocks, size = data.shape
+        runs = data.reshape(blocks, size // self.run, 1, self.run) >> shifts
+        return (runs & (1 << self.width) - 1).reshape(blocks, size * 8 // self.width)
 
     def bytes(self, codes: Array) -> Array:
         """The inverse."""
         shifts = np.arange(0, 8, self.width, dtype=np.uint8)[:, None]
-        runs = codes.reshape(len(codes), -1, 8 // self.width, self.run) << shifts
-        return np.bitwise_or.reduce(runs, axis=2).reshape(len(codes), -1)
+        blocks, size = len(codes), codes.shape[1] * self.width // 8
+        runs = codes.reshape(blocks, size // self.run, 8 // self.width, self.run) << shifts
+        return np.bitwise_or.reduce(runs, axis=2).reshape(blocks, size)
 
 
 class Fields(NamedTuple):
@@ -132,7 +134,7 @@ class BlockType:
         result = np.empty((rows, self.row_bytes(columns)), np.uint8)
         for some in self._portions(*result.shape):
             blocks = array[some].reshape(-1, self.block).astype(np.float32, copy=False)
-            result[some] = self.joined(quantized(self, blocks)).reshape(-1, result.shape[1])
+            result[some] = self.joined(quantized(self, blocks)).reshape(result[some].shape)
         return result
 
     def bytes_of(self, packed: PackedArrays) -> Array:
@@ -151,7 +153,7 @@ class BlockType:
         def numbers(codes: Array | None, coding: str, scales: Numbers = None) -> PackedArrays | None:
             if codes is None:
                 return None
-            codes = codes.reshape(rows, -1)
+            codes = codes.reshape(rows, columns // self.block * codes.shape[1])
             codes = np.ascontiguousarray(codes).view("<u2") if coding == "f16" else codes
             return PackedArrays(words_of(codes, CODINGS[coding].bits), coding, codes.shape[1], scales)
 

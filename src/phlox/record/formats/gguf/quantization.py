@@ -87,7 +87,7 @@ _STEPS = 20
 
 def _k_affine(kind: BlockType, blocks: Array) -> Fields:
     """Q4_K and Q5_K: 8 groups, each with a scale and a minimum of 6 bits."""
-    groups = blocks.reshape(len(blocks), 8, -1)
+    groups = blocks.reshape(len(blocks), 8, kind.block // 8)
     return _better(blocks, [_affine_fields(kind, groups, *pair) for pair in _affine_scales(groups, kind.top)])
 
 
@@ -127,13 +127,13 @@ def _affine_fields(kind: BlockType, groups: Array, scales: Array, low: Array) ->
     scale, small, steps = six_bits(scales)
     minimum, minima, lows = six_bits(-low)
     codes = np.rint((groups + lows) * _inverse(steps)).clip(0, kind.top)
-    flat = (len(groups), -1)
-    return Fields(codes.reshape(flat).astype(np.uint8), scale, minimum, small, minima), codes * steps - lows
+    flat = codes.reshape(len(groups), kind.block).astype(np.uint8)
+    return Fields(flat, scale, minimum, small, minima), codes * steps - lows
 
 
 def _k_signed(kind: BlockType, blocks: Array) -> Fields:
     """Q6_K: 16 groups, each with a scale of 8 bits."""
-    half, groups = kind.bias, blocks.reshape(len(blocks), 16, -1)
+    half, groups = kind.bias, blocks.reshape(len(blocks), 16, kind.block // 16)
     candidates = _signed_scales(groups, lambda numbers: np.rint(numbers).clip(-half, half - 1), -half)
     return _better(blocks, [_signed_fields(kind, groups, scales) for scales in candidates])
 
@@ -143,7 +143,7 @@ def _signed_fields(kind: BlockType, groups: Array, scales: Array) -> tuple[Field
     unit = _rounded(halves)[..., None]
     small = np.rint(scales * _inverse(unit)).clip(-128, 127)
     codes = np.rint(groups * _inverse(unit * small)).clip(-kind.bias, kind.bias - 1)
-    raw = (codes + kind.bias).reshape(len(groups), -1).astype(np.uint8)
+    raw = (codes + kind.bias).reshape(len(groups), kind.block).astype(np.uint8)
     return Fields(raw, halves, scales=small[..., 0].astype(np.int8).view(np.uint8)), codes * small * unit
 
 
