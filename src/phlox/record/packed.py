@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from phlox.record.codings import CODINGS, codes_of
 from phlox.record.dtypes import Array
 
 Numbers: TypeAlias = "Array | PackedArrays | None"
@@ -46,6 +45,8 @@ class PackedArrays(NamedTuple):
 
     def dequantized(self) -> Array:
         """The matrix, float32."""
+        from phlox.record.codings import CODINGS, codes_of  # most records hold nothing packed
+
         bits, levels = CODINGS[self.coding]
         result = levels[codes_of(self.codes, bits, self.columns)]
         for part, combine in ((self.scales, np.multiply), (self.offsets, np.add)):

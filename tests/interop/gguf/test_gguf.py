@@ -118,6 +118,7 @@ def written(model: Any, path: Path, kind: str = "F32", change: Callable[[Any], N
         del state["lm_head.weight"]
     for name, tensor in state.items():
         target = names.get_name(name, (".weight", ".bias"))
+        assert target is not None
         array = tensor.numpy().T if architecture == "gpt2" and name.endswith(TRANSPOSED) else tensor.numpy()
         heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
         heads = next((count for part, count in heads.items() if part in name), 0)
@@ -188,7 +189,7 @@ def test_packed_weights_are_those_of_the_model(case: str, transformers: Any, tmp
 
 def test_the_tokenizer_is_kept(transformers: Any, tmp_path: Path) -> None:
     path = written(theirs(transformers, "llama"), tmp_path / "m.gguf")
-    values = read_metadata(path)
+    values: dict[str, Any] = read_metadata(path)
     assert values["tokenizer.ggml.tokens"] == ["<unk>", "é", "▁a"] and values["tokenizer.ggml.bos_token_id"] == 1
     assert values["tokenizer.ggml.scores"].dtype == np.float32 and values["tokenizer.ggml.token_type"].dtype == np.int32
     copy = save(load(path), tmp_path / "n.gguf", type="Q4_K", metadata=values | {"llama.block_count": 7})

@@ -46,11 +46,12 @@ class Keys:
         It has Python's type. Of a number of float32 it is the shortest that gives it.
         """
         self._read.add(key)
-        value: Any = self._values.get(key)
-        if value is None:
+        stored = self._values.get(key)
+        if stored is None:
             return default
-        if isinstance(value, np.generic):
-            value = float(str(value)) if isinstance(value, np.float32) else value.item()
+        value: Any = stored
+        if isinstance(stored, np.generic):
+            value = float(str(stored)) if stored.dtype == np.float32 else stored.item()
         kind = kind if default is None else type(default)
         is_number = kind is float and type(value) in (int, float) and math.isfinite(value)
         if not is_number and (type(value) is not kind or kind is float):

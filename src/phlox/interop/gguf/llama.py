@@ -98,7 +98,7 @@ class GgufLlama(Architecture):
     def further_keys(self, config: LlamaConfig) -> dict[str, tuple[str, Any]]:
         """See `Architecture.further_keys`."""
         width, scaling = ("u32", config.head_width), config.rotary_scaling
-        keys = {"rope.dimension_count": width, "attention.value_length": width}
+        keys: dict[str, tuple[str, Any]] = {"rope.dimension_count": width, "attention.value_length": width}
         keys["rope.freq_base"] = "f32", config.rotary_base
         if isinstance(scaling, LinearScaling):
             return {**keys, "rope.scaling.type": ("str", "linear"), "rope.scaling.factor": ("f32", scaling.factor)}

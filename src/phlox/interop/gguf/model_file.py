@@ -133,9 +133,7 @@ def packed_weights(path: str | os.PathLike[str]) -> Iterator[tuple[str, PackedAr
         packed = tensor.packing.read()
         for target, part in parts.items():
             rows, is_transposed = part.tensor.read(), part.tensor.shape[0] == 2 != part.tensor.shape[1]
-            order = (rows.T if is_transposed else rows)[:, 0] // 2
-            is_range = order.size and (order == np.arange(order[0], order[0] + order.size)).all()
-            yield target, packed.rows(slice(order[0], order[-1] + 1) if is_range else order), is_transposed
+            yield target, packed.rows((rows.T if is_transposed else rows)[:, 0] // 2), is_transposed
 
 
 def _config_of(record: Record, location: str) -> tuple[Architecture, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -41,7 +43,8 @@ def test_plain_values_have_the_types_that_llama_cpp_expects() -> None:
         ("é", kinds.STRING), ([1, 2], kinds.ARRAY), ([0.5], kinds.ARRAY), (["a", "b"], kinds.ARRAY),
     ):  # fmt: skip
         assert encoded_value("k", value) == writer._pack_val(value, kind, add_vtype=True)
-    for value in (None, {}, [[1]], 1j, 2**70, ["a", 1], [None]):
+    wrong: list[Any] = [None, {}, [[1]], 1j, 2**70, ["a", 1], [None]]
+    for value in wrong:
         with pytest.raises(RecordError, match="the key k: GGUF has no type for"):
             encoded_value("k", value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -21,7 +22,7 @@ ARRAY = RNG.standard_normal((3, 2, 256)).astype(np.float32)
 KINDS = gguf.GGMLQuantizationType
 
 
-def theirs(path: Path, tensors: dict[str, tuple[np.ndarray, str | None]], alignment: int = 32) -> Path:
+def theirs(path: Path, tensors: Mapping[str, tuple[np.ndarray, str | None]], alignment: int = 32) -> Path:
     """A file of the package `gguf`, with keys of all types."""
     writer = gguf.GGUFWriter(path, "llama")
     if alignment != 32:

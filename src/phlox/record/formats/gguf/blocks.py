@@ -109,7 +109,7 @@ class BlockType:
     def joined(self, fields: Fields) -> Array:
         """The inverse of `fields`."""
         codes, scales = fields.codes, fields.scales
-        parts = {"scale": fields.scale, "minimum": fields.minimum, "low": codes, "scales": scales}
+        parts: dict[str, Any] = {"scale": fields.scale, "minimum": fields.minimum, "low": codes, "scales": scales}
         if self.high is not None:
             parts |= {"low": codes & 15, "high": self.high.bytes(codes >> 4)}
         parts["low"] = self.low.bytes(parts["low"])

@@ -17,7 +17,7 @@ from phlox.host.text import short
 from phlox.record import limits
 from phlox.record.dtypes import DTYPES, Array
 
-KeyValue: TypeAlias = "str | bool | int | float | np.generic | Array | list[str]"
+KeyValue: TypeAlias = "str | bool | int | float | np.generic | Array | list[str] | list[int] | list[float]"
 """The value of a key. In a file numbers have types: they are scalars and arrays of NumPy."""
 
 TYPES_KEY = "gguf.types"
@@ -120,7 +120,7 @@ def encoded_value(key: str, value: KeyValue) -> bytes:
     if isinstance(value, str):
         return _code(_TEXT) + encoded_text(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        texts = b"".join(map(encoded_text, value))
+        texts = b"".join(map(encoded_text, cast("list[str]", value)))
         return _code(_ARRAY) + _code(_TEXT) + len(value).to_bytes(8, "little") + texts
     numbers = _typed(value)
     name = "" if numbers.ndim > 1 else _name(numbers)
@@ -170,7 +170,7 @@ def _value(key: str, text: str, name: str) -> KeyValue:
     is_list = isinstance(value, list)
     if is_list == name.startswith("["):
         if element == "str" and is_list and all(isinstance(item, str) for item in cast("list[Any]", value)):
-            return value
+            return cast("list[str]", value)
         try:
             numbers = np.array(value, DTYPES[element])
             if numbers.ndim == is_list:

@@ -8,6 +8,7 @@ larger than that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,11 @@ def _rounded(halves: Array) -> Array:
 
 
 def _inverse(scale: Array) -> Array:
-    return np.where(scale == 0, 0, 1 / scale)
+    return _where(scale == 0, 0, 1 / scale)
+
+
+def _where(condition: Array, yes: Any, no: Any) -> Array:
+    return np.where(condition, yes, no)
 
 
 def _peak(blocks: Array) -> Array:
@@ -107,11 +112,11 @@ def _affine_scales(groups: Array, top: int) -> Iterable[tuple[Array, Array]]:
         determinant = _inverse(count * squares - ones * ones)
         scale = (count * products - ones * total) * determinant
         offset = (squares * total - ones * products) * determinant
-        scale, offset = np.where(offset > 0, products * _inverse(squares), scale), offset.clip(max=0)
+        scale, offset = _where(offset > 0, products * _inverse(squares), scale), np.minimum(offset, 0)
         error = _error(groups, codes * scale + offset)
         is_better = (error < least) & (scale > 0)
-        best, best_low = np.where(is_better, scale, best), np.where(is_better, offset, best_low)
-        least = np.where(is_better, error, least)
+        best, best_low = _where(is_better, scale, best), _where(is_better, offset, best_low)
+        least = _where(is_better, error, least)
     yield best, best_low
 
 
@@ -175,7 +180,7 @@ def _signed_scales(groups: Array, nearest: Callable[[Array], Array], extreme: fl
             (numbers * numbers).sum(axis=-1, keepdims=True)
         )
         error = _error(groups, numbers * scale)
-        best, least = np.where(error < least, scale, best), np.minimum(error, least)
+        best, least = _where(error < least, scale, best), np.minimum(error, least)
     yield best
 
 
@@ -188,7 +193,8 @@ def _better(blocks: Array, candidates: Iterable[tuple[Fields, Array]]) -> Fields
     (first, numbers), (second, others) = candidates
     errors = [_error(blocks, each.reshape(blocks.shape)) for each in (numbers, others)]
     is_better = errors[1] < errors[0]
-    return Fields(*[None if a is None else np.where(is_better, b, a) for a, b in zip(first, second, strict=True)])
+    parts: list[Any] = [None if a is None else _where(is_better, b, a) for a, b in zip(first, second, strict=True)]
+    return Fields(*parts)
 
 
 _FUNCTIONS: dict[str, Callable[[BlockType, Array], Fields]] = {

@@ -245,8 +245,8 @@ def _encoded(tensor: LazyTensor, kind: BlockType, path: str) -> Array:
 
 
 def _alignment(values: dict[str, KeyValue]) -> int:
-    value = values.get(_ALIGNMENT_KEY, np.uint32(_ALIGNMENT))
-    alignment = int(value) if isinstance(value, np.integer) else 0
+    value = np.asarray(values.get(_ALIGNMENT_KEY, _ALIGNMENT))
+    alignment = int(value) if value.dtype.kind in "iu" and not value.ndim else 0
     if alignment < 1 or alignment & (alignment - 1):
         raise RecordError(f"the key {_ALIGNMENT_KEY}: {str(value)[:40]} is not a power of two")
     return alignment
