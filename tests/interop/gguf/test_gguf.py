@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 
 import phlox as px
 from phlox.errors import ConfigError, PhloxError, RecordError
-from phlox.interop.gguf import load, packed_weights, read_metadata, save
+from phlox.interop.gguf import load, read_metadata, save
+from phlox.interop.gguf.model_file import ARCHITECTURES, packed_weights
 from phlox.models import BertConfig, GptConfig, LinearScaling, Llama3Scaling, LlamaConfig
 from phlox.record import GgufRecorder, Record
 from phlox.record import load as load_record
@@ -145,7 +147,8 @@ def logits(model: Any) -> np.ndarray:
     if isinstance(model, torch.nn.Module):
         with torch.no_grad():
             return model(torch.tensor(TOKENS.astype(np.int64)))[0].numpy()
-    return model(px.tensor(TOKENS, device=model.tokens.weight.val().device)).numpy()
+    device = next(iter(model.params())).device
+    return model(px.tensor(TOKENS, device=device)).numpy()
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
@@ -177,14 +180,28 @@ def test_logits_of_a_file(case: str, kind: str, transformers: Any, tmp_path: Pat
 @pytest.mark.parametrize("case", ["gpt2 untied", "llama grouped"])
 def test_packed_weights_are_those_of_the_model(case: str, transformers: Any, tmp_path: Path) -> None:
     path = written(theirs(transformers, case), tmp_path / "m.gguf", "Q8_0")
-    params = dict(load(path, device="numpy").named_params())
+    model = load(path, device="numpy")
+    params = dict(model.named_params())
+    adapter = next(each for each in ARCHITECTURES if each.name == case.split()[0]).adapter(model.config)
     seen: set[str] = set()
-    for name, packed, is_transposed in packed_weights(path):
+    for name, packed, axis in packed_weights(load_record(path), adapter):
         plain = packed.dequantized()
-        np.testing.assert_array_equal(plain.T if is_transposed else plain, params[name].val().numpy())
-        assert is_transposed == (name != "tokens.weight") and packed.nbytes < plain.nbytes / 3
+        np.testing.assert_array_equal(plain.T if axis else plain, params[name].val().numpy())
+        assert axis == (name != "tokens.weight") and packed.nbytes < plain.nbytes / 3
         seen.add(name)
     assert seen == {name for name, param in params.items() if len(param.shape) == 2 and name != "positions"}
+
+
+@pytest.mark.skipif(find_spec("phlox.module.packed") is None, reason="this Phlox has no packed parameters")
+@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "MXFP4"])
+@pytest.mark.parametrize("case", ["gpt2", "llama grouped"])
+def test_a_packed_model_gives_the_same(case: str, kind: str, backend: str, transformers: Any, tmp_path: Path) -> None:
+    path = written(theirs(transformers, case), tmp_path / "m.gguf", kind)
+    plain, model = load(path, device=backend), load(path, device=backend, packed=True)
+    np.testing.assert_allclose(logits(model), logits(plain), rtol=1e-4, atol=1e-4)
+    sizes = [sum(param.val().nbytes for _, param in each.named_params()) for each in (plain, model)]
+    assert sizes[1] < 0.4 * sizes[0]
 
 
 def test_the_tokenizer_is_kept(transformers: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from phlox.backend import DeviceLike
 from phlox.errors import ConfigError, RecordError
+from phlox.interop.adapter import Adapter
 from phlox.interop.gguf.family import Architecture, Keys
 from phlox.interop.gguf.gpt2 import GgufGpt2
 from phlox.interop.gguf.llama import GgufLlama
@@ -20,14 +21,18 @@ from phlox.module import Module
 from phlox.record import GgufRecorder, LazyTensor, PackedArrays, Record
 from phlox.record.formats.gguf.keys import KeyValue, as_metadata, from_metadata
 from phlox.record.formats.gguf.recorder import TypeLike
+from phlox.tensor import tensor
 
 ARCHITECTURES: tuple[Architecture, ...] = (GgufGpt2(), GgufLlama())
 
 _ARCHITECTURE = "general.architecture"
 
 
-def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None) -> Any:
-    """Load the model in a GGUF file, on `device`, with its weights dequantized. No initializer runs.
+def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None, packed: bool = False) -> Any:
+    """Load the model in a GGUF file, on `device`. No initializer runs.
+
+    Quantized weights are dequantized, or, if `packed`, kept as the file has them: then they take as little memory as
+    there, and are not trained, see `phlox.quantize`.
 
     The architectures `gpt2` and `llama` are supported. The precision is that of the device's backend. The tokenizer is
     not part of the model; `read_metadata` has its keys.
@@ -53,8 +58,7 @@ def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None) -> A
         adapter = architecture.adapter(config)
         model = config.init(device)
         check_weights(model, adapter, record, Path(path))
-        model.load_record(adapter.read(record))
-        return model
+        return _with_packed(model, record, adapter) if packed else model.load_record(adapter.read(record))
     except RecordError as error:
         if str(path) in str(error):
             raise
@@ -113,27 +117,47 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, KeyValue]:
     return from_metadata(GgufRecorder().load(path).metadata)
 
 
-def packed_weights(path: str | os.PathLike[str]) -> Iterator[tuple[str, PackedArrays, bool]]:
-    """The quantized weights of the model in a file, as they are stored, one at a time.
+def packed_weights(record: Record, adapter: Adapter) -> Iterator[tuple[str, PackedArrays, int]]:
+    """The quantized weights of a file as they are stored, one at a time.
 
-    For each: the path of our parameter, the packed matrix (rows are outputs, or tokens of an embedding; columns are
-    inputs), and whether the parameter is its transpose. Fused matrices are split and rows put into our order, which is
-    exact.
+    For each: the path of our parameter, the packed matrix, and the axis of the parameter along which its rows lie.
+    Fused matrices are split and rows put into our order, which is exact.
     """
-    record = GgufRecorder().load(path)
-    architecture, config = _config_of(record, str(path))
-    adapter = architecture.adapter(config)
     for name, entry in record.tensors.items():
-        tensor = entry.tensor
-        if tensor.packing is None or len(tensor.shape) != 2:
+        whole = entry.tensor
+        if whole.packing is None or len(whole.shape) != 2:
             continue
         # The adapter's rules, applied to the numbers of rows, say which rows go where; two columns show a transpose.
-        numbers = np.arange(2 * tensor.shape[0]).reshape(-1, 2)
+        numbers = np.arange(2 * whole.shape[0]).reshape(-1, 2)
         parts = adapter.read(Record({name: LazyTensor.from_array(numbers)})).tensors
-        packed = tensor.packing.read()
-        for target, part in parts.items():
-            rows, is_transposed = part.tensor.read(), part.tensor.shape[0] == 2 != part.tensor.shape[1]
-            yield target, packed.rows((rows.T if is_transposed else rows)[:, 0] // 2), is_transposed
+        packed = whole.packing.read()
+        for path, part in parts.items():
+            rows = part.tensor.read()
+            axis = int(rows.shape[0] == 2 != rows.shape[1])
+            yield path, packed.rows((rows.T if axis else rows)[:, 0] // 2), axis
+
+
+def _with_packed(model: Module, record: Record, adapter: Adapter) -> Module:
+    """The model with the weights of a file, the quantized ones as they are stored."""
+    from phlox.module.packed import Packed
+    from phlox.module.reparameterization import Sites
+
+    params = dict(model.named_params())
+    device = next(iter(params.values())).device
+
+    def parameter(packed: PackedArrays) -> Packed:
+        parts: list[Any] = [
+            parameter(part) if isinstance(part, PackedArrays) else None if part is None else tensor(part, device=device)
+            for part in (packed.scales, packed.offsets)
+        ]
+        codes: Any = tensor(packed.codes, device=device)
+        return Packed(codes, packed.coding, packed.columns, scales=parts[0], offsets=parts[1])
+
+    weights = {
+        path: parameter(packed).as_weight(params[path].shape, axis)
+        for path, packed, axis in packed_weights(record, adapter)
+    }
+    return Sites(model).replace(weights).load_record(adapter.read(record), exclude=list(weights))
 
 
 def _config_of(record: Record, location: str) -> tuple[Architecture, Any]:

@@ -45,7 +45,7 @@ def _inverse(scale: Array) -> Array:
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Array:
-    return np.where(condition, yes, no)
+    return np.asarray(np.where(condition, yes, no))
 
 
 def _peak(blocks: Array) -> Array:
