@@ -19,7 +19,8 @@ import torch
 import phlox as px
 from phlox.errors import ConfigError, PhloxError, RecordError
 from phlox.interop.gguf import load, read_metadata, save
-from phlox.interop.gguf.model_file import ARCHITECTURES, packed_weights
+from phlox.interop.gguf.model_file import ARCHITECTURES
+from phlox.interop.gguf.packed import packed_weights
 from phlox.models import BertConfig, GptConfig, LinearScaling, Llama3Scaling, LlamaConfig
 from phlox.record import GgufRecorder, Record
 from phlox.record import load as load_record
@@ -202,6 +203,22 @@ def test_a_packed_model_gives_the_same(case: str, kind: str, backend: str, trans
     np.testing.assert_allclose(logits(model), logits(plain), rtol=1e-4, atol=1e-4)
     sizes = [sum(param.val().nbytes for _, param in each.named_params()) for each in (plain, model)]
     assert sizes[1] < 0.4 * sizes[0]
+    # Saved as it is, it has the bytes of the file.
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(save(model, tmp_path / "n.gguf", type=None)).tensors}
+    for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.name != "rope_freqs.weight":
+            assert tensors[tensor.name].data.tobytes() == tensor.data.tobytes(), tensor.name
+
+
+@pytest.mark.skipif(find_spec("phlox.module.packed") is None, reason="this Phlox has no packed parameters")
+@pytest.mark.parametrize("which", ["blocks.*.attention.query.weight", "blocks.**.weight"])
+def test_weights_that_are_packed_in_another_way_are_quantized(which: str, tmp_path: Path) -> None:
+    config = GptConfig(vocabulary=20, context=8, n_layers=2, d_model=32, n_heads=2)
+    model: Any = px.quantize(config.init("numpy"), which, "int8", group=32)  # type: ignore[attr-defined]
+    tokens = px.tensor([[1, 2, 3]], device="numpy")
+    for kind in ("F32", None):
+        loaded = load(save(model, tmp_path / "m.gguf", type=kind), device="numpy")
+        np.testing.assert_allclose(loaded(tokens).numpy(), model(tokens).numpy(), atol=1e-5)
 
 
 def test_the_tokenizer_is_kept(transformers: Any, tmp_path: Path) -> None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from phlox.backend import DeviceLike
 from phlox.errors import ConfigError, RecordError
-from phlox.interop.adapter import Adapter
 from phlox.interop.gguf.family import Architecture, Keys
 from phlox.interop.gguf.gpt2 import GgufGpt2
 from phlox.interop.gguf.llama import GgufLlama
+from phlox.interop.gguf.packed import with_packed, written
 from phlox.interop.huggingface.folder import check_weights, family_and_config
 from phlox.interop.huggingface.settings import Settings
 from phlox.module import Module
-from phlox.record import GgufRecorder, LazyTensor, PackedArrays, Record
+from phlox.record import GgufRecorder, Record
 from phlox.record.formats.gguf.keys import KeyValue, as_metadata, from_metadata
 from phlox.record.formats.gguf.recorder import TypeLike
-from phlox.tensor import tensor
 
 ARCHITECTURES: tuple[Architecture, ...] = (GgufGpt2(), GgufLlama())
 
@@ -58,7 +55,7 @@ def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None, pack
         adapter = architecture.adapter(config)
         model = config.init(device)
         check_weights(model, adapter, record, Path(path))
-        return _with_packed(model, record, adapter) if packed else model.load_record(adapter.read(record))
+        return with_packed(model, record, adapter) if packed else model.load_record(adapter.read(record))
     except RecordError as error:
         if str(path) in str(error):
             raise
@@ -77,7 +74,8 @@ def save(
     Args:
         model: a `Gpt` or `Llama`.
         path: the file, which is replaced completely or not at all.
-        type: what the matrices are written as, see `GgufRecorder`. Vectors and positions stay float32.
+        type: what the matrices are written as, see `GgufRecorder`. Vectors and positions stay float32. With None,
+            packed weights are written as they are, if GGUF has a type for them, and all others as float32.
         metadata: further keys, such as the tokenizer's: `read_metadata` of another file. Keys that the model determines
             are taken from it.
 
@@ -94,7 +92,7 @@ def save(
     start = f"{architecture.name}."
     further = {k: v for k, v in (metadata or {}).items() if k != _ARCHITECTURE and not k.startswith(start)}
     values: dict[str, KeyValue] = {_ARCHITECTURE: architecture.name, **own, **further}
-    record = architecture.adapter(config).write(model.into_record())
+    record = written(model, architecture.adapter(config))
 
     def chosen(name: str) -> str | None:
         return None if name in architecture.unpacked else type(name) if callable(type) else type
@@ -115,49 +113,6 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, KeyValue]:
     ['a', 'b']
     """
     return from_metadata(GgufRecorder().load(path).metadata)
-
-
-def packed_weights(record: Record, adapter: Adapter) -> Iterator[tuple[str, PackedArrays, int]]:
-    """The quantized weights of a file as they are stored, one at a time.
-
-    For each: the path of our parameter, the packed matrix, and the axis of the parameter along which its rows lie.
-    Fused matrices are split and rows put into our order, which is exact.
-    """
-    for name, entry in record.tensors.items():
-        whole = entry.tensor
-        if whole.packing is None or len(whole.shape) != 2:
-            continue
-        # The adapter's rules, applied to the numbers of rows, say which rows go where; two columns show a transpose.
-        numbers = np.arange(2 * whole.shape[0]).reshape(-1, 2)
-        parts = adapter.read(Record({name: LazyTensor.from_array(numbers)})).tensors
-        packed = whole.packing.read()
-        for path, part in parts.items():
-            rows = part.tensor.read()
-            axis = int(rows.shape[0] == 2 != rows.shape[1])
-            yield path, packed.rows((rows.T if axis else rows)[:, 0] // 2), axis
-
-
-def _with_packed(model: Module, record: Record, adapter: Adapter) -> Module:
-    """The model with the weights of a file, the quantized ones as they are stored."""
-    from phlox.module.packed import Packed
-    from phlox.module.reparameterization import Sites
-
-    params = dict(model.named_params())
-    device = next(iter(params.values())).device
-
-    def parameter(packed: PackedArrays) -> Packed:
-        parts: list[Any] = [
-            parameter(part) if isinstance(part, PackedArrays) else None if part is None else tensor(part, device=device)
-            for part in (packed.scales, packed.offsets)
-        ]
-        codes: Any = tensor(packed.codes, device=device)
-        return Packed(codes, packed.coding, packed.columns, scales=parts[0], offsets=parts[1])
-
-    weights = {
-        path: parameter(packed).as_weight(params[path].shape, axis)
-        for path, packed, axis in packed_weights(record, adapter)
-    }
-    return Sites(model).replace(weights).load_record(adapter.read(record), exclude=list(weights))
 
 
 def _config_of(record: Record, location: str) -> tuple[Architecture, Any]:

@@ -169,7 +169,7 @@ class BlockType:
         return PackedArrays(codes, self.coding, columns, scales, offsets)
 
     def _bytes_of(self, packed: PackedArrays) -> Array:
-        if packed.columns % self.block or _form(packed) != _form(self._packed(np.zeros((1, self.size), np.uint8))):
+        if packed.columns % self.block or form_of(packed) != form_of(self._packed(np.zeros((1, self.size), np.uint8))):
             raise RecordError(f"{self.name} has no such groups, codes or scales")
 
         def codes(numbers: Any, width: int) -> Array | None:
@@ -215,7 +215,7 @@ def fitting(packed: PackedArrays) -> BlockType | None:
     return None
 
 
-def _form(packed: Numbers) -> object:
+def form_of(packed: Numbers) -> object:
     """What two packed matrices of one type have in common: codings, and sizes of groups."""
     if not isinstance(packed, PackedArrays):
         return packed is None
@@ -225,7 +225,7 @@ def _form(packed: Numbers) -> object:
         return packed.columns // count if count else 0
 
     parts = packed.scales, packed.offsets
-    return packed.coding, [(group(part), _form(part)) for part in parts]
+    return packed.coding, [(group(part), form_of(part)) for part in parts]
 
 
 def _six_bits(data: Array) -> tuple[Array, Array]:
