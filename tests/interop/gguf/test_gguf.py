@@ -214,7 +214,7 @@ def test_a_packed_model_gives_the_same(case: str, kind: str, backend: str, trans
 @pytest.mark.parametrize("which", ["blocks.*.attention.query.weight", "blocks.**.weight"])
 def test_weights_that_are_packed_in_another_way_are_quantized(which: str, tmp_path: Path) -> None:
     config = GptConfig(vocabulary=20, context=8, n_layers=2, d_model=32, n_heads=2)
-    model: Any = px.quantize(config.init("numpy"), which, "int8", group=32)  # type: ignore[attr-defined]
+    model: Any = px.quantize(config.init("numpy"), which, "int8", group=32)
     tokens = px.tensor([[1, 2, 3]], device="numpy")
     for kind in ("F32", None):
         loaded = load(save(model, tmp_path / "m.gguf", type=kind), device="numpy")

@@ -102,7 +102,8 @@ def _stacked(rows: Array, stored: list[PackedArrays], ends: Array) -> LazyTensor
     cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(rows)]
     pieces: list[PackedArrays] = []
     for start, stop in pairwise(cuts):
-        packed, end = stored[owners[start]], int(ends[owners[start]])
+        owner = int(owners[start])
+        packed, end = stored[owner], int(ends[owner])
         pieces.append(packed.rows(rows[start:stop] - (end - len(packed.codes))))
         if form_of(packed) != form_of(pieces[0]):
             raise RecordError("they are packed in several ways")

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phlox.errors import RecordError
+from phlox.host.thread_pool import parallel_for
 from phlox.record.codings import CODINGS, codes_of, words_of
 from phlox.record.dtypes import Array
 from phlox.record.packed import Numbers, PackedArrays
 
-_ELEMENTS = 1 << 20
+_ELEMENTS = 1 << 18
 """About so many elements are converted at a time."""
 
 
@@ -119,32 +120,31 @@ class BlockType:
 
     def packed(self, data: Array) -> PackedArrays:
         """Rows of a file, uint8 [rows, bytes], as a packed matrix; scales and codes keep all their bits."""
-        return PackedArrays.stacked([self._packed(data[rows]) for rows in self._portions(len(data), data.shape[1])])
+        portions = _portions(0, len(data), data.shape[1])
+        return PackedArrays.stacked([self._packed(data[rows]) for rows in portions])
 
     def dequantized(self, data: Array) -> Array:
         """Rows of a file, uint8 [rows, bytes], as float32 [rows, columns]."""
         result = np.empty((len(data), data.shape[1] // self.size * self.block), np.float32)
-        for rows in self._portions(len(data), data.shape[1]):
-            result[rows] = self._packed(data[rows]).dequantized()
+        _fill(result, result.shape[1], lambda rows: self._packed(data[rows]).dequantized())
         return result
 
     def encoded(self, array: Array, quantized: Callable[[BlockType, Array], Fields]) -> Array:
         """Rows of float32 as rows of a file, by a function from blocks to their fields."""
-        rows, columns = array.shape
-        result = np.empty((rows, self.row_bytes(columns)), np.uint8)
-        for some in self._portions(*result.shape):
-            blocks = array[some].reshape(-1, self.block).astype(np.float32, copy=False)
-            result[some] = self.joined(quantized(self, blocks)).reshape(result[some].shape)
+        columns = array.shape[1]
+        result = np.empty((len(array), self.row_bytes(columns)), np.uint8)
+
+        def rows_of(rows: slice) -> Array:
+            blocks = array[rows].reshape(-1, self.block).astype(np.float32, copy=False)
+            return self.joined(quantized(self, blocks)).reshape(result[rows].shape)
+
+        _fill(result, columns, rows_of)
         return result
 
     def bytes_of(self, packed: PackedArrays) -> Array:
         """The inverse of `packed`; RecordError unless the type holds exactly this matrix."""
-        parts = [self._bytes_of(packed.rows(rows)) for rows in self._portions(len(packed.codes), packed.columns)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _portions(self, rows: int, width: int) -> Iterator[slice]:
-        step = max(1, _ELEMENTS // max(1, width))
-        return (slice(start, min(start + step, rows)) for start in range(0, max(rows, 1), step))
+        portions = _portions(0, len(packed.codes), packed.columns)
+        return np.concatenate([self._bytes_of(packed.rows(rows)) for rows in portions])
 
     def _packed(self, data: Array) -> PackedArrays:
         rows, columns = len(data), data.shape[1] // self.size * self.block
@@ -202,6 +202,22 @@ class BlockType:
         return self.joined(Fields(elements, scale, minimum, groups, minima)).reshape(
             len(packed.codes), self.row_bytes(packed.columns)
         )
+
+
+def _portions(start: int, stop: int, width: int) -> Iterator[slice]:
+    """Rows of this width, some at a time: once at least."""
+    step = max(1, _ELEMENTS // max(1, width))
+    return (slice(at, min(at + step, stop)) for at in range(start, max(start + 1, stop), step))
+
+
+def _fill(result: Array, columns: int, rows_of: Callable[[slice], Array]) -> None:
+    """Compute the rows of a result, some at a time, on several cores."""
+
+    def work(start: int, stop: int) -> None:
+        for rows in _portions(start, stop, columns):
+            result[rows] = rows_of(rows)
+
+    parallel_for(work, len(result), max(1, _ELEMENTS // max(1, columns)))
 
 
 def fitting(packed: PackedArrays) -> BlockType | None:

@@ -41,11 +41,13 @@ def _rounded(halves: Array) -> Array:
 
 
 def _inverse(scale: Array) -> Array:
-    return _where(scale == 0, 0, 1 / scale)
+    """1 / scale; 0 for scales so small that it is infinite."""
+    inverse = 1 / scale
+    return _where(np.isfinite(inverse), inverse, np.zeros_like(inverse))
 
 
-def _where(condition: Array, yes: Any, no: Any) -> Array:
-    return np.asarray(np.where(condition, yes, no))
+def _where(condition: Array, yes: Array, no: Array) -> Array:
+    return np.where(condition, yes, no)
 
 
 def _peak(blocks: Array) -> Array:
@@ -155,17 +157,19 @@ def _signed_fields(kind: BlockType, groups: Array, scales: Array) -> tuple[Field
 def _non_linear(kind: BlockType, blocks: Array) -> Fields:
     """IQ4_NL: levels that are denser around zero."""
     levels = CODINGS[kind.coding].levels
-    between = (levels[1:] + levels[:-1]) / 2
+    # All numbers above one half and up to the next have the same nearest level, since levels are whole.
+    halves = np.searchsorted((levels[1:] + levels[:-1]) / 2, np.arange(-256, 257) / 2).astype(np.uint8)
+
+    def codes(numbers: Array) -> Array:
+        return halves[np.ceil(2 * numbers).clip(-256, 256).astype(np.int16) + 256]
 
     def fields(scale: Array) -> tuple[Fields, Array]:
-        halves = _half(scale)
-        codes = np.searchsorted(between, blocks * _inverse(_rounded(halves))).astype(np.uint8)
-        return Fields(codes, halves), levels[codes] * _rounded(halves)
+        stored = _half(scale)
+        chosen = codes(blocks * _inverse(_rounded(stored)))
+        return Fields(chosen, stored), levels[chosen] * _rounded(stored)
 
-    def nearest(numbers: Array) -> Array:
-        return levels[np.searchsorted(between, numbers)]
-
-    return _better(blocks, [fields(scale[:, 0]) for scale in _signed_scales(blocks[:, None], nearest, levels[0])])
+    scales = _signed_scales(blocks[:, None], lambda numbers: levels[codes(numbers)], levels[0])
+    return _better(blocks, [fields(scale[:, 0]) for scale in scales])
 
 
 def _signed_scales(groups: Array, nearest: Callable[[Array], Array], extreme: float) -> Iterable[Array]:
@@ -193,7 +197,9 @@ def _better(blocks: Array, candidates: Iterable[tuple[Fields, Array]]) -> Fields
     (first, numbers), (second, others) = candidates
     errors = [_error(blocks, each.reshape(blocks.shape)) for each in (numbers, others)]
     is_better = errors[1] < errors[0]
-    parts: list[Any] = [None if a is None else _where(is_better, b, a) for a, b in zip(first, second, strict=True)]
+    parts: list[Any] = [
+        None if a is None or b is None else _where(is_better, b, a) for a, b in zip(first, second, strict=True)
+    ]
     return Fields(*parts)
 
 
