@@ -47,8 +47,8 @@ class PackedArrays(NamedTuple):
         """The matrix, float32."""
         from phlox.record.codings import CODINGS, codes_of  # most records hold nothing packed
 
-        bits, levels = CODINGS[self.coding]
-        result = levels[codes_of(self.codes, bits, self.columns)]
+        coding = CODINGS[self.coding]
+        result: Array = coding.levels[codes_of(self.codes, coding.bits, self.columns)]
         for part, combine in ((self.scales, np.multiply), (self.offsets, np.add)):
             if part is not None and result.size:
                 with np.errstate(all="ignore"):  # scales of a file may be infinite, or NaN
