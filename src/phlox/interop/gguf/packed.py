@@ -61,7 +61,7 @@ def with_packed(model: Module, record: Record, adapter: Adapter) -> Module:
 def written(model: Module, adapter: Adapter) -> Record:
     """The tensors of a file; packed weights stay so, if all weights that a file has as one tensor are packed alike."""
     record = model.into_record()
-    if not any(path.endswith(".codes") for path in record):
+    if not any(".codes." in path for path in record):
         return adapter.write(record)
     from phlox.module.packed import Packed
     from phlox.module.reparameterization import Sites, merge
@@ -69,7 +69,7 @@ def written(model: Module, adapter: Adapter) -> Record:
     def arrays(part: Any) -> Any:
         if not isinstance(part, Packed):
             return None if part is None else part.val().numpy().astype(np.float32)
-        codes = part.codes.val().numpy().astype(np.int32)
+        codes = part.words.val().numpy().astype(np.int32)
         return PackedArrays(codes, part.coding, part.columns, arrays(part.scales), arrays(part.offsets))
 
     sites = Sites(model, computed=True).found.items()
