@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +180,7 @@ def test_logits_of_a_file(case: str, kind: str, transformers: Any, tmp_path: Pat
 @pytest.mark.parametrize("case", ["gpt2 untied", "llama grouped"])
 def test_packed_weights_are_those_of_the_model(case: str, transformers: Any, tmp_path: Path) -> None:
     path = written(theirs(transformers, case), tmp_path / "m.gguf", "Q8_0")
-    model = load(path, device="numpy")
+    model = load(path, device="numpy", packed=False)
     params = dict(model.named_params())
     adapter = next(each for each in ARCHITECTURES if each.name == case.split()[0]).adapter(model.config)
     seen: set[str] = set()
@@ -193,13 +192,12 @@ def test_packed_weights_are_those_of_the_model(case: str, transformers: Any, tmp
     assert seen == {name for name, param in params.items() if len(param.shape) == 2 and name != "positions"}
 
 
-@pytest.mark.skipif(find_spec("phlox.module.packed") is None, reason="this Phlox has no packed parameters")
 @pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "MXFP4"])
 @pytest.mark.parametrize("case", ["gpt2", "llama grouped"])
 def test_a_packed_model_gives_the_same(case: str, kind: str, backend: str, transformers: Any, tmp_path: Path) -> None:
     path = written(theirs(transformers, case), tmp_path / "m.gguf", kind)
-    plain, model = load(path, device=backend), load(path, device=backend, packed=True)
+    plain, model = load(path, device=backend, packed=False), load(path, device=backend)
     np.testing.assert_allclose(logits(model), logits(plain), rtol=1e-4, atol=1e-4)
     sizes = [sum(param.val().nbytes for _, param in each.named_params()) for each in (plain, model)]
     assert sizes[1] < 0.4 * sizes[0]
@@ -210,7 +208,6 @@ def test_a_packed_model_gives_the_same(case: str, kind: str, backend: str, trans
             assert tensors[tensor.name].data.tobytes() == tensor.data.tobytes(), tensor.name
 
 
-@pytest.mark.skipif(find_spec("phlox.module.packed") is None, reason="this Phlox has no packed parameters")
 @pytest.mark.parametrize("which", ["blocks.*.attention.query.weight", "blocks.**.weight"])
 def test_weights_that_are_packed_in_another_way_are_quantized(which: str, tmp_path: Path) -> None:
     config = GptConfig(vocabulary=20, context=8, n_layers=2, d_model=32, n_heads=2)

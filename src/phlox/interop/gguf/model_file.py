@@ -25,11 +25,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (GgufGpt2(), GgufLlama())
 _ARCHITECTURE = "general.architecture"
 
 
-def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None, packed: bool = False) -> Any:
+def load(path: str | os.PathLike[str], *, device: DeviceLike | None = None, packed: bool = True) -> Any:
     """Load the model in a GGUF file, on `device`. No initializer runs.
 
-    Quantized weights are dequantized, or, if `packed`, kept as the file has them: then they take as little memory as
-    there, and are not trained, see `phlox.quantize`.
+    Quantized weights are kept as the file has them: they take as little memory as there, and are not trained, see
+    `phlox.quantize`. With `packed=False` they are dequantized.
 
     The architectures `gpt2` and `llama` are supported. The precision is that of the device's backend. The tokenizer is
     not part of the model; `read_metadata` has its keys.

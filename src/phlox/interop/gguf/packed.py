@@ -11,6 +11,8 @@ import numpy as np
 from phlox.errors import RecordError
 from phlox.interop.adapter import Adapter
 from phlox.module import Module
+from phlox.module.packed import Packed
+from phlox.module.reparameterization import Sites, merge
 from phlox.record import Array, LazyTensor, PackedArrays, Record
 from phlox.record.formats.gguf.blocks import form_of
 from phlox.tensor import tensor
@@ -37,9 +39,6 @@ def packed_weights(record: Record, adapter: Adapter) -> Iterator[tuple[str, Pack
 
 def with_packed(model: Module, record: Record, adapter: Adapter) -> Module:
     """The model with the weights of a file, the quantized ones as they are stored."""
-    from phlox.module.packed import Packed
-    from phlox.module.reparameterization import Sites
-
     params = dict(model.named_params())
     device = next(iter(params.values())).device
 
@@ -63,8 +62,6 @@ def written(model: Module, adapter: Adapter) -> Record:
     record = model.into_record()
     if not any(".codes." in path for path in record):
         return adapter.write(record)
-    from phlox.module.packed import Packed
-    from phlox.module.reparameterization import Sites, merge
 
     def arrays(part: Any) -> Any:
         if not isinstance(part, Packed):
