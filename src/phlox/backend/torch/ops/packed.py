@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 
 from phlox.backend.contract import Backend
-from phlox.backend.contract.nn.packed import BLOCK, CODINGS
+from phlox.backend.contract.nn.packed import BLOCK, CODINGS, unpacked_codes
 from phlox.backend.contract.types import Array
 from phlox.backend.kind import Float
 from phlox.backend.torch.compiler.codegen import is_on
 from phlox.backend.torch.compiler.kernels import packed as own_kernel
-from phlox.backend.torch.sizes import is_symbolic
+from phlox.backend.torch.sizes import is_empty, is_symbolic
 from phlox.backend.torch.tracer import is_fused, is_traced_by_others, is_tracer
 
 _DTYPES = {
@@ -28,13 +31,29 @@ _DTYPES = {
 _ZEROS = {"int4": 8, "uint4": 0}
 """The code of zero."""
 _FEW = 8
-"""The most rows of x for which scales multiply sums. With more, one product of matrices of a block takes less time."""
+"""The most rows of x for which a program unpacks nothing; with more, a product of matrices takes less time."""
 _BLOCK = 1 << 19
 """The number of elements that are unpacked at once, which stay in the cache."""
 
 
+_TWICE = {
+    torch.float64: torch.complex128, torch.float32: torch.int64, torch.float16: torch.int32,
+    torch.bfloat16: torch.int32,
+}  # fmt: skip
+"""Types of twice the size."""
+
+
+@cache
+def _pairs(coding: str) -> np.ndarray[Any, Any]:
+    """The two levels of every byte."""
+    return CODINGS[coding].levels[unpacked_codes(np.arange(256, dtype=np.int32)[:, None], 4)[:, :2]]
+
+
 def _low(words: Array) -> Array:
-    return words.to(torch.int32).contiguous()
+    """Words as 32 bits each, whose bits can be viewed as other types."""
+    low = words.to(torch.int32).contiguous()
+    # Along an axis of size 1 every stride counts as contiguous, but not to `view`.
+    return low if low.stride(-1) == 1 else low.clone(memory_format=torch.contiguous_format)
 
 
 class Packed(Backend):
@@ -43,23 +62,30 @@ class Packed(Backend):
     torch_float: torch.dtype
 
     def int_unpack(self, words: Array, coding: str) -> Array:
-        if sys.byteorder == "big":
+        if sys.byteorder == "big" or is_empty(words):
             return super().int_unpack(words, coding)
         codes, coded = _low(words), _DTYPES.get(coding)
         if coded is not None:
             return codes.view(coded).to(self.torch_float)
         codes = codes.view(torch.uint8)
+        if coding not in _ZEROS and CODINGS[coding].bits == 4 and not is_tracer(words):
+            # Two levels at a time; `index_select` is by far the fastest way to read a table.
+            pairs = torch.from_numpy(_pairs(coding)).to(words.device, self.torch_float)
+            pairs = pairs.view(_TWICE[self.torch_float])[:, 0].index_select(0, codes.flatten().int())
+            return pairs.view(self.torch_float).reshape(*codes.shape[:-1], 2 * codes.shape[-1])
         if CODINGS[coding].bits == 4:
             codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
         if coding in _ZEROS:
             return codes.to(self.torch_float) - _ZEROS[coding]
-        return self._from_result(CODINGS[coding].levels, Float, self.device_of(words))[codes.int()]
+        table, indices = self._from_result(CODINGS[coding].levels, Float, self.device_of(words)), codes.int()
+        return table[indices] if is_tracer(words) else table.index_select(0, indices.flatten()).reshape(codes.shape)
 
     def packed_linear(
         self, x: Array, words: Array, scales: Array | None, offsets: Array | None, bias: Array | None, coding: str
     ) -> Array:
         *batch, columns = x.shape
-        if any(map(is_symbolic, batch)) or not 0 < math.prod(batch) <= _FEW or not words.numel():
+        m = 0 if any(map(is_symbolic, batch)) else math.prod(batch)
+        if not 0 < m <= (_FEW if is_tracer(x) else 1) or not words.numel():
             return super().packed_linear(x, words, scales, offsets, bias, coding)
         flat, rows = x.reshape(-1, columns), words.shape[0]
         if not is_tracer(x):
@@ -77,18 +103,32 @@ class Packed(Backend):
         return (y if bias is None else y + bias).reshape(*batch, rows)
 
     def _by_blocks(self, x: Array, words: Array, scales: Array | None, coding: str) -> Array:
-        """x [m, columns] times W' without offsets; the scales multiply sums of groups."""
-        (m, columns), rows = x.shape, words.shape[0]
+        """x [1, columns] times W' without offsets; the scales multiply sums of groups."""
+        columns, rows = x.shape[1], words.shape[0]
         groups = 1 if scales is None else scales.shape[1]
-        factors = x.reshape(m, groups, columns // groups).permute(1, 2, 0)
+        width = columns // groups
+        # Even and odd columns apart, if these are the low and high halves of bytes.
+        parts = 2 if coding in _ZEROS and width % 2 == 0 and sys.byteorder == "little" else 1
+        factors = [x[0, part::parts].contiguous() for part in range(parts)]
+        ones = x.new_ones(width // parts)
         step = max(1, (_BLOCK if x.device.type == "cpu" else BLOCK) // columns)
-        parts: list[Array] = []
+        results: list[Array] = []
         for start in range(0, rows, step):
             some = slice(start, start + step)
-            levels = self._unpacked(words[some], None, None, columns, coding)
-            if scales is None:
-                parts.append(x @ levels.t())
+            levels = self._columns_in_parts(words[some], columns, parts, coding)
+            if groups == 1:
+                sums = sum(torch.mv(*pair) for pair in zip(levels, factors, strict=True))
+                results.append(sums if scales is None else sums * scales[some, 0])
                 continue
-            sums = torch.matmul(levels.reshape(-1, groups, columns // groups).transpose(0, 1), factors)
-            parts.append((sums * scales[some].t()[..., None]).sum(0).t())
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            products = levels[0].mul_(factors[0])
+            for level, factor in zip(levels[1:], factors[1:], strict=True):
+                products.addcmul_(level, factor)
+            sums = torch.mv(products.view(-1, width // parts), ones).view(-1, groups)
+            results.append((sums * scales[some]).sum(1))
+        return (results[0] if len(results) == 1 else torch.cat(results))[None]
+
+    def _columns_in_parts(self, words: Array, columns: int, parts: int, coding: str) -> list[Array]:
+        if parts == 1:
+            return [self._unpacked(words, None, None, columns, coding).contiguous()]
+        codes = _low(words).view(torch.uint8)[:, : columns // 2]
+        return [part.sub_(_ZEROS[coding]).view(torch.int8).to(self.torch_float) for part in (codes & 15, codes >> 4)]
