@@ -37,6 +37,7 @@ DETAILED = (
     "stages",
     "training",
     "generation",
+    "packed",
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 

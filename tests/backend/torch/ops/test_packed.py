@@ -31,6 +31,7 @@ def test_levels(coding: str) -> None:
     np.testing.assert_array_equal(levels.ravel(), CODINGS[coding].levels)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
 @pytest.mark.parametrize("coding", ["int8", "nf4", pytest.param("e4m3", marks=pytest.mark.full)])
 def test_a_program_computes_the_same_without_the_kernel(coding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bits = CODINGS[coding].bits

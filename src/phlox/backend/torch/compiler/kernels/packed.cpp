@@ -123,7 +123,7 @@ template <Kind kind, int64_t M>
 void multiply(const float* x, const Matrix& w, float* y, const int32_t* places, int threads) {
   constexpr int64_t rows = M == 1 ? 4 : 2;
   const int64_t whole = w.rows / rows;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 64)
   for (int64_t i = 0; i < whole; i++) products<kind, M, rows>(x, w, i * rows, y, places);
   for (int64_t row = whole * rows; row < w.rows; row++) products<kind, M, 1>(x, w, row, y, places);
 }

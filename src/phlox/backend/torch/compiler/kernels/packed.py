@@ -23,6 +23,8 @@ from phlox.backend.torch.sizes import is_symbolic
 _TABLE, _KINDS = 0, {"int8": 1, "uint8": 2}
 _FEW = 8
 """The most rows; with more, unpacking costs little beside the product."""
+_WORDS_OF_A_THREAD = 1 << 16
+"""The number of words that are worth another thread."""
 
 
 @cache
@@ -56,9 +58,10 @@ def _levels(coding: str) -> torch.Tensor:
 def _multiply(x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor | None, coding: str) -> torch.Tensor:
     x, words, scales = x.contiguous(), words.contiguous(), None if scales is None else scales.contiguous()
     y, groups = x.new_empty((x.shape[0], words.shape[0])), 1 if scales is None else scales.shape[1]
+    threads = min(torch.get_num_threads(), 1 + words.numel() // _WORDS_OF_A_THREAD)
     _kernel().multiply_packed(
         x.data_ptr(), *x.shape, words.data_ptr(), *words.shape, address(scales), groups,
-        _levels(coding).data_ptr(), _KINDS.get(coding, _TABLE), y.data_ptr(), torch.get_num_threads(),
+        _levels(coding).data_ptr(), _KINDS.get(coding, _TABLE), y.data_ptr(), threads,
     )  # fmt: skip
     return y
 
