@@ -28,8 +28,9 @@ def operands(coding: str, m: int) -> list[Any]:
 @pytest.mark.parametrize("coding", ["int8", "uint4", "iq4nl", "dynamic8", "f16"])
 def test_a_loop_computes_the_same(coding: str, m: int) -> None:
     arguments = operands(coding, m)
-    loop = B.packed_linear(*arguments, coding)
-    whole = PackedOps.packed_linear(B, *arguments, coding)
+    x, words, scales, offsets, bias = arguments
+    loop = B.packed_linear(x, words, scales, offsets, bias, coding)
+    whole = PackedOps.packed_linear(B, x, words, scales, offsets, bias, coding)
     np.testing.assert_allclose(loop, whole, atol=3e-6 * float(jnp.abs(whole).max()))
 
 

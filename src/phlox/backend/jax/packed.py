@@ -79,7 +79,7 @@ def _packed_linear(
         if m > 1:
             spread = 1.0 if scales is None else jnp.repeat(scales, n // groups, 1)
             return sum(lax.dot(level * spread, factor) for level, factor in zip(levels, factors, strict=True))
-        sums = sum(level * factor[:, 0] for level, factor in zip(levels, factors, strict=True))
+        sums: Array = sum(level * factor[:, 0] for level, factor in zip(levels, factors, strict=True))
         if scales is not None:
             sums = (sums.reshape(step, groups, n // groups) * scales[:, :, None]).reshape(step, n)
         return lax.dot(sums, jnp.ones((n, 1), x.dtype))  # XLA's own sum takes number after number

@@ -94,7 +94,8 @@ def test_a_product_in_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> Non
     words = pack(codes, 4)
     y, saved = PackedOps.packed_linear(B, x, words, scales, offsets, bias, "int4"), (x, words, scales, offsets)
     np.testing.assert_allclose(y, x @ weight.T + bias, rtol=1e-12, atol=1e-12)
-    dx, dwords, dscales, doffsets, dbias = B.packed_linear_backward(saved, g, (True, False, True, True, True), "int4")
+    found: Any = B.packed_linear_backward(saved, g, (True, False, True, True, True), "int4")
+    dx, dwords, dscales, doffsets, dbias = found
     dw = np.einsum("abr,abc->rc", g, x)
     assert dwords is None
     np.testing.assert_allclose(dx, g @ weight, rtol=1e-12, atol=1e-12)

@@ -66,7 +66,7 @@ class Packed(Backend):
             return super().int_unpack(words, coding)
         codes, coded = _low(words), _DTYPES.get(coding)
         if coded is not None:
-            return codes.view(coded).to(self.torch_float)
+            return codes.view(coded).to(self.torch_float, copy=True)
         codes = codes.view(torch.uint8)
         if coding not in _ZEROS and CODINGS[coding].bits == 4 and not is_tracer(words):
             # Two levels at a time; `index_select` is by far the fastest way to read a table.
@@ -116,13 +116,12 @@ class Packed(Backend):
         for start in range(0, rows, step):
             some = slice(start, start + step)
             levels = self._columns_in_parts(words[some], columns, parts, coding)
-            if groups == 1:
-                sums = sum(torch.mv(*pair) for pair in zip(levels, factors, strict=True))
-                results.append(sums if scales is None else sums * scales[some, 0])
+            if scales is None:
+                results.append(torch.stack([torch.mv(*pair) for pair in zip(levels, factors, strict=True)]).sum(0))
                 continue
-            products = levels[0].mul_(factors[0])
+            products = levels[0] * factors[0]
             for level, factor in zip(levels[1:], factors[1:], strict=True):
-                products.addcmul_(level, factor)
+                products = torch.addcmul(products, level, factor)
             sums = torch.mv(products.view(-1, width // parts), ones).view(-1, groups)
             results.append((sums * scales[some]).sum(1))
         return (results[0] if len(results) == 1 else torch.cat(results))[None]

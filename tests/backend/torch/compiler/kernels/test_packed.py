@@ -9,7 +9,7 @@ import torch
 from phlox.backend.contract.nn.packed import CODINGS, pack
 from phlox.backend.torch.compiler.kernels import packed
 
-pytestmark = pytest.mark.skipif(packed._kernel() is None, reason="there is no kernel for this CPU")  # pyright: ignore[reportPrivateUsage]
+pytestmark = pytest.mark.skipif(packed._kernel() is None, reason="there is no kernel for this CPU")
 RNG = np.random.default_rng(0)
 SHAPES = [
     (37, 768, 12),
