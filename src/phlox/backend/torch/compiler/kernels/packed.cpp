@@ -28,10 +28,12 @@ struct Table {
   explicit Table(const float* at) : levels(load(at)) {}
   inline Vector operator[](Words codes) const { return _mm512_permutexvar_ps(codes, levels); }
 };
+// The bits of a mask, and others that are set: numbers whose last bits they are.
 inline Words down(Words x, int bits) { return _mm512_srl_epi32(x, _mm_cvtsi32_si128(bits)); }
-inline Words low_byte(Words x) { return _mm512_and_si512(x, _mm512_set1_epi32(255)); }
-inline Words signed_byte(Words x) { return _mm512_srai_epi32(_mm512_slli_epi32(x, 24), 24); }
-inline Vector as_floats(Words x) { return _mm512_cvtepi32_ps(x); }
+inline Words flipped(Words x, int bits) { return _mm512_xor_si512(x, _mm512_set1_epi32(bits)); }
+inline Vector masked(Words x, int mask, int others) {
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, _mm512_set1_epi32(mask), _mm512_set1_epi32(others), 0xEA));
+}
 inline float sum(Vector x) { return _mm512_reduce_add_ps(x); }
 
 #else
@@ -54,9 +56,10 @@ struct Table {
   }
 };
 inline Words down(Words x, int bits) { return _mm256_srl_epi32(x, _mm_cvtsi32_si128(bits)); }
-inline Words low_byte(Words x) { return _mm256_and_si256(x, _mm256_set1_epi32(255)); }
-inline Words signed_byte(Words x) { return _mm256_srai_epi32(_mm256_slli_epi32(x, 24), 24); }
-inline Vector as_floats(Words x) { return _mm256_cvtepi32_ps(x); }
+inline Words flipped(Words x, int bits) { return _mm256_xor_si256(x, _mm256_set1_epi32(bits)); }
+inline Vector masked(Words x, int mask, int others) {
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi32(mask)), _mm256_set1_epi32(others)));
+}
 inline float sum(Vector x) {
   float lanes[kLanes], total = 0;
   store(lanes, x);
@@ -66,6 +69,8 @@ inline float sum(Vector x) {
 
 #endif
 
+constexpr int64_t kAhead = 8;  // steps of some rows, in which what is fetched arrives
+
 struct Matrix {
   const int32_t* words;
   int64_t rows, n;  // words in a row
@@ -74,10 +79,21 @@ struct Matrix {
   const float* levels;
 };
 
+// The level of a code that is lowest in the words; of an integer's odd codes, which are one byte higher, times 256.
+//
+// An integer becomes a float without conversion: as the last bits of a number from 2^23 on, which is then subtracted. A
+// signed one, whose highest bit is flipped, is larger by 128.
 template <Kind kind>
-inline Vector level(Words words, const Table& table) {
+inline Vector level(Words words, int64_t code, const Table& table) {
   if (kind == kTable) return table[words];
-  return as_floats(kind == kSigned ? signed_byte(words) : low_byte(words));
+  const int place = code % 2 ? 256 : 1;
+  return masked(words, 255 * place, 0x4B000000) - all(8388608.0f + (kind == kSigned ? 128 * place : 0));
+}
+
+template <int64_t Parts>
+inline Vector joined(const Vector (&parts)[Parts]) {
+  if constexpr (Parts == 4) return (parts[0] + parts[1]) + (parts[2] + parts[3]);
+  return parts[0];
 }
 
 // `M` rows of x, in vectors' order, times `Rows` rows of the matrix.
@@ -85,43 +101,70 @@ template <Kind kind, int64_t M, int64_t Rows>
 void products(const float* x, const Matrix& w, int64_t row, float* y, const int32_t* places) {
   constexpr int64_t codes = kind == kTable ? 8 : 4;
   const int64_t blocks = (w.n + kLanes - 1) / kLanes, of_group = w.n / w.groups;
+  // Blocks of a group, or groups of a block. (Divisions would take most of the time of a block.)
+  const int64_t long_group = w.groups == 1 ? blocks : of_group / kLanes, short_groups = long_group ? 0 : kLanes / of_group;
+  int64_t group = 0, left = long_group;
   const Table table(w.levels);
-  Vector sums[Rows][M], total[Rows][M];
+  constexpr int64_t parts = Rows * M == 1 ? 4 : 1;  // sums that do not wait for each other
+  Vector sums[Rows][M][parts], total[Rows][M];
+#pragma GCC unroll 4
   for (int64_t r = 0; r < Rows; r++)
-    for (int64_t m = 0; m < M; m++) sums[r][m] = total[r][m] = all(0);
+#pragma GCC unroll 4
+    for (int64_t m = 0; m < M; m++) {
+      total[r][m] = all(0);
+#pragma GCC unroll 4
+      for (int64_t part = 0; part < parts; part++) sums[r][m][part] = all(0);
+    }
   for (int64_t block = 0; block < blocks; block++) {
     const int64_t begin = block * kLanes, count = w.n - begin;
     Words words[Rows];
-    for (int64_t r = 0; r < Rows; r++) words[r] = load_words(w.words + (row + r) * w.n + begin, count);
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < Rows; r++) {
+      const int32_t* at = w.words + (row + r) * w.n + begin;
+      words[r] = flipped(load_words(at, count), kind == kSigned ? 0x80808080 : 0);
+      __builtin_prefetch(at + kAhead * Rows * w.n, 0, 3);
+    }
 #pragma GCC unroll 8
     for (int64_t code = 0; code < codes; code++) {
       Vector factor[M];
+#pragma GCC unroll 4
       for (int64_t m = 0; m < M; m++) factor[m] = load(x + ((m * blocks + block) * codes + code) * kLanes);
 #pragma GCC unroll 4
       for (int64_t r = 0; r < Rows; r++) {
-        const Vector number = level<kind>(words[r], table);
-        for (int64_t m = 0; m < M; m++) sums[r][m] = fma(number, factor[m], sums[r][m]);
-        words[r] = down(words[r], 32 / codes);
+        const Vector number = level<kind>(words[r], code, table);
+#pragma GCC unroll 4
+        for (int64_t m = 0; m < M; m++) {
+          Vector& part = sums[r][m][code % parts];
+          part = fma(number, factor[m], part);
+        }
+        if (kind == kTable || code == 1) words[r] = down(words[r], kind == kTable ? 4 : 16);
       }
     }
-    const int64_t end = begin + kLanes;
-    if (w.scales == nullptr || (of_group > kLanes && end % of_group && end < w.n)) continue;
+    if (w.scales == nullptr || --left > 0) continue;
+#pragma GCC unroll 4
     for (int64_t r = 0; r < Rows; r++) {
-      const float* scales = w.scales + (row + r) * w.groups + begin / of_group;
-      const Vector scale = of_group >= kLanes ? all(*scales) : picked(load_some(scales, (count + of_group - 1) / of_group), places);
+      const float* scales = w.scales + (row + r) * w.groups + group;
+      const Vector scale = long_group ? all(*scales) : picked(load_some(scales, w.groups - group), places);
+#pragma GCC unroll 4
       for (int64_t m = 0; m < M; m++) {
-        total[r][m] = fma(sums[r][m], scale, total[r][m]);
-        sums[r][m] = all(0);
+        total[r][m] = fma(joined(sums[r][m]), scale, total[r][m]);
+#pragma GCC unroll 4
+        for (int64_t part = 0; part < parts; part++) sums[r][m][part] = all(0);
       }
     }
+    group += long_group ? 1 : short_groups;
+    left = long_group;
   }
+#pragma GCC unroll 4
   for (int64_t r = 0; r < Rows; r++)
-    for (int64_t m = 0; m < M; m++) y[m * w.rows + row + r] = sum(w.scales == nullptr ? sums[r][m] : total[r][m]);
+#pragma GCC unroll 4
+    for (int64_t m = 0; m < M; m++) y[m * w.rows + row + r] = sum(w.scales == nullptr ? joined(sums[r][m]) : total[r][m]);
 }
 
 template <Kind kind, int64_t M>
 void multiply(const float* x, const Matrix& w, float* y, const int32_t* places, int threads) {
-  constexpr int64_t rows = M == 1 ? 4 : 2;
+  // Bytes of one row come from memory faster than those of several; codes of four bits take longer than their bytes.
+  constexpr int64_t rows = M > 1 ? 2 : kind == kTable ? 4 : 1;
   const int64_t whole = w.rows / rows;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 64)
   for (int64_t i = 0; i < whole; i++) products<kind, M, rows>(x, w, i * rows, y, places);
@@ -137,7 +180,8 @@ void multiply(const float* x, int64_t m, int64_t columns, const Matrix& w, float
     for (int64_t to = 0; to < padded; to++) {
       const int64_t block = to / (kLanes * codes), code = to / kLanes % codes, word = block * kLanes + to % kLanes;
       const int64_t column = word * codes + code;
-      ordered[i * padded + to] = column < columns ? x[i * columns + column] : 0;
+      const float factor = kind != kTable && code % 2 ? 1.0f / 256 : 1.0f;  // see `level`
+      ordered[i * padded + to] = column < columns ? x[i * columns + column] * factor : 0;
     }
   int32_t places[kLanes];
   for (int64_t lane = 0; lane < kLanes; lane++) places[lane] = lane / (w.n / w.groups);
