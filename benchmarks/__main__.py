@@ -38,6 +38,7 @@ DETAILED = (
     "training",
     "generation",
     "lora",
+    "packed",
 )
 """Benchmarks of single operations and calls: run by name, or with `--all`."""
 

@@ -34,6 +34,7 @@ from phlox.backend.jax.linear import Dense
 from phlox.backend.jax.loss import Loss
 from phlox.backend.jax.meshes import Meshes
 from phlox.backend.jax.ops import arg_reduction, reduction, simple, whole_reduction
+from phlox.backend.jax.packed import Packed
 from phlox.backend.jax.pooling import Pooling
 from phlox.backend.jax.processes import ProcessesOfJax
 from phlox.backend.jax.profiling import Profiling
@@ -62,8 +63,8 @@ def _recast(source: Any, target: Any, x: Any) -> Any:
 
 
 class Jax(
-    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
-    Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
+    Elementwise, Reduction, Shaping, Indexing, Sorting, Linalg, Signal, Dense, Packed, Norm, Loss, Attention, Conv,
+    Pooling, Sampling, Recurrent, Traces, Profiling, Collectives, Meshes, ProcessesOfJax, Arrays,
     EngineBackend,
 ):  # fmt: skip
     """The backend of JAX, whose programs XLA compiles for a CPU, a GPU or a TPU; f32 by default, or f64, bf16, f16.

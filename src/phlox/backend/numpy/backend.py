@@ -23,6 +23,7 @@ from phlox.backend.numpy.erf import erf
 from phlox.backend.numpy.linear import Dense
 from phlox.backend.numpy.loss import Loss
 from phlox.backend.numpy.norm import Norm
+from phlox.backend.numpy.packed import Packed
 from phlox.backend.numpy.pooling import Pooling
 from phlox.backend.numpy.reduction import Reduction
 from phlox.backend.numpy.sorting import Sorting
@@ -88,7 +89,7 @@ def _dtype_of(backend: NumPy, kind: type[Kind]) -> np.dtype[Any]:
 
 
 class NumPy(
-    Elementwise, Reduction, Sorting, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Elementwise, Reduction, Sorting, Dense, Packed, Norm, Loss, Attention, Conv, Pooling,
     Update, EngineBackend,
 ):  # fmt: skip
     """The backend of NumPy, the reference engine, which needs only NumPy; f32 by default, or f64, bf16, f16.

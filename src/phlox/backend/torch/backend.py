@@ -37,6 +37,7 @@ from phlox.backend.torch.ops.linalg import Linalg
 from phlox.backend.torch.ops.linear import Dense
 from phlox.backend.torch.ops.loss import Loss
 from phlox.backend.torch.ops.norm import Norm
+from phlox.backend.torch.ops.packed import Packed
 from phlox.backend.torch.ops.pooling import Pooling
 from phlox.backend.torch.ops.recurrent import Recurrent
 from phlox.backend.torch.ops.reduction import Reduction
@@ -185,7 +186,7 @@ def _recast(source: torch.dtype, target: torch.dtype, x: Any) -> Any:
 
 
 class Torch(
-    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Norm, Loss, Attention, Conv, Pooling,
+    Elementwise, Reduction, Indexing, Sorting, Linalg, Signal, Dense, Packed, Norm, Loss, Attention, Conv, Pooling,
     Sampling, Recurrent, Update, TracerOps, Collectives, ProcessesOfTorch, Arrays,
     EngineBackend,
 ):  # fmt: skip

@@ -67,10 +67,10 @@ def packed_linear(
     Raises `KindError`, `ShapeError` and `RangeError` for operands that do not fit.
 
     >>> import phlox as px
-    >>> words = px.tensor([[0x000A0F08], [0x00080808]])  # codes 8, 0, 15, 0, 10, 0 and 8, 0, 8, 0, 8, 0 of 4 bits
-    >>> scales = px.tensor([[1.0, 0.5], [1.0, 1.0]])
-    >>> px.functional.packed_linear(px.ones((1, 6)), words, scales, coding="int4").tolist()
-    [[-12.0, -24.0]]
+    >>> words = px.tensor([[0x04030201], [0x00000005]])  # the rows 1, 2, 3, 4 and 5, 0, 0, 0
+    >>> scales = px.tensor([[1.0, 10.0], [0.5, 0.5]])
+    >>> px.functional.packed_linear(px.ones((1, 4)), words, scales, coding="int8").tolist()
+    [[73.0, 2.5]]
     """
     name = "packed_linear"
     check_kind(name, Float, x=x, scales=scales, offsets=offsets, bias=bias)

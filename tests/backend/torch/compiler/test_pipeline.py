@@ -93,6 +93,13 @@ def convolutions(device: Any = TAPE) -> Any:
     return nn.Sequential(layers).init(0)
 
 
+def packed_product() -> list[Any]:
+    """Two rows times a packed matrix."""
+    words = px.full((5, 16), 0x12345678, device=PLAIN)
+    product = px.compile(lambda x, words: px.functional.packed_linear(x, words, coding="int4"))
+    return [product(px.ones((2, 128), device=PLAIN), words).numpy()]
+
+
 class Case(NamedTuple):
     """Programs that use a pass, and how that shows in what is compiled."""
 
@@ -131,6 +138,7 @@ CASES: dict[str, Case] = {
         (train(lambda: Sequence(nn.Linear(32, 4, device=TAPE), tokens=50).init(0), tensor(3, 5)),),
         names("phlox.add_rows.default"),
     ),
+    "packed": Case((packed_product,), names("phlox.multiply_packed.default")),
     "scalar_cse": Case(
         (train(lambda: linears(4, 4, 4), tensor(3, 4), optim.AdamWConfig()),),
         computed_once,

@@ -88,11 +88,12 @@ def _dynamic8() -> Host:
 
     Rounded as by `torch.linspace`: steps in f32, from the nearer end.
     """
-    sizes: list[Host] = []
+    sizes: list[Any] = []
     for i in range(7):
-        steps = np.arange(2**i + 1)
-        low, step = np.float64(np.float32(0.1)), np.float64(np.float32(0.9) / np.float32(2**i))
-        bounds = np.where(steps < (2**i + 1) // 2, low + step * steps, 1.0 - step * steps[::-1]).astype(np.float32)
+        count = 1 << i
+        steps = np.arange(count + 1)
+        low, step = np.float64(np.float32(0.1)), np.float64(np.float32(0.9) / np.float32(count))
+        bounds = np.where(steps < (count + 1) // 2, low + step * steps, 1.0 - step * steps[::-1]).astype(np.float32)
         means = (bounds[:-1] + bounds[1:]) / np.float32(2.0)
         sizes.append(np.float32(10.0 ** (i - 6)) * means)
     positive = np.concatenate(sizes)
@@ -238,8 +239,10 @@ class PackedOps(LinalgOps, ReductionOps, IndexingOps):
         for start in range(0, max(rows, 1), max(step, 1)):
             part = slice(start, min(start + step, rows), 1)
             whole = part.stop - start == rows
-            operands = [x if x is None or whole else self._some_rows(x, part) for x in (words, scales, offsets)]
-            yield part, self._unpacked(*operands, columns, coding)
+            some, factors, added = (
+                x if x is None or whole else self._some_rows(x, part) for x in (words, scales, offsets)
+            )
+            yield part, self._unpacked(some, factors, added, columns, coding)
 
     def _unpacked(self, words: Array, scales: Array | None, offsets: Array | None, columns: int, coding: str) -> Array:
         """W as Float [rows, columns]."""

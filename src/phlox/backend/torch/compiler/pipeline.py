@@ -20,7 +20,16 @@ from phlox.backend.torch import compat
 from phlox.backend.torch.compiler.codegen import ALL, PASSES_VARIABLE, codegen, is_on, switches
 from phlox.backend.torch.compiler.decompositions import decompositions
 from phlox.backend.torch.compiler.fences import fence, mended, settings
-from phlox.backend.torch.compiler.kernels import attention, bernoulli, embedding_grad, gemm, lstm, packed_gemm, winograd
+from phlox.backend.torch.compiler.kernels import (
+    attention,
+    bernoulli,
+    embedding_grad,
+    gemm,
+    lstm,
+    packed,
+    packed_gemm,
+    winograd,
+)
 from phlox.backend.torch.compiler.passes import donation
 from phlox.backend.torch.compiler.passes.constant_folding import FoldedConstants, fold_constants
 from phlox.backend.torch.compiler.passes.multi_tensor import SharedUpdateCalls, SharedUpdates
@@ -127,6 +136,7 @@ PASSES: list[Pass] = [
         "traced",
         embedding_grad.add_rows,
     ),
+    Pass("packed", "multiplies a few rows by packed weights with our kernel, from their codes", "traced", packed.suits),
     Pass(
         "scalar_cse",
         "computes scalar expressions that several parameters share, such as Adam's corrections, only once",

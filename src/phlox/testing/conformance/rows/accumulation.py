@@ -126,6 +126,8 @@ PRODUCTS = [
     _row("matmul of a broadcast stack", lambda x, y: x @ y, _many(1, 2, 2), _many(N, 2, 3), ones=True),
     _row("matmul of what cancels", lambda x, y: x @ y, _large(3, 2000) * 1.0, np.ones((2000, 2)), factor=2),
     _row("linear", lambda x, w, b: f.linear(x, w, b), _many(N, 3), _many(3, 2), _many(2), ones=True),
+    _row("packed_linear",
+        lambda x: f.packed_linear(x, px.full((2, N // 8), 0x11111111, device=x.device), coding="uint4"), _many(3, N)),
     _row("linear of sequences", lambda x, w, b: f.linear(x, w, b), _many(50, 60, 3), _many(3, 2), _many(2), ones=True),
     _row("linear of very many rows", lambda x, w, b: f.linear(x, w, b) * 0.25, np.full((_LONG, 1), 0.1),
         np.full((1, 2), 0.5), np.zeros(2),
