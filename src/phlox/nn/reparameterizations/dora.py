@@ -21,7 +21,7 @@ class DoraFactors(LoraFactors):
 
     def __init__(self, site: Site, **options: Any) -> None:
         super().__init__(site, **options)
-        self.axis = site.output_axis
+        self.axis = 1 if len(site.param.shape) == 2 else site.output_axis  # of an embedding too, as PEFT
         base = site.param.val().detach()
         self.magnitude = Param(self._norm(base + self.product().detach()).reshape(base.shape[self.axis]))
 
@@ -40,6 +40,11 @@ class DoraFactors(LoraFactors):
             product = linear_by(base, dropped, None)
         gain = self._gain(base.val() + self.product())
         return product * (gain - 1.0) + (dropped @ self.A.val()) @ self.B.val() * (gain * self.scale)
+
+    def of_rows(self, low: Tensor, rows: Tensor, base: Any) -> Tensor:
+        """See `LoraFactors.of_rows`."""
+        gain = self._gain(base.val() + self.product())
+        return rows * (gain - 1.0) + low * gain
 
     def _gain(self, directed: Tensor) -> Tensor:
         """The length for each output over that of W + A B, which counts as a constant, as in the paper."""
