@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from phlox import transform as transform
     from phlox.config import Config as Config
     from phlox.config import config_of as config_of
+    from phlox.interop.peft import load_adapter as load_adapter
+    from phlox.interop.peft import save_adapter as save_adapter
     from phlox.module import Buffer as Buffer
     from phlox.module import GradientsParams as GradientsParams
     from phlox.module import Module as Module
@@ -64,7 +66,7 @@ __getattr__, __dir__ = lazily(
         "debug": "",
         "distributed": "",
         "export": "",
-        "interop": "",
+        "interop": "load_adapter save_adapter",
         "metrics": "",
         "models": "",
         "module": "Buffer GradientsParams Module Param Reparameterization combine merge partition reference "

@@ -107,11 +107,16 @@ def scaled_outputs(model: M, weights: Mapping[str, Site], name: str) -> M:
         axis = site.output_axis
         scale = Param(ones((site.param.shape[axis],), device=site.param.device))
         scales[path] = scale, axis
-        if (bias := f"{path.rpartition('.')[0]}.bias".removeprefix(".")) in present:
+        if (bias := bias_of(path)) in present:
             scales[bias] = scale, 0
     return adapted(
         model, list(scales), name, lambda site: scaled(site, name, scales[site.path][1], scales[site.path][0])
     )
+
+
+def bias_of(path: str) -> str:
+    """The path of the bias that belongs to a weight."""
+    return f"{path.rpartition('.')[0]}.bias".removeprefix(".")
 
 
 def scaled(site: Site, name: str, axis: int, scale: Param) -> Ia3:

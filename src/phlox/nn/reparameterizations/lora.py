@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from phlox.errors import ModuleError
@@ -23,14 +23,22 @@ class LoraFactors(Module):
 
     The factors have the layout of the parameter: A [inputs, rank] and B [rank, outputs] of a `Linear`, A [entries,
     rank] and B [rank, width] of an `Embedding`, A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a
-    convolution.
+    convolution. With `head=False` only lookups in an embedding have them, and not a head that has the same weight.
     """
 
     scales_base: ClassVar = False
     """Whether it needs the product with the parameter itself."""
 
     def __init__(
-        self, site: Site, *, rank: int, alpha: float, dropout: float, rank_stabilized: bool, head: bool = True
+        self,
+        site: Site,
+        *,
+        rank: int,
+        alpha: float,
+        dropout: float,
+        rank_stabilized: bool,
+        head: bool = True,
+        values: Mapping[str, Tensor] | None = None,
     ) -> None:
         shape = site.param.shape
         if len(shape) < 2:
@@ -43,8 +51,11 @@ class LoraFactors(Module):
         # As PEFT: one factor of an embedding is drawn, and it is the other one that starts at zero.
         is_table = site.output_axis == 0 and not is_kernel
         a_initial, b_initial = (Zeros(), Normal()) if is_table else (KaimingUniform(), Zeros())
-        self.A = Param.deferred(first, a_initial, fans=(inputs, rank), device=device)
-        self.B = Param.deferred(second, b_initial, fans=(rank, outputs), device=device)
+        if values is None:
+            self.A = Param.deferred(first, a_initial, fans=(inputs, rank), device=device)
+            self.B = Param.deferred(second, b_initial, fans=(rank, outputs), device=device)
+        else:
+            self.A, self.B = Param(values["A"]), Param(values["B"])
         self.alpha, self.rank_stabilized, self.head = float(alpha), rank_stabilized, head
         self.dropout = Dropout(dropout) if dropout else None
 
