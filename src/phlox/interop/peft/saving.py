@@ -193,7 +193,8 @@ class _Saved:
         return {
             "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True,
             "r": rank, "lora_alpha": _plain(alpha), "lora_dropout": rates.pop(), "use_rslora": stabilized,
-            "use_dora": is_dora, "bias": "none", "init_lora_weights": True, "fan_in_fan_out": self._names.has_transposed,
+            "use_dora": is_dora, "bias": "none", "init_lora_weights": True,
+            "fan_in_fan_out": self._names.has_transposed,
             "rank_pattern": {module: it for module, it in ranks.items() if it != rank},
             "alpha_pattern": {module: _plain(it) for module, it in alphas.items() if it != alpha},
             **({"ensure_weight_tying": True} if tied else {}),

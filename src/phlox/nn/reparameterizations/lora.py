@@ -41,8 +41,6 @@ class LoraFactors(Module):
         values: Mapping[str, Tensor] | None = None,
     ) -> None:
         shape = site.param.shape
-        if len(shape) < 2:
-            raise ModuleError(f"LoRA is for weights with at least two axes, and this parameter has the shape {shape}")
         is_kernel = len(shape) > 2
         inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else shape
         device = site.param.device
@@ -250,7 +248,9 @@ def with_factors(
 
     def adapt(site: Site) -> Lora:
         shape = site.param.shape
-        largest = min(math.prod(shape[1:]), shape[0]) if shape else 1
+        if len(shape) < 2:
+            raise ModuleError(f"LoRA is for weights with at least two axes, and this parameter has the shape {shape}")
+        largest = min(math.prod(shape[1:]), shape[0])
         if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:
             raise ModuleError(f"rank must be between 1 and {largest} for a parameter of shape {shape}, got {rank}")
         return attached(site, name, lambda site: factors(site, **options))
