@@ -30,4 +30,5 @@ __getattr__, __dir__ = lazily(
         "peft": "load_adapter save_adapter",
         "pytorch": "",
     },
+    here="peft",
 )
