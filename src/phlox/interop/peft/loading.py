@@ -300,7 +300,7 @@ def _blocks(b: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> list[Any]:
 
 def _array(tensor: LazyTensor) -> np.ndarray[Any, Any]:
     array = np.asarray(tensor.read())
-    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+    return array if array.dtype == np.float32 or array.dtype == np.float64 else array.astype(np.float32)
 
 
 def _on(param: Any, value: np.ndarray[Any, Any]) -> Tensor:

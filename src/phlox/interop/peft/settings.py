@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from phlox.errors import ConfigError
+from phlox.host.text import short
 from phlox.interop.huggingface.settings import Settings
 
+T = TypeVar("T", int, str)
+Names: TypeAlias = str | list[str] | None
 NAME = "adapter_config.json"
 ALL_LINEAR = "all-linear"
 """Stands for all linear layers but the head."""
@@ -41,12 +44,13 @@ class AdapterSettings(NamedTuple):
     ranks: Mapping[str, Any]
     """Module, or a regular expression for some -> rank, where it is another one."""
     alphas: Mapping[str, Any]
-    targets: Any
+    targets: Names
     """A regular expression, a list of modules or ends of their names, or None."""
-    excluded: Any
-    layers: Any
-    layers_pattern: Any
-    feedforward: Any
+    excluded: Names
+    layers: list[int]
+    """The numbers of the layers that are adapted; none for all of them."""
+    layers_pattern: Names
+    feedforward: Names
     further: list[str]
     """Modules that are trained and saved as a whole."""
     bias: str
@@ -65,12 +69,12 @@ class AdapterSettings(NamedTuple):
             return False
         if self.targets is None or (isinstance(self.targets, str) and self.targets.lower() == ALL_LINEAR):
             return True
-        if not _matches(self.targets, module) or isinstance(self.targets, str) or self.layers in (None, []):
+        if not _matches(self.targets, module) or isinstance(self.targets, str) or not self.layers:
             return _matches(self.targets, module)
         patterns = [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern
         found = (re.match(rf"(?:^|.*?\.){pattern}\.(\d+)\.", module) for pattern in patterns or [r"[^.]*"])
         number = next((int(match[1]) for match in found if match), None)
-        return number is not None and number in (self.layers if isinstance(self.layers, list) else [self.layers])
+        return number in self.layers
 
     def is_further(self, module: str) -> bool:
         """Whether the module is trained as a whole, or part of one that is."""
@@ -79,7 +83,7 @@ class AdapterSettings(NamedTuple):
     def is_feedforward(self, module: str) -> bool:
         """Whether IA3 scales the inputs of the module, and not its outputs."""
         names = self.feedforward or []
-        return bool(re.fullmatch(names, module)) if isinstance(names, str) else any(map(module.endswith, names))
+        return bool(re.fullmatch(names, module)) if isinstance(names, str) else module.endswith(tuple(names))
 
 
 def read_adapter_settings(settings: Settings) -> AdapterSettings:
@@ -107,12 +111,12 @@ def read_adapter_settings(settings: Settings) -> AdapterSettings:
         is_dora=settings.flag("use_dora", False),
         ranks=_table(settings, "rank_pattern"),
         alphas=_table(settings, "alpha_pattern"),
-        targets=settings.get("target_modules", None),
-        excluded=settings.get("exclude_modules", None),
-        layers=settings.get("layers_to_transform", None),
-        layers_pattern=settings.get("layers_pattern", None),
-        feedforward=settings.get("feedforward_modules", None),
-        further=settings.get("modules_to_save", None) or [],
+        targets=_names(settings, "target_modules"),
+        excluded=_names(settings, "exclude_modules"),
+        layers=_listed(settings, "layers_to_transform", int) or [],
+        layers_pattern=_names(settings, "layers_pattern"),
+        feedforward=_names(settings, "feedforward_modules"),
+        further=_listed(settings, "modules_to_save", str) or [],
         bias=settings.text("bias", "none"),
     )
     settings.check_all_read(_HARMLESS)
@@ -120,9 +124,23 @@ def read_adapter_settings(settings: Settings) -> AdapterSettings:
         read.is_target("")
         read.is_feedforward("")
         _by_pattern({**read.ranks, **read.alphas}, "", 0)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise ConfigError(f"{settings.location}: its names of modules are not valid: {error}") from error
     return read
+
+
+def _names(settings: Settings, key: str) -> Names:
+    value = settings.get(key, None)
+    return value if isinstance(value, str) else _listed(settings, key, str)
+
+
+def _listed(settings: Settings, key: str, kind: type[T]) -> list[T] | None:
+    value: Any = settings.get(key, None)
+    entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if value is not None and any(type(entry) is not kind for entry in entries):
+        shown = short(cast("object", value))
+        raise ConfigError(f"{settings.location}: {key} must have entries of the type {kind.__name__}, got {shown}")
+    return None if value is None else entries
 
 
 def _table(settings: Settings, key: str) -> Mapping[str, Any]:
@@ -132,10 +150,10 @@ def _table(settings: Settings, key: str) -> Mapping[str, Any]:
     return {name: table.number(name) if key == "alpha_pattern" else table.whole(name) for name in table.data}
 
 
-def _matches(names: Any, module: str) -> bool:
+def _matches(names: Names, module: str) -> bool:
     if isinstance(names, str):
         return re.fullmatch(names, module) is not None
-    return any(module == name or module.endswith(f".{name}") for name in cast("Iterable[str]", names or ()))
+    return any(module == name or module.endswith(f".{name}") for name in names or ())
 
 
 def _by_pattern(values: Mapping[str, Any], module: str, default: Any) -> Any:

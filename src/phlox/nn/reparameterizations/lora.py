@@ -41,19 +41,18 @@ class LoraFactors(Module):
         values: Mapping[str, Tensor] | None = None,
     ) -> None:
         shape = site.param.shape
-        is_kernel = len(shape) > 2
-        inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else shape
+        ndim = len(shape)
+        is_kernel = ndim > 2
+        inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else (shape[0], math.prod(shape[1:]))
         device = site.param.device
         first = (rank, *shape[1:]) if is_kernel else (inputs, rank)
         second = (outputs, rank, *(1 for _ in shape[2:])) if is_kernel else (rank, outputs)
         # As PEFT: one factor of an embedding is drawn, and it is the other one that starts at zero.
         is_table = site.output_axis == 0 and not is_kernel
         a_initial, b_initial = (Zeros(), Normal()) if is_table else (KaimingUniform(), Zeros())
-        if values is None:
-            self.A = Param.deferred(first, a_initial, fans=(inputs, rank), device=device)
-            self.B = Param.deferred(second, b_initial, fans=(rank, outputs), device=device)
-        else:
-            self.A, self.B = Param(values["A"]), Param(values["B"])
+        a_fans, b_fans = (inputs, rank), (rank, outputs)
+        self.A = Param(values["A"]) if values else Param.deferred(first, a_initial, fans=a_fans, device=device)
+        self.B = Param(values["B"]) if values else Param.deferred(second, b_initial, fans=b_fans, device=device)
         self.alpha, self.rank_stabilized, self.head = float(alpha), rank_stabilized, head
         self.dropout = Dropout(dropout) if dropout else None
 
