@@ -369,6 +369,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PhloxError], str]] = {
     "repeated layers": ({"layer_replication": [[0, 2]]}, ConfigError, "layer_replication="),
     "another base": ({"init_lora_weights": "pissa"}, ConfigError, "'pissa' changes the base"),
     "expression": ({"target_modules": "("}, ConfigError, "names of modules are not valid"),
+    "names": ({"target_modules": ["c_fc", 3]}, ConfigError, "target_modules must have entries of the type str"),
+    "modules": ({"modules_to_save": {"a": 1}}, ConfigError, "modules_to_save must have entries of the type str"),
     "dora": ({"use_dora": True}, RecordError, "c_fc: lora_magnitude_vector is missing"),
     "rank": ({"r": 4}, RecordError, r"c_fc: lora_A has the shape \(2, 8\), and the model needs \(4, 8\)"),
     "not selected": ({"target_modules": ["c_attn"]}, RecordError, "c_fc: it is in the file, but target_modules"),
