@@ -216,6 +216,22 @@ def test_several_and_weighted(tmp_path: Path) -> None:
     assert_close(ours(px.merge(mixed)), outputs(both.merge_and_unload()))
 
 
+def test_an_embedding_and_its_head_with_a_rank_of_their_own(tmp_path: Path) -> None:
+    base = theirs("gpt2")
+    base.save_pretrained(tmp_path / "base")
+    model = loaded(tmp_path / "base")
+    view = px.lora(px.lora(model, "**.up.weight", rank=2, alpha=3), "tokens.weight", rank=1, alpha=4)
+    for param in view.params():
+        if param.trained:
+            param.set(param.val() + px.random.normal(param.shape, device=param.device))
+    px.save_adapter(view, tmp_path / "ours")
+    again = peft.PeftModel.from_pretrained(
+        transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base"), tmp_path / "ours"
+    )
+    assert_close(outputs(again), ours(view))
+    assert_close(ours(px.load_adapter(model, tmp_path / "ours")), ours(view))
+
+
 def test_adapters_of_ours_for_a_fused_layer(tmp_path: Path) -> None:
     """A of query, key and value differ, one is missing, and ranks and scales differ."""
     base = theirs("gpt2")

@@ -188,7 +188,11 @@ class _Saved:
             if magnitude is not None:
                 shape = (1, -1, *(1 for _ in a.shape[2:])) if a.ndim > 2 else (-1,)
                 self.entries[_joined(module, "lora_magnitude_vector")] = np.ascontiguousarray(magnitude.reshape(shape))
-            tied |= self._head(module, paths[0], a, b, factors)
+            for head in self._heads(module, paths[0], factors):
+                tied = True
+                ranks[head], alphas[head] = ranks[module], alphas[module]
+                self.entries[f"{head}.lora_A.weight"] = np.ascontiguousarray(b.T)
+                self.entries[f"{head}.lora_B.weight"] = np.ascontiguousarray(a.T)
         rank, alpha = (Counter(values.values()).most_common(1)[0][0] for values in (ranks, alphas))
         return {
             "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True,
@@ -200,24 +204,21 @@ class _Saved:
             **({"ensure_weight_tying": True} if tied else {}),
         }  # fmt: skip
 
-    def _head(self, module: str, path: str, a: Array, b: Array, factors: dict[str, LoraFactors]) -> bool:
-        """Adds what the head has that shares an embedding's weight. Is there one?"""
+    def _heads(self, module: str, path: str, factors: dict[str, LoraFactors]) -> list[str]:
+        """The heads that share the weight of an embedding, and its adapter."""
         own = factors.get(path)
         if own is None or not is_table(self._sites[path]):
-            return False
+            return []
         heads = [head for head, embedding in self._names.heads.items() if embedding == module]
         if not own.head and not heads:
             raise ConfigError(f"save_adapter: {path}: only in models of transformers may an adapter leave out the head")
-        if not own.head or not heads:
-            return False
-        if isinstance(own, DoraFactors):
+        if not own.head:
+            return []
+        if heads and isinstance(own, DoraFactors):
             raise ConfigError(
                 f"save_adapter: {path} is the weight of the head too, and PEFT cannot express DoRA for both; use LoRA"
             )
-        for head in heads:
-            self.entries[f"{head}.lora_A.weight"] = np.ascontiguousarray(b.T)
-            self.entries[f"{head}.lora_B.weight"] = np.ascontiguousarray(a.T)
-        return True
+        return heads
 
     def _whole(self, model: Module, further: Selector | None) -> dict[str, Any]:
         """Adds the parameters that are saved as a whole."""
