@@ -75,8 +75,8 @@ def left_out_of(record: Record) -> dict[str, int]:
     if _LEFT_OUT not in record.metadata:
         return {}
     try:
-        found: Any = json.loads(record.metadata[_LEFT_OUT])
-        return {str(path): int(checksum) for path, checksum in found.items()}
+        listed: Any = json.loads(record.metadata[_LEFT_OUT])
+        return {str(path): int(checksum) for path, checksum in listed.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"the list of what the record leaves out is damaged: {error}") from error
 

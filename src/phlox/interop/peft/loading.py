@@ -213,7 +213,7 @@ class _Loaded:
         a, b = (_array(entries[end]) for end in ends)
         magnitude = _array(entries["lora_magnitude_vector"]).reshape(-1) if settings.is_dora else None
         tied = module in self._names.heads.values()
-        head = not tied or any(other in all_modules for other, it in self._names.heads.items() if it == module)
+        head = not tied or any(other in all_modules for other, own in self._names.heads.items() if own == module)
         scale = settings.alpha_of(module) / (math.sqrt(rank) if settings.rank_stabilized else rank)
         starts = np.cumsum([0, *outputs])
         used = _blocks(b, starts)

@@ -159,31 +159,28 @@ class _Saved:
 
     def _lora(self) -> dict[str, Any]:
         factors: dict[str, LoraFactors] = {
-            path: it for path, it in self._adapters.items() if isinstance(it, LoraFactors)
+            path: adapter for path, adapter in self._adapters.items() if isinstance(adapter, LoraFactors)
         }
-        is_dora = any(isinstance(it, DoraFactors) for it in factors.values())
-        rates = {0.0 if it.dropout is None else it.dropout.rate for it in factors.values()}
+        is_dora = any(isinstance(each, DoraFactors) for each in factors.values())
+        rates = {0.0 if each.dropout is None else each.dropout.rate for each in factors.values()}
         if len(rates) > 1:
             raise ConfigError(
                 f"save_adapter: PEFT has one rate of dropout for an adapter, and this has {sorted(rates)}"
             )
-        stabilized = all(it.rank_stabilized for it in factors.values())
+        stabilized = all(each.rank_stabilized for each in factors.values())
         ranks: dict[str, int] = {}
         alphas: dict[str, float] = {}
         tied = False
         for module, paths in self._modules.items():
             a, b, magnitude, scale = _joint([(self._sites[path], factors.get(path)) for path in paths], is_dora)
-            ranks[module] = len(a)
-            of_one = [
-                it.alpha for path in paths if (it := factors.get(path)) is not None and it.rank_stabilized == stabilized
-            ]
-            is_same = len(a) == factors[paths[0]].rank if paths[0] in factors else False
-            alphas[module] = of_one[0] if is_same and of_one else scale * (math.sqrt(len(a)) if stabilized else len(a))
-            ends = (
-                ("lora_embedding_A", "lora_embedding_B")
-                if is_table(self._sites[paths[0]])
-                else ("lora_A.weight", "lora_B.weight")
-            )
+            ranks[module] = rank = len(a)
+            first = next(factors[path] for path in paths if path in factors)  # the scale is its own
+            if (first.rank, first.rank_stabilized) == (rank, stabilized):
+                alphas[module] = first.alpha
+            else:
+                alphas[module] = scale * (math.sqrt(rank) if stabilized else rank)
+            is_embedding = is_table(self._sites[paths[0]])
+            ends = ("lora_embedding_A", "lora_embedding_B") if is_embedding else ("lora_A.weight", "lora_B.weight")
             self.entries[_joined(module, ends[0])], self.entries[_joined(module, ends[1])] = a, b
             if magnitude is not None:
                 shape = (1, -1, *(1 for _ in a.shape[2:])) if a.ndim > 2 else (-1,)
@@ -199,8 +196,8 @@ class _Saved:
             "r": rank, "lora_alpha": _plain(alpha), "lora_dropout": rates.pop(), "use_rslora": stabilized,
             "use_dora": is_dora, "bias": "none", "init_lora_weights": True,
             "fan_in_fan_out": self._names.has_transposed,
-            "rank_pattern": {module: it for module, it in ranks.items() if it != rank},
-            "alpha_pattern": {module: _plain(it) for module, it in alphas.items() if it != alpha},
+            "rank_pattern": {module: value for module, value in ranks.items() if value != rank},
+            "alpha_pattern": {module: _plain(value) for module, value in alphas.items() if value != alpha},
             **({"ensure_weight_tying": True} if tied else {}),
         }  # fmt: skip
 

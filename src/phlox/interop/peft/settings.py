@@ -72,8 +72,8 @@ class AdapterSettings(NamedTuple):
         if not _matches(self.targets, module) or isinstance(self.targets, str) or not self.layers:
             return _matches(self.targets, module)
         patterns = [self.layers_pattern] if isinstance(self.layers_pattern, str) else self.layers_pattern
-        found = (re.match(rf"(?:^|.*?\.){pattern}\.(\d+)\.", module) for pattern in patterns or [r"[^.]*"])
-        number = next((int(match[1]) for match in found if match), None)
+        matches = (re.match(rf"(?:^|.*?\.){pattern}\.(\d+)\.", module) for pattern in patterns or [r"[^.]*"])
+        number = next((int(match[1]) for match in matches if match), None)
         return number in self.layers
 
     def is_further(self, module: str) -> bool:
