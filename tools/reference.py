@@ -22,6 +22,7 @@ from phlox.backend import Backend
 PACKAGES = {
     "phlox": "tensors, functions of tensors, modules and transformations",
     "phlox.nn": "layers, losses and initializers",
+    "phlox.nn.reparameterizations": "parameters that are computed from others",
     "phlox.optim": "optimizers, schedules and clipping",
     "phlox.train": "the training loop and its callbacks",
     "phlox.data": "sources, loaders and augmentation",
@@ -40,6 +41,7 @@ PACKAGES = {
     "phlox.interop.huggingface": "models of Hugging Face",
     "phlox.interop.onnx": "ONNX files as modules",
     "phlox.interop.orbax": "Orbax checkpoints",
+    "phlox.interop.peft": "adapters in files of PEFT",
     "phlox.interop.pytorch": "files and modules of PyTorch",
     "phlox.debug": "comparison, NaNs, profiles",
     "phlox.module": "modules and parameters",

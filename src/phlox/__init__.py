@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from phlox import transform as transform
     from phlox.config import Config as Config
     from phlox.config import config_of as config_of
+    from phlox.interop.peft import load_adapter as load_adapter
+    from phlox.interop.peft import save_adapter as save_adapter
     from phlox.module import Buffer as Buffer
     from phlox.module import GradientsParams as GradientsParams
     from phlox.module import Module as Module
@@ -68,7 +70,7 @@ __getattr__, __dir__ = lazily(
         "debug": "",
         "distributed": "",
         "export": "",
-        "interop": "",
+        "interop": "load_adapter save_adapter",
         "metrics": "",
         "models": "",
         "module": "Buffer GradientsParams Module Param Reparameterization combine merge partition reference "
@@ -83,5 +85,5 @@ __getattr__, __dir__ = lazily(
         "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
-    here="Bool Device Float Int __version__ backend config default_device errors module transform",
+    here="Bool Device Float Int __version__ backend config default_device errors interop module nn transform",
 )

@@ -47,7 +47,7 @@ class FakeLearner:
     def grown(self) -> dict[str, Any]:
         return {"history": self.history, "events": self.events}
 
-    def snapshot(self, *, whole: bool = True) -> Record:
+    def snapshot(self, *, whole: bool = True, frozen: bool = True) -> Record:
         parts = {
             "model": self.model, "progress": {"step": self.step, "epoch": self.epoch}, **self.more,
             "log": {"counts": {name: len(entries) for name, entries in self.grown().items()}},
@@ -66,7 +66,7 @@ class FakeLearner:
             one.restore(record["callbacks"][name])
         self.is_resumed = True
 
-    def weights(self) -> Record:
+    def weights(self, *, frozen: bool = True) -> Record:
         return on_host(self.model.into_record())
 
     def values(self) -> dict[str, Any]:

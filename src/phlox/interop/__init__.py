@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from phlox.interop import huggingface as huggingface
     from phlox.interop import onnx as onnx
     from phlox.interop import orbax as orbax
+    from phlox.interop import peft as peft
     from phlox.interop import pytorch as pytorch
     from phlox.interop.adapter import Adapter as Adapter
+    from phlox.interop.peft import load_adapter as load_adapter
+    from phlox.interop.peft import save_adapter as save_adapter
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -26,6 +29,8 @@ __getattr__, __dir__ = lazily(
         "huggingface": "",
         "onnx": "",
         "orbax": "",
+        "peft": "load_adapter save_adapter",
         "pytorch": "",
     },
+    here="peft",
 )

@@ -189,6 +189,8 @@ def merge(model: M, *which: Selector) -> M:
     ['weight', 'bias']
     """
     sites = Sites(model, computed=True)
+    if which and not sites.found:
+        raise ModuleError("merge: the model has no computed parameter")
     merged: dict[str, Any] = {}
     for path, site in (sites.select(*which) if which else sites.found).items():
         try:

@@ -30,6 +30,7 @@ from phlox.train.step.data_parallel import DataParallel
 from phlox.train.step.gradients import check_has_gradients, gradients_on
 from phlox.train.step.metric_state import LOSS, MetricState
 from phlox.train.step.stepper import Stepper
+from phlox.train.unchanged import remember_base, weights_without_unchanged, without_unchanged
 
 if TYPE_CHECKING:
     from phlox.train.loop.fit import Fit
@@ -284,7 +285,7 @@ class Control(Generic[M]):
 
     # --- saving
 
-    def snapshot(self, *, whole: bool = True) -> Record:
+    def snapshot(self, *, whole: bool = True, frozen: bool = True) -> Record:
         """Return the whole state as one record in host memory, so that the training may go on while it is written.
 
         It has models, optimizers, schedules, averages, the random stream, metrics, the position in the data, history
@@ -292,8 +293,15 @@ class Control(Generic[M]):
 
         Args:
             whole: False leaves out the entries of lists that only grow; see `grown`.
+            frozen: False leaves out parameters that are not trained and are as they were; see `remember_base`.
         """
-        return self._completed(self._kept or self.stepper.in_memory(self._state_record()), whole)
+        record = self._kept or self._state_record()
+        record = record if frozen else without_unchanged(self.state, record)
+        return self._completed(record if self._kept else self.stepper.in_memory(record), whole)
+
+    def remember_base(self) -> None:
+        """Note checksums of all that is not trained, so that records may leave it out while it stays as it is."""
+        remember_base(self.state, self._state_record())
 
     def saved_state(self, *, whole: bool = True) -> Record:
         """As `snapshot`, to save the state of several processes or devices in shards: nothing is copied or gathered."""
@@ -343,9 +351,13 @@ class Control(Generic[M]):
         """Drop the state of `keep_state`: save the current state again."""
         self._kept = None
 
-    def weights(self) -> Record:
-        """Return the weights of the model for inference, in host memory; several models each below its name."""
-        return self.stepper.in_memory(self.weights_record())
+    def weights(self, *, frozen: bool = True) -> Record:
+        """Return the weights of the model for inference, in host memory; several models each below its name.
+
+        With `frozen=False` without those that are not trained and are as they were; see `remember_base`.
+        """
+        record = self.weights_record()
+        return self.stepper.in_memory(record if frozen else weights_without_unchanged(self.state, record))
 
     def weights_record(self) -> Record:
         """As `weights`, without a copy."""

@@ -115,6 +115,8 @@ class TrainState:
     validation: Values = field(default_factory=dict[str, Any])
     """The values of the last validation."""
     run: RunState = field(default_factory=RunState)
+    base: dict[str, int] = field(default_factory=dict[str, int])
+    """Checksums of what was not trained when the training began, by path in the record, if checkpoints leave it out."""
     saved_carry: list[Any] | None = None
     """The arrays of a restored carry, until the first batch determines its device and structure."""
 

@@ -83,7 +83,7 @@ def save(
     Raises `ConfigError` for a model that has no counterpart in `transformers`.
     """
     ours: Any = getattr(model, "config", None)
-    family = _family_of(ours, type(model).__name__)
+    family = family_of(ours, type(model).__name__)
     dtype = _DTYPES[SHORT_NAMES[checked_precision(precision).stored("", np.dtype(np.float32))]]
     settings = {"model_type": family.model_type, **family.settings_of(ours), "dtype": dtype, "torch_dtype": dtype}
     further = dict(config or {})
@@ -123,7 +123,7 @@ def adapter_for(config: Config) -> Adapter:
     >>> adapter_for(GptConfig()).rules[0].theirs[0].text
     'transformer.wte.weight'
     """
-    family = _family_of(config, type(config).__name__)
+    family = family_of(config, type(config).__name__)
     return family.adapter(config, family.saved_prefix(config))
 
 
@@ -148,7 +148,8 @@ def family_and_config(settings: Settings) -> tuple[Family, Any]:
         raise ConfigError(f"{settings.location}: {error}") from error
 
 
-def _family_of(config: Any, name: str) -> Family:
+def family_of(config: Any, name: str) -> Family:
+    """The family of the models with this config; `ConfigError`, with `name`, if there is none."""
     for family in FAMILIES:
         if type(config) in family.configs:
             return family
@@ -164,7 +165,7 @@ def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) 
             f"{len(record)} entries"
         )
     prefix = family.prefix if any(name.startswith(f"{family.prefix}.") for name in record) else ""
-    record = _cleaned(family, config, record, prefix, path)
+    record = cleaned(family, config, record, prefix, path)
     adapter = family.adapter(config, prefix)
     model = config.init(device)
     check_weights(model, adapter, record, path)
@@ -185,7 +186,7 @@ def _flat(record: Record) -> Record:
     return Record(entries, record.metadata, unreadable=record.unreadable)
 
 
-def _cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
+def cleaned(family: Family, config: Any, record: Record, prefix: str, folder: Path) -> Record:
     """The record with current names, without entries that are not weights of the model, and without duplicates."""
     rules = [*family.former, *(ignore(pattern) for pattern in family.ignored(config))]
     record = _flat(Adapter(rules).read(record, strict=False))

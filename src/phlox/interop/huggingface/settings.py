@@ -148,9 +148,9 @@ class Settings:
         return value
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path, name: str = "config.json") -> Settings:
     """The `config.json` in a folder; `ConfigError` if it is missing, too large, or not a JSON object."""
-    path = folder / "config.json"
+    path = folder / name
     if path.is_file() and path.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"{path} has {path.stat().st_size} bytes; the config of a model has at most {_MOST_BYTES}")
     data = parse_json(read_text(path), str(path))

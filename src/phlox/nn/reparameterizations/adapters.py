@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from phlox.backend import Int
-from phlox.errors import ModuleError, ShapeError
+from phlox.errors import ConfigError, ModuleError, ShapeError
 from phlox.module import Buffer, Module, Param
 from phlox.module.reparameterization import Reparameterization, Site, Sites
 from phlox.module.select import Selector
@@ -75,10 +75,8 @@ def adapter_names(model: Module) -> list[str]:
     >>> adapter_names(px.lora(px.nn.Linear(4, 4), "weight", rank=2, name="french"))
     ['french']
     """
-    names: dict[str, None] = {}
-    for site in _adapted(model).values():
-        names.update(dict.fromkeys(site.adapters))
-    return list(names)
+    params = [site.param for site in Sites(model, computed=True).found.values()]
+    return list(dict.fromkeys(name for param in params for part in adapted_in(param) for name in part.adapters))
 
 
 def use_adapters(model: M, which: str | Sequence[str] | Mapping[str, float] | None) -> M:
@@ -109,17 +107,17 @@ def use_adapters(model: M, which: str | Sequence[str] | Mapping[str, float] | No
     factors = which if isinstance(which, Mapping) else dict.fromkeys(chosen, 1.0)
     rows: Buffer | None = None
 
-    def choose(site: Adapted) -> Adapted:
+    def choose(part: Adapted) -> Adapted:
         nonlocal rows
         if by_rows:
             if rows is None:  # one for all: the model has it once
                 numbers = np.array([-1 if name == NO_ADAPTER else names.index(name) for name in chosen], np.int32)
-                rows = Buffer(tensor(numbers, device=site.device), saved=False)
-            site.active, site.order, site.rows = (), tuple(names), rows
+                rows = Buffer(tensor(numbers, device=part.device), saved=False)
+            part.active, part.order, part.rows = (), tuple(names), rows
         else:
-            site.active = tuple((name, float(factor)) for name, factor in factors.items() if name in site.adapters)
-            site.order, site.rows = (), None
-        return site
+            part.active = tuple((name, float(factor)) for name, factor in factors.items() if name in part.adapters)
+            part.order, part.rows = (), None
+        return part
 
     return _changed(model, choose)
 
@@ -138,20 +136,25 @@ def without_adapters(model: M, *names: str) -> M:
                 f"without_adapters: the model has no adapter {name!r}; it has {', '.join(present) or 'none'}"
             )
 
-    def drop(site: Adapted) -> Any:
-        rest = {name: adapter for name, adapter in site.adapters.items() if names and name not in names}
+    def drop(part: Adapted) -> Any:
+        rest = {name: adapter for name, adapter in part.adapters.items() if names and name not in names}
         if not rest:
-            return site.base
-        for name in set(site.adapters) - set(rest):
-            del site.adapters[name]
-        site.active = tuple([(name, factor) for name, factor in site.active if name in rest])
-        return site
+            return part.base
+        for name in set(part.adapters) - set(rest):
+            del part.adapters[name]
+        part.active = tuple([(name, factor) for name, factor in part.active if name in rest])
+        return part
 
     return _changed(model, drop)
 
 
-def adapted(model: M, which: Selector, adapt: Callable[[Site], Adapted], train: Selector | None) -> M:
-    """A view of the model with adapters at the selected parameters; all else is frozen but what `train` selects."""
+def adapted(model: M, which: Selector, name: str, adapt: Callable[[Site], Adapted], train: Selector | None = None) -> M:
+    """A view of the model with the adapter `name` at the selected parameters too, which is the one that is used.
+
+    Everything is frozen but this adapter, at all parameters that have it, and what `train` selects.
+    """
+    if not name or "." in name or name == NO_ADAPTER:
+        raise ConfigError(f"an adapter's name must not be empty, {NO_ADAPTER!r} or contain a dot, got {name!r}")
     sites = Sites(model)
     sites.freeze()
     changed: dict[str, Any] = {}
@@ -160,16 +163,35 @@ def adapted(model: M, which: Selector, adapt: Callable[[Site], Adapted], train: 
             changed[path] = adapt(site)
         except ModuleError as error:
             raise ModuleError(f"{path}: {error}") from error
-    view = sites.replace(changed)
+    for site in sites.found.values():
+        for part in adapted_in(site.param):
+            for param in params_of(part.adapters.get(name)):
+                param.set_trained(True)
+    view = use_adapters(sites.replace(changed), name)
     return view if train is None else view.unfreeze(train)
 
 
-def _adapted(model: Module) -> dict[str, Adapted]:
-    sites = Sites(model, computed=True).found
-    return {path: site.param for path, site in sites.items() if isinstance(site.param, Adapted)}
+def params_of(adapter: Any) -> list[Param]:
+    """The parameters of an adapter that training changes: a module's, or a parameter itself."""
+    return adapter.params() if isinstance(adapter, Module) else [] if adapter is None else [adapter]
+
+
+def adapted_in(param: Any) -> Iterator[Adapted]:
+    """What adapts a parameter, from the outermost: a parameter may have adapters of several kinds."""
+    while isinstance(param, Reparameterization):
+        if isinstance(param, Adapted):
+            yield param
+        param = param.base
 
 
 def _changed(model: M, change: Callable[[Adapted], Any]) -> M:
+    def changed(param: Any) -> Any:
+        if not isinstance(param, Reparameterization):
+            return param
+        base = changed(param.base)
+        if base is not param.base:
+            param.base = base
+        return change(param) if isinstance(param, Adapted) else param
+
     sites = Sites(model, computed=True)
-    adapted = {path: cast("Any", site.param) for path, site in sites.found.items() if isinstance(site.param, Adapted)}
-    return sites.replace({path: change(param) for path, param in adapted.items()})
+    return sites.replace({path: changed(site.param) for path, site in sites.found.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from phlox.module import Module, Param
@@ -19,11 +20,15 @@ class DoraFactors(LoraFactors):
 
     scales_base: ClassVar = True
 
-    def __init__(self, site: Site, **options: Any) -> None:
-        super().__init__(site, **options)
-        self.axis = site.output_axis
-        base = site.param.val().detach()
-        self.magnitude = Param(self._norm(base + self.product().detach()).reshape(base.shape[self.axis]))
+    def __init__(self, site: Site, *, values: Mapping[str, Tensor] | None = None, **options: Any) -> None:
+        super().__init__(site, values=values, **options)
+        self.axis = 1 if len(site.param.shape) == 2 else site.output_axis  # of an embedding too, as PEFT
+        if values is None:
+            base = site.param.val().detach()
+            magnitude = self._norm(base + self.product().detach()).reshape(base.shape[self.axis])
+        else:
+            magnitude = values["magnitude"]
+        self.magnitude = Param(magnitude)
 
     def delta(self, base: Tensor) -> Tensor:
         """See `LoraFactors.delta`."""
@@ -40,6 +45,11 @@ class DoraFactors(LoraFactors):
             product = linear_by(base, dropped, None)
         gain = self._gain(base.val() + self.product())
         return product * (gain - 1.0) + (dropped @ self.A.val()) @ self.B.val() * (gain * self.scale)
+
+    def of_rows(self, low: Tensor, rows: Tensor, base: Any) -> Tensor:
+        """See `LoraFactors.of_rows`."""
+        gain = self._gain(base.val() + self.product())
+        return rows * (gain - 1.0) + low * gain
 
     def _gain(self, directed: Tensor) -> Tensor:
         """The length for each output over that of W + A B, which counts as a constant, as in the paper."""

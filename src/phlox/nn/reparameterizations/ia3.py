@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from phlox.errors import ConfigError, ModuleError
+from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.reparameterization import Site, Sites
 from phlox.module.select import Selector
@@ -83,38 +84,47 @@ def ia3(
     """
     if outputs is None and inputs is None:
         raise ModuleError("ia3: choose weights whose outputs or whose inputs are scaled")
-    if not name or "." in name:
-        raise ConfigError(f"an adapter's name must not be empty or contain a dot, got {name!r}")
-    scales: dict[str, Param] = {}
-
-    def adapt(site: Site, axis: int, scale: Param) -> Ia3:
-        other = site.param
-        if isinstance(other, Ia3) and other.axis == axis:
-            if name in other.ia3:
-                raise ModuleError(f"there is an adapter {name!r} already; give this one another name")
-            other.ia3 = {**other.ia3, name: scale}
-            other.active, other.order, other.rows = ((name, 1.0),), (), None
-            return other
-        return Ia3(other, name, scale, axis)
-
-    def by_outputs(site: Site) -> Ia3:
-        axis = site.output_axis
-        scale = scales[site.path] = Param(ones((site.param.shape[axis],), device=site.param.device))
-        return adapt(site, axis, scale)
-
-    def by_inputs(site: Site) -> Ia3:
-        shape = site.param.shape
-        if len(shape) != 2:
-            raise ModuleError(f"inputs can be scaled for matrices, and this parameter has the shape {shape}")
-        axis = 1 - site.output_axis
-        return adapt(site, axis, Param(ones((shape[axis],), device=site.param.device)))
-
     if outputs is not None:
-        model = adapted(model, outputs, by_outputs, None)
-        biases = {f"{path.rpartition('.')[0]}.bias".removeprefix("."): scale for path, scale in scales.items()}
-        present = {path: scale for path, scale in biases.items() if path in Sites(model).found}
-        if present:
-            model = adapted(model, list(present), lambda site: adapt(site, 0, present[site.path]), None)
+        model = scaled_outputs(model, Sites(model).select(outputs), name)
     if inputs is not None:
-        model = adapted(model, inputs, by_inputs, None)
+
+        def by_inputs(site: Site) -> Ia3:
+            shape = site.param.shape
+            if len(shape) < 2:
+                raise ModuleError(f"inputs can be scaled for weights, and this parameter has the shape {shape}")
+            axis = 1 - site.output_axis
+            return scaled(site, name, axis, Param(ones((shape[axis],), device=site.param.device)))
+
+        model = adapted(model, inputs, name, by_inputs)
     return model if train is None else model.unfreeze(train)
+
+
+def scaled_outputs(model: M, weights: Mapping[str, Site], name: str) -> M:
+    """A view of the model where vectors of ones scale the results of these weights, with their biases."""
+    scales: dict[str, tuple[Param, int]] = {}
+    present = Sites(model).found
+    for path, site in weights.items():
+        axis = site.output_axis
+        scale = Param(ones((site.param.shape[axis],), device=site.param.device))
+        scales[path] = scale, axis
+        if (bias := bias_of(path)) in present:
+            scales[bias] = scale, 0
+    return adapted(
+        model, list(scales), name, lambda site: scaled(site, name, scales[site.path][1], scales[site.path][0])
+    )
+
+
+def bias_of(path: str) -> str:
+    """The path of the bias that belongs to a weight."""
+    return f"{path.rpartition('.')[0]}.bias".removeprefix(".")
+
+
+def scaled(site: Site, name: str, axis: int, scale: Param) -> Ia3:
+    """What stands at a site with a further adapter."""
+    other = site.param
+    if not isinstance(other, Ia3) or other.axis != axis:
+        return Ia3(other, name, scale, axis)
+    if name in other.ia3:
+        raise ModuleError(f"there is an adapter {name!r} already; give this one another name")
+    other.ia3 = {**other.ia3, name: scale}
+    return other

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from phlox.errors import ConfigError, ModuleError
+from phlox.errors import ModuleError
 from phlox.module import Module, Param
 from phlox.module.reparameterization import Site
 from phlox.module.select import Selector
@@ -23,30 +23,37 @@ class LoraFactors(Module):
 
     The factors have the layout of the parameter: A [inputs, rank] and B [rank, outputs] of a `Linear`, A [entries,
     rank] and B [rank, width] of an `Embedding`, A [rank, inputs, *kernel] and B [outputs, rank, 1, ...] of a
-    convolution.
+    convolution. With `head=False` only lookups in an embedding have them, and not a head that has the same weight.
     """
 
     scales_base: ClassVar = False
     """Whether it needs the product with the parameter itself."""
 
-    def __init__(self, site: Site, *, rank: int, alpha: float, dropout: float, rank_stabilized: bool) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        rank: int,
+        alpha: float,
+        dropout: float,
+        rank_stabilized: bool,
+        head: bool = True,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> None:
         shape = site.param.shape
-        if len(shape) < 2:
-            raise ModuleError(f"LoRA is for weights with at least two axes, and this parameter has the shape {shape}")
-        is_kernel = len(shape) > 2
-        inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else shape
-        largest = min(inputs, outputs)
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModuleError(f"rank must be between 1 and {largest} for a parameter of shape {shape}, got {rank}")
+        ndim = len(shape)
+        is_kernel = ndim > 2
+        inputs, outputs = (math.prod(shape[1:]), shape[0]) if is_kernel else (shape[0], math.prod(shape[1:]))
         device = site.param.device
         first = (rank, *shape[1:]) if is_kernel else (inputs, rank)
         second = (outputs, rank, *(1 for _ in shape[2:])) if is_kernel else (rank, outputs)
         # As PEFT: one factor of an embedding is drawn, and it is the other one that starts at zero.
         is_table = site.output_axis == 0 and not is_kernel
         a_initial, b_initial = (Zeros(), Normal()) if is_table else (KaimingUniform(), Zeros())
-        self.A = Param.deferred(first, a_initial, fans=(inputs, rank), device=device)
-        self.B = Param.deferred(second, b_initial, fans=(rank, outputs), device=device)
-        self.alpha, self.rank_stabilized = float(alpha), rank_stabilized
+        a_fans, b_fans = (inputs, rank), (rank, outputs)
+        self.A = Param(values["A"]) if values else Param.deferred(first, a_initial, fans=a_fans, device=device)
+        self.B = Param(values["B"]) if values else Param.deferred(second, b_initial, fans=b_fans, device=device)
+        self.alpha, self.rank_stabilized, self.head = float(alpha), rank_stabilized, head
         self.dropout = Dropout(dropout) if dropout else None
 
     @property
@@ -75,6 +82,10 @@ class LoraFactors(Module):
     def of_linear(self, x: Tensor, product: Tensor, base: Any) -> Tensor:
         """What is added to `product`, which is x times the parameter `base`."""
         return (self.dropped(x) @ self.A.val()) @ self.B.val() * self.scale
+
+    def of_rows(self, low: Tensor, rows: Tensor, base: Any) -> Tensor:
+        """What is added to `rows` of the parameter `base`, where the rows of the product are `low`."""
+        return low
 
     def dropped(self, x: Tensor) -> Tensor:
         """x after the dropout."""
@@ -113,36 +124,33 @@ class Lora(Adapted):
 
     def linear_transposed(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `Reparameterization.linear_transposed`."""
-        used = self.weights(x)
-        if any(factors.scales_base for factors, _ in used):
-            return super().linear_transposed(x, bias)
+        used = [(factors, weight) for factors, weight in self.weights(x) if factors.head]
         base = self.base
         y = functional.linear(x, base.val().T, bias) if isinstance(base, Param) else base.linear_transposed(x, bias)
-        return _sum(y, [(x @ f.B.val().T @ f.A.val().T * f.scale, weight) for f, weight in used])
+        return _sum(y, [(_transposed(factors, x, base), weight) for factors, weight in used])
 
     def embedding(self, indices: Tensor[Any, Any, Any], *, padding_index: int | None = None) -> Tensor:
         """See `Reparameterization.embedding`."""
         used = self.weights(indices)
-        if any(factors.scales_base for factors, _ in used):
-            return super().embedding(indices, padding_index=padding_index)
         base = self.base
         options: dict[str, Any] = {"padding_index": padding_index}
         if isinstance(base, Param):
             y = functional.embedding(base.val(), indices, **options)
         else:
             y = base.embedding(indices, **options)
-        products = [(functional.embedding(f.A.val(), indices, **options) @ f.B.val() * f.scale, w) for f, w in used]
-        return _sum(y, [(product, _for_rows(weight, product)) for product, weight in products])
+        low = [functional.embedding(f.A.val(), indices, **options) @ f.B.val() * f.scale for f, _ in used]
+        parts = [factors.of_rows(rows, y, base) for rows, (factors, _) in zip(low, used, strict=True)]
+        return _sum(y, [(part, _for_rows(weight, part)) for part, (_, weight) in zip(parts, used, strict=True)])
 
     def convolve(
         self, function: Callable[..., Tensor], x: Tensor, bias: Tensor | None = None, **options: Any
     ) -> Tensor:
         """See `Reparameterization.convolve`."""
         used = self.weights(x)
-        axes = x.ndim - 2
-        one_by_one = _CONVOLUTIONS.get(axes)
+        one_by_one = _CONVOLUTIONS.get(x.ndim - 2)
         fits = function in _CONVOLUTIONS.values() and options.get("groups", 1) == 1
-        if one_by_one is None or not fits or any(factors.scales_base for factors, _ in used):
+        in_factors = one_by_one is not None and fits and not any(factors.scales_base for factors, _ in used)
+        if not in_factors and self.rows is None and all(factors.dropout is None for factors, _ in used):
             return super().convolve(function, x, bias, **options)
         base = self.base
         y = (
@@ -150,8 +158,26 @@ class Lora(Adapted):
             if isinstance(base, Param)
             else base.convolve(function, x, bias, **options)
         )
+        if one_by_one is None or not in_factors:
+            return _sum(y, [(function(f.dropped(x), f.delta(base.val()), None, **options), w) for f, w in used])
         low = [(function(f.dropped(x), f.A.val(), None, **options), f, weight) for f, weight in used]
         return _sum(y, [(one_by_one(h, f.B.val(), None) * f.scale, weight) for h, f, weight in low])
+
+    def merged(self) -> Param:
+        """See `Reparameterization.merged`."""
+        if any(not factors.head for factors, _ in self.weights(None)):
+            raise ModuleError(
+                "an adapter that was loaded from PEFT changes this embedding but not the head that has the same "
+                "weight, so no single weight gives the same results"
+            )
+        return super().merged()
+
+
+def _transposed(factors: LoraFactors, x: Tensor, base: Any) -> Tensor:
+    """What is added to x times the transpose of `base`."""
+    if factors.scales_base:
+        return x @ factors.delta(base.val()).T
+    return x @ factors.B.val().T @ factors.A.val().T * factors.scale
 
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -216,21 +242,27 @@ def with_factors(
     model: M, which: Selector, factors: type[LoraFactors], options: dict[str, Any], name: str, train: Selector | None
 ) -> M:
     """A view of the model with `factors(site, **options)` at the selected parameters."""
-    if not name or "." in name:
-        raise ConfigError(f"an adapter's name must not be empty or contain a dot, got {name!r}")
-    alpha = options["rank"] if options["alpha"] is None else options["alpha"]
+    rank = options["rank"]
+    options = {**options, "alpha": rank if options["alpha"] is None else options["alpha"]}
 
     def adapt(site: Site) -> Lora:
-        other, param = site.param, site.param
-        if isinstance(other, Lora):
-            if name in other.lora:
-                raise ModuleError(f"there is an adapter {name!r} already; give this one another name")
-            param = other.base
-        new = factors(site._replace(param=param), **{**options, "alpha": alpha})
-        if not isinstance(other, Lora):
-            return Lora(param, name, new)
-        other.lora = {**other.lora, name: new}
-        other.active, other.order, other.rows = ((name, 1.0),), (), None
-        return other
+        shape = site.param.shape
+        if len(shape) < 2:
+            raise ModuleError(f"LoRA is for weights with at least two axes, and this parameter has the shape {shape}")
+        largest = min(math.prod(shape[1:]), shape[0])
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:
+            raise ModuleError(f"rank must be between 1 and {largest} for a parameter of shape {shape}, got {rank}")
+        return attached(site, name, lambda site: factors(site, **options))
 
-    return adapted(model, which, adapt, train)
+    return adapted(model, which, name, adapt, train)
+
+
+def attached(site: Site, name: str, make: Callable[[Site], LoraFactors]) -> Lora:
+    """What stands at a site with a further adapter, which `make` gives for the site without its other ones."""
+    other = site.param
+    if not isinstance(other, Lora):
+        return Lora(other, name, make(site))
+    if name in other.lora:
+        raise ModuleError(f"there is an adapter {name!r} already; give this one another name")
+    other.lora = {**other.lora, name: make(site._replace(param=other.base))}
+    return other

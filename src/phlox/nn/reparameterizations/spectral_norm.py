@@ -9,7 +9,7 @@ from phlox import random
 from phlox.errors import ConfigError
 from phlox.module import Param
 from phlox.module.reparameterization import Reparameterization, Site
-from phlox.tensor import Tensor
+from phlox.tensor import Tensor, maximum
 
 
 class SpectralNorm(Reparameterization):
@@ -22,7 +22,7 @@ class SpectralNorm(Reparameterization):
         param: the parameter.
         axis: the axis that is the rows of the matrix; all others are its columns. By default that of the outputs.
         iterations: how many in each use, at least 1.
-        epsilon: added to the length of a vector before dividing by it.
+        epsilon: the least length of a vector that it is divided by.
 
     >>> import phlox as px
     >>> layer = px.reparameterize(px.nn.Linear(4, 3).init(0), "weight", SpectralNorm)
@@ -63,9 +63,9 @@ class SpectralNorm(Reparameterization):
 
     def _iterate(self, matrix: Tensor, u: Tensor, v: Tensor, times: int) -> tuple[Tensor, Tensor]:
         for _ in range(times):
+            u = self._unit(matrix @ v)  # in this order, as PyTorch
             v = self._unit(u @ matrix)
-            u = self._unit(matrix @ v)
         return u, v
 
     def _unit(self, x: Tensor) -> Tensor:
-        return x / ((x * x).sum().sqrt() + self.epsilon)
+        return x / maximum((x * x).sum().sqrt(), self.epsilon)

@@ -26,6 +26,7 @@ from phlox.train.step.functions import StepFunctions
 from phlox.train.step.inputs import Asked, value_of
 from phlox.train.step.metric_state import MetricState, Output
 from phlox.train.step.nonfinite import undo_if_not_finite
+from phlox.train.unchanged import completed, left_out_of
 from phlox.transform import compile as compiled
 from phlox.transform.compile.recompiles import fields_stay
 from phlox.transform.tree import map_leaves
@@ -308,8 +309,12 @@ class Stepper:
         return self.state.into_record(measured, self._carry_record(), **others)
 
     def load_record(self, record: Record, *others: str) -> dict[str, Any]:
-        """See `TrainState.load_record`."""
+        """See `TrainState.load_record`; what the record leaves out must be in the models as it was."""
+        base = left_out_of(record)
+        if base:
+            record = completed(record, gather(self.state.parts()))
         parts = self.state.load_record(record, *others)
+        self.state.base = base
         if self.team is not None:
             shares = record.select("shares")
             self.team.load_share(self.metric_state, shares if len(shares) else None)

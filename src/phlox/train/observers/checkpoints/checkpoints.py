@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from phlox.errors import DistributedError, PhloxError, RecordError, RunError
+from phlox.module import Module
 from phlox.other_names import answering
 from phlox.record import PrecisionSettings, Record
 from phlox.record.io.files import remove_leftovers
@@ -44,6 +45,7 @@ from phlox.train.observers.checkpoints.writers import BackgroundWriter, ShardWri
 from phlox.train.observers.folder.lock import FolderLock
 from phlox.train.observers.folder.run_folder import claim
 from phlox.train.state import COUNTS, LOG, with_lines
+from phlox.train.unchanged import completed, left_out_of
 
 if TYPE_CHECKING:
     from phlox.train.step.data_parallel import DataParallel
@@ -73,6 +75,9 @@ class Checkpoints(Callback):
         keep_best: the weights of how many of the best values to keep; those after the first are in files such as
             `best-00000090.safetensors`, see `best_in`.
         ties: of equal values, whether the "first" or the "last" one counts as better.
+        frozen: whether to save what is not trained too. False leaves out frozen parameters that are as they were when
+            the training began: of a model with an adapter, the files hold the adapter. To resume, give the learner a
+            model with the same base; a checksum tells if it is another one.
         background: whether a thread writes the files; False waits until each file is written.
         precision: the precision of the tensors in the files, such as `HALF`. None keeps them as they are, so that a
             resumed training gives exactly the same results.
@@ -101,6 +106,7 @@ class Checkpoints(Callback):
         mode: Literal["min", "max", "auto"] = "auto",
         keep_best: int = 1,
         ties: Literal["first", "last"] = "first",
+        frozen: bool = True,
         background: bool = True,
         precision: PrecisionLike | None = None,
     ) -> None:
@@ -128,7 +134,7 @@ class Checkpoints(Callback):
         self.mode = better_mode(best) if best is not None and mode == "auto" else mode
         self.keep_best, self.ties = keep_best, ties
         self._ranking = Ranking("min" if self.mode == "auto" else self.mode, ties, keep_best)
-        self.background = background
+        self.frozen, self.background = frozen, background
         self.precision = PrecisionSettings() if precision is None else checked_precision(precision)
         self._remembered: list[Mapping[str, Any]] = []
         self._bests: list[dict[str, Any]] = []
@@ -147,6 +153,7 @@ class Checkpoints(Callback):
             args |= {"best": self.best, "mode": self.mode}
             args |= {"keep_best": self.keep_best if self.keep_best > 1 else None}
             args |= {"ties": self.ties if self.ties != "first" else None}
+        args |= {"frozen": None if self.frozen else False}
         return f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in args.items() if value is not None)})"
 
     # --- finding checkpoints
@@ -161,14 +168,15 @@ class Checkpoints(Callback):
         return path
 
     @staticmethod
-    def best_in(folder: str | os.PathLike[str], rank: int = 1) -> Record:
+    def best_in(folder: str | os.PathLike[str], rank: int = 1, *, base: Module | None = None) -> Record:
         """The weights of the best model, from a run folder or its folder of checkpoints.
 
         Args:
             folder: the folder.
             rank: 1 for the best, 2 for the second best, ...; a training keeps several with `keep_best`.
+            base: a model of the same structure and base, for weights that were saved with `frozen=False`.
 
-        Raises RunError if there are none or the file is damaged.
+        Raises RunError if there are none or the file is damaged, and RecordError if `base` is another one or missing.
         """
         path = checkpoint_path(folder)
         files = bests_in(path) if holds_several(path) else [path]
@@ -180,9 +188,16 @@ class Checkpoints(Callback):
             raise RunError(f"{path}: rank={rank!r}, and it has {kept}; Checkpoints(best=..., keep_best=...) keeps more")
         path = files[rank - 1]
         try:
-            return whole(path)
+            record = whole(path)
         except RecordError as error:
             raise RunError(f"{error}; the checkpoints beside it may be whole") from error
+        if not left_out_of(record):
+            return record
+        try:
+            return completed(record, Record() if base is None else base.into_record())
+        except RecordError as error:
+            hint = "" if base is not None else "give best_in(folder, base=MODEL): "
+            raise RecordError(f"{path}: {hint}{error}") from error
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Record:
@@ -222,6 +237,10 @@ class Checkpoints(Callback):
             check_value_name(learner, self.best, "Checkpoints: best")
         team = learner.team
         self._team: DataParallel | None = team if team is not None and team.in_shards else None
+        if not self.frozen:
+            if self._team is not None:
+                raise RunError("Checkpoints: frozen=False is for one process, and this training has several")
+            learner.remember_base()
         self._catalog: Catalog | None = None
         if self._team is None:
             self._bests = self._begin(learner)
@@ -424,7 +443,7 @@ class Checkpoints(Callback):
             else:
                 if self.keep_best > 1:
                     self._writer.make_room(_BEST)  # every one of them must be written, and not only the newest
-                weights = learner.weights()
+                weights = learner.weights(frozen=self.frozen)
         except MemoryError as error:
             learner.warn(f"step {learner.step}: the best weights are not kept: {error}")
             return
@@ -442,7 +461,7 @@ class Checkpoints(Callback):
         mark = {"step": step, "epoch": learner.epoch, "values": plain(learner.values())}
         try:
             shared = self._team is not None
-            record = learner.saved_state(whole=False) if shared else learner.snapshot(whole=False)
+            record = learner.saved_state(whole=False) if shared else learner.snapshot(whole=False, frozen=self.frozen)
         except MemoryError as error:
             learner.warn(f"step {step}: no checkpoint, because the memory has no room for a copy of the state: {error}")
             return
