@@ -69,6 +69,11 @@ class Packed(Reparameterization):
         return next(iter(self.codes.values()))
 
     @property
+    def base(self) -> Param:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The words: what is below adapters ends with them."""
+        return self.words
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """See `Reparameterization.shape`."""
         return self.sizes
