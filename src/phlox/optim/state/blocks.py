@@ -41,7 +41,8 @@ class Blocks:
         codes = functional.encode(levels, coding)
         if coding == "udynamic8":
             codes = codes.maximum((blocks > 0.0).int())
-        return Blocks(functional.pack(codes, coding), scales, coding)
+        # On the device of the tensor, which may say how arrays are cut among processes.
+        return Blocks(functional.pack(codes, coding).to_device(x.device), scales.to_device(x.device), coding)
 
     def values(self, shape: tuple[int, ...]) -> Tensor:
         """The tensor in floats, of this shape."""
