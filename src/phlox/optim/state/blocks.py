@@ -54,9 +54,9 @@ def in_form_of(form: State, state: State, shape: tuple[int, ...]) -> State:
     """The state of a parameter of this shape, with its tensors in 8 bits where they are in another state of it."""
     if isinstance(state, Mastered):
         return Mastered(state.master, in_form_of(form, state.state, shape))
-    if isinstance(form, dict) and isinstance(state, dict):
-        parts = cast("dict[Any, Any]", state).items()
-        return {key: in_form_of(cast("dict[Any, Any]", form).get(key), part, shape) for key, part in parts}
+    if type(form) is dict and type(state) is dict:
+        forms, parts = cast("dict[Any, Any]", form), cast("dict[Any, Any]", state)
+        return {key: in_form_of(forms.get(key), part, shape) for key, part in parts.items()}
     if isinstance(form, Blocks) and isinstance(state, Tensor):
         return Blocks.of(state, form.coding)
     if isinstance(form, (Tensor, LazyTensor)) and isinstance(state, Blocks):

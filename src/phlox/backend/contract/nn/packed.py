@@ -115,6 +115,8 @@ CODINGS: dict[str, Coding] = {
     "uint4": Coding(4, lambda: np.arange(16)),
     # Quantiles of the normal distribution (Dettmers et al. 2023, "QLoRA", appendix E), with the digits of bitsandbytes.
     "nf4": Coding(4, lambda: _NF4),
+    # bitsandbytes' own floats of 4 bits, a sign and 0.0625, 8, 12, 4, 6, 2 or 3 twelfths.
+    "fp4": Coding(4, lambda: np.outer([1.0, -1.0], [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0]).ravel() / 12.0),
     # OCP Microscaling Formats (MX) 1.0, section 5.3; the scales of mxfp4 are e8m0.
     "e2m1": Coding(4, lambda: _minifloat(2, 1)),
     "e8m0": Coding(8, _e8m0),
