@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class BitsAndBytes:
         if "SCB" in entries:
             weight = entries.matrix("weight", "int8")
             scale = entries.take("SCB", "float32", weight.shape[:1])
-            if "weight_format" in entries and entries.take("weight_format", "uint8", ()).read().any():
+            if "weight_format" in entries and entries.take("weight_format", "uint8", (), (1,)).read().any():
                 raise entries.error("weight_format", "must be 0, for rows in order; save the model again")
             rows, columns = weight.shape
             return Stored((rows, columns), partial(_of_8_bits, weight, scale))
@@ -64,21 +64,44 @@ class BitsAndBytes:
         blocks = -(-rows * columns // block)
         nested = "weight.nested_absmax" in entries
         scale = entries.take("weight.absmax", "uint8" if nested else "float32", (blocks,))
-        group = math.gcd(columns, block)
-        numbers = np.arange(rows * columns // group) * group // block  # the block of each group
-        numbers = numbers.reshape(rows, columns // group)
-
-        def scales() -> Host | Matrix:
-            return scale.read()[numbers]
-
+        group = math.gcd(columns, block)  # a block may end within a row
+        nesting: _Nesting | None = None
         if nested:
             outer = state["nested_blocksize"]
-            scale_of = entries.take("weight.nested_absmax", "float32", (-(-blocks // outer),))
-            table = entries.take("weight.nested_quant_map", "float32", (256,))
-            scales = partial(_nested, scale, scale_of, table, numbers, outer, math.gcd(columns, outer * block) // group,
-                             state["nested_offset"])  # fmt: skip
+            nesting = _Nesting(
+                entries.take("weight.nested_absmax", "float32", (-(-blocks // outer),)),
+                entries.take("weight.nested_quant_map", "float32", (256,)),
+                outer,
+                math.gcd(columns, outer * block) // group,
+                state["nested_offset"],
+            )
 
-        return Stored((rows, columns), lambda: Matrix(_words(weight, rows, columns), kind, columns, scales()))
+        def matrix() -> Matrix:
+            numbers = (np.arange(rows * columns // group) * group // block).reshape(rows, columns // group)
+            own = scale.read()
+            scales = own[numbers] if nesting is None else nesting.scales(own, numbers)
+            return Matrix(_words(weight, rows, columns), kind, columns, scales)
+
+        return Stored((rows, columns), matrix)
+
+
+class _Nesting(NamedTuple):
+    """Scales of 8 bits: levels times scales of blocks of them, plus an offset."""
+
+    scale: LazyTensor
+    levels: LazyTensor
+    block: int
+    shared: int
+    """How many of them in a row have the same scale."""
+    offset: float
+
+    def scales(self, codes: Host, numbers: Host) -> Host | Matrix:
+        """The scales of groups, of which these are the numbers."""
+        levels, own, scales = self.levels.read(), codes[numbers], self.scale.read()[numbers // self.block]
+        if self.shared < _LEAST_NESTED or not np.array_equal(levels, CODINGS["dynamic8"].levels):
+            return levels[own] * scales + np.float32(self.offset)
+        scales = np.ascontiguousarray(scales[:, :: self.shared])
+        return Matrix(pack(own, 8), "dynamic8", own.shape[1], scales, np.full_like(scales, self.offset))
 
 
 def _of_8_bits(weight: LazyTensor, scale: LazyTensor) -> Matrix:
@@ -110,22 +133,8 @@ def _words(weight: LazyTensor, rows: int, columns: int) -> Host:
     """The first code of a byte is in its higher half there, and a row begins where the last one ended."""
     codes = weight.read().reshape(-1).view(np.uint8)
     if columns % 2 == 0:
-        return pack_bytes((codes << 4 | codes >> 4).reshape(rows, columns // 2))
+        swapped = codes << 4
+        swapped |= codes >> 4
+        return byte_words(swapped.reshape(rows, columns // 2))
     codes = np.stack([codes >> 4, codes & 15], 1).reshape(-1)[: rows * columns]
     return pack(codes.reshape(rows, columns), 4)
-
-
-def pack_bytes(rows: Host) -> Host:
-    """Rows of bytes, of two codes each, as words."""
-    return pack(rows, 8)
-
-
-def _nested(
-    codes: LazyTensor, scale: LazyTensor, table: LazyTensor, numbers: Host, outer: int, shared: int, offset: float
-) -> Host | Matrix:
-    """Scales of 8 bits, of which `shared` in a row have one scale and all have an offset."""
-    levels, own, scales = table.read(), codes.read()[numbers], scale.read()[numbers // outer]
-    if shared < _LEAST_NESTED or not np.array_equal(levels, CODINGS["dynamic8"].levels):
-        return levels[own] * scales + np.float32(offset)
-    scales = np.ascontiguousarray(scales[:, ::shared])
-    return Matrix(pack(own, 8), "dynamic8", own.shape[1], scales, np.full_like(scales, offset))

@@ -74,7 +74,7 @@ def quantised(record: Record, method: Method) -> tuple[Record, dict[str, Stored]
         except RecordError as error:
             problems.append(str(error))
     if problems:
-        raise RecordError("\n".join(problems))
+        raise RecordError("\n".join(sorted(problems)))
     used = {f"{layer}.{name}" for layer, entries in found.items() for name in entries}
     rest = {path: record[path] for path in record if path not in used}
     return Record(rest, record.metadata, unreadable=record.unreadable), stored

@@ -104,8 +104,11 @@ def floats(tensor: LazyTensor) -> Host:
 
 
 def byte_words(array: Host) -> Host:
-    """A matrix of elements of 8 bits as words."""
-    return pack(array.view(np.uint8), 8)
+    """A matrix of elements of 8 bits as words; it may be a view."""
+    codes = array.view(np.uint8)
+    if codes.shape[1] % 4 == 0 and codes.flags.c_contiguous:
+        return codes.view("<i4").astype(np.int32, copy=False)
+    return pack(codes, 8)
 
 
 def zero_offsets(zeros: Host, scales: Host) -> Host:

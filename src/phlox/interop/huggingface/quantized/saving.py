@@ -238,8 +238,8 @@ def _bitsandbytes(wholes: list[Whole], plain: Iterable[str], dtype: str) -> Save
         block = whole.columns // whole.groups
         if whole.has_offsets or not (_LEAST_BLOCK <= block <= _MOST_BLOCK and block & (block - 1) == 0):
             raise ConfigError(
-                f"save: {whole.layer}.weight has groups of {block}{' with offsets' * whole.has_offsets}; bitsandbytes has "
-                "blocks of 32 to 4096, powers of two; use group=64, or phlox.merge(model) first"
+                f"save: {whole.layer}.weight has groups of {block}{' with offsets' * whole.has_offsets}; bitsandbytes "
+                "has blocks of 32 to 4096, powers of two; use group=64, or phlox.merge(model) first"
             )
         state = {"quant_type": kind, "blocksize": block, "dtype": dtype, "shape": [whole.rows, whole.columns]}
         start, count = f"{whole.layer}.weight", whole.rows * whole.groups
