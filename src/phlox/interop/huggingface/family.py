@@ -194,7 +194,7 @@ _HARMLESS = frozenset({
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "unsloth_version", "unsloth_fixed",
 })  # fmt: skip
-"""What a method of quantisation has read, and settings of tokenizers, training, generation and the form of results.
+"""What a method of quantization has read, and settings of tokenizers, training, generation and the form of results.
 
 `transformers` writes most of them itself.
 """

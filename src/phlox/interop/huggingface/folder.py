@@ -18,7 +18,7 @@ from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.family import Family
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
-from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantised, with_packed
+from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
 from phlox.interop.huggingface.quantized.matrix import Stored
 from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
@@ -37,7 +37,7 @@ _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat
 def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) -> Any:
     """Load the model in a folder that `save_pretrained` of `transformers` wrote, on `device`. No initializer runs.
 
-    Quantised weights (compressed-tensors, bitsandbytes, GPTQ, AWQ) stay as small as they are, see docs/interop.md.
+    Quantized weights (compressed-tensors, bitsandbytes, GPTQ, AWQ) stay as small as they are, see docs/interop.md.
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama
@@ -191,7 +191,7 @@ def _loaded(path: Path, family: Family, config: Any, method: Method | None, devi
     record = _flat(load_any(_weights(path)))
     stored: dict[str, Stored] = {}
     if method is not None:
-        record, stored = quantised(record, method)
+        record, stored = quantized(record, method)
         record = record.with_entries(described(stored, family.inputs_first))
     config = family.fitted(config, record)
     if family.n_layers(config) > len(record):  # check before so many layers are created

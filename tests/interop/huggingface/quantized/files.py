@@ -1,4 +1,4 @@
-"""Folders of small models with quantised weights, made by the definitions of their formats, in NumPy."""
+"""Folders of small models with quantized weights, made by the definitions of their formats, in NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES = {
     "gpt2": ["attention.query", "attention.key", "attention.value", "attention.out", "up", "down"],
 }
 
-Quantise = Callable[[Any], tuple[dict[str, Any], Any]]
+Quantize = Callable[[Any], tuple[dict[str, Any], Any]]
 """A weight [outputs, inputs] to its entries below the layer, and to the values that these mean."""
 
 
@@ -37,27 +37,27 @@ def words(codes: Any, bits: int) -> Any:
     return np.where(result < 1 << 31, result, result - (1 << 32)).astype(np.int32)
 
 
-def make(root: Path, kind: str, quantise: Quantise, config: dict[str, Any]) -> tuple[Path, Path]:
-    """A folder with quantised weights, and one with what they mean in floats."""
-    quantised, plain = root / "quantised", root / "plain"
+def make(root: Path, kind: str, quantize: Quantize, config: dict[str, Any]) -> tuple[Path, Path]:
+    """A folder with quantized weights, and one with what they mean in floats."""
+    quantized, plain = root / "quantized", root / "plain"
     px.random.seed(0)
     model = MODELS[kind].init("numpy").map(lambda _, param: param.map(lambda x: x * 3.0))
-    for folder in (quantised, plain):
+    for folder in (quantized, plain):
         huggingface.save(model, folder)
-    of_layers = load_file(quantised / "model.safetensors")
+    of_layers = load_file(quantized / "model.safetensors")
     values = dict(of_layers)
     for name in list(of_layers):
         if ("layers." in name or ".h." in name) and of_layers[name].ndim == 2:
             weight = of_layers.pop(name)
-            entries, value = quantise(weight.T if kind == "gpt2" else weight)
+            entries, value = quantize(weight.T if kind == "gpt2" else weight)
             of_layers |= {
                 f"{name.removesuffix('.weight')}.{own}": np.ascontiguousarray(x) for own, x in entries.items()
             }
             values[name] = np.ascontiguousarray(value.T if kind == "gpt2" else value).astype(np.float32)
-    save_file(of_layers, quantised / "model.safetensors", {"format": "pt"})
+    save_file(of_layers, quantized / "model.safetensors", {"format": "pt"})
     save_file(values, plain / "model.safetensors", {"format": "pt"})
-    edit_config(quantised, {"quantization_config": config})
-    return quantised, plain
+    edit_config(quantized, {"quantization_config": config})
+    return quantized, plain
 
 
 def edit_config(folder: Path, changes: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def logits(model: Any) -> Any:
 
 
 def assert_means(folders: tuple[Path, Path], coding: str, kind: str = "llama", device: str = "numpy") -> Any:
-    """The quantised folder gives packed weights, and the logits of the plain one."""
+    """The quantized folder gives packed weights, and the logits of the plain one."""
     model = huggingface.load(folders[0], device=device)
     plain = huggingface.load(folders[1], device=device)
     for place in PLACES[kind]:

@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def quantised(weight: Any, kind: str, block: int, outer: int | None) -> tuple[dict[str, Any], Any]:
+def quantized(weight: Any, kind: str, block: int, outer: int | None) -> tuple[dict[str, Any], Any]:
     """Blocks over the flat matrix, the first code of a byte in its higher half; `outer` is the block of scales."""
     levels, dynamic = CODINGS[kind].levels, CODINGS["dynamic8"].levels
     flat = np.pad(weight.reshape(-1), (0, -weight.size % block)).reshape(-1, block)
@@ -52,30 +52,30 @@ CASES = [("llama", "nf4", 16, None), ("llama", "fp4", 64, 8), ("gpt2", "nf4", 32
 @pytest.mark.parametrize(("kind", "coding", "block", "outer"), CASES)
 def test_four_bits(kind: str, coding: str, block: int, outer: int | None, tmp_path: Path) -> None:
     """Also where a block of 64 ends in another row of 48 than it began, and scales within a fused matrix."""
-    folders = make(tmp_path, kind, lambda weight: quantised(weight, coding, block, outer), CONFIG)
+    folders = make(tmp_path, kind, lambda weight: quantized(weight, coding, block, outer), CONFIG)
     assert_means(folders, coding, kind)
 
 
 def test_nested_scales_stay_small_and_other_types_may_hold_the_codes(tmp_path: Path) -> None:
-    def quantise(weight: Any) -> Any:
+    def quantize(weight: Any) -> Any:
         weight = np.tile(weight, (1, 4))[:, : weight.shape[1]]
-        entries, value = quantised(weight, "nf4", 8, 32)
+        entries, value = quantized(weight, "nf4", 8, 32)
         return entries | {"weight": entries["weight"].reshape(-1, 2).view(ml_dtypes.bfloat16)}, value
 
-    model = assert_means(make(tmp_path, "llama", quantise, CONFIG), "nf4", device="torch")
+    model = assert_means(make(tmp_path, "llama", quantize, CONFIG), "nf4", device="torch")
     weight = model.blocks[0].attention.query.weight
     assert weight.scales.coding == "dynamic8" and weight.scales.scales.shape == (32, 1)
 
 
 def test_eight_bits(tmp_path: Path) -> None:
-    def quantise(weight: Any) -> Any:
+    def quantize(weight: Any) -> Any:
         scale = np.abs(weight).max(1)
         codes = np.round(weight / scale[:, None] * 127.0)
         entries = {"weight": codes.astype(np.int8), "SCB": scale, "weight_format": np.array(0, np.uint8)}
         return entries, codes * scale[:, None] / 127.0
 
     for kind in ("llama", "gpt2"):
-        assert_means(make(tmp_path / kind, kind, quantise, CONFIG), "int8", kind)
+        assert_means(make(tmp_path / kind, kind, quantize, CONFIG), "int8", kind)
 
 
 PLACE = "model.layers.0.mlp.up_proj.weight"
@@ -96,7 +96,7 @@ DAMAGES: list[tuple[Any, str]] = [
 
 
 def test_damaged_entries(tmp_path: Path) -> None:
-    folder, _ = make(tmp_path, "llama", lambda weight: quantised(weight, "nf4", 16, None), CONFIG)
+    folder, _ = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, None), CONFIG)
     data = (folder / "model.safetensors").read_bytes()
     for edit, message in DAMAGES:
         (folder / "model.safetensors").write_bytes(data)

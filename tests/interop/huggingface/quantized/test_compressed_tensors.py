@@ -33,7 +33,7 @@ def weights(bits: int, strategy: str, symmetric: bool, kind: str = "int") -> dic
     }  # fmt: skip
 
 
-def quantised(weight: Any, bits: int, strategy: str, symmetric: bool, form: str) -> tuple[dict[str, Any], Any]:
+def quantized(weight: Any, bits: int, strategy: str, symmetric: bool, form: str) -> tuple[dict[str, Any], Any]:
     """(q - zero) scale, for q in the range of signed integers, or f8_e4m3."""
     rows, columns = weight.shape
     grouped = weight.reshape({"tensor": (1, 1, -1), "channel": (rows, 1, -1), "group": (rows, -1, GROUP)}[strategy])
@@ -64,7 +64,7 @@ def folders(root: Path, bits: int, strategy: str, symmetric: bool, form: str) ->
     kind = "float" if form == "float" else "int"
     format = {"packed": "pack-quantized", "plain": "int-quantized", "float": "float-quantized"}[form]
     own = config(weights(bits, strategy, symmetric, kind), format)
-    return make(root, "llama", lambda weight: quantised(weight, bits, strategy, symmetric, form), own)
+    return make(root, "llama", lambda weight: quantized(weight, bits, strategy, symmetric, form), own)
 
 
 CASES = [
@@ -90,14 +90,14 @@ def test_targets_by_name_pattern_and_class(tmp_path: Path) -> None:
     """The first layer is in 8 bits, all others in 4; of several groups, the closest target counts."""
     count = 0
 
-    def quantise(weight: Any) -> Any:
+    def quantize(weight: Any) -> Any:
         nonlocal count
         count += 1
-        return quantised(weight, 8 if count <= 7 else 4, "channel", True, "packed")
+        return quantized(weight, 8 if count <= 7 else 4, "channel", True, "packed")
 
     of_8, of_4 = ({"targets": targets, "weights": weights(bits, "channel", True)} for bits, targets in (
         (8, ["re:.*layers\\.0\\..*"]), (4, ["Linear"])))  # fmt: skip
-    made = make(tmp_path, "llama", quantise, config({}, config_groups={"a": of_4, "b": of_8}))
+    made = make(tmp_path, "llama", quantize, config({}, config_groups={"a": of_4, "b": of_8}))
     model = assert_means(made, "int4")
     assert model.blocks[0].up.weight.coding == "int8"
 
@@ -116,7 +116,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "no zero points": (lambda t: t.pop(f"{PROJECTION}.weight_zero_point"), "weight_zero_point: it is missing"),
     "an order of columns": (
         lambda t: t.update({f"{PROJECTION}.weight_g_idx": np.arange(32, dtype=np.int32) % 2}),
-        r"up_proj\.weight_g_idx: it gives groups of columns that are not next to each other; quantise",
+        r"up_proj\.weight_g_idx: it gives groups of columns that are not next to each other; quantize",
     ),
     "two at once": (
         lambda t: [t.pop(f"{PROJECTION}.weight_scale"), t.pop("model.layers.0.mlp.up_proj.weight_shape")],

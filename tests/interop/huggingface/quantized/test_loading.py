@@ -1,4 +1,4 @@
-"""Loading quantised folders: methods, memory, and what a model does with its weights afterwards."""
+"""Loading quantized folders: methods, memory, and what a model does with its weights afterwards."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from phlox.errors import ConfigError, RecordError
 from phlox.interop import huggingface
 from phlox.models import LlamaConfig
 from tests.interop.huggingface.quantized.files import TOKENS, edit_config, edit_weights, logits, make
-from tests.interop.huggingface.quantized.test_bitsandbytes import CONFIG, quantised
+from tests.interop.huggingface.quantized.test_bitsandbytes import CONFIG, quantized
 
 
 @pytest.mark.parametrize("method", ["hqq", "fp8", ""])
 def test_other_methods_are_refused_by_name(method: str, tmp_path: Path) -> None:
-    folder, _ = make(tmp_path, "llama", lambda weight: quantised(weight, "nf4", 16, None), CONFIG)
+    folder, _ = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, None), CONFIG)
     edit_config(folder, {"quantization_config": {"quant_method": method, "bits": 4}})
     with pytest.raises(
         ConfigError, match=f"quant_method='{method}' cannot be loaded; supported are: compressed-tensors"
@@ -31,22 +31,22 @@ def test_other_methods_are_refused_by_name(method: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_config_means_plain_weights(tmp_path: Path) -> None:
-    _, plain = make(tmp_path, "llama", lambda weight: quantised(weight, "nf4", 16, None), CONFIG)
+    _, plain = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, None), CONFIG)
     edit_config(plain, {"quantization_config": {}})
     assert type(huggingface.load(plain, device="numpy").blocks[0].up.weight) is px.Param
 
 
-def test_a_tied_head_is_not_quantised_alone(tmp_path: Path) -> None:
-    folder, _ = make(tmp_path, "llama", lambda weight: quantised(weight, "nf4", 16, None), CONFIG)
+def test_a_tied_head_is_not_quantized_alone(tmp_path: Path) -> None:
+    folder, _ = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, None), CONFIG)
     edit_config(folder, {"tie_word_embeddings": True})
-    head, _ = quantised(np.ones((23, 32), np.float32), "nf4", 16, None)
+    head, _ = quantized(np.ones((23, 32), np.float32), "nf4", 16, None)
     edit_weights(folder, lambda t: [t.pop("lm_head.weight"), t.update({f"lm_head.{n}": x for n, x in head.items()})])
-    with pytest.raises(RecordError, match="lm_head.weight: a quantised weight cannot be tied to another entry"):
+    with pytest.raises(RecordError, match="lm_head.weight: a quantized weight cannot be tied to another entry"):
         huggingface.load(folder)
 
 
 def test_adapters_train_and_records_and_programs_work(tmp_path: Path) -> None:
-    folder, _ = make(tmp_path, "llama", lambda weight: quantised(weight, "nf4", 16, 8), CONFIG)
+    folder, _ = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, 8), CONFIG)
     model = huggingface.load(folder, device="torch")
     np.testing.assert_allclose(px.compile(lambda m: m(px.tensor(TOKENS, device="torch")))(model).numpy(), logits(model),
                                rtol=1e-4, atol=1e-5)  # fmt: skip

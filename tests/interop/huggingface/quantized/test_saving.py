@@ -103,7 +103,7 @@ def test_bitsandbytes(kind: str, device: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(again), logits(small), rtol=2e-2, atol=2e-3)  # other weights are in f16
 
 
-def test_plain_models_say_nothing_of_quantisation(tmp_path: Path) -> None:
+def test_plain_models_say_nothing_of_quantization(tmp_path: Path) -> None:
     small = px.quantize(model(), WEIGHTS, "int8")
     huggingface.save(small, tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())

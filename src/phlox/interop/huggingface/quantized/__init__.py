@@ -1,1 +1,1 @@
-"""Quantised weights in the folders of Hugging Face: a file for each method, about the layout of its files."""
+"""Quantized weights in the folders of Hugging Face: a file for each method, about the layout of its files."""

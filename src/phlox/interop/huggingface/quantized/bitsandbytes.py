@@ -20,7 +20,7 @@ NAMES = (
     "weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map",
     f"{STATE}nf4", f"{STATE}fp4", "SCB", "weight_format",
 )  # fmt: skip
-"""The entries of a quantised layer, besides `weight`."""
+"""The entries of a quantized layer, besides `weight`."""
 _HARMLESS = frozenset({
     "load_in_4bit", "load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
     "bnb_4bit_quant_storage", "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "llm_int8_skip_modules",
@@ -38,7 +38,7 @@ class BitsAndBytes:
         settings.check_all_read(_HARMLESS)
 
     def find(self, layers: Mapping[str, Entries]) -> dict[str, Entries]:
-        """The quantised layers among those that have some of the entries."""
+        """The quantized layers among those that have some of the entries."""
         return {name: entries for name, entries in layers.items() if any(part in entries for part in NAMES)}
 
     def stored(self, entries: Entries) -> Stored:

@@ -24,7 +24,7 @@ from phlox.interop.huggingface.quantized.matrix import (
 from phlox.interop.huggingface.settings import Settings
 
 NAMES = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
-"""The entries of a quantised layer, besides `weight`."""
+"""The entries of a quantized layer, besides `weight`."""
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision")
 _STRATEGIES = ("tensor", "channel", "group")
 _HARMLESS = frozenset(
@@ -51,7 +51,7 @@ class CompressedTensors:
     def __init__(self, settings: Settings) -> None:
         check_format(settings)
         for key in ("kv_cache_scheme", "moe_sparsity_config"):
-            settings.only(key, None, "only weights can be quantised; save the model without it")
+            settings.only(key, None, "only weights can be quantized; save the model without it")
         settings.only("transform_config", {}, "weights would have to be transformed; save the model without it")
         sparsity = settings.table("sparsity_config") or Settings({})
         sparsity.only("format", "dense", "weights would have to be filled with zeros; save the model without it")
@@ -66,7 +66,7 @@ class CompressedTensors:
         settings.check_all_read(_HARMLESS | _HARMLESS_OF_WEIGHTS)
 
     def find(self, layers: Mapping[str, Entries]) -> dict[str, Entries]:
-        """The quantised layers among those that have some of the entries."""
+        """The quantized layers among those that have some of the entries."""
         return {name: entries for name, entries in layers.items() if any(part in entries for part in NAMES)}
 
     def stored(self, entries: Entries) -> Stored:
@@ -130,7 +130,7 @@ class CompressedTensors:
         raise entries.error("weight_scale", "is there, but no config group in config.json has this layer as a target")
 
 
-_AGAIN = "quantise the model again without act-order by groups"
+_AGAIN = "quantize the model again without act-order by groups"
 _INTEGERS = ("int8", "int32", "int64")
 
 
@@ -160,7 +160,7 @@ def _targets(group: Settings) -> list[str]:
 def _scheme(group: Settings) -> Scheme:
     check_format(group)
     for key in ("input_activations", "output_activations"):
-        group.only(key, None, "inputs of layers would be rounded; quantise weights alone")
+        group.only(key, None, "inputs of layers would be rounded; quantize weights alone")
     weights = group.table("weights")
     if weights is None:
         raise ConfigError(f"{group.location}: weights is missing")

@@ -13,7 +13,7 @@ from phlox.interop.huggingface.quantized.matrix import SIGN_BITS, Entries, Host,
 from phlox.interop.huggingface.settings import Settings
 
 NAMES = ("qweight", "qzeros", "scales", "g_idx")
-"""The entries of a quantised layer in both; there is no `weight`."""
+"""The entries of a quantized layer in both; there is no `weight`."""
 _HARMLESS = frozenset({
     "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "model_name_or_path",
     "model_file_base_name", "dataset", "tokenizer", "block_name_to_quantize", "module_name_preceding_first_block",
@@ -57,7 +57,7 @@ class Gptq:
             raise ConfigError(f"{settings.location}: bits={self.n_bits} is not supported; {self.bits} are")
 
     def find(self, layers: Mapping[str, Entries]) -> dict[str, Entries]:
-        """The quantised layers among those that have some of the entries."""
+        """The quantized layers among those that have some of the entries."""
         return {name: entries for name, entries in layers.items() if "qweight" in entries or "qzeros" in entries}
 
     def stored(self, entries: Entries) -> Stored:
@@ -74,7 +74,7 @@ class Gptq:
             order = entries.take("g_idx", ("int32", "int64"), (columns,)).read()
             if not np.array_equal(order, np.arange(columns) // size):
                 raise entries.error("g_idx", "gives groups of inputs that are not next to each other (act-order); "
-                                    "quantise the model again with desc_act=False")  # fmt: skip
+                                    "quantize the model again with desc_act=False")  # fmt: skip
 
         def matrix() -> Matrix:
             points, factors = self.codes(zeros.read())[:, :rows].T + self.less, floats(scales).T

@@ -1,4 +1,4 @@
-"""Loading quantised weights: which there are in a file, and as packed weights in the places of parameters."""
+"""Loading quantized weights: which there are in a file, and as packed weights in the places of parameters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from phlox.record import LazyTensor, Record, TensorEntry
 
 
 class Method(Protocol):
-    """A way in which quantised weights are in files."""
+    """A way in which quantized weights are in files."""
 
     def find(self, layers: Mapping[str, Entries]) -> dict[str, Entries]:
-        """The quantised layers among those that have some of the entries."""
+        """The quantized layers among those that have some of the entries."""
         ...
 
     def stored(self, entries: Entries) -> Stored:
@@ -55,8 +55,8 @@ def method_of(settings: Settings) -> Method | None:
     return _METHODS[name](own)
 
 
-def quantised(record: Record, method: Method) -> tuple[Record, dict[str, Stored]]:
-    """The quantised weights, by their names in the model, and the rest of a record.
+def quantized(record: Record, method: Method) -> tuple[Record, dict[str, Stored]]:
+    """The quantized weights, by their names in the model, and the rest of a record.
 
     `RecordError` names every entry that is missing or does not fit.
     """
@@ -100,7 +100,7 @@ def described(stored: Mapping[str, Stored], inputs_first: Callable[[str], bool])
 
 def _never(name: str) -> Callable[[], Any]:
     def read() -> Any:
-        raise RecordError(f"{name}: a quantised weight cannot be tied to another entry of the file")
+        raise RecordError(f"{name}: a quantized weight cannot be tied to another entry of the file")
 
     return read
 
@@ -115,7 +115,7 @@ def with_packed(
         numbers = row_numbers(weight.shape[0], inputs_first(name))
         parts = adapter.read(Record({name: LazyTensor.from_array(numbers, name)}), strict=False)
         if not parts.paths() or not all(path in sites.found for path in parts):
-            raise RecordError(f"{name}: a quantised weight cannot be tied to another entry of the file")
+            raise RecordError(f"{name}: a quantized weight cannot be tied to another entry of the file")
         matrix = weight.read()
         for path in parts:
             rows, axis = rows_in(parts.tensors[path].tensor.read())

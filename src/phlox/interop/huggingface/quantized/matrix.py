@@ -54,7 +54,7 @@ def _tensor(array: Host, device: Device) -> Tensor[Any, Any, Any]:
 
 
 class Stored(NamedTuple):
-    """A quantised weight in a file."""
+    """A quantized weight in a file."""
 
     shape: tuple[int, int]
     """Rows, of which each is an output, and columns."""

@@ -57,7 +57,7 @@ class Whole(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The entries of quantised weights, and what the config says of them."""
+    """The entries of quantized weights, and what the config says of them."""
 
     entries: dict[str, LazyTensor]
     config: dict[str, Any]
