@@ -95,6 +95,7 @@ def test_it_converges_as_with_32_bits_on_a_quarter_of_the_memory() -> None:
         px.random.seed(0)
         model = px.nn.Sequential(px.nn.Linear(64, 128), px.nn.Relu(), px.nn.Linear(128, 4)).init(0, "torch").train()
         optimizer = optim.AdamWConfig(state_bits=bits).init()
+        loss = px.tensor(0.0)
         for _ in range(150):
             loss, grads = px.value_and_grad(lambda m: (m(px.tensor(x, device="torch")) - px.tensor(y, device="torch"))
                                             .square().mean())(model)  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from phlox.config import BaseConfig
 from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
 from phlox.optim.state.blocks import Blocks, StateBits
@@ -14,9 +16,10 @@ LEAST = 4096
 class SmallStates(SimpleOptimizer):
     """A rule whose moments are stored in 8 bits, see `Blocks`; each step is computed in floats."""
 
-    def __init__(self, config: BaseConfig, rule: Rule) -> None:
+    shares_counts = True
+
+    def __init__(self, config: BaseConfig, rule: Rule[Any]) -> None:
         self.config, self.rule = config, rule
-        self.shares_counts = rule.shares_counts
 
     def init(self, tensor: AnyTensor) -> State:
         state = self.rule.init(tensor)
@@ -36,6 +39,6 @@ class SmallStates(SimpleOptimizer):
         }
 
 
-def with_bits(rule: Rule, bits: StateBits) -> SimpleOptimizer:
+def with_bits(rule: Rule[Any], bits: StateBits) -> SimpleOptimizer:
     """The rule, with moments of so many bits."""
     return rule if bits == 32 else SmallStates(rule.config, rule)

@@ -35,7 +35,7 @@ class Blocks:
     @staticmethod
     def of(x: Tensor, coding: str) -> Blocks:
         """The nearest levels. An unsigned element above zero gets a level above zero, because it will divide."""
-        blocks = x.reshape(x.size).pad([(0, -x.size % BLOCK)]).reshape((-1, BLOCK))
+        blocks = x.reshape(x.size).pad(((0, -x.size % BLOCK),)).reshape((-1, BLOCK))
         scales = blocks.abs().max(axis=1, keepdims=True)
         levels = blocks / where(scales == 0.0, 1.0, scales)
         codes = functional.encode(levels, coding)
@@ -58,7 +58,7 @@ def in_form_of(form: State, state: State, shape: tuple[int, ...]) -> State:
         forms, parts = cast("dict[Any, Any]", form), cast("dict[Any, Any]", state)
         return {key: in_form_of(forms.get(key), part, shape) for key, part in parts.items()}
     if isinstance(form, Blocks) and isinstance(state, Tensor):
-        return Blocks.of(state, form.coding)
+        return Blocks.of(cast("Tensor", state), form.coding)
     if isinstance(form, (Tensor, LazyTensor)) and isinstance(state, Blocks):
         return state.values(shape)
     return state

@@ -58,7 +58,7 @@ def test_adapters_train_and_records_and_programs_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["int4", "nf4"])
-def test_the_model_is_never_held_in_floats(scheme: str, tmp_path: Path) -> None:
+def test_the_model_is_never_held_in_floats(scheme: Any, tmp_path: Path) -> None:
     """Of a file of 6 MB, whose weights take 39 in f32, no more than the file is in memory, and one matrix."""
     model: Any = LlamaConfig(vocabulary=16, context=16, n_layers=16, d_model=256, n_heads=2, d_hidden=512).init("numpy")
     path = tmp_path / "model.safetensors"

@@ -52,7 +52,8 @@ class BitsAndBytes:
             return Stored((rows, columns), partial(_of_8_bits, weight, scale))
         kind = next((kind for kind in ("nf4", "fp4") if STATE + kind in entries), "nf4")
         state = _state(entries, STATE + kind)
-        (rows, columns), block = state["shape"], state["blocksize"]
+        rows, columns = map(int, state["shape"])
+        block = int(state["blocksize"])
         weight = entries.take("weight", ("uint8", "float"))
         if weight.nbytes != -(-rows * columns // 2):
             raise entries.error(
@@ -77,7 +78,8 @@ class BitsAndBytes:
             )
 
         def matrix() -> Matrix:
-            numbers = (np.arange(rows * columns // group) * group // block).reshape(rows, columns // group)
+            first = np.arange(0, rows * columns, group).reshape(rows, columns // group)
+            numbers = first // block
             own = scale.read()
             scales = own[numbers] if nesting is None else nesting.scales(own, numbers)
             return Matrix(_words(weight, rows, columns), kind, columns, scales)

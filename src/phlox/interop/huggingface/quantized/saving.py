@@ -126,7 +126,7 @@ def wholes_of(found: Mapping[str, Site], adapter: Adapter) -> list[Whole]:
 def _whole(layer: str, rows: Host, axis: int, parts: list[Packed], starts: list[int]) -> Whole:
     numbers = np.searchsorted(starts, rows, side="right") - 1
     cuts = np.flatnonzero(np.diff(numbers)) + 1
-    chosen = [(parts[number[0]], piece - starts[number[0]])
+    chosen: list[tuple[Packed, Host]] = [(parts[number[0]], piece - starts[number[0]])
               for number, piece in zip(np.split(numbers, cuts), np.split(rows, cuts), strict=True)]  # fmt: skip
     kinds = {(part.coding, part.columns, _groups(part), part.offsets is not None) for part, _ in chosen}
     if len(kinds) > 1:
@@ -154,7 +154,7 @@ def _groups(part: Packed) -> int:
 
 def _compressed_tensors(wholes: list[Whole]) -> Saved:
     entries: dict[str, LazyTensor] = {}
-    groups: dict[tuple[Any, ...], list[str]] = {}
+    groups: dict[tuple[int, bool, bool, int | None], list[str]] = {}
     for whole in wholes:
         group = whole.columns // whole.groups
         is_float = whole.coding == "e4m3"
