@@ -90,7 +90,7 @@ def _dynamic8(*, signed: bool = True) -> Host:
     """
     sizes: list[Host] = []
     for i in range(0 if signed else 1, 7 if signed else 8):
-        steps: Host = np.arange(2**i + 1)
+        steps: Host = np.arange((1 << i) + 1)
         low, step = np.float64(np.float32(0.1)), np.float64(np.float32(0.9) / np.float32(2**i))
         bounds = np.where(steps < (2**i + 1) // 2, low + step * steps, 1.0 - step * steps[::-1]).astype(np.float32)
         means = (bounds[:-1] + bounds[1:]) / np.float32(2.0)
