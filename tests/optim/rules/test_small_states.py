@@ -12,6 +12,7 @@ import phlox as px
 from phlox import optim
 from phlox.backend import Backend, Jax, NumPy, Torch
 from phlox.errors import ConfigError, OptimizerError
+from phlox.optim.rules import small_states
 from phlox.optim.rules.small_states import LEAST
 from phlox.optim.state.blocks import Blocks
 from phlox.record import FULL, SafetensorsRecorder
@@ -141,6 +142,17 @@ def test_states_follow_the_model_to_other_engines_and_groups_and_skipped_steps_k
     after = px.compile(step)(model, optimizer, float("nan"))
     np.testing.assert_array_equal(optimizer.states[model.weights[0].id]["moment"].codes.numpy(), codes.numpy())
     np.testing.assert_array_equal(after.weights[0].val().numpy(), model.weights[0].val().numpy())
+
+
+@pytest.mark.parametrize("engine", [NumPy(), Jax(), Torch()], ids=repr)
+def test_large_parameters_are_stepped_in_portions(engine: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, in_parts = optim.AdamWConfig(state_bits=8).init(), optim.AdamWConfig(state_bits=8).init()
+    expected = run(whole, Weights(engine), DRIFTS[:3])
+    monkeypatch.setattr(small_states, "PORTION", LEAST)
+    model = run(in_parts, Weights(engine), DRIFTS[:3])
+    np.testing.assert_array_equal(model.weights[0].val().numpy(), expected.weights[0].val().numpy())
+    states = [next(iter(optimizer.states.values()))["moment_2"] for optimizer in (whole, in_parts)]
+    np.testing.assert_array_equal(states[0].codes.numpy(), states[1].codes.numpy())
 
 
 def test_zero_gradients_give_zero_steps() -> None:
