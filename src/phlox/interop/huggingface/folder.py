@@ -121,11 +121,11 @@ def save(
     record = Record({**torch_record.tensors, **packed}, {"format": "pt"}, aliases=torch_record.aliases)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    SafetensorsRecorder(_Except(packed, precision) if packed else precision).save(record, path / "model.safetensors")
+    SafetensorsRecorder(_ButPacked(packed, precision) if packed else precision).save(record, path / "model.safetensors")
     write_text(path / "config.json", text + "\n")
 
 
-class _Except:
+class _ButPacked:
     """A precision of all entries but some, which are what they are."""
 
     def __init__(self, entries: Mapping[str, object], precision: PrecisionLike) -> None:

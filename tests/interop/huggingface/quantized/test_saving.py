@@ -12,6 +12,8 @@ import pytest
 from safetensors import safe_open
 
 import phlox as px
+from phlox.backend import Torch
+from phlox.backend.contract.nn.packed import unpacked_codes
 from phlox.errors import ConfigError
 from phlox.interop import huggingface
 from phlox.quantization import Gptq
@@ -20,7 +22,7 @@ from tests.interop.huggingface.quantized.files import MODELS, TOKENS, logits
 WEIGHTS = "blocks.**.weight"
 
 
-def model(kind: str = "llama", device: str = "numpy") -> Any:
+def model(kind: str = "llama", device: Any = "numpy") -> Any:
     px.random.seed(0)
     return MODELS[kind].init(device)
 
@@ -165,3 +167,16 @@ def test_values_of_f8_are_those_of_the_type(tmp_path: Path) -> None:
     assert value.dtype == ml_dtypes.float8_e4m3fn
     product = value.astype(np.float32) * record[f"{UP}_scale"].tensor.read()
     np.testing.assert_array_equal(product, small.blocks[0].up.weight.val().numpy().T)
+
+
+def test_zero_points_at_half_precision(tmp_path: Path) -> None:
+    """There the offsets are rounded, and the zero points that they come from are found all the same."""
+    small = px.quantize(
+        model(device=Torch(float="bf16").device()), "blocks.*.up.weight", "int4", group=16, symmetric=False
+    )
+    huggingface.save(small, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        zeros = unpacked_codes(np.ascontiguousarray(file.get_tensor(f"{UP}_zero_point").T), 4).T[:48]
+        scales = file.get_tensor(f"{UP}_scale")
+    offsets = small.blocks[0].up.weight.offsets.val().to_full_precision().numpy()
+    np.testing.assert_allclose(zeros.astype(np.float32) * -scales, offsets, rtol=2**-8)

@@ -38,6 +38,8 @@ _METHODS: dict[str, Callable[[Settings], Method]] = {
     "gptq": Gptq,
     "awq": Awq,
 }
+_OLD = {"load_in_4bit", "load_in_8bit"}
+"""What configs have that are older than names of methods."""
 _NAMES = ("weight", *compressed_tensors.NAMES, *bitsandbytes.NAMES, *gptq.NAMES)
 
 
@@ -46,7 +48,7 @@ def method_of(settings: Settings) -> Method | None:
     own = settings.table("quantization_config")
     if own is None or not own.data:
         return None
-    name = own.text("quant_method", "bitsandbytes" if "load_in_4bit" in own.data else "")
+    name = own.text("quant_method", "bitsandbytes" if own.data.keys() & _OLD else "")
     if name not in _METHODS:
         raise ConfigError(
             f"{own.location}: weights of quant_method={name[:100]!r} cannot be loaded; supported are: "
