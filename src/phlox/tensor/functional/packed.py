@@ -71,7 +71,7 @@ def packed_linear(
     >>> words = px.tensor([[0x000A0F08], [0x00080808]])  # codes 8, 0, 15, 0, 10, 0 and 8, 0, 8, 0, 8, 0 of 4 bits
     >>> scales = px.tensor([[1.0, 0.5], [1.0, 1.0]])
     >>> px.functional.packed_linear(px.ones((1, 6)), words, scales, coding="int4").tolist()
-    [[-12.0, -24.0]]
+    [[-8.0, -24.0]]
     """
     name = "packed_linear"
     check_kind(name, Float, x=x, scales=scales, offsets=offsets, bias=bias)

@@ -47,26 +47,26 @@ def test_a_tied_head_is_not_quantized_alone(tmp_path: Path) -> None:
 
 def test_adapters_train_and_records_and_programs_work(tmp_path: Path) -> None:
     folder, _ = make(tmp_path, "llama", lambda weight: quantized(weight, "nf4", 16, 8), CONFIG)
-    model = huggingface.load(folder, device="torch")
-    np.testing.assert_allclose(px.compile(lambda m: m(px.tensor(TOKENS, device="torch")))(model).numpy(), logits(model),
-                               rtol=1e-4, atol=1e-5)  # fmt: skip
-    again = model.load_record(model.into_record())
+    model = huggingface.load(folder, device="numpy")
+    compiled = px.compile(lambda m, x: m(x))(huggingface.load(folder, device="jax"), px.tensor(TOKENS, device="jax"))
+    np.testing.assert_allclose(compiled.numpy(), logits(model), rtol=1e-4, atol=1e-5)
+    again = huggingface.load(folder, device="numpy").load_record(model.into_record())
     np.testing.assert_array_equal(logits(again), logits(model))
-    tuned = px.lora(model, "blocks.**.query.weight", rank=2).train()
-    grads = px.value_and_grad(lambda m: m(px.tensor(TOKENS, device="torch")).square().mean())(tuned)[1]
-    assert any("query" in path for path, param in tuned.named_params() if grads.get(param.id) is not None)
+    tuned = px.lora(model, "blocks.*.up.weight", rank=2).train()
+    _, grads = px.value_and_grad(lambda m: m(px.tensor(TOKENS, device="numpy")).square().mean())(tuned)
+    trained = [path for path, param in tuned.named_params() if grads.get(param.id) is not None]
+    assert trained and all("up.weight" in path and "codes" not in path and "scales" not in path for path in trained)
 
 
-@pytest.mark.parametrize("scheme", ["int4", "nf4"])
-def test_the_model_is_never_held_in_floats(scheme: Any, tmp_path: Path) -> None:
-    """Of a file of 6 MB, whose weights take 39 in f32, no more than the file is in memory, and one matrix."""
-    model: Any = LlamaConfig(vocabulary=16, context=16, n_layers=16, d_model=256, n_heads=2, d_hidden=512).init("numpy")
+def test_the_model_is_never_held_in_floats(tmp_path: Path) -> None:
+    """Of a file of 3 MB, whose weights take 20 in f32, no more than the file is in memory, and parts of one matrix."""
+    model: Any = LlamaConfig(vocabulary=16, context=16, n_layers=8, d_model=256, n_heads=2, d_hidden=512).init("numpy")
     path = tmp_path / "model.safetensors"
-    huggingface.save(px.quantize(model, "blocks.**.weight", scheme), tmp_path)
+    huggingface.save(px.quantize(model, "blocks.**.weight", "nf4"), tmp_path)
     huggingface.load(tmp_path, device="numpy")  # what is imported and cached once
     tracemalloc.start()
     loaded = huggingface.load(tmp_path, device="numpy")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 1.1 * path.stat().st_size + 8 * 256 * 512 / 2 + 2e6, peak / path.stat().st_size
+    assert peak < 1.1 * path.stat().st_size + 4 * 256 * 512 / 2 + 1e6, peak / path.stat().st_size
     assert loaded.blocks[3].up.weight.nbytes < 0.15 * 4 * 256 * 512

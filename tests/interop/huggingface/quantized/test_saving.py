@@ -81,7 +81,7 @@ def test_codes_are_as_the_format_has_them(tmp_path: Path) -> None:
     assert [hex(word) for word in words[0].view(np.uint32)] == ["0x76543211", "0xfedcba98"] * 2
 
 
-@pytest.mark.parametrize(("kind", "device"), [("llama", "numpy"), ("gpt2", "torch"), ("gpt2", "jax")])
+@pytest.mark.parametrize(("kind", "device"), [("llama", "numpy"), ("gpt2", "torch")])
 def test_bitsandbytes(kind: str, device: str, tmp_path: Path) -> None:
     small = px.quantize(model(kind, device), WEIGHTS, "nf4", group=32 if kind == "gpt2" else 16)
     if kind == "llama":
