@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phlox.backend import Device
+from phlox.backend import Device, Float, Int
 from phlox.backend.contract.nn.packed import pack
 from phlox.errors import RecordError
 from phlox.module.packed import Packed
 from phlox.record import LazyTensor
-from phlox.tensor import Tensor, tensor
+from phlox.tensor import Tensor
 
 Host = np.ndarray[Any, Any]
 
@@ -50,7 +50,9 @@ def _on(part: Host | Matrix | None, device: Device) -> Tensor | Packed | None:
 
 
 def _tensor(array: Host, device: Device) -> Tensor[Any, Any, Any]:
-    return tensor(np.ascontiguousarray(array), device=device)
+    """The array on a device; without a copy where loading makes none, such as of a mapped file."""
+    backend, kind = device.backend, Float if array.dtype == np.float32 else Int
+    return Tensor.from_primitive(backend.from_host(np.ascontiguousarray(array), kind, device), backend, kind)
 
 
 class Stored(NamedTuple):
