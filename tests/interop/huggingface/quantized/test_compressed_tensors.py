@@ -152,6 +152,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     (config(weights(4, "group", True), kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme=.* is not supported"),
     (config(weights(4, "group", True), sparsity_config={"format": "sparse-24-bitmask"}), "format='sparse-24-bitmask'"),
     (config(weights(4, "group", True), unheard=1), "unheard=1 is not known"),
+    (config({}, config_groups={"a": None}), "config_groups: a is missing"),
     (config({}, config_groups={"a": {"targets": ["Linear"], "weights": weights(8, "channel", True),
             "input_activations": {"num_bits": 8}}}), "input_activations=.* is not supported: inputs of layers"),
     (config({}, config_groups={"a": {"targets": ["re:("], "weights": weights(8, "channel", True)}}), r"'re:\(' is no"),

@@ -115,7 +115,7 @@ def _state(entries: Entries, name: str) -> dict[str, Any]:
     text = entries.take(name, "uint8").read().tobytes()
     try:
         state = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         state = None
     if not isinstance(state, dict):
         raise entries.error(name, "is no JSON object")

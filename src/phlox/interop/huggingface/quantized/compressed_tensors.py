@@ -55,13 +55,10 @@ class CompressedTensors:
         settings.only("transform_config", {}, "weights would have to be transformed; save the model without it")
         sparsity = settings.table("sparsity_config") or Settings({})
         sparsity.only("format", "dense", "weights would have to be filled with zeros; save the model without it")
-        groups = settings.table("config_groups")
-        if groups is None:
-            raise ConfigError(f"{settings.location}: config_groups is missing")
+        groups = _table(settings, "config_groups")
         self.schemes: list[tuple[list[str], Scheme]] = []
         for name in groups.data:
-            group = groups.table(name)
-            assert group is not None
+            group = _table(groups, name)
             self.schemes.append((_targets(group), _scheme(group)))
         settings.check_all_read(_HARMLESS | _HARMLESS_OF_WEIGHTS)
 
@@ -75,7 +72,7 @@ class CompressedTensors:
         if "weight_packed" in entries:
             shape = entries.take("weight_shape", ("int64", "int32"), (2,)).read()
             rows, columns = int(shape[0]), int(shape[1])
-            if min(rows, columns) < 0 or scheme.floats:
+            if min(rows, columns) < 1 or scheme.floats:
                 raise entries.error("weight_shape", f"is {(rows, columns)}, and does not fit the scheme {scheme}")
             words = entries.take("weight_packed", "int32", (rows, -(-columns * scheme.bits // 32)))
             read = partial(_packed_words, words, scheme.bits)
@@ -144,6 +141,13 @@ def check_format(settings: Settings) -> None:
         )
 
 
+def _table(settings: Settings, key: str) -> Settings:
+    table = settings.table(key)
+    if table is None:
+        raise ConfigError(f"{settings.location}: {key} is missing")
+    return table
+
+
 def _targets(group: Settings) -> list[str]:
     targets = group.get("targets")
     if not isinstance(targets, list) or not all(isinstance(x, str) for x in cast("list[Any]", targets)):
@@ -161,9 +165,7 @@ def _scheme(group: Settings) -> Scheme:
     check_format(group)
     for key in ("input_activations", "output_activations"):
         group.only(key, None, "inputs of layers would be rounded; quantize weights alone")
-    weights = group.table("weights")
-    if weights is None:
-        raise ConfigError(f"{group.location}: weights is missing")
+    weights = _table(group, "weights")
     bits, kind = weights.whole("num_bits", 8), weights.text("type", "int")
     if (bits, kind) not in ((4, "int"), (8, "int"), (8, "float")):
         raise ConfigError(f"{weights.location}: {kind} of {bits} bits is not supported; int of 4 or 8, float of 8")

@@ -78,7 +78,7 @@ class Gptq:
 
         def matrix() -> Matrix:
             points, factors = self.codes(zeros.read())[:, :rows].T + self.less, floats(scales).T
-            own = self.own_words(words.read())
+            own = self.own_words(words.read())[:rows]
             if (points == 1 << (self.n_bits - 1)).all():
                 return Matrix(own if self.n_bits == 4 else own ^ SIGN_BITS, f"int{self.n_bits}", columns, factors)
             return Matrix(own, f"uint{self.n_bits}", columns, factors, zero_offsets(points, factors))
