@@ -154,6 +154,7 @@ def rows(size: int, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in ("Sgd", "Lamb", "Muon", "Adafactor", "ScheduleFreeAdamW"):
         config = getattr(optim, f"{name}Config")()
         yield name, lambda config=config: gpt(mesh, at(), Torch, config.init())
+    yield "8 bits", lambda: gpt(mesh, at(), Torch, optim.AdamWConfig(state_bits=8).init(grad_clipping=CLIP))
     yield "compiled", lambda: gpt(mesh, at(), Torch, adam(), compiles=True)
     half = {"precision": "bf16", "accumulate": 2}
     yield "learner bf16, accumulated", lambda: learner(mesh, at(), Torch, folder / "bf16", **half)

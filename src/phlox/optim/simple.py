@@ -107,6 +107,8 @@ class Rule(SimpleOptimizer, Generic[C]):
     shares_counts = True
     moments: ClassVar[tuple[str, ...]] = ()
     """The names of the state's tensors, which are of the parameter's shape and begin as zeros."""
+    squares: ClassVar[frozenset[str]] = frozenset()
+    """The names of those that are at least zero."""
     scalars: ClassVar[Mapping[str, float]] = {"time": 0}
     """The numbers of the state, with their first values; "time" counts the steps."""
 

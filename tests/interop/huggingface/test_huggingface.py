@@ -579,7 +579,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "crossed": ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True is not supported: the model would"),
     "untied base": ("gpt2 base", {"tie_word_embeddings": False}, "GPT2Model has no head"),
     "untied llama": ("llama", {"architectures": ["LlamaModel"]}, "LlamaModel has no head"),
-    "quantised": ("llama", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
+    "quantized": ("llama", {"quantization_config": {"bits": 4}}, "weights of quant_method='' cannot be loaded"),
     "code": ("llama", {"auto_map": {"AutoModel": "m.M"}}, "auto_map=.* is not supported: the model contains its own"),
     "pruned": ("bert", {"pruned_heads": {"0": [1]}}, "pruned_heads=.* is not supported"),
     "rope": ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn' are not supported"),

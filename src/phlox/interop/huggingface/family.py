@@ -92,6 +92,10 @@ class Family(ABC):
         """Duplicate entries that files may contain: their names, and the names of the same tensors."""
         return ()
 
+    def inputs_first(self, name: str) -> bool:
+        """Has the weight of this name its inputs along the first axis in the model of `transformers`?"""
+        return False
+
     def fitted(self, config: Any, paths: Iterable[str]) -> Any:
         """The config, corrected by what only the file of weights says."""
         return config
@@ -168,7 +172,6 @@ def norm(theirs: str, ours: str) -> list[Rule]:
 
 
 _NEVER: tuple[tuple[str, Any, str], ...] = (
-    ("quantization_config", {}, "quantized weights cannot be loaded; save the model without quantization"),
     ("auto_map", {}, "the model contains its own code, and code from files is never run"),
     ("pruned_heads", {}, "layers would have different numbers of heads; save the model without pruning"),
     ("is_encoder_decoder", False, "the model would be an encoder-decoder"),
@@ -176,7 +179,8 @@ _NEVER: tuple[tuple[str, Any, str], ...] = (
 )
 
 _HARMLESS = frozenset({
-    "architectures", "model_type", "dtype", "torch_dtype", "use_bfloat16", "fp16", "transformers_version",
+    "quantization_config", "architectures", "model_type", "dtype", "torch_dtype", "use_bfloat16", "fp16",
+    "transformers_version",
     "name_or_path", "tokenizer_class", "model_max_length", "max_sequence_length", "use_cache",
     "output_attentions", "output_hidden_states", "output_past", "output_scores", "return_dict",
     "return_dict_in_generate", "use_return_dict", "torchscript", "tf_legacy_loss", "chunk_size_feed_forward",
@@ -190,4 +194,7 @@ _HARMLESS = frozenset({
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "unsloth_version", "unsloth_fixed",
 })  # fmt: skip
-"""Settings of tokenizers, training, generation and the form of results; `transformers` writes most of them itself."""
+"""What a method of quantization has read, and settings of tokenizers, training, generation and the form of results.
+
+`transformers` writes most of them itself.
+"""

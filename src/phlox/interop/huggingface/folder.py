@@ -18,11 +18,14 @@ from phlox.interop.huggingface.bert import Bert
 from phlox.interop.huggingface.family import Family
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
+from phlox.interop.huggingface.quantized.loading import Method, described, method_of, quantized, with_packed
+from phlox.interop.huggingface.quantized.matrix import Stored
+from phlox.interop.huggingface.quantized.saving import computed_sites, saved, wholes_of
 from phlox.interop.huggingface.settings import Settings, read_settings
 from phlox.module import Module
 from phlox.record import FULL, LazyTensor, PrecisionLike, Record, SafetensorsRecorder, TensorEntry, match
 from phlox.record import load as load_any
-from phlox.record.dtypes import SHORT_NAMES
+from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
@@ -33,6 +36,8 @@ _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat
 
 def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) -> Any:
     """Load the model in a folder that `save_pretrained` of `transformers` wrote, on `device`. No initializer runs.
+
+    Quantized weights (compressed-tensors, bitsandbytes, GPTQ, AWQ) stay as small as they are, see docs/interop.md.
 
     The folder contains `config.json` and weights, in the first of these files that exists: `model.safetensors`,
     `model.safetensors.index.json` with its shards, `pytorch_model.bin`, `pytorch_model.bin.index.json`. GPT-2, Llama
@@ -53,7 +58,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     settings = read_settings(path)
     family, config = family_and_config(settings)
     try:
-        return _loaded(path, family, config, device)
+        return _loaded(path, family, config, method_of(settings), device)
     except RecordError as error:
         if str(path) in str(error):
             raise
@@ -73,6 +78,9 @@ def save(
 ) -> None:
     """Save `config.json` and `model.safetensors` in a folder that `from_pretrained` of `transformers` can load.
 
+    Packed weights (`phlox.quantize`) are saved as such: int8, int4 and f8_e4m3 as compressed-tensors, nf4 as
+    bitsandbytes. Their scales are in f32 at each precision.
+
     Args:
         model: a `Gpt`, `Llama`, `Bert`, `BertMaskedLm` or `BertClassifier`.
         folder: created if it does not exist. Files of these names are replaced, each completely or not at all.
@@ -80,7 +88,7 @@ def save(
         config: further entries of `config.json`, such as `{"eos_token_id": 0}`, or the whole `config.json` that the
             model was loaded with. Entries that the model determines are taken from it, except the names of classes.
 
-    Raises `ConfigError` for a model that has no counterpart in `transformers`.
+    Raises `ConfigError` for a model that has no counterpart in `transformers`, or packed weights that have none.
     """
     ours: Any = getattr(model, "config", None)
     family = family_of(ours, type(model).__name__)
@@ -92,17 +100,40 @@ def save(
             if not isinstance(further[key], Mapping) or len(further[key]) != len(settings[key]):
                 raise ConfigError(f"save: {key} in config does not name {len(settings[key])} classes")
             settings[key] = further[key]
+    further.pop("quantization_config", None)
+    adapter, rest = family.adapter(ours, family.saved_prefix(ours)), model.into_record()
+    packed: dict[str, LazyTensor] = {}
+    found = computed_sites(model)
+    wholes = wholes_of(found, adapter)
+    if found:
+        own = {path for path in rest if any(path.startswith(f"{site}.") for site in found)}
+        rest = Record({path: rest[path] for path in rest if path not in own}, rest.metadata, aliases=rest.aliases)
+    torch_record = adapter.write(rest)
+    if found:
+        matrices = [path for path, entry in torch_record.tensors.items() if len(entry.tensor.shape) == 2]
+        names = [path.removesuffix(".weight") for path in matrices if path.endswith(".weight")]
+        packed, settings["quantization_config"] = saved(wholes, names, dtype)
     try:
         text = format_json({**_without_defaults(family.model_type, ours), **further, **settings})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"save: config has a value that JSON cannot express: {error}") from error
-    torch_record = family.adapter(ours, family.saved_prefix(ours)).write(model.into_record())
     # Readers require the entry "format"; "pt" is PyTorch's layout, in rows.
-    record = Record(dict(torch_record.tensors), {"format": "pt"}, aliases=torch_record.aliases)
+    record = Record({**torch_record.tensors, **packed}, {"format": "pt"}, aliases=torch_record.aliases)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    SafetensorsRecorder(precision).save(record, path / "model.safetensors")
+    SafetensorsRecorder(_ButPacked(packed, precision) if packed else precision).save(record, path / "model.safetensors")
     write_text(path / "config.json", text + "\n")
+
+
+class _ButPacked:
+    """A precision of all entries but some, which are what they are."""
+
+    def __init__(self, entries: Mapping[str, object], precision: PrecisionLike) -> None:
+        self._entries, self._precision = entries, checked_precision(precision)
+
+    def stored(self, path: str, dtype: DType) -> DType:
+        """See `phlox.record.Precision.stored`."""
+        return dtype if path in self._entries else self._precision.stored(path, dtype)
 
 
 def config_from(data: Mapping[str, Any]) -> Config:
@@ -111,7 +142,9 @@ def config_from(data: Mapping[str, Any]) -> Config:
     >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
     64
     """
-    return family_and_config(Settings(data))[1]
+    settings = Settings(data)
+    method_of(settings)
+    return family_and_config(settings)[1]
 
 
 def adapter_for(config: Config) -> Adapter:
@@ -156,8 +189,12 @@ def family_of(config: Any, name: str) -> Family:
     raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
 
 
-def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) -> Module:
+def _loaded(path: Path, family: Family, config: Any, method: Method | None, device: DeviceLike | None) -> Module:
     record = _flat(load_any(_weights(path)))
+    stored: dict[str, Stored] = {}
+    if method is not None:
+        record, stored = quantized(record, method)
+        record = record.with_entries(described(stored, family.inputs_first))
     config = family.fitted(config, record)
     if family.n_layers(config) > len(record):  # check before so many layers are created
         raise RecordError(
@@ -169,8 +206,11 @@ def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) 
     adapter = family.adapter(config, prefix)
     model = config.init(device)
     check_weights(model, adapter, record, path)
-    model.load_record(adapter.read(record))
-    return model
+    if not stored:
+        return model.load_record(adapter.read(record))
+    rest = {path: record[path] for path in record if path not in stored}
+    model.load_record(adapter.read(Record(rest, record.metadata)), strict=False)
+    return with_packed(model, adapter, stored, family.inputs_first)
 
 
 def _weights(folder: Path) -> Path:

@@ -82,6 +82,10 @@ class Gpt2(CausalFamily):
             rules += [rename(f"h.*.{theirs}.{end}", f"blocks.*.{ours}.{end}") for theirs, ours in _PAIRS]
         return rules
 
+    def inputs_first(self, name: str) -> bool:
+        """See `Family.inputs_first`: its layers are of the class Conv1D."""
+        return name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+
     def ignored(self, config: GptConfig) -> tuple[str, ...]:
         """See `Family.ignored`: former versions saved the causal mask."""
         return "**.attn.bias", "**.attn.masked_bias"

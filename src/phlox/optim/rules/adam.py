@@ -5,8 +5,10 @@ from __future__ import annotations
 from phlox.backend import Backend
 from phlox.backend.contract.update import AdamScalars, Real
 from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.small_states import with_bits
 from phlox.optim.rules.update_terms import average, prepared
 from phlox.optim.simple import AnyTensor, Kernel, Rule, SimpleOptimizer
+from phlox.optim.state.blocks import StateBits
 from phlox.optim.state.tree import State
 from phlox.optim.step.shared_scalars import counted, shared
 from phlox.tensor import zeros_like
@@ -15,6 +17,9 @@ from phlox.tensor.functional.update import update_by_adam
 
 class AdamConfig(SimpleConfig):
     """Hyper-parameters of `Adam`: `weight_decay` is added to the gradient. Defaults are PyTorch's.
+
+    With `state_bits=8` the moments of parameters from 4096 elements take a quarter of the memory (Dettmers et al. 2022:
+    "8-bit optimizers via block-wise quantization").
 
     >>> AdamConfig(beta_2=0.99).init()
     OptimizerAdaptor(Adam, 0 states)
@@ -26,9 +31,10 @@ class AdamConfig(SimpleConfig):
     weight_decay: float = 0.0
     amsgrad: bool = False
     maximize: bool = False
+    state_bits: StateBits = 32
 
     def simple(self) -> SimpleOptimizer:
-        return Adam(self, decoupled=False)
+        return with_bits(Adam(self, decoupled=False), self.state_bits)
 
 
 class AdamWConfig(AdamConfig):
@@ -44,7 +50,7 @@ class AdamWConfig(AdamConfig):
     weight_decay: float = 0.01
 
     def simple(self) -> SimpleOptimizer:
-        return Adam(self, decoupled=True)
+        return with_bits(Adam(self, decoupled=True), self.state_bits)
 
 
 class Adam(Rule[AdamConfig]):
@@ -57,6 +63,7 @@ class Adam(Rule[AdamConfig]):
     """
 
     elementwise = True
+    squares = frozenset({"moment_2", "moment_2_max"})
 
     def __init__(self, config: AdamConfig, *, decoupled: bool) -> None:
         self.config = config

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from phlox.optim.config import SimpleConfig
+from phlox.optim.rules.small_states import with_bits
 from phlox.optim.rules.update_terms import average, decayed
 from phlox.optim.simple import AnyTensor, Rule, SimpleOptimizer
+from phlox.optim.state.blocks import StateBits
 from phlox.optim.state.tree import State
 
 
 class LionConfig(SimpleConfig):
-    """Hyper-parameters of `Lion`; weight decay is decoupled. Defaults are the authors'.
+    """Hyper-parameters of `Lion`; weight decay is decoupled. Defaults are the authors'. `state_bits` is as for Adam.
 
     The paper advises a learning rate 3 to 10 times smaller than AdamW's, and a decay larger by the same factor.
 
@@ -23,9 +25,10 @@ class LionConfig(SimpleConfig):
     beta_2: float = 0.99
     weight_decay: float = 0.0
     maximize: bool = False
+    state_bits: StateBits = 32
 
     def simple(self) -> SimpleOptimizer:
-        return Lion(self)
+        return with_bits(Lion(self), self.state_bits)
 
 
 class Lion(Rule[LionConfig]):

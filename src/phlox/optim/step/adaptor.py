@@ -23,6 +23,7 @@ from phlox.optim.groups import Group, group_numbers
 from phlox.optim.optimizer import M, Optimizer, Rate, tracing
 from phlox.optim.rules.update_terms import continued
 from phlox.optim.simple import AnyTensor, SimpleOptimizer, title_of
+from phlox.optim.state.blocks import in_form_of
 from phlox.optim.state.flat import move_state
 from phlox.optim.state.records import to_plain
 from phlox.optim.state.report import StateReport
@@ -154,7 +155,7 @@ class OptimizerAdaptor(Optimizer):
             work = tensor.to_full_precision()
             state = move_state(states[id], work)
             if id in self._unproved:
-                state = self._load_modules("a parameter", self._simple[self.variant(id)].init(work), state)
+                state = self._converted("a parameter", self._simple[self.variant(id)].init(work), state, work.shape)
             if not self._has_master(work, tensor):
                 state = unmastered(state)
             elif not isinstance(state, Mastered):
@@ -443,10 +444,10 @@ class OptimizerAdaptor(Optimizer):
         """Does the state of this value have a master copy?"""
         return self.master_weights and work is not tensor
 
-    def _load_modules(self, path: str, fresh: State, state: State) -> State:
-        """A loaded state, with its modules and objects loaded into those of `fresh`."""
+    def _converted(self, path: str, fresh: State, state: State, shape: tuple[int, ...]) -> State:
+        """A loaded state, with its modules and objects loaded into those of `fresh`, and moments of its bits."""
         try:
-            return load_modules(fresh, state)
+            return in_form_of(fresh, load_modules(fresh, state), shape)
         except PhloxError as error:
             raise OptimizerError(f"{path}: the state that was loaded does not fit: {error}") from error
 
@@ -462,7 +463,7 @@ class OptimizerAdaptor(Optimizer):
         if id in self._unproved:
             self._names[id] = path
             fresh = optimizer.init(work)
-            state = self._load_modules(path, fresh, state)
+            state = self._converted(path, fresh, state, work.shape)
             wrong = misfit(fresh, state, tensor.shape)
             if wrong:
                 raise OptimizerError(

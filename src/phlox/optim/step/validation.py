@@ -16,6 +16,7 @@ from phlox.module.gradients import LocalGradients
 from phlox.optim.groups import Group
 from phlox.optim.optimizer import Rate
 from phlox.optim.simple import AnyTensor, SimpleOptimizer
+from phlox.optim.state.blocks import in_form_of
 from phlox.optim.state.tree import Mastered, State, mismatch, unmastered
 from phlox.other_names import class_of
 from phlox.tensor import Tensor, zeros
@@ -125,10 +126,10 @@ def first_state(optimizer: SimpleOptimizer, shape: tuple[int, ...], device: Devi
 
 
 def misfit(fresh: State, state: State, shape: tuple[int, ...]) -> str | None:
-    """As `mismatch`, of a state that may have a master."""
+    """As `mismatch`, of a state that may have a master, and moments of other bits, which will be converted."""
     if isinstance(state, Mastered) and state.master.shape != shape:
         return f"master: expected shape {shape}, found {state.master.shape}"
-    return mismatch(fresh, unmastered(state))
+    return mismatch(in_form_of(unmastered(state), fresh, shape), unmastered(state))
 
 
 def other_entries(optimizer: SimpleOptimizer, shape: tuple[int, ...], state: State) -> str | None:

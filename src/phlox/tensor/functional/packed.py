@@ -22,10 +22,11 @@ def unpack(words: Tensor[Any, Any, Int], coding: str) -> Tensor:
     |---|---:|---|
     | `int4`, `uint4`, `int8`, `uint8` | 4, 8 | integers: -8 to 7, 0 to 15, -128 to 127, 0 to 255 |
     | `nf4` | 4 | quantiles of the normal distribution, of QLoRA |
+    | `fp4` | 4 | floats of bitsandbytes, from -1 to 1 |
     | `e2m1` | 4 | floats of mxfp4 and nvfp4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives |
     | `iq4nl` | 4 | the integers of GGUF's IQ4_NL |
     | `e4m3`, `e5m2`, `e8m0` | 8 | floats of 8 bits, and powers of two |
-    | `dynamic8` | 8 | the dynamic map of bitsandbytes |
+    | `dynamic8`, `udynamic8` | 8 | the dynamic maps of bitsandbytes, from -1 to 1 and from 0 to 1 |
     | `f16`, `bf16` | 16 | floats of 16 bits |
 
     Raises `RangeError` for another coding. The result is rounded to the backend's floats.

@@ -83,21 +83,21 @@ def _e8m0() -> Host:
     return np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
 
 
-def _dynamic8() -> Host:
-    """Seven ranges, each ten times the last, with 2^i levels in the i-th.
+def _dynamic8(*, signed: bool = True) -> Host:
+    """Seven ranges, each ten times the last, with 2^i levels in the i-th; without negative ones, 2^(i + 1).
 
     Rounded as by `torch.linspace`: steps in f32, from the nearer end.
     """
-    sizes: list[Any] = []
-    for i in range(7):
-        count = 1 << i
-        steps = np.arange(count + 1)
-        low, step = np.float64(np.float32(0.1)), np.float64(np.float32(0.9) / np.float32(count))
-        bounds = np.where(steps < (count + 1) // 2, low + step * steps, 1.0 - step * steps[::-1]).astype(np.float32)
+    sizes: list[Host] = []
+    for i in range(0 if signed else 1, 7 if signed else 8):
+        steps: Host = np.arange((1 << i) + 1)
+        low, step = np.float64(np.float32(0.1)), np.float64(np.float32(0.9) / np.float32(2**i))
+        bounds = np.where(steps < (2**i + 1) // 2, low + step * steps, 1.0 - step * steps[::-1]).astype(np.float32)
         means = (bounds[:-1] + bounds[1:]) / np.float32(2.0)
-        sizes.append(np.float32(10.0 ** (i - 6)) * means)
+        sizes.append(np.float32(10.0 ** (len(sizes) - 6)) * means)
     positive = np.concatenate(sizes)
-    return np.sort(np.concatenate([-positive, [0.0], positive, [1.0]]).astype(np.float32))
+    negative = -positive if signed else positive[:0]
+    return np.sort(np.concatenate([negative, [0.0], positive, [1.0]]).astype(np.float32))
 
 
 _NF4 = (
@@ -115,6 +115,8 @@ CODINGS: dict[str, Coding] = {
     "uint4": Coding(4, lambda: np.arange(16)),
     # Quantiles of the normal distribution (Dettmers et al. 2023, "QLoRA", appendix E), with the digits of bitsandbytes.
     "nf4": Coding(4, lambda: _NF4),
+    # bitsandbytes' own floats of 4 bits, a sign and 0.0625, 8, 12, 4, 6, 2 or 3 twelfths.
+    "fp4": Coding(4, lambda: np.outer([1.0, -1.0], [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0]).ravel() / 12.0),
     # OCP Microscaling Formats (MX) 1.0, section 5.3; the scales of mxfp4 are e8m0.
     "e2m1": Coding(4, lambda: _minifloat(2, 1)),
     "e8m0": Coding(8, _e8m0),
@@ -126,8 +128,9 @@ CODINGS: dict[str, Coding] = {
     # IEEE 754 binary16, and the upper half of a binary32.
     "f16": Coding(16, lambda: np.arange(1 << 16, dtype=np.uint16).view(np.float16)),
     "bf16": Coding(16, lambda: (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)),
-    # `create_dynamic_map(signed=True)` of bitsandbytes (Dettmers 2015, "8-bit approximations for parallelism").
+    # `create_dynamic_map` of bitsandbytes, signed and unsigned (Dettmers 2015, "8-bit approximations for parallelism").
     "dynamic8": Coding(8, _dynamic8),
+    "udynamic8": Coding(8, lambda: _dynamic8(signed=False)),
 }
 """The codings, by name."""
 
