@@ -42,7 +42,7 @@ class Whole(NamedTuple):
 
     def words(self) -> Host:
         """The codes, read now."""
-        return np.concatenate([part.codes.val().numpy()[rows] for part, rows in self.parts]).astype(np.int32)
+        return np.concatenate([part.words.val().numpy()[rows] for part, rows in self.parts]).astype(np.int32)
 
     def of_groups(self, name: str) -> Host:
         """The scales or offsets [rows, groups], in f32, read now."""
@@ -51,7 +51,7 @@ class Whole(NamedTuple):
         for part, rows in self.parts:
             value = value_of(getattr(part, name))
             shape = (len(rows), self.groups)
-            every = (part.codes.shape[0], self.groups)
+            every = (part.words.shape[0], self.groups)
             values.append(default(shape) if value is None else np.broadcast_to(value.numpy(), every)[rows])
         return np.concatenate(values).astype(np.float32)
 
@@ -105,7 +105,7 @@ def wholes_of(found: Mapping[str, Site], adapter: Adapter) -> list[Whole]:
                 f"save: `{path}` is packed, and transformers has packed weights of linear layers alone; use "
                 f"phlox.merge(model, {path!r}) first"
             )
-        rows = packed.codes.shape[0]
+        rows = packed.words.shape[0]
         parts.append(packed)
         starts.append(start)
         numbers[path] = row_numbers(rows, packed.axis == 1, start)
@@ -144,7 +144,7 @@ def _whole(layer: str, rows: Host, axis: int, parts: list[Packed], starts: list[
 
 
 def _groups(part: Packed) -> int:
-    shapes = [(own.codes.shape[0], own.columns) if isinstance(own, Packed) else own.shape
+    shapes = [(own.words.shape[0], own.columns) if isinstance(own, Packed) else own.shape
               for own in (part.scales, part.offsets) if own is not None]  # fmt: skip
     return shapes[0][1] if shapes else 1
 
