@@ -34,6 +34,8 @@ class DecoderConfig(CausalConfig):
     (1, 3, 10)
     """
 
+    family: str = ""
+    """The name of the family whose files hold such a model, as in `config.json` ("qwen3"); it changes nothing else."""
     d_head: int | None = None
     """The width of a head; by default d_model / n_heads."""
     tied: bool = False

@@ -109,7 +109,11 @@ class YarnScaling(_Scaling):
     @property
     def magnitude(self) -> float:
         """See `_Scaling.magnitude`."""
-        return 0.1 * math.log(self.factor) + 1.0 if self.attention_factor is None else self.attention_factor
+        return self.grown(1.0) if self.attention_factor is None else self.attention_factor
+
+    def grown(self, share: float) -> float:
+        """How much scores grow with the factor, of which `share` counts."""
+        return 1.0 if self.factor <= 1.0 else 0.1 * share * math.log(self.factor) + 1.0
 
     def turns(self, base: float, d_rotary: int) -> list[float]:
         """See `_Scaling.turns`."""
