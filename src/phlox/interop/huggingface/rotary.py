@@ -28,9 +28,12 @@ def rotary_fields(settings: Settings, context: int, head: int, share: float) -> 
     elif (local_base := settings.number("rope_local_base_freq", None)) is not None:
         fields["local_rotary_base"] = local_base
     base = table.number("rope_theta", settings.number("rope_theta", settings.number("rotary_emb_base", 10000.0)))
-    share = table.number(
-        "partial_rotary_factor", settings.number("partial_rotary_factor", settings.number("rotary_pct", 1.0))
-    )
+    for source, key in (
+        (settings, "rotary_pct"),
+        (settings, "partial_rotary_factor"),
+        (table, "partial_rotary_factor"),
+    ):
+        share = source.number(key, share)
     d_rotary = int(head * share)
     fields |= {"rotary_base": base, "rotary_scaling": _scaling(table, settings, context)}
     return fields | ({"d_rotary": d_rotary} if d_rotary != head else {})
