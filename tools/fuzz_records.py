@@ -54,6 +54,7 @@ def attempt(reader: Reader, data: bytes) -> None:
         for entry in record.tensors.values():
             if entry.tensor.nbytes <= 4 * _MOST:
                 entry.tensor.read()
+                entry.tensor.packed()
         repr(record)
     except RecordError as error:
         str(error)

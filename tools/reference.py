@@ -36,6 +36,7 @@ PACKAGES = {
     "phlox.distributed": "several devices and processes",
     "phlox.export": "ONNX, StableHLO and PyTorch programs",
     "phlox.interop": "other libraries' files",
+    "phlox.interop.gguf": "models of llama.cpp",
     "phlox.interop.huggingface": "models of Hugging Face",
     "phlox.interop.onnx": "ONNX files as modules",
     "phlox.interop.orbax": "Orbax checkpoints",

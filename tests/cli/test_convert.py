@@ -174,6 +174,14 @@ def test_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "\n" not in (tmp_path / "b.json").read_text()
 
 
+def test_gguf(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SafetensorsRecorder().save(Record({"w": RNG.normal(size=(2, 64)), "step": 3}), tmp_path / "a.safetensors")
+    convert(capsys, tmp_path / "a.safetensors", tmp_path / "b.gguf", "--type", "Q8_0")
+    assert load(tmp_path / "b.gguf")["w"].tensor.stored_as == ("Q8_0", 136)
+    convert(capsys, tmp_path / "b.gguf", tmp_path / "c.safetensors")
+    assert load(tmp_path / "c.safetensors")["step"] == 3
+
+
 def test_files_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = {"a.weight": RNG.normal(size=(3, 2)).astype(np.float32), "b": np.arange(3)}
     save_file(tensors, tmp_path / "theirs.safetensors", {"format": "pt"})
@@ -259,6 +267,8 @@ def test_memory_is_that_of_one_tensor(
     (["source", "x", "--no-names"], ["--no-names", "binary", "safetensors"]),
     (["source", "x.phlox", "--pretty"], ["--pretty", "json", "binary"]),
     (["source", "x", "--decimal"], ["--decimal"]),
+    (["source", "x.json", "--type", "Q8_0"], ["--type", "gguf", "json"]),
+    (["source", "x.gguf", "--type", "Q9"], ["'Q9'", "Q8_0", "MXFP4"]),
     (["source", "x", "--include", "encodr"], ["`encodr`", "did you mean `encoder`"]),
     (["source", "x", "--exclude", "nope"], ["no path matches `nope`"]),
     (["source", "x", "--include", "step", "--exclude", "*"], ["leave none of its 7 entries"]),

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from phlox.record import (
     BinaryRecorder,
+    GgufRecorder,
     JsonRecorder,
     LazyTensor,
     MessagePackRecorder,
@@ -33,6 +34,7 @@ def recorders(precision: Any = AS_IS, compression: Any = None) -> dict[str, Reco
         "safetensors": SafetensorsRecorder(precision, compression),
         "msgpack": MessagePackRecorder(precision, compression),
         "binary": BinaryRecorder(precision, compression),
+        "gguf": GgufRecorder(precision, compression),
         "json": JsonRecorder(precision, compression),
         "json-decimal": JsonRecorder(precision, compression, numbers="decimal", indent=2),
     }

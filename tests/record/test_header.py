@@ -28,7 +28,9 @@ def _make() -> ModuleType:
 
 
 MAKE = _make()
-STEMS = ("safetensors", "msgpack", "binary", "positional", "json", "decimal", "gzip", "zstd", "half")
+STEMS = ("safetensors", "msgpack", "binary", "positional", "json", "decimal", "gzip", "zstd", "gguf", "half")
+FIRST = {"gguf": 2}
+"""The schema of the first files of a kind."""
 FILES = sorted(path for path in FOLDER.glob("schema*/*") if path.is_file())
 IDS = [f"{path.parent.name}/{path.name}" for path in FILES]
 
@@ -68,7 +70,8 @@ def header_of(path: Path) -> Header:
 def test_every_schema_has_a_file_of_every_kind() -> None:
     for schema in range(1, SCHEMA + 1):
         kept = {stem(path) for path in FILES if path.parent.name == f"schema{schema}"}
-        assert kept == set(STEMS), f"write them: python -m tests.record.golden.make tests/record/golden/schema{schema}"
+        expected = {each for each in STEMS if FIRST.get(each, 1) <= schema}
+        assert kept == expected, f"write them: python -m tests.record.golden.make tests/record/golden/schema{schema}"
     assert set(MAKE.files()) == set(STEMS)
 
 

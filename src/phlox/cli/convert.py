@@ -10,7 +10,15 @@ from phlox.cli.command import DONE, Command
 from phlox.cli.records import opened, reading_arguments
 from phlox.errors import RecordError
 from phlox.host.text import count, printable, size
-from phlox.record import BinaryRecorder, JsonRecorder, PrecisionSettings, Record, Recorder, SafetensorsRecorder
+from phlox.record import (
+    BinaryRecorder,
+    GgufRecorder,
+    JsonRecorder,
+    PrecisionSettings,
+    Record,
+    Recorder,
+    SafetensorsRecorder,
+)
 from phlox.record.formats.registry import READERS, RECORDERS
 from phlox.record.io.compression import SUFFIXES, Compression
 from phlox.record.loading.renaming import rename
@@ -52,6 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-names", action="store_true", help="binary: omit paths, ids and aliases")
     add("--pretty", action="store_true", help="json: with line breaks")
     add("--decimal", action="store_true", help="json: numbers as decimals, not as base64")
+    add("--type", metavar="NAME", help="gguf: what floats of two axes or more are: F16, Q8_0, Q4_K, ...")
     add("--overwrite", action="store_true", help="replace DST once the new file is complete; DST may be SRC")
     reading_arguments(parser)
 
@@ -96,6 +105,7 @@ def _recorder(options: argparse.Namespace) -> Recorder:
         ("no_names", BinaryRecorder, {"names": False}),
         ("pretty", JsonRecorder, {"indent": 2}),
         ("decimal", JsonRecorder, {"numbers": "decimal"}),
+        ("type", GgufRecorder, {"type": options.type}),
     ):
         if getattr(options, flag):
             if recorder is not owner:

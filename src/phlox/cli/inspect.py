@@ -14,7 +14,6 @@ from phlox.cli.records import opened, plain, reading_arguments
 from phlox.errors import RecordError
 from phlox.host.page import Page, Part, Table, facts
 from phlox.host.text import count, size, terminal_width
-from phlox.record.dtypes import SHORT_NAMES
 from phlox.record.entry import TensorEntry
 from phlox.record.inspection.summary import RecordFile, Statistics, damages, statistics, totals
 from phlox.record.io.checksums import FIRST_SCHEMA
@@ -23,6 +22,8 @@ from phlox.record.record import Record
 from phlox.record.values import to_json
 
 _MAY_HAVE_CHECKSUMS = ("pytorch", "npz", "sharded")
+_LONGEST = 1000
+"""The most letters of a metadata text; the vocabulary of a language model has millions."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +89,7 @@ def _chosen(record: Record, patterns: Sequence[str]) -> tuple[list[str], dict[st
 
 
 def _bytes(entry: Any) -> int:
-    return entry.tensor.nbytes if isinstance(entry, TensorEntry) else 0
+    return entry.tensor.stored_as[1] if isinstance(entry, TensorEntry) else 0
 
 
 def _checked(file: RecordFile) -> str:
@@ -117,7 +118,8 @@ def _about(file: RecordFile) -> list[Part]:
         ("Size", size(file.size)),
         ("Names", "none: the entries are identified by their positions" if file.record.positional else ""),
     ]
-    return [facts(pairs), Page("Metadata", parts=[Table(["", ""], [*metadata.items()], 2)])]
+    texts = [[key, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."] for key, text in metadata.items()]
+    return [facts(pairs), Page("Metadata", parts=[Table(["", ""], texts, 2)])]
 
 
 def _entries(record: Record, paths: Sequence[str], stats: dict[str, Statistics] | None, hidden: int) -> Table:
@@ -134,8 +136,8 @@ def _row(path: str, entry: Any) -> list[str]:
     if not isinstance(entry, TensorEntry):
         return [path, "value", "", "", "", _value(entry)]
     tensor = entry.tensor
-    precision = SHORT_NAMES[tensor.dtype]
-    return [path, tensor.kind, str(tensor.shape), precision, size(tensor.nbytes), (entry.id or "")[:8]]
+    precision, nbytes = tensor.stored_as
+    return [path, tensor.kind, str(tensor.shape), precision, size(nbytes), (entry.id or "")[:8]]
 
 
 def _row_of_statistics(path: str, entry: Any, stats: dict[str, Statistics]) -> list[str]:
@@ -144,7 +146,7 @@ def _row_of_statistics(path: str, entry: Any, stats: dict[str, Statistics]) -> l
     s, tensor = stats[path], entry.tensor
     numbers = [_number(number) for number in (s.min, s.max, s.mean)]
     odd = f"{s.non_finite:,}" if s.non_finite else ""
-    return [path, str(tensor.shape), SHORT_NAMES[tensor.dtype], *numbers, odd]
+    return [path, str(tensor.shape), tensor.stored_as[0], *numbers, odd]
 
 
 def _value(value: Any) -> str:
@@ -161,7 +163,7 @@ def _total(record: Record, paths: Sequence[str]) -> Page:
     entries = [record[path] for path in paths]
     tensors = [entry.tensor for entry in entries if isinstance(entry, TensorEntry)]
     values = f" and {count(len(entries) - len(tensors), 'value')}" if len(entries) > len(tensors) else ""
-    elements, nbytes = sum(tensor.size for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
+    elements, nbytes = sum(tensor.size for tensor in tensors), sum(map(_bytes, entries))
     said = [f"{count(len(tensors), 'tensor')}{values}", count(elements, "element"), size(nbytes)]
     rows = [
         [name, count(total.tensors, "tensor"), count(total.elements, "element"), size(total.bytes)]
@@ -183,9 +185,10 @@ def _as_json(
         entry = record[path]
         if isinstance(entry, TensorEntry):
             tensor = entry.tensor
+            precision, nbytes = tensor.stored_as
             item: dict[str, Any] = {
-                "path": path, "kind": tensor.kind, "shape": tensor.shape, "precision": SHORT_NAMES[tensor.dtype],
-                "bytes": tensor.nbytes, "id": entry.id,
+                "path": path, "kind": tensor.kind, "shape": tensor.shape, "precision": precision, "bytes": nbytes,
+                "id": entry.id,
             }  # fmt: skip
             entries.append(item | ({"statistics": stats[path]} if path in stats else {}))
         else:
@@ -209,7 +212,7 @@ def _as_json(
 
 COMMAND = Command(
     description="Print format, metadata, entries, shapes, precisions and sizes of a record file of Phlox, "
-    "safetensors, PyTorch or NumPy; or inputs, outputs, operators and initializers of an ONNX file. It reads no "
+    "safetensors, PyTorch, NumPy or GGUF; or inputs, outputs, operators and initializers of an ONNX file. It reads no "
     "tensor unless --stats or --verify is given.",
     arguments=arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""Models and weights of other libraries: PyTorch state dicts, Hugging Face folders, Orbax checkpoints, ONNX files."""
+"""Models and weights of other libraries: PyTorch, Hugging Face, GGUF and ONNX files, Orbax checkpoints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from phlox.lazy import lazily
 if TYPE_CHECKING:
     from phlox.interop import equinox as equinox
     from phlox.interop import flax as flax
+    from phlox.interop import gguf as gguf
     from phlox.interop import huggingface as huggingface
     from phlox.interop import onnx as onnx
     from phlox.interop import orbax as orbax
@@ -17,5 +18,14 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"adapter": "Adapter", "equinox": "", "flax": "", "huggingface": "", "onnx": "", "orbax": "", "pytorch": ""},
+    {
+        "adapter": "Adapter",
+        "equinox": "",
+        "flax": "",
+        "gguf": "",
+        "huggingface": "",
+        "onnx": "",
+        "orbax": "",
+        "pytorch": "",
+    },
 )

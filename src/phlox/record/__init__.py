@@ -14,6 +14,7 @@ from phlox.record.dtypes import Array
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.gather import Recordable, gather, restore
 from phlox.record.header import Header
+from phlox.record.packed import PackedArrays
 from phlox.record.precision import BFLOAT16, DOUBLE, FULL, HALF, Precision, PrecisionLike, PrecisionSettings
 from phlox.record.record import Record
 from phlox.record.values import Value
@@ -21,6 +22,7 @@ from phlox.record.values import Value
 if TYPE_CHECKING:
     from phlox.record.formats.binary import BinaryRecorder
     from phlox.record.formats.flax import FlaxReader
+    from phlox.record.formats.gguf import GgufRecorder
     from phlox.record.formats.json import JsonRecorder
     from phlox.record.formats.message_pack import MessagePackRecorder
     from phlox.record.formats.npz import NpyReader, NpzRecorder
@@ -43,11 +45,12 @@ lend(["phlox.record.header"], Record=Record)
 lend(["phlox.record.record"], Header=Header, Array=Array)
 
 __all__ = [
-    "BFLOAT16", "DOUBLE", "FULL", "HALF", "BinaryRecorder", "FlaxReader", "Header", "JsonRecorder", "LazyTensor",
-    "LoadReport", "MessagePackRecorder", "NpyReader", "NpzRecorder", "PartsReader", "PickleReader", "Precision",
-    "PrecisionLike", "PrecisionSettings", "PyTorchReader", "Reader", "Record", "RecordDifference", "RecordError",
-    "RecordWarning", "Recordable", "Recorder", "SafetensorsRecorder", "ShardedReader", "Sink", "Source",
-    "TensorEntry", "Value", "difference", "gather", "load", "match", "renamed", "restore", "save",
+    "BFLOAT16", "DOUBLE", "FULL", "HALF", "BinaryRecorder", "FlaxReader", "GgufRecorder", "Header", "JsonRecorder",
+    "LazyTensor", "LoadReport", "MessagePackRecorder", "NpyReader", "NpzRecorder", "PackedArrays", "PartsReader",
+    "PickleReader", "Precision", "PrecisionLike", "PrecisionSettings", "PyTorchReader", "Reader", "Record",
+    "RecordDifference", "RecordError", "RecordWarning", "Recordable", "Recorder", "SafetensorsRecorder",
+    "ShardedReader", "Sink", "Source", "TensorEntry", "Value", "difference", "gather", "load", "match", "renamed",
+    "restore", "save",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(
@@ -67,6 +70,7 @@ __getattr__, __dir__ = lazily(
         "loading.report": "LoadReport",
         "inspection.comparison": "RecordDifference difference",
         "formats.flax": "FlaxReader",
+        "formats.gguf": "GgufRecorder",
         "formats.npz": "NpyReader NpzRecorder",
         "formats.parts": "PartsReader",
         "formats.pickle": "PickleReader",

@@ -15,7 +15,18 @@ from phlox.backend.sharding import Index, Shard
 from phlox.errors import RecordError, RecordWarning
 from phlox.host import float_casts
 from phlox.host.text import html_by
-from phlox.record.dtypes import Array, DType, Kind, Recast, canonical, cast_elements, checked_shape, kind_of
+from phlox.record.dtypes import (
+    SHORT_NAMES,
+    Array,
+    DType,
+    Kind,
+    Recast,
+    canonical,
+    cast_elements,
+    checked_shape,
+    kind_of,
+)
+from phlox.record.packed import PackedArrays, Packing
 from phlox.record.precision import Underflow, underflow_message
 
 LARGE = 1 << 24
@@ -52,6 +63,8 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     """Reads a part of the result of `source`, and no more; without it, the whole tensor is read and sliced."""
     shards: Callable[[], list[Shard]] | None = None
     """The parts, at `dtype`, that this process has to save; None if every process has the whole tensor."""
+    packing: Packing | None = None
+    """How a file holds it, if as codes with scales."""
 
     @staticmethod
     def from_array(array: Any, path: str = "tensor") -> LazyTensor:
@@ -78,6 +91,12 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
         dtype = canonical(dtype, path)
         return LazyTensor(checked_shape(shape, dtype, path), dtype, dtype, function, path, recast, shards=shards)
 
+    @staticmethod
+    def from_packed(packed: PackedArrays, path: str = "tensor") -> LazyTensor:
+        """Wrap a packed matrix: `read` gives its numbers, and `packed` the matrix itself."""
+        dtype, packing = canonical(np.float32), Packing(packed.coding, packed.nbytes, lambda: packed)
+        return LazyTensor(packed.shape, dtype, dtype, packed.dequantized, path, packing=packing)
+
     @property
     def is_cast(self) -> bool:
         """Whether reading casts to another dtype."""
@@ -97,6 +116,16 @@ class LazyTensor(msgspec.Struct, frozen=True, eq=False):
     def nbytes(self) -> int:
         """The size in bytes at `dtype`."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def stored_as(self) -> tuple[str, int]:
+        """The type and the number of bytes: those of the file if it holds a packed tensor, and otherwise of `dtype`."""
+        packing = self.packing
+        return (SHORT_NAMES[self.dtype], self.nbytes) if packing is None else (packing.type, packing.nbytes)
+
+    def packed(self) -> PackedArrays | None:
+        """The tensor as a matrix of codes with scales, if it is stored so: all axes but the last are the rows."""
+        return None if self.packing is None else self.packing.read()
 
     def read(self) -> Array:
         """The array: C-contiguous, in native byte order, possibly read-only, such as a view of a mapped file.

@@ -25,7 +25,6 @@ def archive(*names: str) -> bytes:
 
 RAW = np.random.default_rng(0).normal(size=30).astype(np.float32).tobytes()
 FILES: dict[str, tuple[bytes, str]] = {
-    "model.gguf": (b"GGUF\3\0\0\0", "GGUF file of llama.cpp"),
     "ggml-base.bin": (b"lmgg" + bytes(20), "GGML"),
     "stories.bin": (struct.pack("<7i", 288, 768, 6, 6, 6, 32000, 256) + RAW, "llama2.c"),
     "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "HDF5.*h5py"),
@@ -107,7 +106,7 @@ def test_raw_numbers_and_nothing(tmp_path: Path) -> None:
 
 def test_our_own_files_are_ours_whatever_they_are_called(tmp_path: Path) -> None:
     record = Record({"w": np.arange(3, dtype=np.float32)})
-    for ours in ("a.safetensors", "a.npz", "a.msgpack", "a.phlox", "a.json"):
+    for ours in ("a.safetensors", "a.npz", "a.msgpack", "a.phlox", "a.json", "a.gguf"):
         data = save(record, tmp_path / ours).read_bytes()
         for name in ("x.h5", "x.onnx", "x.gguf", "x.bin", "x.keras", "x.pt"):
             (tmp_path / name).write_bytes(data)
@@ -115,7 +114,7 @@ def test_our_own_files_are_ours_whatever_they_are_called(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["x.pt", "x.pth", "x.bin", "x.ckpt.gz", "x.npy", "x.pkl", "x.eqx", "x.h5", "x.keras",
-                                  "x.onnx", "x.gguf", "x.tflite"])  # fmt: skip
+                                  "x.onnx", "x.ggml", "x.tflite"])  # fmt: skip
 def test_what_is_not_written_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(
         RecordError, match=rf"cannot save .*{re.escape(name)}: Phlox writes no such file.*\.safetensors"

@@ -13,6 +13,7 @@ import numpy as np
 
 from phlox.record import (
     BinaryRecorder,
+    GgufRecorder,
     JsonRecorder,
     LazyTensor,
     MessagePackRecorder,
@@ -59,6 +60,7 @@ def files() -> dict[str, Recorder]:
         "decimal": JsonRecorder(as_is, numbers="decimal", indent=2),
         "gzip": SafetensorsRecorder(as_is, "gzip"),
         "zstd": MessagePackRecorder(as_is, "zstd"),
+        "gguf": GgufRecorder(as_is),
         "half": SafetensorsRecorder(Settings(float="f16")),
     }
 

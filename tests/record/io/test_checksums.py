@@ -110,7 +110,7 @@ def test_every_truncation_and_every_longer_file(name: str) -> None:
             recorder.from_bytes(data + more)
 
 
-@pytest.mark.parametrize("name", ["safetensors", "msgpack", "binary"])
+@pytest.mark.parametrize("name", ["safetensors", "msgpack", "binary", "gguf"])
 def test_a_damaged_tensor_is_told_when_it_is_first_read(name: str, tmp_path: Path) -> None:
     recorder = recorders()[name]
     record = Record({"a.weight": np.full(100, 7, np.uint8), "b": np.full(100, 9, np.uint8), "step": 3})
@@ -191,7 +191,7 @@ def test_a_file_and_bytes_are_the_same(name: str, tmp_path: Path) -> None:
     assert recorder.save(RECORD, tmp_path / "m").read_bytes() == recorder.to_bytes(RECORD)
 
 
-@pytest.mark.parametrize("name", ["safetensors", "msgpack", "binary"])
+@pytest.mark.parametrize("name", ["safetensors", "msgpack", "binary", "gguf"])
 def test_verified_tensors_are_views_of_the_file(name: str, tmp_path: Path) -> None:
     recorder = recorders()[name]
     record = load(recorder.save(Record({"w": np.arange(1000, dtype=np.float32)}), tmp_path / "m"))

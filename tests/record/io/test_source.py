@@ -19,6 +19,7 @@ from phlox import nn
 from phlox.record import (
     HALF,
     BinaryRecorder,
+    GgufRecorder,
     JsonRecorder,
     MessagePackRecorder,
     NpzRecorder,
@@ -30,7 +31,7 @@ from phlox.record import (
 )
 
 RECORD = Record({"w": np.arange(6, dtype=np.float32).reshape(2, 3), "step": 7})
-RECORDERS = [SafetensorsRecorder, MessagePackRecorder, BinaryRecorder, JsonRecorder, NpzRecorder]
+RECORDERS = [SafetensorsRecorder, MessagePackRecorder, BinaryRecorder, JsonRecorder, NpzRecorder, GgufRecorder]
 
 
 def check(record: Record) -> None:

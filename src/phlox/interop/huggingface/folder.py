@@ -52,7 +52,7 @@ def load(folder: str | os.PathLike[str], *, device: DeviceLike | None = None) ->
     """
     path = Path(folder)
     settings = read_settings(path)
-    family, config = _family_and_config(settings)
+    family, config = family_and_config(settings)
     try:
         return _loaded(path, family, config, device)
     except RecordError as error:
@@ -112,7 +112,7 @@ def config_from(data: Mapping[str, Any]) -> Config:
     >>> config_from({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}).d_model
     64
     """
-    return _family_and_config(Settings(data))[1]
+    return family_and_config(Settings(data))[1]
 
 
 def adapter_for(config: Config) -> Adapter:
@@ -128,7 +128,8 @@ def adapter_for(config: Config) -> Adapter:
     return family.adapter(config, family.saved_prefix(config))
 
 
-def _family_and_config(settings: Settings) -> tuple[Family, Any]:
+def family_and_config(settings: Settings) -> tuple[Family, Any]:
+    """The family of models with these settings, and our config."""
     kind = settings.text("model_type")
     family = next((family for family in FAMILIES if family.model_type == kind), None)
     if family is None:
@@ -167,7 +168,7 @@ def _loaded(path: Path, family: Family, config: Any, device: DeviceLike | None) 
     record = _cleaned(family, config, record, prefix, path)
     adapter = family.adapter(config, prefix)
     model = config.init(device)
-    _check(model, adapter, record, path)
+    check_weights(model, adapter, record, path)
     model.load_record(adapter.read(record))
     return model
 
@@ -209,7 +210,7 @@ def _equal(entry: object, other: object) -> bool:
     return (a.shape, a.dtype) == (b.shape, b.dtype) and bool(np.array_equal(a.read(), b.read()))
 
 
-def _check(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
+def check_weights(model: Module, adapter: Adapter, record: Record, folder: Path) -> None:
     """RecordError, by the names in the file, unless the record has exactly the weights that the model needs."""
     shapes = {
         path: LazyTensor.from_function(param.shape, "float32", _never, path) for path, param in model.named_params()

@@ -59,8 +59,8 @@ def foreign_formats() -> tuple[ForeignFormat, ...]:
 def foreign_file(head: bytes, name: str) -> str | None:
     """The message for a file of a known other format, by its first bytes and name; None if it is unknown.
 
-    >>> foreign_file(b"GGUF\\3\\0\\0\\0", "model.gguf")
-    'it is a GGUF file of llama.cpp; load the original weights, ...'
+    >>> foreign_file(b"lmgg\\3\\0\\0\\0", "model.bin")
+    'it is a GGML file, of llama.cpp or whisper.cpp; load the original weights, ...'
     """
     match = next((f for f in foreign_formats() if f.recognises(head)), None) or format_of_suffix(name)
     return None if match is None else str(match)

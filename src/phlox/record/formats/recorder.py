@@ -91,7 +91,7 @@ class Recorder(Reader):
         target = self._target(Path(path))
         with _errors_of(target):
             record, underflow = self._checked(record)
-            size, smaller = record.nbytes if self.is_raw else 0, self.compression is not None
+            size, smaller = self.room(record) if self.is_raw else 0, self.compression is not None
             with atomic_write(
                 target, size, durable=self.durable, smaller=smaller, follow_links=self.follows_links
             ) as file:
@@ -126,6 +126,10 @@ class Recorder(Reader):
     def header(self, record: Record) -> Header:
         """The header of a file that this recorder writes."""
         return Header.of(record, self.format, precision_label(self.precision))
+
+    def room(self, record: Record) -> int:
+        """The bytes of all elements in the file, for formats that are raw."""
+        return record.nbytes
 
     def _checked(self, record: Record) -> tuple[Record, Underflow]:
         check_entries(len(record))

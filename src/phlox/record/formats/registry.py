@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 def _recorders() -> tuple[type[Recorder], ...]:
+    from phlox.record.formats.gguf import GgufRecorder
     from phlox.record.formats.npz import NpzRecorder
 
-    return (*_OWN, JsonRecorder, NpzRecorder)
+    return (*_OWN, JsonRecorder, NpzRecorder, GgufRecorder)
 
 
 def _readers() -> tuple[type[Reader], ...]:

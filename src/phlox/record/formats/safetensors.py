@@ -35,7 +35,7 @@ _RANK = {DTYPES[name]: rank for rank, name in enumerate(_ORDER)}
 _ALIGNMENT = 64
 _METADATA = "__metadata__"
 _OURS = "phlox"
-_SIGNS = (
+SIGNS = (
     '"format":"safetensors"',
     '"crc32":"',
 )  # marks of metadata that Phlox wrote; elsewhere in the file they mean damage
@@ -161,7 +161,7 @@ class SafetensorsRecorder(Recorder):
             tensors[path] = source.tensor(path, dtype, stored.shape, data_start + start, data_start + stop)
         _check_cover(spans, len(source.data) - data_start)
         ours = metadata.pop(_OURS, None)
-        if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in _SIGNS):
+        if ours is None and any(sign in name or sign in text for name, text in metadata.items() for sign in SIGNS):
             raise RecordError(f"its metadata has the data of Phlox, but not under {_OURS!r}: the file is damaged")
         if ours is None:
             return _foreign_record(tensors, metadata, unreadable)

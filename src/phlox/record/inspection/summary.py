@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from phlox.errors import RecordError
-from phlox.record.dtypes import BLOCK, SHORT_NAMES, Array
+from phlox.record.dtypes import BLOCK, Array
 from phlox.record.entry import LazyTensor, TensorEntry
 from phlox.record.formats.reader import PathLike
 from phlox.record.formats.registry import find, reader_of
@@ -79,9 +79,9 @@ def totals(entries: Iterable[Any]) -> dict[str, Total]:
     for entry in entries:
         if isinstance(entry, TensorEntry):
             tensor = entry.tensor
-            name = SHORT_NAMES[tensor.dtype]
+            name, nbytes = tensor.stored_as
             so_far = by_dtype.get(name, Total(0, 0, 0))
-            by_dtype[name] = Total(so_far.tensors + 1, so_far.elements + tensor.size, so_far.bytes + tensor.nbytes)
+            by_dtype[name] = Total(so_far.tensors + 1, so_far.elements + tensor.size, so_far.bytes + nbytes)
     return dict(sorted(by_dtype.items(), key=lambda item: -item[1].bytes))
 
 
