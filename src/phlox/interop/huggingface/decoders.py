@@ -70,8 +70,8 @@ class DecoderFamily(CausalFamily):
     """Their normalizations in a layer, and ours."""
     linears: ClassVar[Sequence[tuple[str, str]]] = (*_ATTENTION, *_GATED)
     """Their linear maps in a layer, and ours."""
-    default_share: ClassVar[float] = 1.0
-    """The share of each head that is rotated."""
+    default_share: ClassVar[float | None] = None
+    """The share of each head that is rotated if the file does not say it; None if all of it always is."""
     has_window: ClassVar[bool] = False
     default_window: ClassVar[int | None] = None
 
@@ -333,6 +333,7 @@ class Phi3(DecoderFamily):
     """One matrix for queries, keys and values, and one for gate and hidden layer."""
 
     model_type = "phi3"
+    default_share = 1.0
     architectures = ("Phi3ForCausalLM", "Phi3Model")
     entries = (
         *SIZES,

@@ -12,8 +12,10 @@ from phlox.models.rotary_scaling import RotaryScaling
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
-def rotary_fields(settings: Settings, context: int, head: int, share: float) -> dict[str, Any]:
-    """The fields of our config about rotary positions; `head` is the width of a head, and `share` of it is rotated."""
+def rotary_fields(settings: Settings, context: int, head: int, share: float | None) -> dict[str, Any]:
+    """The fields of our config about rotary positions; `head` is the width of a head, and `share` the part
+    of it that is rotated if the file does not say it; with None, all of it is in all files.
+    """
     table = settings.table("rope_scaling") or settings.table("rope_parameters") or Settings({}, settings.location)
     settings.get("rope_parameters", None)  # newer files have both
     fields: dict[str, Any] = {}
@@ -33,7 +35,11 @@ def rotary_fields(settings: Settings, context: int, head: int, share: float) -> 
         (settings, "partial_rotary_factor"),
         (table, "partial_rotary_factor"),
     ):
-        share = source.number(key, share)
+        if share is None:
+            source.only(key, 1.0, "a part of each head would not be rotated")
+        else:
+            share = source.number(key, share)
+    share = 1.0 if share is None else share
     d_rotary = int(head * share)
     fields |= {"rotary_base": base, "rotary_scaling": _scaling(table, settings, context)}
     return fields | ({"d_rotary": d_rotary} if d_rotary != head else {})
