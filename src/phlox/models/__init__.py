@@ -9,6 +9,7 @@ from phlox.lazy import lazily
 if TYPE_CHECKING:
     from phlox.models.bert import *
     from phlox.models.causal import *
+    from phlox.models.decoder import *
     from phlox.models.digits import *
     from phlox.models.gpt import *
     from phlox.models.llama import *
@@ -19,11 +20,12 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "bert": "Bert BertClassifier BertClassifierConfig BertConfig BertMaskedLm BertMaskedLmConfig",
-        "causal": "CausalBlock CausalConfig CausalModel",
+        "causal": "CausalConfig CausalModel",
+        "decoder": "Decoder DecoderConfig",
         "digits": "DigitsConfig DigitsNet",
         "gpt": "Gpt GptConfig",
         "llama": "Llama LlamaConfig",
         "recipe": "DigitsRecipe DigitsRun DigitsTraining Verification",
-        "rotary_scaling": "LinearScaling Llama3Scaling",
+        "rotary_scaling": "DynamicScaling LinearScaling Llama3Scaling LongScaling YarnScaling",
     },
 )

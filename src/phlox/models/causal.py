@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
@@ -15,11 +15,11 @@ from phlox.models.generation import GenerationOptions, generate, stream
 from phlox.models.generation.prompts import Prompts
 from phlox.models.parts import check_counts
 from phlox.module import Module
-from phlox.nn import Dropout, Embedding, KeyValueCache, LayerNorm, Linear, MultiHeadAttention, RmsNorm
+from phlox.nn import Embedding, KeyValueCache, LayerNorm, Linear, RmsNorm
 from phlox.tensor import Tensor, functional
 from phlox.tensor.functional.operands import check_kind
 
-__all__ = ["CausalBlock", "CausalConfig", "CausalModel"]
+__all__ = ["CausalConfig", "CausalModel"]
 
 Tokens: TypeAlias = Tensor[Any, Any, Int]
 CausalCache: TypeAlias = tuple[KeyValueCache, ...]
@@ -53,38 +53,8 @@ class CausalConfig(Config):
         return 4 * self.d_model if self.d_hidden is None else self.d_hidden
 
 
-class CausalBlock(Module):
-    """y = x + attention(norm_1(x)), then y + mlp(norm_2(y)): [batch, n, d_model] to the same.
-
-    Abstract: a subclass creates the layers and defines `mlp`.
-    """
-
-    norm_1: LayerNorm | RmsNorm
-    attention: MultiHeadAttention
-    norm_2: LayerNorm | RmsNorm
-    dropout: Dropout
-
-    @overload
-    def __call__(self, x: Tensor) -> Tensor: ...
-    @overload
-    def __call__(self, x: Tensor, cache: KeyValueCache) -> tuple[Tensor, KeyValueCache]: ...
-    def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
-        if cache is None:
-            return self._add_residuals(x, self.attention(self.norm_1(x)))
-        y, cache = self.attention(self.norm_1(x), cache=cache)
-        return self._add_residuals(x, y), cache
-
-    def _add_residuals(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.dropout(attended)
-        return x + self.dropout(self.mlp(self.norm_2(x)))
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """The layers that are applied to each token separately: [..., d_model] to the same."""
-        raise NotImplementedError
-
-
 C = TypeVar("C", bound=CausalConfig)
-B = TypeVar("B", bound=CausalBlock)
+B = TypeVar("B", bound=Module)
 
 
 class CausalModel(Module, Generic[C, B]):
@@ -159,10 +129,8 @@ class CausalModel(Module, Generic[C, B]):
 
     def init_cache(self, batch_size: int, capacity: int | None = None) -> CausalCache:
         """An empty cache for `batch_size` sequences; by default its capacity is the context."""
-        return tuple(
-            block.attention.init_cache(batch_size, self.config.context if capacity is None else capacity)
-            for block in self.blocks
-        )
+        size = self.config.context if capacity is None else capacity
+        return tuple([cast("Any", block).attention.init_cache(batch_size, size) for block in self.blocks])
 
     @overload
     def generate(self, prompt: Tokens, max_new_tokens: int, **options: Unpack[GenerationOptions]) -> Tokens: ...

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
-from phlox.backend import Bool, DeviceLike, Int
+from phlox.backend import Bool, Device, DeviceLike, Int
 from phlox.config import config_of
 from phlox.errors import ConfigError, IndexRangeError, RangeError, ShapeError
-from phlox.module import Module
+from phlox.module import Module, Param
 from phlox.nn.attention import attention
 from phlox.nn.initializer import Initializer, XavierUniform, Zeros
 from phlox.nn.linear import Linear, linear_each
+from phlox.nn.norm import RmsNorm
 from phlox.nn.rotary import RotaryEncodingConfig
 from phlox.tensor import Tensor, arange, where, zeros
 from phlox.tensor.functional.operands import compute
@@ -138,8 +139,7 @@ class MultiHeadAttention(Module):
         d_model: the width of input and output.
         n_heads: the number of query heads. It must divide d_model unless d_head is given.
         n_kv_heads: the number of key/value heads; by default n_heads. Each is shared by n_heads / n_kv_heads
-        consecutive
-            query heads (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019).
+            consecutive query heads (Ainslie et al. 2023); 1 is multi-query attention (Shazeer 2019).
         d_head: the width of a head; by default d_model / n_heads.
         bias: whether the projections have a bias.
         dropout: the rate at which attention weights are dropped in training; see `Module.is_training`.
@@ -147,6 +147,14 @@ class MultiHeadAttention(Module):
         rotary: the rotary encoding of queries and keys, such as `RotaryEncodingConfig(d_head)`; by default none.
         initializer: the initializer of the weights; biases are initialised to zeros.
         out_initializer: the initializer of the output projection; by default `initializer`.
+        out_bias: whether the output projection has a bias; by default `bias`.
+        norm: a normalization of queries and keys before their rotation: "heads" has one for each head's width,
+            "all" one over the width of all heads; by default none.
+        norm_epsilon, norm_offset: of these `RmsNorm`.
+        window: each token attends to so many tokens: itself and those before it or, without `causal`, to the tokens
+            that are at most so far away on both sides. By default to all.
+        scale: the factor of the scores; by default 1 / sqrt(d_head).
+        cap, sinks: see `phlox.nn.attention`; with `sinks` there is a parameter of one score for each head.
         device: the device of the parameters.
 
     Raises `ConfigError` if the sizes do not fit each other.
@@ -173,6 +181,14 @@ class MultiHeadAttention(Module):
         rotary: RotaryEncodingConfig | None = None,
         initializer: Initializer = XavierUniform(),  # noqa: B008  (configs are immutable)
         out_initializer: Initializer | None = None,
+        out_bias: bool | None = None,
+        norm: Literal["heads", "all"] | None = None,
+        norm_epsilon: float = 1e-6,
+        norm_offset: float = 0.0,
+        window: int | None = None,
+        scale: float | None = None,
+        cap: float | None = None,
+        sinks: bool = False,
         device: DeviceLike | None = None,
     ) -> None:
         groups = n_heads if n_kv_heads is None else n_kv_heads
@@ -183,19 +199,33 @@ class MultiHeadAttention(Module):
                 f"MultiHeadAttention: rotary must be RotaryEncodingConfig({width}), for heads of that width, "
                 f"got {rotary!r}"
             )
+        if norm not in (None, "heads", "all"):
+            raise ConfigError(f'MultiHeadAttention: norm must be "heads", "all" or None, got {norm!r}')
+        if window is not None and window < 1:
+            raise ConfigError(f"MultiHeadAttention: window must be at least 1, got {window}")
         self.n_heads, self.n_kv_heads, self.d_head = n_heads, groups, width
         self.dropout, self.causal = dropout, causal
+        self.window, self.scale, self.cap = window, scale, cap
 
-        def projection(d_input: int, d_output: int, initializer: Initializer) -> Linear:
+        def projection(d_input: int, d_output: int, initializer: Initializer, bias: bool) -> Linear:
             return Linear(
                 d_input, d_output, bias=bias, initializer=initializer, bias_initializer=Zeros(), device=device
             )
 
+        def norm_over(heads: int) -> RmsNorm | None:
+            if norm is None:
+                return None
+            size = width if norm == "heads" else heads * width
+            return RmsNorm(size, epsilon=norm_epsilon, offset=norm_offset, device=device)
+
         # One matrix each: a single matrix for all three, split after the product, makes the backward pass slower.
-        self.query = projection(d_model, n_heads * width, initializer)
-        self.key = projection(d_model, groups * width, initializer)
-        self.value = projection(d_model, groups * width, initializer)
-        self.out = projection(n_heads * width, d_model, out_initializer or initializer)
+        self.query = projection(d_model, n_heads * width, initializer, bias)
+        self.key = projection(d_model, groups * width, initializer, bias)
+        self.value = projection(d_model, groups * width, initializer, bias)
+        bias = bias if out_bias is None else out_bias
+        self.out = projection(n_heads * width, d_model, out_initializer or initializer, bias)
+        self.query_norm, self.key_norm = norm_over(n_heads), norm_over(groups)
+        self.sinks = Param.deferred((n_heads,), Zeros(), device=device) if sinks else None
         self.rotary = None if rotary is None else rotary.init()
 
     @overload
@@ -236,6 +266,8 @@ class MultiHeadAttention(Module):
         q, k, v = self._project(query, key, value)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
+        if self.window is not None:
+            mask = self._within(q.shape[-2], k.shape[-2], mask, query.device)
         return self._attend(q, k, v, mask, self.causal)
 
     def init_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
@@ -264,6 +296,8 @@ class MultiHeadAttention(Module):
             q, k = self.rotary(q, rotary_positions), self.rotary(k, rotary_positions)
         cache = cache.append(k, v)
         key, value, seen = cache._before(n)  # pyright: ignore[reportPrivateUsage]
+        if self.window is not None:
+            key, value, seen, mask = _last(key, value, seen, mask, cache, n, self.window)
         bias = None
         if mask is not None:
             if key.shape[2] < cache.capacity and mask.shape[-1:] == (cache.capacity,):
@@ -287,7 +321,11 @@ class MultiHeadAttention(Module):
         bias: Tensor | None = None,
     ) -> Tensor:
         rate = self.dropout if self.dropout and self.is_training(query) else 0.0
-        y = attention(query, key, value, mask=mask, bias=bias, causal=causal, dropout=rate).swapaxes(-3, -2)
+        sinks = None if self.sinks is None else self.sinks.val()
+        y = attention(
+            query, key, value,
+            mask=mask, bias=bias, causal=causal, scale=self.scale, dropout=rate, cap=self.cap, sinks=sinks,
+        ).swapaxes(-3, -2)  # fmt: skip
         return self.out(y.reshape((*y.shape[:-2], self.n_heads * self.d_head)))
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
@@ -297,8 +335,50 @@ class MultiHeadAttention(Module):
             projected = linear_each(layers, query)
         else:
             projected = [layer(x) for layer, x in zip(layers, (query, key, value), strict=True)]
-        d = self.d_head
-        return [y.reshape((*y.shape[:-1], y.shape[-1] // d, d)).swapaxes(-3, -2) for y in projected]
+        d, norms = self.d_head, (self.query_norm, self.key_norm, None)
+        heads: list[Tensor] = []
+        for y, norm in zip(projected, norms, strict=True):
+            if norm is not None and norm.shape != (d,):
+                y = norm(y)
+            y = y.reshape((*y.shape[:-1], y.shape[-1] // d, d))
+            heads.append((norm(y) if norm is not None and norm.shape == (d,) else y).swapaxes(-3, -2))
+        return heads
+
+    def _within(self, n: int, m: int, mask: Tensor[Any, Any, Any] | None, device: Device) -> Any:
+        """The mask of the tokens in the window, and of a given mask."""
+        assert self.window is not None
+        if max(n, m) <= self.window:
+            return mask
+        distance = arange(n, device=device).expand_dims(-1) - arange(m, device=device)
+        near = distance < self.window if self.causal else distance.abs() <= self.window
+        return _both(mask, near)
+
+
+def _both(mask: Tensor[Any, Any, Any] | None, seen: Tensor[Any, Any, Bool]) -> Tensor[Any, Any, Any]:
+    """A mask, Bool or added to the scores, where `seen` is true."""
+    if mask is None:
+        return seen
+    return mask & seen if mask.kind is Bool else where(seen, mask, -math.inf)
+
+
+def _last(
+    key: Tensor,
+    value: Tensor,
+    seen: Tensor[Any, Any, Bool] | None,
+    mask: Tensor[Any, Any, Any] | None,
+    cache: KeyValueCache,
+    n: int,
+    window: int,
+) -> tuple[Tensor, Tensor, Tensor[Any, Any, Bool] | None, Tensor[Any, Any, Any] | None]:
+    """The keys that n tokens at the end of a cache see through a window, and their masks."""
+    m = key.shape[2]
+    if m <= window:
+        return key, value, seen, mask
+    if seen is None and mask is None:  # one token, and the cache holds nothing after it
+        return key[:, :, m - window :], value[:, :, m - window :], None, None
+    ends = cache._columns(n).expand_dims(-1) - n  # pyright: ignore[reportPrivateUsage]
+    near = arange(m, device=key.device) > ends - window
+    return key, value, near if seen is None else seen & near, mask
 
 
 def _check(d_model: int, n_heads: int, groups: int, d_head: int | None, dropout: float) -> None:

@@ -6,7 +6,7 @@ from phlox.backend import DeviceLike
 from phlox.config import config_of
 from phlox.errors import ConfigError, ShapeError
 from phlox.module import Module, Param
-from phlox.nn.initializer import Ones, Zeros
+from phlox.nn.initializer import Constant, Ones, Zeros
 from phlox.tensor import Tensor, functional
 from phlox.tensor.creation import sizes_of
 
@@ -51,7 +51,8 @@ class LayerNorm(Module):
 class RmsNorm(Module):
     """x / sqrt(mean(x^2) + epsilon) * gamma over the last axis, of size d_model (Zhang, Sennrich 2019).
 
-    Given several sizes, it normalises over that many last axes. `affine=False` omits gamma.
+    Given several sizes, it normalises over that many last axes. `affine=False` omits gamma. With `offset`, gamma is a
+    deviation from it: the factor is offset + gamma, and gamma starts at 1 - offset (Gemma has 1.0).
 
     >>> import phlox as px
     >>> RmsNorm(4)(px.ones((2, 4)) * 3.0)[0].tolist()
@@ -64,16 +65,19 @@ class RmsNorm(Module):
         *,
         epsilon: float = 1e-6,
         affine: bool = True,
+        offset: float = 0.0,
         device: DeviceLike | None = None,
     ) -> None:
         self.shape = sizes_of(type(self).__name__, d_model)
-        self.gamma = Param.deferred(self.shape, Ones(), device=device) if affine else None
-        self.epsilon = epsilon
+        self.gamma = Param.deferred(self.shape, Constant(1.0 - offset), device=device) if affine else None
+        self.epsilon, self.offset = epsilon, offset
 
     def __call__(self, x: Tensor) -> Tensor:
         gamma = None if self.gamma is None else self.gamma.val()
         if gamma is None:
             _check_sizes(x, self.shape)
+        elif self.offset:
+            gamma = gamma + self.offset
         return functional.rms_norm(x, gamma, axes=len(self.shape), epsilon=self.epsilon)
 
 

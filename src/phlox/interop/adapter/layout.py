@@ -64,6 +64,41 @@ class Transposed:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadParts:
+    """The first axis of theirs has, for each head, `count` parts one after another; ours is each part of all heads."""
+
+    heads: int
+    count: int
+
+    def forward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        (whole,) = tensors
+        size, *others = whole.shape or (0,)
+        if size % (self.heads * self.count):
+            raise RecordError(f"shape {whole.shape} is not {self.count} parts for each of {self.heads} heads")
+
+        def part(number: int) -> Callable[[Any], Any]:
+            return lambda array: array.reshape(self.heads, self.count, -1, *others)[:, number].reshape(-1, *others)
+
+        return [whole.map(part(number), (size // self.count, *others)) for number in range(self.count)]
+
+    def backward(self, tensors: list[LazyTensor]) -> list[LazyTensor]:
+        """See `Layout`."""
+        first = tensors[0]
+        size, *others = first.shape or (0,)
+        if any(tensor.shape != first.shape for tensor in tensors) or size % self.heads:
+            raise RecordError(
+                f"shapes {', '.join(str(tensor.shape) for tensor in tensors)} are not of {self.heads} heads"
+            )
+
+        def joined() -> Any:
+            parts = [tensor.read().reshape(self.heads, -1, *others) for tensor in tensors]
+            return np.stack(parts, 1).reshape(-1, *others)
+
+        return [LazyTensor.from_function((size * self.count, *others), first.dtype, joined, first.path)]
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """One tensor of theirs is several of ours along `axis`, with lengths in this ratio."""
 

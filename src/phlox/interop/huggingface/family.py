@@ -126,6 +126,8 @@ class CausalFamily(Family):
 
     embedding: ClassVar[str]
     """The name of the embedding in the file; the head may be its transpose."""
+    head: ClassVar[str] = "lm_head"
+    """The name of the head in the file."""
 
     @abstractmethod
     def rules(self) -> list[Rule]:
@@ -148,7 +150,7 @@ class CausalFamily(Family):
 
     def adapter(self, config: Any, prefix: str) -> Adapter:
         """See `Family.adapter`."""
-        head = [] if config.tied else [transpose("lm_head.weight", "head.weight")]
+        head = [] if config.tied else [transpose(f"{self.head}.weight", "head.weight")]
         return Adapter([*Adapter(self.rules()).under(prefix, "").rules, *head])
 
     def n_layers(self, config: Any) -> int:
@@ -158,7 +160,7 @@ class CausalFamily(Family):
     def ties(self, config: Any, prefix: str) -> tuple[tuple[str, str], ...]:
         """See `Family.ties`."""
         start = f"{prefix}." if prefix else ""
-        return (("lm_head.weight", f"{start}{self.embedding}.weight"),) if config.tied else ()
+        return ((f"{self.head}.weight", f"{start}{self.embedding}.weight"),) if config.tied else ()
 
 
 def dense(theirs: str, ours: str) -> list[Rule]:

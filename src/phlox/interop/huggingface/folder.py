@@ -15,6 +15,7 @@ from phlox.config.storage import format_json, write_text
 from phlox.errors import ConfigError, RecordError
 from phlox.interop.adapter import Adapter, ignore
 from phlox.interop.huggingface.bert import Bert
+from phlox.interop.huggingface.decoders import DECODERS
 from phlox.interop.huggingface.family import Family
 from phlox.interop.huggingface.gpt2 import Gpt2
 from phlox.interop.huggingface.llama import Llama
@@ -29,7 +30,7 @@ from phlox.record.dtypes import SHORT_NAMES, DType
 from phlox.record.formats.sharded import WHOLE
 from phlox.record.precision import checked_precision
 
-FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama())
+FAMILIES: tuple[Family, ...] = (Bert(), Gpt2(), Llama(), *DECODERS)
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -184,7 +185,7 @@ def family_and_config(settings: Settings) -> tuple[Family, Any]:
 def family_of(config: Any, name: str) -> Family:
     """The family of the models with this config; `ConfigError`, with `name`, if there is none."""
     for family in FAMILIES:
-        if type(config) in family.configs:
+        if type(config) in family.configs and getattr(config, "family", "") in ("", family.model_type):
             return family
     raise ConfigError(f"{name} has no counterpart in transformers; these have: Gpt, Llama, Bert and Bert with a head")
 

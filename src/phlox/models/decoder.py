@@ -1,0 +1,276 @@
+"""One causal transformer for all families: what differs between them is in its config."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from phlox.backend import DeviceLike
+from phlox.models.causal import CausalConfig, CausalModel, Tokens
+from phlox.models.parts import ACTIVATIONS, ActivationName, check_counts, check_positive, check_rates, dense
+from phlox.models.rotary_scaling import RotaryScaling, ScaledRotaryEncoding
+from phlox.module import Module, Param
+from phlox.nn import (
+    Dropout,
+    Embedding,
+    KeyValueCache,
+    LayerNorm,
+    MultiHeadAttention,
+    Normal,
+    RmsNorm,
+    RotaryEncoding,
+)
+from phlox.tensor import Tensor
+
+__all__ = ["Decoder", "DecoderConfig"]
+
+
+class DecoderConfig(CausalConfig):
+    """Hyper-parameters of `Decoder`. The defaults are those of a small Llama.
+
+    >>> import phlox as px
+    >>> model = DecoderConfig(vocabulary=10, context=8, n_layers=1, d_model=8, n_heads=2).init()
+    >>> model(px.tensor([[1, 2, 3]])).shape
+    (1, 3, 10)
+    """
+
+    family: str = ""
+    """The name of the family whose files hold such a model, as in `config.json` ("qwen3"); it changes nothing else."""
+    d_head: int | None = None
+    """The width of a head; by default d_model / n_heads."""
+    tied: bool = False
+    """Whether the head is the transpose of the embedding (Press, Wolf 2017)."""
+
+    # Normalization
+    norm: Literal["rms", "layer"] = "rms"
+    norm_place: Literal["before", "after", "both"] = "before"
+    """Where each half of a block is normalized: its input, its result, or both."""
+    norm_bias: bool = True
+    """Whether layer norms have a bias."""
+    norm_offset: float = 0.0
+    """See `RmsNorm`."""
+    epsilon: float = 1e-6
+    parallel: bool = False
+    """Whether both halves of a block have the same input, and their results are added together."""
+
+    # Positions
+    positions: Literal["rotary", "learned", "none"] = "rotary"
+    rotary_base: float = 10000.0
+    """See `RotaryEncoding`."""
+    rotary_scaling: RotaryScaling | None = None
+    """How positions beyond the context of the original training are encoded, if they are."""
+    d_rotary: int | None = None
+    """How many elements of each head are rotated; by default all."""
+    local_rotary_base: float | None = None
+    """The base of layers with a window, which is not scaled; by default they are as the others."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Layers without rotary positions."""
+
+    # Attention
+    attention_bias: bool = False
+    """Whether the projections of queries, keys and values have a bias."""
+    out_bias: bool | None = None
+    """Whether the projection of the result has one; by default as `attention_bias`."""
+    query_norm: Literal["heads", "all"] | None = None
+    """A normalization of queries and keys, see `MultiHeadAttention`."""
+    attention_scale: float | None = None
+    """The factor of the scores; by default 1 / sqrt(d_head)."""
+    attention_cap: float | None = None
+    """See `phlox.nn.attention`."""
+    sinks: bool = False
+    """See `phlox.nn.attention`."""
+    window: int | None = None
+    """To how many tokens a token attends, in layers with a window."""
+    window_layers: tuple[int, ...] | None = None
+    """These layers; by default all, if there is a window."""
+
+    # Feed-forward
+    gated: bool = True
+    """Whether a gate scales the hidden layer (Shazeer 2020)."""
+    activation: ActivationName = "silu"
+    """The activation of the gate or, without one, of the hidden layer."""
+    hidden_bias: bool = False
+
+    # Ends
+    embedding_scale: float = 1.0
+    """The factor of the embeddings."""
+    head_bias: bool = False
+    logits_cap: float | None = None
+    """Logits l become cap * tanh(l / cap)."""
+    padding_index: int | None = None
+    """The token whose embedding starts at zero and is not trained, if there is one."""
+
+    # Training
+    dropout: float = 0.0
+    """The dropout rate of the result of each half of a block."""
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    """The dropout rate of the attention weights."""
+    init_std: float = 0.02
+    """The standard deviation of the initial weights."""
+    scaled_init: bool = False
+    """Whether it is divided by sqrt(2 n_layers) in layers whose result is added to the residual stream, as in GPT-2."""
+
+    def validate(self) -> None:
+        super().validate()
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(f"d_model={self.d_model} does not divide into n_heads={self.n_heads} heads")
+        rotated = self.head_width if self.d_rotary is None else self.d_rotary
+        if self.positions == "rotary" and (rotated % 2 or not 2 <= rotated <= self.head_width):
+            name = "d_head" if self.d_rotary is None else "d_rotary"
+            raise ValueError(f"{name} must be even for rotary positions and at most the width of a head, got {rotated}")
+        for name in ("window_layers", "unrotated_layers"):
+            layers: tuple[int, ...] = getattr(self, name) or ()
+            wrong = [layer for layer in layers if not 0 <= layer < self.n_layers]
+            if wrong:
+                raise ValueError(f"{name} names layer {wrong[0]}, and there are {self.n_layers}")
+        check_counts(window=self.window)
+        check_rates(
+            dropout=self.dropout, embedding_dropout=self.embedding_dropout, attention_dropout=self.attention_dropout
+        )
+        check_positive(epsilon=self.epsilon, init_std=self.init_std, rotary_base=self.rotary_base)
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of a layer."""
+        return self.window if self.window_layers is None or layer in self.window_layers else None
+
+    def init(self, device: DeviceLike | None = None) -> Decoder:
+        """The model; its parameters are created when they are first used."""
+        return Decoder(self, device)
+
+
+def norm_of(config: DecoderConfig, device: DeviceLike | None) -> LayerNorm | RmsNorm:
+    """A normalization over the width of the model."""
+    if config.norm == "layer":
+        return LayerNorm(config.d_model, epsilon=config.epsilon, bias=config.norm_bias, device=device)
+    return RmsNorm(config.d_model, epsilon=config.epsilon, offset=config.norm_offset, device=device)
+
+
+def attention_of(config: DecoderConfig, layer: int, device: DeviceLike | None) -> MultiHeadAttention:
+    """The attention of a layer."""
+    width, window = config.head_width, config.window_of(layer)
+    attention = MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        d_head=width,
+        bias=config.attention_bias,
+        out_bias=config.out_bias,
+        dropout=config.attention_dropout,
+        causal=True,
+        norm=config.query_norm,
+        norm_epsilon=config.epsilon,
+        norm_offset=config.norm_offset,
+        window=window,
+        scale=config.attention_scale,
+        cap=config.attention_cap,
+        sinks=config.sinks,
+        initializer=Normal(std=config.init_std),
+        out_initializer=Normal(std=last_std(config)),
+        device=device,
+    )
+    if config.positions == "rotary" and layer not in config.unrotated_layers:
+        is_local = window is not None and config.local_rotary_base is not None
+        base = config.local_rotary_base if is_local and config.local_rotary_base else config.rotary_base
+        if config.rotary_scaling is None or is_local:
+            attention.rotary = RotaryEncoding(width, base=base, d_rotary=config.d_rotary)
+        else:
+            attention.rotary = ScaledRotaryEncoding(
+                width, base=base, scaling=config.rotary_scaling, d_rotary=config.d_rotary
+            )
+    return attention
+
+
+def last_std(config: DecoderConfig) -> float:
+    """The standard deviation of the weights whose result is added to the residual stream."""
+    return config.init_std / math.sqrt(2 * config.n_layers) if config.scaled_init else config.init_std
+
+
+class DecoderBlock(Module):
+    """Attention, then a feed-forward network, each added to its input: [batch, n, d_model] to the same."""
+
+    def __init__(self, config: DecoderConfig, layer: int, device: DeviceLike | None = None) -> None:
+        d_model, d_hidden, std, bias = config.d_model, config.hidden_width, config.init_std, config.hidden_bias
+        before, after = config.norm_place != "after", config.norm_place != "before"
+        self.norm_1 = norm_of(config, device) if before else None
+        self.attention = attention_of(config, layer, device)
+        self.norm_1_after = norm_of(config, device) if after else None
+        self.norm_2 = norm_of(config, device) if before else None
+        self.gate = dense(d_model, d_hidden, std, bias=bias, device=device) if config.gated else None
+        self.up = dense(d_model, d_hidden, std, bias=bias, device=device)
+        self.down = dense(d_hidden, d_model, last_std(config), bias=bias, device=device)
+        self.norm_2_after = norm_of(config, device) if after else None
+        self.activation: ActivationName = config.activation
+        self.dropout = Dropout(config.dropout)
+        self.parallel = config.parallel
+
+    def __call__(self, x: Tensor, cache: KeyValueCache | None = None) -> Any:
+        """The result and, with a cache, the new cache."""
+        normed = x if self.norm_1 is None else self.norm_1(x)
+        if cache is None:
+            attended = self.attention(normed)
+        else:
+            attended, cache = self.attention(normed, cache=cache)
+        if self.norm_1_after is not None:
+            attended = self.norm_1_after(attended)
+        y = x + self.dropout(attended)
+        second = x if self.parallel else y
+        hidden = self.mlp(second if self.norm_2 is None else self.norm_2(second))
+        if self.norm_2_after is not None:
+            hidden = self.norm_2_after(hidden)
+        y = y + self.dropout(hidden)
+        return y if cache is None else (y, cache)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """The layers that are applied to each token separately: [..., d_model] to the same."""
+        activation = ACTIVATIONS[self.activation]
+        if self.gate is None:
+            return self.down(activation(self.up(x)))
+        return self.down(activation(self.gate(x)) * self.up(x))
+
+
+class Decoder(CausalModel[DecoderConfig, DecoderBlock]):
+    """A causal transformer, described by its config.
+
+    Weights start normally distributed with standard deviation `init_std`, biases at zero.
+    """
+
+    def __init__(self, config: DecoderConfig, device: DeviceLike | None = None) -> None:
+        weights, width = Normal(std=config.init_std), config.d_model
+        self.config = config
+        self.tokens = Embedding(
+            config.vocabulary, width, padding_index=config.padding_index, initializer=weights, device=device
+        )
+        learned = config.positions == "learned"
+        self.positions = Param.deferred((config.context, width), weights, device=device) if learned else None
+        self.dropout = Dropout(config.embedding_dropout)
+        self.blocks = [DecoderBlock(config, layer, device) for layer in range(config.n_layers)]
+        self.norm = norm_of(config, device)
+        self.head = None
+        if not config.tied:
+            self.head = dense(width, config.vocabulary, config.init_std, bias=config.head_bias, device=device)
+        self.embedding_scale, self.logits_cap = config.embedding_scale, config.logits_cap
+
+    def embed(self, tokens: Tokens, cache: KeyValueCache | None = None) -> Tensor:
+        """See `CausalModel.embed`."""
+        x = self.tokens(tokens)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale
+        if self.positions is not None:
+            n, table = tokens.shape[1], self.positions.val()
+            if cache is not None:
+                x = x + table.take(cache.positions(n))
+            else:
+                x = x + (table if n == len(table) else table[:n])
+        return self.dropout(x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See `CausalModel.logits`."""
+        y = super().logits(x)
+        cap = self.logits_cap
+        return y if cap is None else (y * (1.0 / cap)).tanh() * cap

@@ -1,0 +1,117 @@
+"""Small random models of each family of decoders give the logits and texts of transformers, and go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phlox as px
+from phlox.errors import ConfigError
+from phlox.interop import huggingface
+from phlox.models import DecoderConfig
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+LONG = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [2.0, 2.1, 2.2, 2.3, 3.4, 4.5],
+}  # fmt: skip
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("Mistral", {"sliding_window": 4}),
+    "mistral whole": ("Mistral", {"head_dim": 16, "sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2 windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
+    "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True, "attention_bias": True}),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 3}),
+    "olmo2": ("Olmo2", {}),
+    "gemma": ("Gemma", {"head_dim": 16}),
+    "gemma2": ("Gemma2", {"head_dim": 12, "sliding_window": 4, "query_pre_attn_scalar": 24}),
+    "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 4, "num_hidden_layers": 7}),
+    "phi3": ("Phi3", {"sliding_window": 5, "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}),
+    "phi3 long": ("Phi3", {"original_max_position_embeddings": 8, "rope_parameters": LONG}),
+    "gpt_neox": ("GPTNeoX", {"hidden_size": 64}),
+    "gpt_neox in turn": ("GPTNeoX", {"hidden_size": 64, "use_parallel_residual": False}),
+    "llama yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama yarn scaled": ("Llama", {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}),
+    "llama dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+}
+TOKENS = np.arange(3, 17)[None]
+
+
+def theirs(case: str) -> tuple[Any, Any, Any]:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    kind, more = CASES[case]
+    sizes = {key: value for key, value in SIZES.items() if kind != "GPTNeoX" or key != "num_key_value_heads"}
+    config = getattr(transformers, f"{'Gemma3Text' if kind == 'Gemma3' else kind}Config")(**{**sizes, **more})
+    torch.manual_seed(0)
+    cls = getattr(transformers, f"{kind}ForCausalLM")
+    model = cls(config).eval()
+    for parameter in model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.05
+    return torch, cls, model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_texts_are_theirs(case: str, tmp_path: Path) -> None:
+    torch, cls, reference = theirs(case)
+    reference.save_pretrained(tmp_path / "theirs")
+    with torch.no_grad():
+        expected = reference(torch.tensor(TOKENS)).logits.numpy()
+        text = reference.generate(torch.tensor(TOKENS), max_new_tokens=8, do_sample=False, pad_token_id=0).numpy()
+    for backend in ("numpy", "jax", "torch"):
+        model = huggingface.load(tmp_path / "theirs", device=backend)
+        logits = model(px.tensor(TOKENS, device=backend)).numpy()
+        np.testing.assert_allclose(logits, expected, atol=1e-5, err_msg=backend)
+    model = huggingface.load(tmp_path / "theirs", device="numpy")
+    tokens = px.tensor(TOKENS, device="numpy")
+    np.testing.assert_array_equal(model.generate(tokens, 8, temperature=0.0).numpy(), text)
+    # A cache that is filled in pieces; with the long factors, keys before the border have the short ones.
+    if case != "phi3 long":
+        cache, pieces = model.init_cache(1, 16), []
+        for start, stop in ((0, 3), (3, 4), (4, 9), (9, 14)):
+            logits, cache = model(tokens[:, start:stop], cache=cache)
+            pieces.append(logits.numpy())
+        np.testing.assert_allclose(np.concatenate(pieces, 1), expected, atol=1e-5)
+    huggingface.save(model, tmp_path / "ours")
+    again = cls.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        np.testing.assert_allclose(again(torch.tensor(TOKENS)).logits.numpy(), expected, atol=2e-6)
+
+
+def test_what_a_family_does_not_have_is_refused(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocabulary": 97, "context": 16, "n_layers": 2, "d_model": 16, "n_heads": 2}
+    for config, words in (
+        (DecoderConfig(**sizes, family="qwen3"), ("query_norm", "qwen3", "heads")),
+        (DecoderConfig(**sizes, family="mistral", logits_cap=30.0), ("logits_cap", "30.0", "mistral")),
+        (DecoderConfig(**sizes, family="olmo2", norm_place="both", query_norm="all"), ("norm_place", "olmo2")),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            huggingface.save(config.init("numpy"), tmp_path)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+    both_ways = {"model_type": "gemma2", "use_bidirectional_attention": True}
+    linear = {"model_type": "qwen2", "layer_types": ["linear_attention"] * 32, "use_sliding_window": True}
+    for data, words in (
+        ({"model_type": "mistral", "attn_logit_softcapping": 50.0}, ("attn_logit_softcapping", "not known")),
+        ({"model_type": "mistral", "partial_rotary_factor": 0.5}, ("partial_rotary_factor", "rotated")),
+        (both_ways, ("use_bidirectional_attention", "see all others")),
+        (linear, ("linear_attention",)),
+        ({"model_type": "qwen3", "num_experts": 8}, ("num_experts", "not known")),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            huggingface.config_from(data)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
