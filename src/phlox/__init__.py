@@ -85,5 +85,6 @@ __getattr__, __dir__ = lazily(
         "transform": "TensorSpec checkpoint compile custom_gradient eval_shape grad hessian hvp jacobian jvp "
         "scan value_and_grad vjp vmap",
     },
-    here="Bool Device Float Int __version__ backend config default_device errors interop module nn transform",
+    here="Bool Device Float Int __version__ backend config default_device errors interop module nn quantization "
+    "transform",
 )

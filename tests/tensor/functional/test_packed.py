@@ -48,9 +48,9 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[Exception], tuple[str, ...]]] 
         ("packed_linear", "words", "Float", ".int()"),
     ),
     "another coding": (
-        lambda d: f.packed_linear(ones(d, 1, 8), words(d, 2, 1), coding="fp4"),
+        lambda d: f.packed_linear(ones(d, 1, 8), words(d, 2, 1), coding="fp5"),
         RangeError,
-        ("packed_linear", "coding", "e2m1", "'fp4'"),
+        ("packed_linear", "coding", "e2m1", "'fp5'"),
     ),
     "words of rank 1": (
         lambda d: f.packed_linear(ones(d, 8), words(d, 1), coding="int4"),
@@ -123,7 +123,7 @@ def packed(coding: str, m: int, rows: int, columns: int, groups: int) -> tuple[l
 def test_words_in_integers_of_64_bits(coding: str, backend: Any) -> None:
     operands, expected = packed(coding, 2, 5, 24, 3)
     x, *rest = (px.tensor(operand, device=backend) for operand in operands)
-    assert rest[0].numpy().dtype == np.int64 and (rest[0].numpy() < 0).any()
+    assert rest[0].numpy().dtype == np.int64
     y = f.packed_linear(x, *rest, coding=coding)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 

@@ -82,6 +82,21 @@ def freed(x: Any) -> list[Any]:
     return [both, product, px.concat([rest.sin(), rest.cos()], 0).sort(0)]
 
 
+def extremes(x: Any) -> list[Any]:
+    """Gradients of extremes, found again by comparing, of what vectors and single elements round differently."""
+    functions: list[Callable[[Any], Any]] = [lambda x: x.gelu(), lambda x: x.sin(), lambda x: (x * x + 0.1) ** 1.3]
+    programs: list[Callable[[Any], Any]] = [
+        lambda x: x.max(1),
+        lambda x: x.at[np.array([0])].min(x[:1] * 2.0),
+        lambda x: px.where(x < x.sort(1)[:, 3:4], 0.0, x),
+    ]
+    return [
+        px.grad(lambda x, f=f, p=p: (p(f(px.functional.avg_pool1d(x.expand_dims(0), 2)[0])) * 3.0).sum())(x)
+        for f in functions
+        for p in programs
+    ]
+
+
 def _signed(x: Any) -> list[Any]:
     """Vectors with the sign that is looked for among 17 truth values."""
     return [px.linalg.eigh(x + x.mT).eigenvectors]
@@ -89,7 +104,7 @@ def _signed(x: Any) -> list[Any]:
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as its compiler loads
-@pytest.mark.parametrize("program", [freed, _signed])
+@pytest.mark.parametrize("program", [freed, _signed, extremes])
 def test_memory_in_use_is_left_alone(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHLOX_TORCH_CODEGEN", "inductor")
     x = np.random.default_rng(0).normal(size=(17, 17))

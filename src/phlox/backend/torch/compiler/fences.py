@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from phlox.backend.torch import compat
-from phlox.backend.torch.compiler.graph import dtypes_of, replace_node
+from phlox.backend.torch.compiler.graph import dtypes_of, origin_of, replace_node
 
 _aten: Any = torch.ops.aten
 
@@ -50,6 +50,11 @@ FAULTS: dict[str, str] = {
     "taken for attention": (
         "Products and a softmax are taken for attention whatever axes are swapped and summed (pytorch#195320), and a "
         "row that an added mask shuts out is zeros and not NaN. Constants of PyTorch's patterns are not compared."
+    ),
+    "computed twice": (
+        "A value that two loops read is computed in both, and vectors and single elements round functions differently "
+        "(gelu, sin, pow, ...). What is compared with a result of its own, such as its maximum, then equals it "
+        "nowhere, and the gradient of the maximum is zero or NaN (pytorch#186799, #168358)."
     ),
     "eight bits": (
         "The minimum and maximum of 16 or more elements of eight bits may come from unused lanes; of zeros alone, "
@@ -202,6 +207,9 @@ def mended() -> Generator[None]:
 
 _library = torch.library.Library("phlox", "FRAGMENT")
 _operations: Any = torch.ops.phlox
+_COMPARISONS: set[Any] = {
+    getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge") if hasattr(_aten, name)
+}
 _fenced: dict[Any, Any] = {}
 
 
@@ -212,6 +220,11 @@ for _fence in FENCES:
     _library.impl(_name, _original, "CompositeExplicitAutograd")
     torch.library.register_fake(f"phlox::{_name}", _original, lib=_library)
     _fenced[_original] = getattr(_operations, _name).default
+
+
+_library.define("kept(Tensor x) -> Tensor")
+_library.impl("kept", torch.clone, "CompositeExplicitAutograd")
+torch.library.register_fake("phlox::kept", torch.clone, lib=_library)
 
 
 def settings(graph: Any) -> dict[str, bool]:
@@ -227,5 +240,39 @@ def fence(graph: Any) -> None:
         with graph.graph.inserting_before(node):
             replacement = graph.graph.call_function(_fenced[node.target], node.args, node.kwargs)
         replace_node(graph.graph, node, replacement)
-    if nodes:
+    kept = _compared_with_own_results(graph.graph)
+    for node in kept:
+        with graph.graph.inserting_after(node):
+            copy = graph.graph.call_function(_operations.kept.default, (node,))
+        copy.meta["val"] = node.meta.get("val")
+        node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+    if nodes or kept:
         graph.recompile()
+
+
+def _compared_with_own_results(graph: Any) -> list[Any]:
+    """The computed floats that are compared with something that was computed from them, against "computed twice"."""
+    found: dict[Any, None] = {}
+    for node in graph.nodes:
+        if node.target not in _COMPARISONS or not all(isinstance(part, torch.fx.Node) for part in node.args[:2]):
+            continue
+        bases = [origin_of(part) for part in node.args[:2]]
+        for base, other in (bases, bases[::-1]):
+            is_computed = base.op == "call_function" and any(dtype.is_floating_point for dtype in dtypes_of(base))
+            if is_computed and base not in found and _is_computed_from(other, base):
+                found[base] = None
+    return list(found)
+
+
+def _is_computed_from(node: Any, source: Any) -> bool:
+    """Is a node, or what it is computed from, this source?"""
+    seen, open_nodes = {node}, [node]
+    while open_nodes:
+        current = open_nodes.pop()
+        if current is source:
+            return True
+        for part in current.all_input_nodes:
+            if part not in seen:
+                seen.add(part)
+                open_nodes.append(part)
+    return False

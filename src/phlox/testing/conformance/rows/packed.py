@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from phlox import functional as f
-from phlox.backend.contract.nn.packed import CODINGS
+from phlox.backend.contract.nn.packed import CODINGS, pack
 from phlox.testing.conformance.row import Row, normal, positive
 
 _RANGES = {"e8m0": (121, 134), "f16": (0x3000, 0x4400), "bf16": (0x3E00, 0x4100), "e4m3": (0, 0x7F), "e5m2": (0, 0x50)}
@@ -36,6 +36,15 @@ def _levels(words: Any, coding: str) -> Any:
     levels = [float(level) for level in CODINGS[coding].levels]
     numbers = [levels[(int(word) >> (bits * i)) % (1 << bits)] for word in words.flat for i in range(per_word)]
     return np.array(numbers).reshape(*words.shape[:-1], words.shape[-1] * per_word)
+
+
+def _nearest(x: Any, coding: str) -> Any:
+    """The words of the nearest levels; no element is halfway between two."""
+    levels = CODINGS[coding].levels.astype(np.float64)
+    distances = np.abs(x[..., None].astype(np.float64) - np.where(np.isfinite(levels), levels, np.inf))
+    codes = distances.argmin(-1)
+    negative_zero = (levels[codes] == 0.0) & (x < 0.0) & (coding in ("e2m1", "e4m3"))
+    return pack(codes + negative_zero * (len(levels) // 2), CODINGS[coding].bits)
 
 
 def _product(x: Any, words: Any, scales: Any = None, offsets: Any = None, bias: Any = None, *, coding: str) -> Any:
@@ -67,6 +76,11 @@ ROWS: list[Row] = [
         Row(f"unpack {coding}", lambda w, c=coding: f.unpack(w, c), lambda w, c=coding: _levels(w, c),
             ((_words(coding, 3, 16),), (_words(coding, 1, 5)[0],), (np.zeros((2, 0), np.int32),)), gradient=False)
         for coding in CODINGS
+    ),
+    *(
+        Row(f"encode and pack {coding}", lambda x, c=coding: f.pack(f.encode(x, c), c), lambda x, c=coding: _nearest(x, c),
+            ((np.random.default_rng(1).uniform(-9.0, 9.0, (3, 11)),), (np.zeros((0, 3)),)), gradient=False)
+        for coding in ("int8", "int4", "nf4", "e2m1", "e4m3")
     ),
     *map(_row, CODINGS),
     *(
