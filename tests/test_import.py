@@ -185,6 +185,7 @@ print(same, [name for name, value in after.items() if type(value).__name__ == "m
         "module",
         "nn",
         "optim",
+        "quantization",
         "random",
         "record",
         "signal",
