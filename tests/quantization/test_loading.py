@@ -40,7 +40,8 @@ def test_a_packed_model_is_loaded_as_it_is(backend: Backend, tmp_path: Path) -> 
         for (name, own), (_, other) in zip(again.named_params(), small.named_params(), strict=True):
             assert own.id == other.id and own.trained == other.trained, name
             np.testing.assert_array_equal(own.val().numpy(), other.val().numpy(), err_msg=name)
-        np.testing.assert_array_equal(again(tokens).numpy(), small(tokens).numpy())
+        # Sums over mapped memory, which lies otherwise, may be added in another order.
+        np.testing.assert_allclose(again(tokens).numpy(), small(tokens).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_what_does_not_fit_says_so(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class Recorder(Reader):
 
     is_raw: ClassVar[bool] = False
     """Whether a file contains all elements unencoded: then disk space for them is preallocated."""
+    has_room: ClassVar[bool] = False
+    """Does the file take other bytes than the elements, which `room` counts?"""
 
     def __init__(
         self,
@@ -91,7 +93,8 @@ class Recorder(Reader):
         target = self._target(Path(path))
         with _errors_of(target):
             record, underflow = self._checked(record)
-            size, smaller = self.room(record) if self.is_raw else 0, self.compression is not None
+            size = (self.room(record) if self.has_room else record.nbytes) if self.is_raw else 0
+            smaller = self.compression is not None
             with atomic_write(
                 target, size, durable=self.durable, smaller=smaller, follow_links=self.follows_links
             ) as file:
@@ -128,8 +131,8 @@ class Recorder(Reader):
         return Header.of(record, self.format, precision_label(self.precision))
 
     def room(self, record: Record) -> int:
-        """The bytes of all elements in the file, for formats that are raw."""
-        return record.nbytes
+        """The bytes of all elements in the file, for raw formats with `has_room`."""
+        raise NotImplementedError
 
     def _checked(self, record: Record) -> tuple[Record, Underflow]:
         check_entries(len(record))

@@ -93,6 +93,7 @@ class GgufRecorder(Recorder):
     format = "gguf"
     suffix = ".gguf"
     is_raw = True
+    has_room = True
 
     def __init__(
         self,
