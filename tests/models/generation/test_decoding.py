@@ -74,9 +74,9 @@ def test_a_seed_gives_the_same_text_everywhere() -> None:
         model = lively(GptConfig(**SHALLOW), backend)
         prompt = px.tensor([[1, 2, 3], [4, 5, 6]], device=backend)
         with px.random.stream(7):
-            text = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9)
+            text = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9, compile=True)
             assert text.shape == (2, 15) and text[:, :3].tolist() == prompt.tolist()
-            again = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9)
+            again = model.generate(prompt, 12, temperature=1.3, top_k=6, top_p=0.9, compile=True)
         assert again.tolist() != text.tolist()  # the stream has gone on
         found.append(text.tolist())
         if isinstance(backend, Torch):
