@@ -86,7 +86,8 @@ class _Generation(NamedTuple):
     model: CausalModel[Any, Any]
     batch: Batch
     stops: frozenset[int]
-    count: int
+    most: int
+    """The largest number of new tokens."""
     rule: _Rule
     streams: list[Stream] | None
     """The random stream of each row."""
@@ -110,7 +111,7 @@ def generate(
 def generate(
     model: CausalModel[Any, Any], prompt: Prompts, max_new_tokens: int, **options: Unpack[GenerationOptions]
 ) -> list[Tokens]: ...
-def generate(  # pyright: ignore[reportInconsistentOverload]
+def generate(
     model: CausalModel[Any, Any],
     prompt: Tokens | Prompts,
     max_new_tokens: int,
@@ -432,7 +433,7 @@ def _units(streams: list[Stream], device: Device) -> Tokens:
 def _pays(generation: _Generation) -> bool:
     """Is it worth compiling? The compiler of PyTorch takes as long as hundreds of eager tokens."""
     backend = generation.batch.tokens.device.backend
-    if not backend.compiles or engine_of(backend).is_jax or generation.count >= MANY:
+    if not backend.compiles or engine_of(backend).is_jax or generation.most >= MANY:
         return True
     return _form(generation) in _compiled_forms
 

@@ -80,7 +80,7 @@ def processing_of(
         penalties[name] = number_of(call, name, value)
         if not math.isfinite(penalties[name]):
             raise RangeError(f"{call}: {name} must be finite, got {penalties[name]}")
-    if callable(processors) or isinstance(processors, str) or not isinstance(processors, Iterable):
+    if callable(processors) or isinstance(processors, str) or not isinstance(processors, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise KindError(f"{call}: processors must be a list of functions of tokens and logits, got {processors!r}")
     for function in processors:
         if not callable(function):

@@ -98,7 +98,7 @@ def _typical(logits: Tensor, mass: float) -> Tensor:
     """The tokens whose information is nearest to its mean, until they together have this probability."""
     information = -logits.log_softmax(-1)
     likely = (-information).exp()
-    mean = where(likely > 0.0, information * likely, 0.0).sum(-1, keepdims=True)
+    mean = (where(likely > 0.0, information, 0.0) * likely).sum(-1, keepdims=True)
     distances = (information - mean).abs()
     order = distances.argsort()
     # A token stays if those before it, which are nearer, do not reach the mass; so do those as near as the last.
