@@ -197,7 +197,7 @@ def generate(
     >>> tokens[1].shape, logprobs[1].shape
     ((5,), (4,))
     >>> def after_three(tokens, logits):  # a nine after each three
-    ...     return logits + px.where(tokens[:, -1:] == 3, 100.0, 0.0) * px.functional.one_hot(px.tensor(9), 10)
+    ...     return logits + px.where(tokens[:, -1:] == 3, 100.0, 0.0) * px.one_hot(px.tensor(9), 10)
     >>> model.generate(px.tensor([3], device="numpy"), 1, processors=[after_three]).tolist()
     [3, 9]
     """
