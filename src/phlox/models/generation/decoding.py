@@ -395,8 +395,8 @@ def _draws(generation: _Generation) -> Iterator[_Drawn]:
         _compiled_forms.add(_form(generation))
     filled, token, history = context, pieces[0], None
     if rule.processing is not None and rule.processing.needs_history:
-        length = batch.tokens.shape[1] + count
-        history = history_of(batch, _round_up(length, BLOCK + 2 * length) if in_programs else None)
+        length = _history_length(batch.tokens.shape[1] + count)
+        history = history_of(batch, length if in_programs else None)
     cache: CausalCache = ()
     for number in range(count):
         units = None if streams is None or rule.sampling.temperature is None else _units(streams, device)
@@ -448,7 +448,10 @@ def _form(generation: _Generation) -> Hashable:
     context, (rows, n) = model.config.context, batch.tokens.shape
     sizes = tuple([(path, param.shape) for path, param in model.named_params()])
     on = [value is None for value in sampling], [value is None for value in processing or ()], logprobs, streams is None
-    lengths = _round_up(n, context), _round_up(n + count, context), batch.starts is None
+    capacity = _round_up(n + count, context)
+    beyond = (n, count) if n + count > context else None  # there are programs for the last halves, too
+    length = _history_length(n + count) if processing is not None and processing.needs_history else None
+    lengths = _round_up(n, capacity), capacity, beyond, length, batch.starts is None
     functions = () if processing is None else processing.functions
     return type(model), batch.tokens.device, sizes, rows, lengths, repr(on), functions
 
@@ -456,6 +459,11 @@ def _form(generation: _Generation) -> Hashable:
 def _round_up(size: int, most: int) -> int:
     """The next power of two, at least `BLOCK` and at most `most`."""
     return min(most, max(BLOCK, 1 << (size - 1).bit_length()))
+
+
+def _history_length(size: int) -> int:
+    """The number of columns of the history of a compiled generation: it holds whole texts, beyond the context too."""
+    return _round_up(size, BLOCK + 2 * size)
 
 
 def _shift_starts(starts: tuple[int, ...] | None, left_out: int) -> tuple[int, ...] | None:
